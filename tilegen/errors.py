@@ -1,0 +1,67 @@
+"""Every error tilegen raises on purpose. Each names what was given, what was expected and, where there is one, the line of the spec."""
+
+from __future__ import annotations
+
+
+class TilegenError(Exception):
+    """Base of all of them; `where` is "file:line" of the spec, or empty."""
+
+    def __init__(self, message: str, where: str = ""):
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = where
+
+
+class SpecError(TilegenError):
+    """The spec is wrong: shapes, dtypes, attributes, cycles, unused inputs."""
+
+
+class PlanError(TilegenError):
+    """No plan can be made as asked (tile, policy, order, placement), or a plan file cannot be read."""
+
+
+class AnalysisError(TilegenError):
+    """An access map is outside what the analysis can handle."""
+
+
+class ProofError(TilegenError):
+    """A plan fails a check; the message names the tile, the element range and the missing edge. `certificate` holds all."""
+
+    def __init__(self, message: str, certificate: object = None):
+        super().__init__(message)
+        self.certificate = certificate
+
+
+class CompileError(TilegenError):
+    """The C++ or CUDA compiler refused the generated source; `log` and `source` hold both."""
+
+    def __init__(self, message: str, log: str = "", source: str = ""):
+        super().__init__(f"{message}\n{log}" if log else message)
+        self.log, self.source = log, source
+
+
+class CompilerMissing(CompileError):
+    """No compiler was found; the message says what to install or set."""
+
+
+class TargetError(TilegenError):
+    """The target asked for is not here (no GPU, unknown name)."""
+
+
+class ArgumentError(TilegenError):
+    """A tensor given to a kernel does not fit: shape, dtype, device, strides, alignment, requires_grad, aliasing."""
+
+
+class CacheError(TilegenError):
+    """The cache directory cannot be used."""
+
+
+class HangError(TilegenError):
+    """A run did not end: names the tile that waits, the semaphore, posts seen and expected."""
+
+
+class RaceError(TilegenError):
+    """The interpreter saw a read that is not ordered after the write it needs, by tile."""
+
+
+class DeadlockError(HangError):
+    """The interpreter saw that no virtual SM can go on, by tile."""
