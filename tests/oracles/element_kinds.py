@@ -1,0 +1,182 @@
+"""The kinds of docs/plan-format.md, one element at a time: what a tile reads in each step and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+Index = tuple[int, ...]
+Element = tuple[str, Index]  # tensor, index
+Read = tuple[int | None, int, Index]  # step (None: before the first), operand, index in its view
+
+
+@dataclass(frozen=True)
+class Work:
+    """All elements that one part reads and writes."""
+
+    reads: frozenset[Element]
+    writes: frozenset[Element]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One tile of an op: its steps, reads by step, the elements of the result, and the columns [first, first + width) it is given."""
+
+    steps: int
+    reads: Sequence[Read]
+    writes: Sequence[Index]
+    first: int
+    width: int
+
+
+Shapes = dict[int | str, list[int]]
+
+
+def _block(index: int, size: int, limit: int) -> range:
+    return range(index * size, min(index * size + size, limit))
+
+
+def _step(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """(step, position) for each position of a dimension walked in steps of `size`."""
+    return ((position // size, position) for position in range(total))
+
+
+def _quotient(a: int, b: int) -> int:
+    return (a + b - 1) // b
+
+
+def _linear(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    (m, k), (_, n) = shapes[0], shapes["result"]
+    k0, k1 = a.get("k_range", [0, k])
+    rows, columns = _block(c[0], t[0], m), _block(c[1], t[1], n)
+    reads: list[Read] = []
+    for step, at in _step(k1 - k0, t[2]):
+        reads += [(step, 0, (r, k0 + at)) for r in rows]
+        reads += [(step, 1, (g * n + j, k0 + at)) for g in range(a["groups"]) for j in columns]
+    return Tile(_quotient(k1 - k0, t[2]), reads, list(product(rows, columns)), c[1] * t[1], t[1])
+
+
+def _matmul(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    m, n, k, (b, i, j) = a["m"], a["n"], a["k"], c
+    rows, columns, other = _block(i, t[0], m), _block(j, t[1], n), b if a["b_batch"] > 1 else 0
+    reads: list[Read] = []
+    for step, at in _step(k, t[2]):
+        reads += [(step, 0, (b * k + at, r) if a["transpose_a"] else (b * m + r, at)) for r in rows]
+        reads += [(step, 1, (other * n + s, at) if a["transpose_b"] else (other * k + at, s)) for s in columns]
+    return Tile(_quotient(k, t[2]), reads, [(b * m + r, s) for r in rows for s in columns], j * t[1], t[1])
+
+
+def _taps(out: int, window: int, stride: int, dilation: int, padding: int, size: int) -> list[int]:
+    return [x for x in (out * stride + r * dilation - padding for r in range(window)) if 0 <= x < size]
+
+
+def _conv2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    (b, p, q, n), (_, h, w, ch), (_, r, s, _) = shapes["result"], shapes[0], shapes[1]
+    outs = [_block(c[0], t[0], b), _block(c[1], t[1], p), _block(c[2], t[2], q), _block(c[3], t[3], n)]
+    reads: list[Read] = []
+    for image, y, x, out in product(*outs):
+        for step, channel in _step(ch, t[4]):
+            reads += [(step, 1, (out, u, v, channel)) for u in range(r) for v in range(s)]
+            reads += [(step, 0, (image, yy, xx, channel))
+                      for yy in _taps(y, r, a["stride"][0], a["dilation"][0], a["padding"][0], h)
+                      for xx in _taps(x, s, a["stride"][1], a["dilation"][1], a["padding"][1], w)]
+    return Tile(_quotient(ch, t[4]), reads, list(product(*outs)), c[3] * t[3], t[3])
+
+
+def _max_pool2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    outs = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
+    reads: list[Read] = [
+        (0, 0, (image, yy, xx, channel)) for image, y, x, channel in product(*outs)
+        for yy in _taps(y, a["window"][0], a["stride"][0], 1, a["padding"][0], shapes[0][1])
+        for xx in _taps(x, a["window"][1], a["stride"][1], 1, a["padding"][1], shapes[0][2])]
+    return Tile(1, reads, list(product(*outs)), c[3] * t[3], t[3])
+
+
+def _global_avg_pool(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    images, channels = _block(c[0], t[0], shapes[0][0]), _block(c[1], t[1], shapes[0][3])
+    reads: list[Read] = [(0, 0, at) for at in product(images, range(shapes[0][1]), range(shapes[0][2]), channels)]
+    return Tile(1, reads, list(product(images, channels)), c[1] * t[1], t[1])
+
+
+def _softmax(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    n, rows, (b, i) = shapes[0][1], a["rows"], c
+    mine = _block(i, t[0], rows)
+    reads: list[Read] = [(0, 0, (b * rows + r, x)) for r in mine for x in range(n)
+                         if not a["causal"] or any(x <= q + n - rows for q in mine)]  # the tile reads one box: its widest row's
+    return Tile(1, reads, [(b * rows + r, x) for r in mine for x in range(n)], 0, n)
+
+
+def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    d, (b, h, i), q_len, k_len = a["head_dim"], c, a["q_len"], a["k_len"]
+    mine, group = _block(i, t[0], q_len), h // (a["heads"] // a["kv_heads"])
+    own = [(b * q_len + r, h * d + x) for r in mine for x in range(d)]
+    keys = [y for y in range(k_len) if not a["causal"] or 3 in shapes or any(y <= r + k_len - q_len for r in mine)]
+    reads: list[Read] = [(None, 0, at) for at in own]
+    reads += [(None, 3, (0,))] if 3 in shapes else []
+    reads += [(y // t[1], way, (b * k_len + y, group * d + x)) for y in keys for way in (1, 2) for x in range(d)]
+    return Tile(_quotient(len(keys), t[1]), reads, own, h * d, d)
+
+
+def _norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    rows, n = _block(c[0], t[0], shapes[0][0]), shapes[0][1]
+    own: list[Index] = list(product(rows, range(n)))
+    reads: list[Read] = [(0, 0, at) for at in own]
+    reads += [(0, index, (x,)) for index in range(1, a["vectors"] + 1) for x in range(n)]
+    return Tile(1, reads, own, 0, n)
+
+
+def _rope(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    width = t[1] * a["head_dim"]
+    own: list[Index] = list(product(_block(c[0], t[0], shapes[0][0]), _block(c[1], width, shapes[0][1])))
+    reads: list[Read] = [(0, 0, at) for at in own]
+    return Tile(1, reads + ([(None, 1, (0,))] if 1 in shapes else []), own, c[1] * width, width)
+
+
+def _append(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    b, columns = c[0], _block(c[1], t[0], shapes[1][1])
+    rows = range(a["seq"]) if a["at"] >= 0 else range(a["max_len"])
+    writes: list[Index] = [(b * a["max_len"] + max(a["at"], 0) + r, x) for r in rows for x in columns]
+    reads: list[Read] = [(0, 1, (b * a["seq"] + r, x)) for r in range(a["seq"]) for x in columns]
+    return Tile(1, reads + ([(None, 2, (0,))] if 2 in shapes else []), writes, c[1] * t[0], t[0])
+
+
+def _pointwise(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    return Tile(1, [], list(product(*(_block(*at) for at in zip(c, t, shapes["result"], strict=True)))), c[-1] * t[-1], t[-1])
+
+
+_KINDS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
+    "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
+    "softmax": _softmax, "attention": _attention, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "pointwise": _pointwise,
+}
+
+
+def _behind(operand: Any, tensors: dict[str, Any]) -> tuple[list[int], Callable[[Index], Element]]:
+    """The shape of an operand's view, and the tensor's element behind an element of the view."""
+    if isinstance(operand, str):
+        return tensors[operand]["shape"], lambda at: (operand, at)
+    name, shape = operand["tensor"], tensors[operand["tensor"]]["shape"]
+    if "columns" in operand:
+        low, high = operand["columns"]
+        return [*shape[:-1], high - low], lambda at: (name, (*at[:-1], at[-1] + low))
+    _, h, w, c = shape
+    return [shape[0], prod(shape[1:])], lambda at: (name, (at[0], at[1] // (w * c), at[1] // c % w, at[1] % c))
+
+
+def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -> Work:
+    """What one part of the tile at `coord` reads and writes."""
+    views = [_behind(o, plan["tensors"]) for o in op["operands"]]
+    shapes: Shapes = {i: view[0] for i, view in enumerate(views)}
+    shapes["result"] = plan["tensors"][op["result"]]["shape"]
+    attributes = op["attributes"] | {"vectors": 2 if op["kind"] == "layer_norm" else 1}
+    tile, parts = _KINDS[op["kind"]](attributes, tuple(op["tile"]), coord, shapes), op["parts"]
+    steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
+    columns = range(tile.first + part * tile.width // parts, tile.first + (part + 1) * tile.width // parts)
+    writes = [at for at in tile.writes if at[-1] in columns]
+    reads = {views[operand][1](at) for step, operand, at in tile.reads if step is None or step in steps}
+    for e in (op["attributes"].get("epilogue") or {}).get("operands", []):
+        reads |= {views[e["index"]][1](at[-1:] if e["as"] == "columns" else at) for at in writes}
+    return Work(frozenset(reads), frozenset((op["result"], at) for at in writes))

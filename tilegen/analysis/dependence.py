@@ -1,0 +1,182 @@
+"""Dependences: which tiles of a producer hold the elements that a consumer reads at a step. Derived from the access maps alone.
+
+For each dimension of the shared tensor the producer's write map is inverted to blocks (regions.Blocking); the consumer's range
+[lo, hi) then needs the blocks block(lo) … block(hi - 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from tilegen.analysis.regions import Array, Blocking, Tiles, blocking, depends_on_step, divide, evaluate, pretty, quotient
+from tilegen.errors import AnalysisError
+from tilegen.ops.base import Access, Bound, Box
+from tilegen.tiling import Graph
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Consumer access `access` reads `tensor`, which `producer` writes: blocks first[d] … last[d] in each dimension d."""
+
+    producer: Bound
+    consumer: Bound
+    access: Access
+    tensor: str
+    box: Box
+    blocking: tuple[Blocking, ...]
+    first: tuple[Any, ...]
+    last: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.producer.op.name}->{self.consumer.op.name}"
+
+    @property
+    def stepped(self) -> bool:
+        """Whether what is read changes from step to step."""
+        return depends_on_step(self.box)
+
+    def formula(self) -> str:
+        """The dependence as a person writes it: up(i, *) -> down(i, j)."""
+        ranges = [
+            pretty(lo) if sp.expand(lo - hi) == 0 else f"{pretty(lo)} … {pretty(hi)}" for lo, hi in zip(self.first, self.last, strict=True)
+        ]
+        return f"{self.producer.op.name} blocks [{', '.join(ranges)}]"
+
+
+def derive(graph: Graph) -> tuple[Edge, ...]:
+    """All dependences of a graph, one per access of a tensor that an op writes, in op order."""
+    maps = {op.name: write_map(graph.bound(op)) for op in graph.ops}
+    edges = []
+    for op in graph.ops:
+        consumer = graph.bound(op)
+        for access in consumer.all_reads():
+            tensor, box, exact = consumer.tensor_box(access)
+            for writer in graph.writers(tensor):
+                if writer.name != op.name:
+                    edges.append(_edge(graph.bound(writer), consumer, Access(access.operand, access.box, access.when, exact), tensor, box, maps[writer.name]))
+    return tuple(edges)
+
+
+def write_map(b: Bound) -> tuple[Blocking, ...]:
+    return tuple(blocking(b, interval) for interval in b.kind.write(b))
+
+
+def _edge(producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]) -> Edge:
+    if len(box) != len(cut):
+        raise AnalysisError(f"{consumer.op.name!r} reads {tensor!r} in {len(box)} dimensions, {producer.op.name!r} writes it in {len(cut)}")
+    fixed = producer.result.role == "state"  # its tiles need not cover the tensor: keep the range inside them
+
+    def at(c: Blocking, element: Any) -> Any:
+        n = c.block_of(element) if c.coords else sp.Integer(0)
+        return sp.Min(sp.Max(n, 0), c.count - 1) if fixed and c.coords else n
+
+    first = tuple(at(c, i.lo) for c, i in zip(cut, box, strict=True))
+    last = tuple(_inside(consumer, at(c, i.hi - 1)) for c, i in zip(cut, box, strict=True))
+    return Edge(producer, consumer, access, tensor, box, tuple(cut), first, last)
+
+
+def _inside(consumer: Bound, e: Any) -> Any:
+    """min(i, ⌊(M-1)/T⌋) = i for a coordinate i of ⌈M/T⌉ tiles."""
+    if not isinstance(e, sp.Min):
+        return e
+    for symbol, extent in zip(consumer.coords, consumer.kind.grid(consumer), strict=True):
+        if symbol in e.args:
+            top = extent - 1 if isinstance(extent, int) else divide(quotient(extent.args[0])[0] - 1, quotient(extent.args[0])[1])
+            e = sp.Min(*(a for a in e.args if a != top))
+    return e
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A dependence on the concrete grid: consumer tile `tile` needs producer block `block`, first at `step`. Sorted by tile, then block.
+
+    Steps count from 0; what is read before the first step has step -1, the epilogue has the tile's number of steps.
+    """
+
+    tile: Array
+    block: Array
+    step: Array
+
+
+def relation(edge: Edge) -> Relation:
+    """Enumerate an edge exactly: every (tile, block) that share an element, with the first step that reads one."""
+    tiles = Tiles(edge.consumer)
+    tile, step = _entries(tiles, edge)
+    where = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
+    n = len(tile)
+    reads = [(_at(i.lo, where, n), _at(i.hi, where, n)) for i in edge.box]
+    first, last = ([_at(e, where, n) for e in side] for side in (edge.first, edge.last))
+    counts = [np.maximum(b - a + 1, 0) for a, b in zip(first, last, strict=True)]
+    for (lo, hi), count in zip(reads, counts, strict=True):
+        count[lo >= hi] = 0  # an empty box (a window wholly inside the padding) reads nothing
+    origin, index = expand(first, counts)
+    block = np.ravel_multi_index(index, block_shape(edge)) if len(origin) else np.zeros(0, dtype=np.int64)
+    shared = np.ones(len(origin), dtype=bool)
+    for d, (lo, hi) in enumerate(reads):
+        block_lo, block_hi = block_elements(edge.producer, edge.blocking, d)
+        shared &= meets(lo[origin], hi[origin], edge.box[d].stride, block_lo[index[d]], block_hi[index[d]])
+    return _first_use(tile[origin][shared], block[shared], step[origin][shared])
+
+
+def block_shape(edge: Edge) -> tuple[int, ...]:
+    """Blocks of the producer in each dimension."""
+    return tuple(int(c.count) for c in edge.blocking)
+
+
+def block_elements(producer: Bound, cut: Sequence[Blocking], d: int) -> tuple[Array, Array]:
+    """The element range [lo, hi) of each block of dimension d."""
+    tiles, interval = Tiles(producer), producer.kind.write(producer)[d]
+    index = tiles.value(cut[d].index)
+    lo, hi = np.zeros((2, int(cut[d].count)), dtype=np.int64)
+    lo[index], hi[index] = tiles.value(interval.lo), tiles.value(interval.hi)
+    return lo, hi
+
+
+def meets(lo: Array, hi: Array, stride: int, block_lo: Array, block_hi: Array) -> Array:
+    """Whether one of lo, lo + stride, … below hi lies in [block_lo, block_hi)."""
+    start = np.maximum(lo, block_lo)
+    element = lo + -((lo - start) // stride) * stride
+    return element < np.minimum(hi, block_hi)
+
+
+def expand(first: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, tuple[Array, ...]]:
+    """All points of the boxes first[d] … first[d] + counts[d] - 1: (entry of each point, its index in each dimension)."""
+    total = np.prod(counts, axis=0).astype(np.int64)
+    origin = np.repeat(np.arange(len(total)), total)
+    rest = np.arange(len(origin)) - (np.cumsum(total) - total)[origin]
+    index = []
+    for start, count in zip(reversed(first), reversed(counts), strict=True):
+        rest, at = np.divmod(rest, count[origin]) if len(origin) else (rest, rest)
+        index.append(start[origin] + at)
+    return origin, tuple(reversed(index))
+
+
+def _entries(tiles: Tiles, edge: Edge) -> tuple[Array, Array]:
+    """(tile, step) at which the access reads something new."""
+    tile = np.arange(tiles.count)
+    if edge.access.when == "first":
+        return tile, np.full(tiles.count, -1)
+    if edge.access.when == "epilogue":
+        return tile, tiles.steps
+    if not edge.stepped:
+        return tile, np.zeros(tiles.count, dtype=np.int64)
+    repeated = np.repeat(tile, tiles.steps)
+    return repeated, np.arange(len(repeated)) - (np.cumsum(tiles.steps) - tiles.steps)[repeated]
+
+
+def _first_use(tile: Array, block: Array, step: Array) -> Relation:
+    order = np.lexsort((step, block, tile))
+    tile, block, step = tile[order], block[order], step[order]
+    new = np.ones(len(tile), dtype=bool)
+    new[1:] = (tile[1:] != tile[:-1]) | (block[1:] != block[:-1])
+    return Relation(tile[new], block[new], step[new])
+
+
+def _at(e: Any, where: dict[str, Array], n: int) -> Array:
+    return np.broadcast_to(np.asarray(evaluate(e, where), dtype=np.int64), (n,))

@@ -1,0 +1,302 @@
+"""Index expressions and boxes: printed as Python or C, evaluated over arrays, and inverted.
+
+SymPy's own C printers turn floor(i/8) into floating point; these keep integers, with floor semantics at negatives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from sympy.printing.str import StrPrinter
+
+from tilegen.errors import AnalysisError
+from tilegen.ops.base import Bound, Box, Interval, K, ceil_div, coord
+
+Array = np.ndarray[Any, Any]
+
+
+def quotient(e: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
+    """Numerator and denominator of the argument of a floor or ceiling."""
+    p, q = sp.fraction(sp.together(e))
+    return p, q
+
+
+class _Integer(StrPrinter):
+    """What the Python and C printers share: an index expression holds no fraction outside floor and ceiling."""
+
+    def _print_Rational(self, e: sp.Rational) -> str:
+        raise AnalysisError(f"a fraction {e} in an index expression")
+
+    def _print_Pow(self, e: sp.Pow, rational: bool = False) -> str:
+        raise AnalysisError(f"a power {e} in an index expression")
+
+    def _nested(self, name: str, args: Sequence[sp.Expr]) -> str:
+        head, *rest = (self._print(a) for a in sorted(args, key=sp.default_sort_key))
+        for argument in rest:
+            head = f"{name}({head}, {argument})"
+        return head
+
+
+class _PythonPrinter(_Integer):
+    def _print_floor(self, e: sp.floor) -> str:
+        p, q = quotient(e.args[0])
+        return f"(({self._print(p)}) // ({self._print(q)}))"
+
+    def _print_ceiling(self, e: sp.ceiling) -> str:
+        p, q = quotient(e.args[0])
+        return f"(-((-({self._print(p)})) // ({self._print(q)})))"
+
+    def _print_Mod(self, e: sp.Mod) -> str:
+        return f"(({self._print(e.args[0])}) % ({self._print(e.args[1])}))"
+
+    def _print_Min(self, e: sp.Min) -> str:
+        return self._nested("minimum", e.args)
+
+    def _print_Max(self, e: sp.Max) -> str:
+        return self._nested("maximum", e.args)
+
+
+class _CPrinter(_Integer):
+    """C integers: `/` and `%` where the numerator is known to be nonnegative, tg_fdiv and tg_mod (floor semantics) elsewhere."""
+
+    def _print_floor(self, e: sp.floor) -> str:
+        p, q = quotient(e.args[0])
+        return f"({self._term(p)} / {self._print(q)})" if p.is_nonnegative else f"tg_fdiv({self._print(p)}, {self._print(q)})"
+
+    def _print_ceiling(self, e: sp.ceiling) -> str:
+        p, q = quotient(e.args[0])
+        return f"tg_cdiv({self._print(p)}, {self._print(q)})"
+
+    def _print_Mod(self, e: sp.Mod) -> str:
+        p, q = e.args
+        return f"({self._term(p)} % {self._print(q)})" if p.is_nonnegative else f"tg_mod({self._print(p)}, {self._print(q)})"
+
+    def _print_Mul(self, e: sp.Mul) -> str:
+        return str(super()._print_Mul(e)).replace("*", " * ")
+
+    def _term(self, p: sp.Expr) -> str:
+        """Parenthesised when it is a sum: a product divides as it stands."""
+        return f"({self._print(p)})" if isinstance(p, sp.Add) else self._print(p)
+
+    def _print_Min(self, e: sp.Min) -> str:
+        return self._nested("tg_min", e.args)
+
+    def _print_Max(self, e: sp.Max) -> str:
+        return self._nested("tg_max", e.args)
+
+
+@lru_cache(maxsize=65536)
+def to_python(e: Any) -> str:
+    return str(_PythonPrinter().doprint(sp.sympify(e)))
+
+
+@lru_cache(maxsize=65536)
+def to_c(e: Any, names: tuple[tuple[str, str], ...] = ()) -> str:
+    """C text of an index expression; `names` renames symbols."""
+    expression = sp.sympify(e)
+    if names:
+        # the printer needs the symbols' signs, so they are renamed, not replaced by text
+        table = dict(names)
+        expression = expression.xreplace({s: sp.Symbol(table[s.name], integer=True, nonnegative=True) for s in expression.free_symbols if s.name in table})
+    return _bare(str(_CPrinter().doprint(expression)))
+
+
+def _bare(text: str) -> str:
+    """Without parentheses around the whole."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and n < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+@lru_cache(maxsize=65536)
+def compiled(e: Any, names: tuple[str, ...]) -> Callable[..., Any]:
+    """The expression as a function of ints or arrays."""
+    return eval(f"lambda {', '.join(names)}: {to_python(e)}", {"minimum": np.minimum, "maximum": np.maximum})  # type: ignore[no-any-return]
+
+
+def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
+    """An expression over ints or arrays of the named coordinates."""
+    names = tuple(values)
+    return compiled(e, names)(*values.values())
+
+
+def pretty(e: Any) -> str:
+    """As a person writes it: ⌊a/b⌋, 128·i, min(…)."""
+    return str(_Pretty().doprint(sp.sympify(e)))
+
+
+class _Pretty(StrPrinter):
+    def _print_floor(self, e: sp.floor) -> str:
+        return f"⌊{self._fraction(e.args[0])}⌋"
+
+    def _print_ceiling(self, e: sp.ceiling) -> str:
+        return f"⌈{self._fraction(e.args[0])}⌉"
+
+    def _fraction(self, e: sp.Expr) -> str:
+        p, q = quotient(e)
+        top = f"({self._print(p)})" if isinstance(p, sp.Add) else self._print(p)
+        return self._print(p) if q == 1 else f"{top}/{self._print(q)}"
+
+    def _print_Min(self, e: sp.Min) -> str:
+        return f"min({', '.join(self._print(a) for a in sorted(e.args, key=sp.default_sort_key))})"
+
+    def _print_Max(self, e: sp.Max) -> str:
+        return f"max({', '.join(self._print(a) for a in sorted(e.args, key=sp.default_sort_key))})"
+
+    def _print_Mod(self, e: sp.Mod) -> str:
+        return f"({self._print(e.args[0])} mod {self._print(e.args[1])})"
+
+    def _print_Mul(self, e: sp.Mul) -> str:
+        return super()._print_Mul(e).replace("*", "·")
+
+
+def pretty_box(box: Box) -> str:
+    """[lo, hi) x … of a box."""
+
+    def one(i: Interval) -> str:
+        step = f" step {i.stride}" if i.stride != 1 else ""
+        return f"{pretty(i.lo)} : {pretty(i.hi)}{step}"
+
+    return "[" + ", ".join(one(i) for i in box) + "]"
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """One dimension of a tensor as its writer cuts it: block n holds elements [lo, hi) of tile coordinates n stands for.
+
+    lo = offset + Σ coefficient·coordinate with the largest coefficient first; the block's index is the mixed-radix number of the
+    coordinates, so that blocks ascend with elements and the blocks under a range of elements are a range of blocks.
+    """
+
+    coords: tuple[sp.Symbol, ...]
+    coefficients: tuple[Any, ...]
+    extents: tuple[Any, ...]
+    offset: Any
+
+    @property
+    def count(self) -> Any:
+        return math.prod(self.extents)
+
+    @property
+    def index(self) -> Any:
+        """Block index of a tile, in its coordinates."""
+        n: Any = sp.Integer(0)
+        for symbol, extent in zip(self.coords, self.extents, strict=True):
+            n = n * extent + symbol
+        return n
+
+    def block_of(self, element: Any) -> Any:
+        """Block index of an element."""
+        n: Any = sp.Integer(0)
+        rest = sp.sympify(element) - self.offset
+        for position, (coefficient, extent) in enumerate(zip(self.coefficients, self.extents, strict=True)):
+            n = n * extent + divide(rest, coefficient)
+            if position + 1 < len(self.coefficients):
+                rest = modulo(rest, coefficient)
+        return n
+
+
+def divide(p: Any, q: Any) -> Any:
+    """⌊p/q⌋ with the whole parts taken out: ⌊(128·i + 127)/128⌋ = i."""
+    p, q = sp.expand(p), sp.sympify(q)
+    if q == 1:
+        return p
+    extremum = next((t for t in sp.Add.make_args(p) if isinstance(t, (sp.Min, sp.Max))), None)
+    if extremum is not None:
+        return extremum.func(*(divide(a + p - extremum, q) for a in extremum.args))  # floor is monotone
+    out, rest = sp.Integer(0), sp.Integer(0)
+    for term in sp.Add.make_args(p):
+        share = term / q
+        if share.is_integer:
+            out += share
+        else:
+            rest += term
+    rest = _drop_remainder(rest, q)
+    if rest.is_number and q.is_number and 0 <= rest < q:
+        return out
+    return out + sp.floor(rest / q)
+
+
+def _drop_remainder(p: Any, q: Any) -> Any:
+    """⌊(g·y + r)/q⌋ = ⌊(g·y + g·⌊r/g⌋)/q⌋ for g dividing q: 64·k + 63 over 256 is 64·k over 256."""
+    constant, terms = p.as_coeff_Add()
+    g = q
+    for term in sp.Add.make_args(terms):
+        coefficient, rest = term.as_coeff_Mul()
+        if not (coefficient.is_Integer and rest.is_integer):
+            return p
+        g = sp.gcd(g, coefficient)
+    return terms + g * (constant // g) if g.is_Integer and constant.is_Integer and terms != 0 else p
+
+
+def modulo(p: Any, q: Any) -> Any:
+    return sp.expand(p - q * divide(p, q))
+
+
+def blocking(b: Bound, interval: Interval) -> Blocking:
+    """Invert one dimension of a write map; AnalysisError when it is not affine with positive whole coefficients."""
+    lo = sp.expand(interval.lo)
+    symbols = sorted((s for s in lo.free_symbols if s in b.coords), key=lambda s: s.name)
+    extents = dict(zip(b.coords, b.kind.grid(b), strict=True))
+    parts = []
+    for s in symbols:
+        coefficient = lo.coeff(s)
+        if coefficient.free_symbols & set(symbols) or not coefficient.is_positive or not coefficient.is_integer:
+            raise AnalysisError(f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in {s} with a positive whole coefficient")
+        parts.append((s, coefficient, extents[s]))
+    offset = lo.subs(dict.fromkeys(symbols, 0))
+    if sp.expand(lo - offset - sum(c * s for s, c, _ in parts)) != 0:
+        raise AnalysisError(f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in its tile coordinates")
+    # the outer coordinate has the larger coefficient; an open size counts as large
+    parts.sort(key=lambda part: float(part[1].subs(dict.fromkeys(part[1].free_symbols, 10**6))), reverse=True)
+    return Blocking(tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """All tiles of an op as arrays: one per coordinate, in row-major order of the grid."""
+
+    bound: Bound
+
+    @cached_property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.bound.kind.grid(self.bound))
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.grid)
+
+    @cached_property
+    def coords(self) -> dict[str, Array]:
+        axes = np.unravel_index(np.arange(self.count), self.grid) if self.grid else ()
+        return {c.name: a.astype(np.int64) for c, a in zip(self.bound.coords, axes, strict=True)}
+
+    def value(self, e: Any, **more: Any) -> Array:
+        """An expression at every tile (int64, one entry per tile, or broadcast against `more`)."""
+        result = evaluate(e, {**self.coords, **more})
+        return np.broadcast_to(np.asarray(result, dtype=np.int64), np.broadcast_shapes(np.shape(result), (self.count,))).copy()
+
+    @cached_property
+    def steps(self) -> Array:
+        return self.value(self.bound.kind.steps(self.bound))
+
+
+def depends_on_step(box: Box) -> bool:
+    return any(K in sp.sympify(e).free_symbols for i in box for e in (i.lo, i.hi))
+
+
+__all__ = [
+    "Blocking", "Tiles", "blocking", "ceil_div", "compiled", "coord", "depends_on_step", "divide", "evaluate", "modulo", "pretty", "pretty_box",
+    "to_c", "to_python",
+]

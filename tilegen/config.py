@@ -1,0 +1,27 @@
+"""The knobs of tilegen: one table of environment variables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+KNOBS = {
+    "TILEGEN_CACHE_DIR": "where plans and binaries are kept (default: $XDG_CACHE_HOME/tilegen or ~/.cache/tilegen)",
+    "TILEGEN_CXX": "the C++ compiler of the CPU target (default: $CXX, c++, g++, clang++)",
+    "TILEGEN_NUM_THREADS": "threads of the CPU target (default: the cores this process may use)",
+    "TILEGEN_TIMEOUT_MS": "how long a CPU tile may wait before the run ends as a HangError (default: 10000)",
+    "TILEGEN_TEMPLATES": "folders searched for templates before tilegen's own",
+    "TILEGEN_POISON": "1: fill outputs and intermediates with NaN before each run",
+}
+
+
+def knob(name: str, default: str = "") -> str:
+    assert name in KNOBS
+    return os.environ.get(name, default)
+
+
+def cache_dir() -> Path:
+    given = knob("TILEGEN_CACHE_DIR")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tilegen"

@@ -1,0 +1,202 @@
+"""kernel(x, w1, w2): a compiled plan, called on torch tensors."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilegen.config import knob
+from tilegen.errors import ArgumentError
+from tilegen.plan import Plan
+from tilegen.spec import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGNMENT = 16  # bytes: what vector and bulk copies need
+
+
+@dataclass
+class _Workspace:
+    """What one run at a time may use: counters and intermediates."""
+
+    state: int
+    intermediates: dict[str, torch.Tensor]
+
+
+class Kernel:
+    """A plan on a target. Call it with the spec's inputs, weights and states, in declaration order; it may be called from several threads.
+
+    Gives one tensor, or a tuple in return order; out= takes tensors to write instead.
+    """
+
+    def __init__(self, plan: Plan, certificate: Any, library: Any, workers: int | None = None):
+        from tilegen.targets.cpu import default_workers
+
+        self.plan, self.proof, self._library = plan, certificate, library
+        self.workers = workers or default_workers(plan)
+        self._tensors = tuple(plan.graph.tensors.values())
+        self._arguments = tuple(plan.graph.tensors[name] for name in plan.arguments)
+        self._free: list[_Workspace] = []
+        self._lock = threading.Lock()
+
+    # --- what it is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> str:
+        return "cpu"
+
+    @property
+    def source(self) -> str:
+        """The generated source."""
+        return str(self._library.source_path.read_text())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and outputs."""
+        import math
+
+        from tilegen.spec import DTYPES
+
+        tensors = [t for t in self._tensors if t.role in ("intermediate", "partial")]
+        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 128 * (len(self.plan.targets) + 3)
+
+    def explain(self) -> str:
+        from tilegen.explain import explain_plan
+
+        return explain_plan(self.plan, self.proof)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write source, plan and certificate into a folder."""
+        out = Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / self._library.source_path.name).write_text(self.source)
+        (out / "plan.json").write_text(json.dumps(self.plan.to_json(), indent=1))
+        (out / "certificate.txt").write_text(self.proof.text() + "\n")
+        return out
+
+    def prepare(self, **weights: torch.Tensor) -> BoundKernel:
+        """Fix weights: the kernel then takes the other arguments only. The CPU target repacks nothing (0 bytes)."""
+        names = [t.name for t in self._arguments]
+        for name in weights:
+            if name not in names:
+                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(names)}")
+            check(self._arguments[names.index(name)], weights[name])
+        return BoundKernel(self, weights)
+
+    # --- calling it ------------------------------------------------------------------------------------------------------
+
+    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+        import torch
+
+        if len(arguments) != len(self._arguments):
+            expected = ", ".join(f"{t.name} {t.shape}" for t in self._arguments)
+            raise ArgumentError(f"{self.plan.program} takes {len(self._arguments)} tensors ({expected}), {len(arguments)} were given")
+        held = {t.name: check(t, a) for t, a in zip(self._arguments, arguments, strict=True)}
+        self._check_positions(held)
+        declared = [self.plan.graph.tensors[name] for name in self.plan.outputs]
+        outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared] if out is None else self._given_outputs(declared, out, held)
+        held.update({t.name: o for t, o in zip(declared, outputs, strict=True)})
+        workspace = self._take()
+        try:
+            held.update(workspace.intermediates)
+            if knob("TILEGEN_POISON") == "1":
+                self._poison(outputs, workspace)
+            self._library.run(workspace.state, [held[t.name].data_ptr() for t in self._tensors], self.workers)
+        finally:
+            with self._lock:
+                self._free.append(workspace)
+        if not outputs:
+            return None
+        return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)
+
+    def _take(self) -> _Workspace:
+        import torch
+
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        made = {
+            t.name: torch.empty(t.plan_shape, dtype=getattr(torch, t.dtype)) for t in self._tensors if t.role in ("intermediate", "partial")
+        }
+        return _Workspace(self._library.create(), made)
+
+    def _poison(self, outputs: list[torch.Tensor], workspace: _Workspace) -> None:
+        for t in (*outputs, *workspace.intermediates.values()):
+            t.fill_(float("nan"))
+
+    def _given_outputs(self, declared: list[Tensor], out: Any, held: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        given = list(out) if isinstance(out, (tuple, list)) else [out]
+        if len(given) != len(declared):
+            raise ArgumentError(f"out: {self.plan.program} has {len(declared)} outputs, {len(given)} were given")
+        outputs = [check(t, o) for t, o in zip(declared, given, strict=True)]
+        for t, o in zip(declared, outputs, strict=True):
+            for name, other in [*held.items(), *((d.name, x) for d, x in zip(declared, outputs, strict=True) if x is not o)]:
+                if _overlap(o, other):
+                    raise ArgumentError(f"out: {t.name!r} shares memory with {name!r}")
+        return outputs
+
+    def _check_positions(self, held: dict[str, torch.Tensor]) -> None:
+        """A position must leave room for the new rows in every cache it is used with."""
+        for op in self.plan.graph.ops:
+            b = self.plan.graph.bound(op)
+            if op.kind == "append" and b.at < 0:
+                name, rows, room = op.operands[2].tensor, b.seq, b.max_len
+            elif op.kind == "attention" and len(op.operands) > 3:
+                name, rows, room = op.operands[3].tensor, b.q_len, b.k_len
+            else:
+                continue
+            at = int(held[name][0])
+            if not 0 <= at <= room - rows:
+                raise ArgumentError(f"{name!r} is {at}: {op.name!r} needs 0 ≤ position ≤ {room - rows} ({rows} rows in a cache of {room})", op.where)
+
+    def __del__(self) -> None:
+        for workspace in getattr(self, "_free", []):
+            self._library.destroy(workspace.state)
+
+
+@dataclass(frozen=True)
+class BoundKernel:
+    """A kernel with some arguments fixed."""
+
+    kernel: Kernel
+    weights: dict[str, Any]
+
+    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+        names = [name for name in self.kernel.plan.arguments if name not in self.weights]
+        if len(arguments) != len(names):
+            raise ArgumentError(f"{self.kernel.plan.program}, prepared, takes {len(names)} tensors ({', '.join(names)}), {len(arguments)} were given")
+        given = dict(zip(names, arguments, strict=True))
+        return self.kernel(*(self.weights.get(n, given.get(n)) for n in self.kernel.plan.arguments), out=out)
+
+
+def check(t: Tensor, a: Any) -> torch.Tensor:
+    """The tensor as the plan wants it, or an ArgumentError. A channels_last NCHW tensor is taken as the NHWC view that it is."""
+    import torch
+
+    if not isinstance(a, torch.Tensor):
+        raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
+    if a.device.type != "cpu":
+        raise ArgumentError(f"{t.name!r} is on {a.device}, this kernel was compiled for the CPU")
+    if str(a.dtype) != f"torch.{t.dtype}":
+        raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {str(a.dtype).removeprefix('torch.')}")
+    if a.requires_grad:
+        raise ArgumentError(f"{t.name!r} requires grad; tilegen kernels have no backward: pass .detach()")
+    if tuple(a.shape) != t.shape and len(t.shape) == 4 and t.form in ("spatial", "filter"):
+        permuted = a.permute(0, 2, 3, 1)
+        if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
+            a = permuted
+    if tuple(a.shape) != t.shape:
+        raise ArgumentError(f"{t.name!r}: expected shape {t.shape}, given {tuple(a.shape)}")
+    if not a.is_contiguous():
+        raise ArgumentError(f"{t.name!r} {t.shape}: expected a contiguous tensor, given strides {tuple(a.stride())}")
+    if a.data_ptr() % ALIGNMENT:
+        raise ArgumentError(f"{t.name!r}: its data must start at a multiple of {ALIGNMENT} bytes, it starts at {a.data_ptr():#x}")
+    return a
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes

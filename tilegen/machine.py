@@ -1,0 +1,64 @@
+"""Machines a plan can be made for: how many SMs (or threads), and the few rates the simulator's tile times come from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tilegen.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates are of the whole machine: FLOP/s by element size, bytes/s; times in µs."""
+
+    name: str
+    family: str  # "cpu" | "cuda"
+    sms: int
+    flops16: float
+    flops32: float
+    memory: float  # bytes/s from device memory
+    cache: float  # bytes/s from the shared cache (L2)
+    tile_us: float  # cost of a tile besides its main loop: set-up, epilogue
+    handoff_us: float  # from a tile's last store to the first load of a tile that waited for it
+    wait_us: float  # each further semaphore that a tile looks at
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# H200: 785 TFLOP/s and 4.55 TB/s are measured ceilings; L2 and hand-off from the same bench (docs/perf-log.md). fp32 has no fast path.
+H200 = Machine("h200", "cuda", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 0.6)
+
+
+def cpu(threads: int | None = None) -> Machine:
+    """This machine's CPU target; rates are per thread of a current AVX-512 core."""
+    n = threads or int(os.environ.get("TILEGEN_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    return Machine("cpu", "cpu", n, 100e9 * n, 100e9 * n, 20e9, 60e9 * n, 2.0, 0.5, 0.05)
+
+
+def machine(name: str | int | Machine) -> Machine:
+    """`cpu`, `cpu:N` (N threads), `h200`, or a number N: N SMs of an H200."""
+    if isinstance(name, Machine):
+        return name
+    text = str(name)
+    if text == "cpu":
+        return cpu()
+    if text.startswith("cpu:") and text[4:].isdigit() and int(text[4:]) >= 1:
+        return cpu(int(text[4:]))
+    if text == "h200":
+        return H200
+    if text.isdigit() and 1 <= int(text) <= 4096:
+        share = int(text) / H200.sms
+        return replace(
+            H200, name=f"h200:{text}", sms=int(text), flops16=H200.flops16 * share, flops32=H200.flops32 * share, memory=H200.memory * share, cache=H200.cache * share
+        )
+    raise PlanError(f"unknown machine {name!r}; expected cpu, cpu:N, h200, or a number of SMs")
+
+
+def machine_from_json(data: dict[str, Any]) -> Machine:
+    try:
+        return Machine(**data)
+    except TypeError as error:
+        raise PlanError(f"machine {data!r} in the plan: {error}") from None

@@ -1,0 +1,205 @@
+"""attention: scaled dot-product attention as one op, and append: a KV cache written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy as sp
+
+from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register
+from tilegen.spec import Operand, Size, Value, builder, call, caller
+
+
+def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:
+    """(B, S, D) of a (B, S, heads·D) or (B, S, heads, D) value."""
+    shape = value.shape
+    need(len(shape) in (3, 4), f"attention: {what} is (B, S, heads·D) or (B, S, heads, D), given {shape}", where)
+    if len(shape) == 4:
+        need(shape[2] == heads, f"attention: {what} {shape} has {shape[2]} heads, expected {heads}", where)
+        return shape[0], shape[1], shape[3]
+    need(not isinstance(shape[2], int) or shape[2] % heads == 0, f"attention: {what} has {shape[2]} columns, not a multiple of {heads} heads", where)
+    return shape[0], shape[1], shape[2] // heads if isinstance(shape[2], int) else shape[2] / sp.Integer(heads)
+
+
+def head_operand(value: Value, where: str) -> Operand:
+    return value.operand("heads" if len(value.shape) == 4 else "rows", where)
+
+
+def attention(
+    q: Value, k: Value, v: Value, *, heads: int, kv_heads: int | None = None, causal: bool = False, scale: float | None = None,
+    at: Value | None = None, name: str | None = None,
+) -> Value:
+    """y = softmax(scale · q kᵀ + mask) v, per head; softmax and sums in float32.
+
+    q (B, Sq, heads·D), k and v (B, Sk, kv_heads·D) or 4-D with the heads apart; y like q, (B, Sq, heads·D). Query head h uses key head
+    ⌊h·kv_heads/heads⌋. scale: 1/√D unless given. causal: query i sees keys ≤ i + Sk - Sq; needs Sk ≥ Sq. at: k and v are caches, filled up to
+    position at + Sq (an int32 input of one element, read on the device); then query i sees keys ≤ at + i, which is causal.
+    """
+    where = caller()
+    kv_heads = heads if kv_heads is None else kv_heads
+    need(isinstance(heads, int) and heads >= 1, f"attention: heads is a positive int, given {heads!r}", where)
+    need(isinstance(kv_heads, int) and kv_heads >= 1 and heads % kv_heads == 0, f"attention: {heads} heads do not share {kv_heads} key heads evenly", where)
+    batch, q_len, d = head_shape(q, heads, "q", where)
+    kb, k_len, kd = head_shape(k, kv_heads, "k", where)
+    need(head_shape(v, kv_heads, "v", where) == (kb, k_len, kd), f"attention: k {k.shape} and v {v.shape} differ", where)
+    need(kb == batch, f"attention: q has batch {batch}, k has {kb}", where)
+    need(kd == d, f"attention: q has head size {d} ({q.shape}, {heads} heads), k has {kd} ({k.shape}, {kv_heads} heads)", where)
+    need(q.dtype == k.dtype == v.dtype, f"attention: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; expected one dtype", where)
+    if causal and at is None and isinstance(q_len, int) and isinstance(k_len, int):
+        need(k_len >= q_len, f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}", where)
+    attributes = {
+        "batch": batch, "q_len": q_len, "k_len": k_len, "heads": heads, "kv_heads": kv_heads, "head_dim": d,
+        "scale": float(d) ** -0.5 if scale is None else float(scale), "causal": bool(causal) or at is not None,
+    }
+    operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
+    if at is not None:
+        operands.append(position(at, where))
+    return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
+
+
+def position(at: Value, where: str) -> Operand:
+    """A position operand: an int32 input of one element."""
+    need(isinstance(at, Value) and at.dtype == "int32" and at.shape == (1,), "a position is tg.input(name, (1,), 'int32')", where)
+    return at.operand("vector", where)
+
+
+def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) -> Value:
+    """cache[b, at : at + S] = x[b]; gives the cache as it is after the write.
+
+    cache: a tg.state (B, S_max, H, D) or (B, S_max, H·D); x (B, S, H·D). at: an int, or an int32 input of one element, read on the device.
+    """
+    where = caller()
+    b = builder("append")
+    tensor = b.tensors[cache.tensor]
+    need(tensor.role == "state" and cache.columns is None, f"append: {cache.tensor!r} is not a whole tg.state", where)
+    need(cache.tensor not in b.appended, f"append: {cache.tensor!r} was appended already at {b.appended.get(cache.tensor)}", where)
+    readers = [c for c in b.calls if any(o.tensor == cache.tensor for o in c.operands)]
+    need(not readers, f"append: {cache.tensor!r} was read before ({readers[0].name if readers else ''}); read what append returns", where)
+    batch, max_len = cache.shape[:2]
+    width = cache.shape[2] * cache.shape[3] if len(cache.shape) == 4 else cache.shape[2]
+    need(len(x.shape) == 3 and x.shape[0] == batch and x.shape[2] == width, f"append: x is ({batch}, S, {width}), given {x.shape}", where)
+    need(x.dtype == tensor.dtype, f"append: x is {x.dtype}, the cache is {tensor.dtype}", where)
+    seq = x.shape[1]
+    operands = [head_operand(cache, where), x.operand("rows", where)]
+    if isinstance(at, int) and not isinstance(at, bool):
+        need(0 <= at and at + seq <= max_len, f"append: rows {at} … {at + seq} do not fit into a cache of {max_len}", where)
+    else:
+        operands.append(position(at, where))
+    if isinstance(seq, int) and isinstance(max_len, int):
+        need(seq <= max_len, f"append: {seq} rows do not fit into a cache of {max_len}", where)
+    attributes = {"batch": batch, "seq": seq, "max_len": max_len, "at": at if isinstance(at, int) else -1}
+    marker = call("append", name, operands, cache.shape, tensor.dtype, tensor.form or "rows", attributes, where)
+    written = b.calls.pop()
+    del b.tensors[marker.tensor]  # an append makes no new tensor: its result is the cache itself
+    b.calls.append(replace(written, result=cache.tensor))
+    b.appended[cache.tensor] = where
+    return cache
+
+
+@register
+class Attention(Kind):
+    """A tile is tq queries of one head; its steps walk the keys it may see, tk at a time, with an online softmax."""
+
+    name, coords, stem = "attention", ("b", "h", "i"), "attention"
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        return (b.batch, b.heads, ceil_div(b.q_len, b.tile[0]))
+
+    def seen(self, b: Bound) -> Any:
+        """Keys that some query of the tile may see, as far as the plan knows: a position is known only at run time."""
+        if not b.causal or len(b.op.operands) > 3:
+            return b.k_len
+        last = blocks(b.coords[2], b.tile[0], b.q_len).hi
+        return last + b.k_len - b.q_len
+
+    def steps(self, b: Bound) -> Any:
+        return ceil_div(self.seen(b), b.tile[1])
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        (n, h, i), (tq, tk) = b.coords, b.tile
+        d, seen = b.head_dim, self.seen(b)
+        group = b.heads // b.kv_heads
+        g = sp.floor(h / sp.Integer(group)) if group > 1 else h
+        lo = tk * K
+        hi = sp.Min(lo + tk, seen) if not (isinstance(seen, int) and seen % tk == 0) else lo + tk
+        keys = Interval(sp.expand(n * b.k_len + lo), sp.expand(n * b.k_len + hi))
+        head = Interval(sp.expand(d * g), sp.expand(d * g + d))
+        reads = [Access(0, self.write(b), "first"), Access(1, (keys, head)), Access(2, (keys, head))]
+        if len(b.op.operands) > 3:
+            reads.append(Access(3, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        return tuple(reads)
+
+    def write(self, b: Bound) -> Box:
+        n, h, i = b.coords
+        return (blocks(i, b.tile[0], b.q_len, n * b.q_len), Interval(b.head_dim * h, b.head_dim * h + b.head_dim))
+
+    def flops(self, b: Bound) -> float:
+        keys = b.k_len if not b.causal else max(1, b.k_len - b.q_len // 2)
+        return 4.0 * b.tile[0] * keys * b.head_dim
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        q = b.q_len if isinstance(b.q_len, int) else 4096
+        tq = min(64 if machine.family == "cpu" else 128, max(1, q))
+        return [(tq, 256 if machine.family == "cpu" else 128), (min(tq, 64), 128)]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        import torch
+
+        d, group = b.head_dim, b.heads // b.kv_heads
+        q = operands[0].reshape(b.batch, b.q_len, b.heads, d).transpose(1, 2)
+        k, v = (t.reshape(b.batch, b.k_len, b.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1) for t in operands[1:3])
+        scores = q @ k.mT * b.scale
+        first = operands[3] if len(operands) > 3 else b.k_len - b.q_len
+        if b.causal:
+            seen = torch.ones(b.q_len, b.k_len, dtype=torch.bool).tril(first)
+            scores = scores.masked_fill(~seen, float("-inf"))
+            v = v.masked_fill(~seen.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
+        return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
+
+
+@register
+class Append(Kind):
+    """A tile copies tn columns of all new rows of one batch. Where they land is known only at run time: it may write any row of its batch."""
+
+    name, coords, stem = "append", ("b", "j"), "rows"
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        return (b.batch, ceil_div(b.shape(1)[1], b.tile[0]))
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        n, j = b.coords
+        reads = [Access(1, (Interval(n * b.seq, n * b.seq + b.seq), blocks(j, b.tile[0], b.shape(1)[1])))]
+        if b.at < 0:
+            reads.append(Access(2, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        return tuple(reads)
+
+    def write(self, b: Bound) -> Box:
+        n, j = b.coords
+        columns = blocks(j, b.tile[0], b.shape(1)[1])
+        if b.at < 0:
+            return (Interval(n * b.max_len, n * b.max_len + b.max_len), columns)
+        return (Interval(n * b.max_len + b.at, n * b.max_len + b.at + b.seq), columns)
+
+    def write_exact(self, b: Bound) -> bool:
+        return b.at >= 0
+
+    def flops(self, b: Bound) -> float:
+        return 1.0 * b.seq * b.tile[0]
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        width = b.shape(1)[1]
+        return [(t,) for t in (128, 256, 64) if not isinstance(width, int) or t <= width] or [(width,)]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        cache = operands[0].reshape(b.batch, b.max_len, -1).clone()
+        at = operands[2] if b.at < 0 else b.at
+        cache[:, at : at + b.seq] = operands[1].reshape(b.batch, b.seq, -1)
+        return [cache.reshape(b.batch * b.max_len, -1)]
+
+    def runtime_write(self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+        if b.at >= 0:
+            return box
+        (lo, _, _), columns = box
+        return ((lo + position, lo + position + b.seq, 1), columns)

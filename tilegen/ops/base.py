@@ -1,0 +1,252 @@
+"""What an op is to the planner: a tile grid, steps inside a tile, and the elements that each step reads and a tile writes.
+
+Everything downstream (dependences, policies, proof, code) is derived from these maps; no op knows another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import sympy as sp
+
+from tilegen.errors import AnalysisError, SpecError
+from tilegen.spec import Operand, Size, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+K = sp.Symbol("k", integer=True, nonnegative=True)  # the step inside a tile
+
+
+@lru_cache(maxsize=256)
+def coord(name: str) -> sp.Symbol:
+    """A tile coordinate: a nonnegative integer symbol."""
+    return sp.Symbol(name, integer=True, nonnegative=True)
+
+
+def ceil_div(a: Size, b: Size) -> Size:
+    """⌈a/b⌉, an int where both are."""
+    if isinstance(a, int) and isinstance(b, int):
+        return -(-a // b)
+    return sp.ceiling(sp.sympify(a) / b)
+
+
+def minimum(a: Size, b: Size) -> Size:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else sp.Min(a, b)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The elements lo, lo + stride, … below hi of one dimension. Bounds are expressions in tile coordinates and the step."""
+
+    lo: Any
+    hi: Any
+    stride: int = 1
+
+    def shifted(self, by: Size) -> Interval:
+        return self if by == 0 else Interval(self.lo + by, self.hi + by, self.stride)
+
+
+Box = tuple[Interval, ...]
+
+
+def whole(size: Size) -> Interval:
+    return Interval(sp.Integer(0), sp.sympify(size))
+
+
+def blocks(index: Any, tile: int, size: Size, base: Any = 0) -> Interval:
+    """Block `index` of a range of `size` elements cut every `tile`: [base + tile·index, base + min(tile·index + tile, size))."""
+    lo = tile * index
+    if isinstance(size, int) and size <= tile:
+        return Interval(sp.sympify(base), sp.sympify(base + size))  # one block: the index is 0
+    hi = lo + tile
+    if not (isinstance(size, int) and size % tile == 0):
+        hi = sp.Min(hi, size)
+    return Interval(sp.sympify(base + lo), sp.sympify(base + hi))
+
+
+@dataclass(frozen=True)
+class Access:
+    """The box of operand `operand` (in its view) that a tile reads: before the first step, at each step k, or in the epilogue."""
+
+    operand: int
+    box: Box
+    when: str = "step"
+    exact: bool = True  # False: the box may hold elements that the tile does not read
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """y = expression(acc0, acc1, e0, e1, …); operand (index, how): e_n is op operand `index`, read at the tile's elements or columns."""
+
+    expression: str = "acc0"
+    operands: tuple[tuple[int, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"expression": self.expression, "operands": [{"index": i, "as": how} for i, how in self.operands]}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Epilogue:
+        return Epilogue(data["expression"], tuple((o["index"], o["as"]) for o in data["operands"]))
+
+
+@dataclass(frozen=True)
+class TileOp:
+    """An op of a plan: what it computes, on which tensors, in tiles of which size, by gangs of how many parts."""
+
+    name: str
+    kind: str
+    operands: tuple[Operand, ...]
+    result: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+    epilogue: Epilogue | None = None
+    tile: tuple[int, ...] = ()
+    parts: int = 1
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An op together with the tensors it stands on: what the methods of a Kind take."""
+
+    op: TileOp
+    tensors: Mapping[str, Tensor]
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the op: bound.stride, bound.causal, …"""
+        for key, value in self.op.attributes:
+            if key == name:
+                return value
+        raise AttributeError(f"op {self.op.name!r} ({self.op.kind}) has no attribute {name!r}")
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        return self.op.tile
+
+    def shape(self, index: int) -> tuple[Size, ...]:
+        """Plan shape of operand `index` as the op sees it."""
+        operand = self.op.operands[index]
+        shape = self.tensors[operand.tensor].plan_shape
+        if operand.flatten:
+            return (shape[0], math.prod(shape[1:]))
+        if operand.columns is not None:
+            return (*shape[:-1], operand.columns[1] - operand.columns[0])
+        return shape
+
+    def dtype(self, index: int) -> str:
+        return self.tensors[self.op.operands[index].tensor].dtype
+
+    @property
+    def result(self) -> Tensor:
+        return self.tensors[self.op.result]
+
+    @property
+    def out(self) -> tuple[Size, ...]:
+        return self.result.plan_shape
+
+    @property
+    def kind(self) -> Kind:
+        return kind(self.op.kind)
+
+    @property
+    def coords(self) -> tuple[sp.Symbol, ...]:
+        return tuple(coord(c) for c in self.kind.coords_of(self))
+
+    def tensor_box(self, access: Access) -> tuple[str, Box, bool]:
+        """The access in the coordinates of the tensor itself: (tensor, box, exact)."""
+        operand = self.op.operands[access.operand]
+        if operand.flatten:
+            shape = self.tensors[operand.tensor].plan_shape
+            columns = access.box[1]
+            is_whole = columns.lo == 0 and columns.hi == math.prod(shape[1:])
+            return operand.tensor, (access.box[0], *(whole(n) for n in shape[1:])), access.exact and is_whole
+        if operand.columns is not None:
+            return operand.tensor, (*access.box[:-1], access.box[-1].shifted(operand.columns[0])), access.exact
+        return operand.tensor, access.box, access.exact
+
+    def epilogue_reads(self) -> tuple[Access, ...]:
+        if self.op.epilogue is None:
+            return ()
+        write = self.kind.write(self)
+        return tuple(
+            Access(index, write if how == "elements" else write[-1:], "epilogue") for index, how in self.op.epilogue.operands
+        )
+
+    def all_reads(self) -> tuple[Access, ...]:
+        return (*self.kind.reads(self), *self.epilogue_reads())
+
+
+class Kind:
+    """One kind of op. A subclass per kind, in one file per family; `register` makes it known."""
+
+    name: ClassVar[str]
+    coords: ClassVar[tuple[str, ...]]
+    stem: ClassVar[str]  # templates/<target>/<stem>.*.j2 holds its tile code
+    fusable: ClassVar[bool] = False  # may carry an epilogue
+
+    def coords_of(self, b: Bound) -> tuple[str, ...]:
+        return self.coords
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        """Extent of each tile coordinate."""
+        raise NotImplementedError
+
+    def steps(self, b: Bound) -> Any:
+        """Steps of a tile, an expression in its coordinates."""
+        return sp.Integer(1)
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        """What the steps read, epilogue operands excepted."""
+        raise NotImplementedError
+
+    def write(self, b: Bound) -> Box:
+        """What a tile writes of the result."""
+        raise NotImplementedError
+
+    def write_exact(self, b: Bound) -> bool:
+        return True
+
+    def flops(self, b: Bound) -> float:
+        """Floating-point operations of one full tile (multiply and add count two)."""
+        raise NotImplementedError
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        """Tile shapes worth trying on a machine, the usual one first."""
+        raise NotImplementedError
+
+    def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
+        """Why this op cannot have that tile, or an empty string."""
+        return ""
+
+    def reference(self, b: Bound, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The accumulators in float32 over plan shapes; the whole op, from its equation. Position operands come as ints."""
+        raise NotImplementedError
+
+    def runtime_write(self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+        """Where a tile writes once the position is known."""
+        return box
+
+
+_KINDS: dict[str, Kind] = {}
+
+
+def register(cls: type[Kind]) -> type[Kind]:
+    """Class decorator: make a kind of op known under its name."""
+    _KINDS[cls.name] = cls()
+    return cls
+
+
+def kind(name: str) -> Kind:
+    if name not in _KINDS:
+        raise AnalysisError(f"unknown kind of op {name!r}; known: {', '.join(sorted(_KINDS))}")
+    return _KINDS[name]
+
+
+def need(condition: bool, message: str, where: str) -> None:
+    """Raise SpecError(message) at a line of the spec unless the condition holds."""
+    if not condition:
+        raise SpecError(message, where)

@@ -1,0 +1,146 @@
+"""conv2d: y[b, p, q, n] = Σ_{r, s, c} x[b, p·stride + r·dilation - padding, …, c] w[n, r, s, c], channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy as sp
+
+from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register, whole
+from tilegen.spec import Size, Value, call, caller
+
+
+def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
+    """(h, w) from one int or two; SpecError when they are not ints of at least `least`."""
+    both = (value, value) if isinstance(value, int) else tuple(value)
+    need(
+        len(both) == 2 and all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in both),
+        f"{what} must be one or two ints of at least {least}, given {value!r}", where,
+    )
+    return both
+
+
+def output_size(size: Size, window: int, stride: int, padding: int, dilation: int = 1) -> Size:
+    """⌊(size + 2·padding - dilation·(window - 1) - 1) / stride⌋ + 1."""
+    room = size + 2 * padding - dilation * (window - 1) - 1
+    return room // stride + 1 if isinstance(room, int) else sp.floor(room / sp.Integer(stride)) + 1
+
+
+def conv2d(
+    x: Value, w: Value, bias: Value | None = None, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, name: str | None = None
+) -> Value:
+    """y = x ∗ w + bias, as torch.nn.functional.conv2d on channels-last data.
+
+    x (B, H, W, C), w (N, R, S, C), bias (N,); y (B, P, Q, N). stride, padding, dilation: an int or two. Only groups = 1.
+    """
+    where = caller()
+    need(len(x.shape) == 4 and len(w.shape) == 4, f"conv2d: x is (B, H, W, C) and w (N, R, S, C), given {x.shape} and {w.shape}", where)
+    need(groups == 1, f"conv2d: groups = {groups} is not supported, expected 1", where)
+    need(x.shape[3] == w.shape[3], f"conv2d: x has {x.shape[3]} channels, w expects {w.shape[3]} (NHWC activations, KRSC weights)", where)
+    need(x.dtype == w.dtype, f"conv2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
+    stride, padding = pair(stride, "conv2d: stride", 1, where), pair(padding, "conv2d: padding", 0, where)
+    dilation = pair(dilation, "conv2d: dilation", 1, where)
+    size = tuple(output_size(x.shape[1 + d], w.shape[1 + d], stride[d], padding[d], dilation[d]) for d in (0, 1))
+    need(
+        all(not isinstance(n, int) or n >= 1 for n in size),
+        f"conv2d: the {w.shape[1:3]} filter does not fit into {x.shape[1:3]} with padding {padding}", where,
+    )
+    attributes = {"stride": stride, "padding": padding, "dilation": dilation}
+    y = call(
+        "conv2d", name, [x.operand("spatial", where), w.operand("filter", where)], (x.shape[0], *size, w.shape[0]), x.dtype, "spatial", attributes, where
+    )
+    if bias is None:
+        return y
+    from tilegen.ops.pointwise import add
+
+    return add(y, bias)
+
+
+def window_rows(index: Any, tile: int, out: Size, size: Size, window: int, stride: int, padding: int, dilation: int) -> tuple[Interval, bool]:
+    """Input rows under output rows [tile·index, tile·index + tile): { p·stride + r·dilation - padding } inside [0, size).
+
+    The rows are without gaps, or evenly spaced, in all usual cases; else the covering range is given and marked as not exact.
+    """
+    p = blocks(index, tile, out)
+    lo = p.lo * stride - padding
+    hi = (p.hi - 1) * stride + dilation * (window - 1) - padding + 1
+    step, exact = 1, True
+    rows = min(tile, out) if isinstance(out, int) else tile
+    uneven = not (isinstance(out, int) and (out <= tile or out % tile == 0))  # the last tile is shorter
+    if window == 1:
+        step = stride  # p·stride - padding alone
+    elif rows == 1 and not uneven:
+        step = dilation
+    elif stride == 1:
+        exact = rows >= dilation and not (uneven and dilation > 1)
+    else:
+        exact = dilation == 1 and window >= stride
+    if padding > 0:
+        first = sp.Integer(0) if step == 1 else sp.Mod(lo, step)  # the first element inside keeps the spacing
+        lo = sp.Max(lo, first)
+    last = (out - 1) * stride + dilation * (window - 1) - padding + 1
+    if not (isinstance(last, int) and isinstance(size, int) and last <= size):
+        hi = sp.Min(hi, size)
+    return Interval(sp.sympify(lo), sp.sympify(hi), step if exact else 1), exact
+
+
+def spatial_tiles(out: tuple[Size, ...], pixels: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(tb, th, tw) with about so many pixels each: whole rows where they fit, else squares; several images where one is small."""
+    b, p, q = (n if isinstance(n, int) else 64 for n in out[:3])
+    tiles = []
+    for wanted in pixels:
+        tw = q if q <= wanted // 2 else next(t for t in range(min(q, 16), 0, -1) if q % t == 0 or t == 8)
+        th = max(1, min(p, wanted // tw))
+        if th < p:
+            th = max((t for t in range(1, th + 1)), key=lambda t: (t * ceil_div(p, t) <= p, t))
+        tb = max(1, min(b, wanted // (th * tw))) if th == p and tw == q else 1
+        tiles.append((tb, th, tw))
+    return list(dict.fromkeys(tiles))
+
+
+@register
+class Conv2d(Kind):
+    """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter positions inside a step."""
+
+    name, coords, stem, fusable = "conv2d", ("b", "p", "q", "j"), "conv2d", True
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
+
+    def steps(self, b: Bound) -> Any:
+        return ceil_div(b.shape(0)[3], b.tile[4])
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        (n, p, q, j), (tb, th, tw, tn, tc) = b.coords, b.tile
+        _, r, s, c = b.shape(1)
+        x = b.shape(0)
+        rows, rows_exact = window_rows(p, th, b.out[1], x[1], r, b.stride[0], b.padding[0], b.dilation[0])
+        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], s, b.stride[1], b.padding[1], b.dilation[1])
+        chunk = blocks(K, tc, c)
+        return (
+            Access(0, (blocks(n, tb, x[0]), rows, cols, chunk), exact=rows_exact and cols_exact),
+            Access(1, (blocks(j, tn, b.out[3]), whole(r), whole(s), chunk)),
+        )
+
+    def write(self, b: Bound) -> Box:
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
+
+    def flops(self, b: Bound) -> float:
+        _, r, s, c = b.shape(1)
+        tb, th, tw, tn, _ = b.tile
+        return 2.0 * tb * th * tw * tn * r * s * c
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        n, c = b.out[3], b.shape(1)[3]
+        channels = c if isinstance(c, int) else 64
+        wide = n if isinstance(n, int) else 256
+        if machine.family == "cpu":
+            return [(*t, min(wide, tn), min(channels, 128)) for t in spatial_tiles(b.out, (64, 128)) for tn in (128, 64)]
+        return [(*t, min(-(-wide // 8) * 8, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        import torch.nn.functional as F
+
+        x, w = (t.permute(0, 3, 1, 2) for t in operands[:2])
+        return [F.conv2d(x, w, stride=b.stride, padding=b.padding, dilation=b.dilation).permute(0, 2, 3, 1)]

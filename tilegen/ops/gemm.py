@@ -1,0 +1,153 @@
+"""linear: y = x wᵀ (+ bias), and matmul: y = op(a) op(b), batched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, minimum, need, register
+from tilegen.spec import Size, Value, call, caller
+
+
+def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
+    """y = x wᵀ + bias, torch.nn.Linear's layout.
+
+    x (…, K), w (N, K), bias (N,); y (…, N) in x's dtype, accumulated in float32. SpecError when the widths do not meet.
+    """
+    where = caller()
+    need(len(w.shape) == 2, f"linear: w must be (N, K), given {w.shape}", where)
+    need(x.shape[-1] == w.shape[1], f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}", where)
+    need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
+    y = call("linear", name, [x.operand("rows", where), w.operand("rows", where)], (*x.shape[:-1], w.shape[0]), x.dtype, "rows", {"groups": 1}, where)
+    if bias is None:
+        return y
+    from tilegen.ops.pointwise import add
+
+    return add(y, bias)
+
+
+def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None) -> Value:
+    """y[n] = op(a[n]) op(b[n]), op transposing the last two dimensions when asked.
+
+    a (…, M, K) or (…, K, M); b (…, K, N) or (…, N, K), with a's leading dimensions or none; y (…, M, N).
+    """
+    where = caller()
+    need(len(a.shape) >= 2 and len(b.shape) >= 2, f"matmul: operands have at least two dimensions, given {a.shape} and {b.shape}", where)
+    m, k = (a.shape[-1], a.shape[-2]) if transpose_a else (a.shape[-2], a.shape[-1])
+    kb, n = (b.shape[-1], b.shape[-2]) if transpose_b else (b.shape[-2], b.shape[-1])
+    need(k == kb, f"matmul: inner sizes differ, {k} of a {a.shape} and {kb} of b {b.shape}", where)
+    need(b.shape[:-2] in ((), a.shape[:-2]), f"matmul: batch dimensions differ, {a.shape[:-2]} and {b.shape[:-2]}", where)
+    need(a.dtype == b.dtype, f"matmul: a is {a.dtype}, b is {b.dtype}; expected one dtype", where)
+    batch: Size = 1
+    for size in a.shape[:-2]:
+        batch = batch * size
+    attributes = {
+        "batch": batch, "b_batch": 1 if not b.shape[:-2] else batch, "m": m, "n": n, "k": k,
+        "transpose_a": transpose_a, "transpose_b": transpose_b,
+    }
+    return call("matmul", name, [a.operand("rows", where), b.operand("rows", where)], (*a.shape[:-2], m, n), a.dtype, "rows", attributes, where)
+
+
+def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:
+    """Tile shapes worth trying for an m-row product, the usual one first."""
+    rows = m if isinstance(m, int) else 4096
+    if machine.family == "cpu":
+        tm = 64 if rows <= 64 else 128
+        return [(tm, tn, 1024) for tn in (256, 128, 64)]
+    if rows <= 64:
+        return [(64, tn, 64) for tn in (96, 64, 128, 192, 256)]
+    if rows <= 512:
+        return [(128, tn, 64) for tn in (192, 128, 176, 256, 96, 64)]
+    return [(128, 256, 64), (128, 192, 64), (256, 192, 64), (128, 176, 64), (256, 128, 64)]
+
+
+@register
+class Linear(Kind):
+    """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only k_range of it."""
+
+    name, coords, stem, fusable = "linear", ("i", "j"), "gemm", True
+
+    def k_range(self, b: Bound) -> tuple[Size, Size]:
+        return next((v for key, v in b.op.attributes if key == "k_range"), (0, b.shape(0)[1]))
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
+
+    def steps(self, b: Bound) -> Any:
+        lo, hi = self.k_range(b)
+        return ceil_div(hi - lo, b.tile[2])
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        (i, j), (tm, tn, tk) = b.coords, b.tile
+        lo, hi = self.k_range(b)
+        chunk = blocks(K, tk, hi - lo, lo)
+        n = b.out[1]
+        groups = [Access(1, (blocks(j, tn, n, g * n), chunk)) for g in range(b.groups)]
+        return (Access(0, (blocks(i, tm, b.out[0]), chunk)), *groups)
+
+    def write(self, b: Bound) -> Box:
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
+
+    def flops(self, b: Bound) -> float:
+        lo, hi = self.k_range(b)
+        return 2.0 * b.tile[0] * b.tile[1] * b.groups * (hi - lo)
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        candidates = gemm_tiles(b.out[0], machine)
+        return [(tm, tn // b.groups // 8 * 8, tk) for tm, tn, tk in candidates] if b.groups > 1 else candidates
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        lo, hi = self.k_range(b)
+        x, w = operands[0][:, lo:hi], operands[1][:, lo:hi]
+        return list((x @ w.T).chunk(b.groups, dim=1))
+
+
+@register
+class Matmul(Kind):
+    """y[b, m, n] = Σ_k a[b, m, k] c[b, k, n]; rows of all batches lie in one row tensor."""
+
+    name, coords, stem, fusable = "matmul", ("b", "i", "j"), "gemm", True
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        return (b.batch, ceil_div(b.m, b.tile[0]), ceil_div(b.n, b.tile[1]))
+
+    def steps(self, b: Bound) -> Any:
+        return ceil_div(b.k, b.tile[2])
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        (n, i, j), (tm, tn, tk) = b.coords, b.tile
+
+        def operand(batch: Any, transposed: bool, outer: tuple[Any, int, Size], inner: tuple[Any, int, Size]) -> Box:
+            """Rows are `outer`, columns `inner`, or the other way round when transposed; rows start at the batch's first."""
+            rows, columns = (inner, outer) if transposed else (outer, inner)
+            return blocks(*rows, base=batch * rows[2]), blocks(*columns)
+
+        k = (K, tk, b.k)
+        return (
+            Access(0, operand(n, b.transpose_a, (i, tm, b.m), k)),
+            Access(1, operand(n if b.b_batch == b.batch else 0, b.transpose_b, k, (j, tn, b.n))),
+        )
+
+    def write(self, b: Bound) -> Box:
+        n, i, j = b.coords
+        return (blocks(i, b.tile[0], b.m, n * b.m), blocks(j, b.tile[1], b.n))
+
+    def flops(self, b: Bound) -> float:
+        return 2.0 * b.tile[0] * b.tile[1] * b.k
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        return gemm_tiles(b.m, machine)
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        a = operands[0].reshape(b.batch, -1, operands[0].shape[1])
+        c = operands[1].reshape(b.b_batch, -1, operands[1].shape[1])
+        a, c = a.mT if b.transpose_a else a, c.mT if b.transpose_b else c
+        return [(a @ c).reshape(b.batch * b.m, b.n)]
+
+
+def share(columns: Interval, tile: int, part: int, parts: int) -> Interval:
+    """The columns that part `part` of a gang finishes: [c0 + part·tile/parts, c0 + (part+1)·tile/parts), clipped to the tile's."""
+    if parts == 1:
+        return columns
+    width = tile // parts
+    return Interval(minimum(columns.lo + part * width, columns.hi), minimum(columns.lo + (part + 1) * width, columns.hi))

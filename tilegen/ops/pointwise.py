@@ -1,0 +1,166 @@
+"""Pointwise maths: y = f(a, b, …) element by element. The planner folds it into the epilogue of the op before wherever it can.
+
+An expression is text that Python, C++ and CUDA read alike: calls of FUNCTIONS, +, -, * and parentheses over acc0, acc1 (accumulators)
+and e0, e1, … (operands), all float32.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tilegen.errors import PlanError
+from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register
+from tilegen.ops.conv2d import spatial_tiles
+from tilegen.ops.softmax import row_tiles
+from tilegen.spec import Operand, Value, builder, call, caller
+
+# name -> number of arguments; each is a C++ and a CUDA function of the same name and a torch expression below
+FUNCTIONS = {"gelu_tanh": 1, "gelu_erf": 1, "relu": 1, "silu": 1, "sigmoid": 1, "scale": 2, "batch_norm": 6}
+
+
+def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Value:
+    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))), as torch.nn.functional.gelu."""
+    where = caller()
+    need(approximate in ("none", "tanh"), f"gelu: approximate is 'none' or 'tanh', given {approximate!r}", where)
+    return pointwise("gelu_tanh(e0)" if approximate == "tanh" else "gelu_erf(e0)", x, name=name, where=where)
+
+
+def relu(x: Value, *, name: str | None = None) -> Value:
+    """y = max(x, 0)"""
+    return pointwise("relu(e0)", x, name=name)
+
+
+def silu(x: Value, *, name: str | None = None) -> Value:
+    """y = x / (1 + exp(-x))"""
+    return pointwise("silu(e0)", x, name=name)
+
+
+def sigmoid(x: Value, *, name: str | None = None) -> Value:
+    """y = 1 / (1 + exp(-x))"""
+    return pointwise("sigmoid(e0)", x, name=name)
+
+
+def add(a: Value, b: Value, *, name: str | None = None) -> Value:
+    """y = a + b; b of a's shape, or a vector (N,) over the last dimension."""
+    return pointwise("e0 + e1", a, b, name=name)
+
+
+def mul(a: Value, b: Value, *, name: str | None = None) -> Value:
+    """y = a · b; b of a's shape, or a vector (N,) over the last dimension."""
+    return pointwise("e0 * e1", a, b, name=name)
+
+
+def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
+    """y = factor · x"""
+    where = caller()
+    need(isinstance(factor, (int, float)) and math.isfinite(factor), f"scale: the factor is a finite number, given {factor!r}", where)
+    return pointwise(f"scale(e0, {float(factor)!r})", x, name=name, where=where)
+
+
+def batch_norm(x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
+    """y = (x - mean) · w / √(var + eps) + bias over the last dimension (channels), with given statistics: inference only."""
+    where = caller()
+    need(eps > 0, f"batch_norm: eps is positive, given {eps!r}", where)
+    return pointwise(f"batch_norm(e0, e1, e2, e3, e4, {float(eps)!r})", x, mean, var, w, bias, name=name, where=where)
+
+
+def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
+    """y = expression(e0 = x, e1, …), element by element in float32; the others have x's shape or are vectors over its last dimension."""
+    where = where or caller()
+    check_expression(expression, {f"e{n}" for n in range(1 + len(others))}, where)
+    need(len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where)
+    vectors = []
+    for other in others:
+        need(isinstance(other, Value), f"pointwise: operands are tensors, given {other!r}", where)
+        vectors.append(other.shape == (x.shape[-1],))
+        need(vectors[-1] or other.shape == x.shape, f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)", where)
+        need(other.dtype == x.dtype, f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype", where)
+    form = shared_form([x, *(o for o, v in zip(others, vectors, strict=True) if not v)])
+    operands: list[Operand] = [x.operand(form, where)]
+    operands += [o.operand("vector" if v else form, where) for o, v in zip(others, vectors, strict=True)]
+    how = ("elements", *("columns" if v else "elements" for v in vectors))
+    return call("pointwise", name, operands, x.shape, x.dtype, form, {"expression": expression, "how": how}, where)
+
+
+def shared_form(values: Sequence[Value]) -> str:
+    """spatial when one of the tensors is known to be; else rows."""
+    tensors = builder("pointwise").tensors
+    return "spatial" if any(tensors[v.tensor].form == "spatial" and not v.flattened for v in values) else "rows"
+
+
+def check_expression(expression: str, names: set[str], where: str = "") -> None:
+    """Refuse everything but calls of FUNCTIONS, + - *, the given names and numbers: expressions are compiled, also those from files."""
+
+    def walk(node: ast.AST) -> None:
+        match node:
+            case ast.Expression(body=body):
+                walk(body)
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+                walk(left)
+                walk(right)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() | int())):
+                pass
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if FUNCTIONS.get(function) == len(args):
+                for argument in args:
+                    walk(argument)
+            case ast.Name(id=name) if name in names:
+                pass
+            case ast.Constant(value=float() | int()):
+                pass
+            case _:
+                raise PlanError(
+                    f"expression {expression!r}: {ast.unparse(node) if not isinstance(node, ast.Expression) else expression!r} is not allowed; "
+                    f"expected {', '.join(FUNCTIONS)}, + - * and {', '.join(sorted(names))}", where
+                )
+
+    try:
+        walk(ast.parse(expression, mode="eval"))
+    except SyntaxError as error:
+        raise PlanError(f"expression {expression!r}: {error.msg}", where) from None
+
+
+def evaluate(expression: str, names: dict[str, Any]) -> Any:
+    """The value of a checked expression on torch float32 tensors."""
+    import torch
+    import torch.nn.functional as F
+
+    functions = {
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu, "relu": F.relu, "silu": F.silu, "sigmoid": torch.sigmoid,
+        "scale": lambda x, c: x * c, "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,
+    }
+    check_expression(expression, set(names))
+    return eval(compile(expression, "<epilogue>", "eval"), {"__builtins__": {}}, {**functions, **names})
+
+
+@register
+class Pointwise(Kind):
+    """An op of its own only where no op before can carry it; all operands are read in the epilogue."""
+
+    name, coords, stem = "pointwise", ("i", "j"), "rows"
+
+    def coords_of(self, b: Bound) -> tuple[str, ...]:
+        return ("i", "j") if len(b.out) == 2 else ("b", "p", "q", "c")
+
+    def grid(self, b: Bound) -> tuple[Any, ...]:
+        return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=True))
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        return ()
+
+    def write(self, b: Bound) -> Box:
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
+
+    def flops(self, b: Bound) -> float:
+        return 4.0 * math.prod(b.tile)
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        c = b.out[-1] if isinstance(b.out[-1], int) else 256
+        if len(b.out) == 4:
+            return [(*t, min(c, 128)) for t in spatial_tiles(b.out, (64,))]
+        return [(*t, min(c, 512)) for t in row_tiles(b.out[0], machine)]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        return []

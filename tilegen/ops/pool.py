@@ -1,0 +1,102 @@
+"""max_pool2d and global_avg_pool on channels-last tensors, and flatten, the view that leads from there to linear layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register, whole
+from tilegen.ops.conv2d import output_size, pair, spatial_tiles, window_rows
+from tilegen.spec import Value, call, caller
+
+
+def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None) -> Value:
+    """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins. x (B, H, W, C)."""
+    where = caller()
+    need(len(x.shape) == 4, f"max_pool2d: x is (B, H, W, C), given {x.shape}", where)
+    window = pair(window, "max_pool2d: window", 1, where)
+    stride = window if stride is None else pair(stride, "max_pool2d: stride", 1, where)
+    padding = pair(padding, "max_pool2d: padding", 0, where)
+    need(all(2 * p <= w for p, w in zip(padding, window, strict=True)), f"max_pool2d: padding {padding} is over half of the window {window}", where)
+    size = tuple(output_size(x.shape[1 + d], window[d], stride[d], padding[d]) for d in (0, 1))
+    need(all(not isinstance(n, int) or n >= 1 for n in size), f"max_pool2d: window {window} does not fit into {x.shape[1:3]}", where)
+    attributes = {"window": window, "stride": stride, "padding": padding}
+    return call("max_pool2d", name, [x.operand("spatial", where)], (x.shape[0], *size, x.shape[3]), x.dtype, "spatial", attributes, where)
+
+
+def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
+    """y[b, c] = mean over h and w of x[b, h, w, c], in float32. x (B, H, W, C), y (B, C)."""
+    where = caller()
+    need(len(x.shape) == 4, f"global_avg_pool: x is (B, H, W, C), given {x.shape}", where)
+    return call("global_avg_pool", name, [x.operand("spatial", where)], (x.shape[0], x.shape[3]), x.dtype, "rows", {}, where)
+
+
+def flatten(x: Value) -> Value:
+    """x (B, H, W, C) seen as (B, H·W·C), no copy; note the channels-last order."""
+    where = caller()
+    need(len(x.shape) == 4 and x.columns is None, f"flatten: x is a whole (B, H, W, C) tensor, given {x.shape}", where)
+    x.operand("spatial", where)
+    return replace(x, shape=(x.shape[0], math.prod(x.shape[1:])), flattened=True)
+
+
+@register
+class MaxPool2d(Kind):
+    """Tile tb images x th rows x tw columns x tc channels of the output."""
+
+    name, coords, stem, fusable = "max_pool2d", ("b", "p", "q", "c"), "pool", True
+
+    def grid(self, b: Bound) -> tuple[Any, ...]:
+        return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        (n, p, q, c), (tb, th, tw, tc) = b.coords, b.tile
+        x = b.shape(0)
+        rows, rows_exact = window_rows(p, th, b.out[1], x[1], b.window[0], b.stride[0], b.padding[0], 1)
+        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], b.window[1], b.stride[1], b.padding[1], 1)
+        return (Access(0, (blocks(n, tb, x[0]), rows, cols, blocks(c, tc, x[3])), exact=rows_exact and cols_exact),)
+
+    def write(self, b: Bound) -> Box:
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
+
+    def flops(self, b: Bound) -> float:
+        return float(math.prod(b.tile) * math.prod(b.window))
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        c = b.out[3] if isinstance(b.out[3], int) else 64
+        return [(*t, min(c, tc)) for t in spatial_tiles(b.out, (64,)) for tc in (128, 64)]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        import torch.nn.functional as F
+
+        return [F.max_pool2d(operands[0].permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(0, 2, 3, 1)]
+
+
+@register
+class GlobalAvgPool(Kind):
+    """Tile tb images x tc channels."""
+
+    name, coords, stem, fusable = "global_avg_pool", ("b", "c"), "pool", True
+
+    def grid(self, b: Bound) -> tuple[Any, ...]:
+        return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        rows, columns = self.write(b)
+        _, h, w, _ = b.shape(0)
+        return (Access(0, (rows, whole(h), whole(w), columns)),)
+
+    def write(self, b: Bound) -> Box:
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
+
+    def flops(self, b: Bound) -> float:
+        _, h, w, _ = b.shape(0)
+        return float(math.prod(b.tile) * h * w)
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        c = b.out[1] if isinstance(b.out[1], int) else 64
+        return [(1, min(c, 64)), (1, min(c, 128))]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        return [operands[0].mean(dim=(1, 2))]

@@ -1,0 +1,235 @@
+"""Plan: the only contract between analysis and code generation. Frozen, serialisable, versioned.
+
+What is stored is small (ops, tiles, semaphore maps, order, placement); everything else follows from the ops' access maps and is
+derived here: edges, waits, and, on demand, the expanded list of tiles of docs/plan-format.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilegen.analysis.dependence import Edge, derive
+from tilegen.analysis.order import Order, Segment
+from tilegen.analysis.policy import Grouping
+from tilegen.analysis.regions import Array, Tiles, pretty, pretty_box
+from tilegen.analysis.waits import SemaphoreMap, Wait, wait
+from tilegen.errors import PlanError
+from tilegen.machine import Machine, machine_from_json
+from tilegen.ops.base import Bound, Epilogue, TileOp
+from tilegen.ops.pointwise import check_expression
+from tilegen.spec import Operand, Tensor
+from tilegen.tiling import Graph
+
+VERSION = 1
+
+Placement = str | tuple[tuple[int, ...], ...]  # "ticket", or a list of ranks per SM
+
+
+@dataclass(frozen=True)
+class WaitTable:
+    """All waits of a plan, sorted by (rank, part, step, operand): parallel arrays."""
+
+    rank: Array
+    part: Array
+    step: Array
+    operand: Array
+    semaphore: Array
+    target: Array
+
+
+@dataclass(frozen=True)
+class Plan:
+    program: str
+    sizes: tuple[tuple[str, Any], ...]
+    machine: Machine
+    graph: Graph
+    arguments: tuple[str, ...]  # tensors a kernel is called with, in declaration order
+    semaphores: tuple[SemaphoreMap, ...]
+    policies: tuple[tuple[str, str], ...]  # tensor -> the lattice point its semaphore map came from
+    order: Order
+    placement: Placement = "ticket"
+    lowering: str = "persistent"
+
+    # --- derived -------------------------------------------------------------------------------------------------------
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graph.outputs
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        return tuple(self.graph.bound(op) for op in self.graph.ops)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        return derive(self.graph)
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        maps = {(m.producer, m.tensor): m for m in self.semaphores}
+        missing = [e for e in self.edges if (e.producer.op.name, e.tensor) not in maps]
+        if missing:
+            raise PlanError(f"the plan has no semaphores for {missing[0].name} through {missing[0].tensor!r}")
+        return tuple(wait(e, maps[e.producer.op.name, e.tensor]) for e in self.edges)
+
+    @cached_property
+    def targets(self) -> tuple[int, ...]:
+        return tuple(int(n) for m in self.semaphores for n in m.targets())
+
+    @cached_property
+    def ranks(self) -> dict[str, Array]:
+        return self.order.ranks(self.graph)
+
+    @property
+    def gang(self) -> int:
+        """SMs that work together: the most parts of any op."""
+        return max(op.parts for op in self.graph.ops)
+
+    def waits_of(self, op: str) -> tuple[Wait, ...]:
+        return tuple(w for w in self.waits if w.edge.consumer.op.name == op)
+
+    def posts_of(self, op: str) -> tuple[SemaphoreMap, ...]:
+        return tuple(m for m in self.semaphores if m.producer == op)
+
+    @cached_property
+    def wait_table(self) -> WaitTable:
+        columns: list[tuple[Array, ...]] = []
+        for w in self.waits:
+            tiles, ranks = Tiles(w.edge.consumer), self.ranks[w.edge.consumer.op.name]
+            for part in range(w.edge.consumer.op.parts):
+                tile, step, first = part_steps(tiles, w, part)
+                entry, semaphore, target = w.entries(tile, step, first)
+                operand = np.full(len(entry), w.edge.access.operand)
+                columns.append((ranks[tile[entry]], np.full(len(entry), part), step[entry], operand, semaphore, target))
+        table = [np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True)] if columns else [np.zeros(0, np.int64)] * 6
+        order = np.lexsort(tuple(reversed(table[:5])))
+        return WaitTable(*(c[order] for c in table))
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the binary: a hash of everything that code generation reads."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:32]
+
+    # --- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The compact plan. Formulas are for people: reading a plan back derives them anew."""
+        placement = self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
+        return {
+            "version": VERSION, "program": self.program, "sizes": dict(self.sizes), "machine": self.machine.to_json(), "lowering": self.lowering,
+            "placement": placement,
+            "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
+            "ops": {op.name: _op_to_json(self.graph.bound(op)) for op in self.graph.ops},
+            "arguments": list(self.arguments), "outputs": list(self.outputs), "policies": dict(self.policies),
+            "semaphores": list(self.targets),
+            "maps": [_map_to_json(m) for m in self.semaphores],
+            "waits": [
+                {"edge": w.edge.name, "tensor": w.edge.tensor, "operand": w.edge.access.operand, "when": w.edge.access.when,
+                 "groups": [[pretty(r.lo), pretty(r.hi)] for r in w.ranges]} for w in self.waits
+            ],
+            "order": {"name": self.order.name, "segments": [_segment_to_json(s) for s in self.order.segments]},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Plan:
+        """Read a compact plan; PlanError names what is missing or wrong."""
+        if data.get("version") != VERSION:
+            raise PlanError(f"plan version {data.get('version')!r}, expected {VERSION}")
+        try:
+            plan = _plan_from_json(data)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
+        if list(plan.targets) != list(data["semaphores"]):
+            raise PlanError("the plan's semaphore targets do not follow from its maps: the file was changed by hand")
+        return plan
+
+
+def part_steps(tiles: Tiles, w: Wait, part: int) -> tuple[Array, Array, Array]:
+    """(tile, step, whether it is the part's first) at which a wait of this part may stand."""
+    parts = tiles.bound.op.parts
+    tile = np.arange(tiles.count)
+    start, end = tiles.steps * part // parts, tiles.steps * (part + 1) // parts
+    always = np.ones(tiles.count, dtype=bool)
+    match w.edge.access.when:
+        case "first":
+            return tile, np.full(tiles.count, -1), always
+        case "epilogue":
+            return tile, tiles.steps, always
+    if not w.stepped:
+        some = end > start
+        return tile[some], start[some], always[some]
+    count = end - start
+    tile = np.repeat(tile, count)
+    step = np.arange(len(tile)) - (np.cumsum(count) - count)[tile] + start[tile]
+    return tile, step, step == start[tile]
+
+
+def _tensor_to_json(t: Tensor) -> dict[str, Any]:
+    return {"shape": list(t.plan_shape), "dtype": t.dtype, "role": t.role, "declared": list(t.shape), "form": t.form}
+
+
+def _op_to_json(b: Bound) -> dict[str, Any]:
+    op = b.op
+    attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes}
+    if op.epilogue is not None:
+        attributes["epilogue"] = op.epilogue.to_json()
+    return {
+        "kind": op.kind, "attributes": attributes, "operands": [o.to_json() for o in op.operands], "result": op.result,
+        "tile": list(op.tile), "parts": op.parts,
+        "formulas": {
+            "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.all_reads()}, "writes": pretty_box(b.kind.write(b)),
+            "steps": pretty(b.kind.steps(b)), "grid": [pretty(n) for n in b.kind.grid(b)],
+        },
+    }
+
+
+def _map_to_json(m: SemaphoreMap) -> dict[str, Any]:
+    groups = [{"how": g.how, "blocks": g.blocks, "size": g.size, "table": list(g.table)} for g in m.partition]
+    return {"producer": m.producer, "tensor": m.tensor, "base": m.base, "posts": m.posts, "groups": groups}
+
+
+def _segment_to_json(s: Segment) -> dict[str, Any]:
+    return {"op": s.op, "lo": list(s.lo), "hi": list(s.hi), "group": s.group, "last_first": s.last_first}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+
+
+def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
+    attributes = dict(data["attributes"])
+    epilogue = Epilogue.from_json(attributes.pop("epilogue")) if "epilogue" in attributes else None
+    if epilogue is not None:
+        names = {f"e{n}" for n in range(len(epilogue.operands))} | {f"acc{g}" for g in range(attributes.get("groups", 1))}
+        check_expression(epilogue.expression, names, f"op {name!r} of the plan")
+    operands = tuple(Operand.from_json(o) for o in data["operands"])
+    return TileOp(
+        name, data["kind"], operands, data["result"], tuple(sorted((k, _frozen(v)) for k, v in attributes.items())), epilogue, tuple(data["tile"]), data["parts"]
+    )
+
+
+def _plan_from_json(data: Mapping[str, Any]) -> Plan:
+    tensors = {n: Tensor(n, tuple(t["declared"]), t["dtype"], t["role"], "", t["form"]) for n, t in data["tensors"].items()}
+    ops = tuple(_op_from_json(name, op) for name, op in data["ops"].items())
+    maps = []
+    for m in data["maps"]:
+        partition = tuple(Grouping(g["how"], g["blocks"], g["size"], tuple(g["table"])) for g in m["groups"])
+        maps.append(SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"]))
+    segments = tuple(Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"]) for s in data["order"]["segments"])
+    placement = data["placement"] if isinstance(data["placement"], str) else tuple(tuple(ranks) for ranks in data["placement"])
+    graph = Graph(data["program"], tensors, ops, tuple(data["outputs"]))
+    return Plan(
+        data["program"], tuple((k, _frozen(v)) for k, v in data["sizes"].items()), machine_from_json(data["machine"]), graph, tuple(data["arguments"]),
+        tuple(maps), tuple(data["policies"].items()), Order(data["order"]["name"], segments), placement, data["lowering"],
+    )
+
+
+def with_placement(plan: Plan, placement: Placement) -> Plan:
+    return replace(plan, placement=placement)

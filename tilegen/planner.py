@@ -1,0 +1,229 @@
+"""The planner: tiles, policies, order and placement for a program on a machine, judged by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilegen.analysis.dependence import Edge, derive
+from tilegen.analysis.order import Order, by_name, candidates, phase
+from tilegen.analysis.policy import Lattice, Point, lattice
+from tilegen.analysis.regions import Tiles
+from tilegen.analysis.waits import SemaphoreMap
+from tilegen.errors import PlanError
+from tilegen.machine import Machine
+from tilegen.ops.base import Bound, TileOp, ceil_div
+from tilegen.plan import Plan
+from tilegen.simulate import Timeline, simulate, tile_us
+from tilegen.spec import Program
+from tilegen.tiling import Graph, fuse, split_sum
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into the cache key.
+
+    tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size.
+    """
+
+    tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    policies: tuple[tuple[str, str], ...] = ()
+    split: tuple[tuple[str, int], ...] = ()
+    parts: tuple[tuple[str, int], ...] = ()
+    order: str = "auto"
+    placement: str = "ticket"
+
+    @staticmethod
+    def of(**given: Any) -> Options:
+        """From plain dicts: Options.of(tiles={"up": (128, 256, 64)}, policies={"up->down": "row"})."""
+        return Options(**{k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()})
+
+
+def plan(program: Program, machine: Machine, options: Options = Options(), progress: Progress = lambda _: None) -> Plan:
+    """The plan for a program with all sizes given. PlanError when an option does not fit the program."""
+    if program.symbolic:
+        raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")
+    graph = tiled(fuse(program), machine, options)
+    progress(f"{program.name}: {len(graph.ops)} ops, {sum(Tiles(graph.bound(op)).count for op in graph.ops)} tiles")
+    lattices = lattices_of(graph)
+    chosen, fixed = _start_points(lattices, options)
+    base = Plan(
+        program.name, program.sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket"
+    )
+    placed = _with_policies(base, lattices, chosen)
+    orders = candidates(graph, machine.sms) if options.order == "auto" else [by_name(graph, options.order)]
+    placed = _best_order(placed, orders, progress)
+    placed = _best_policies(placed, lattices, chosen, fixed, progress)
+    return replace(placed, placement=_placement(placed, options.placement))
+
+
+def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
+    """Give every op its tile, gang and split."""
+    names = {op.name for op in graph.ops}
+    for what in ("tiles", "split", "parts"):
+        for name, _ in getattr(options, what):
+            if name not in names:
+                raise PlanError(f"--{what.rstrip('s')} {name}: no such op; the ops are {', '.join(sorted(names))}")
+    tiles, parts = dict(options.tiles), dict(options.parts)
+    for op in graph.ops:
+        b = graph.bound(op)
+        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else _best_tile(graph, op, machine)
+        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile, parts=parts.get(op.name, 1)), machine))
+    for name, shares in options.split:
+        graph = split_sum(graph, name, shares)
+    return graph
+
+
+def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
+    expected = b.kind.tiles(b, _ANY)[0]
+    if len(tile) < len(expected):  # the inner sizes may be left out: 128x256 means 128x256x(usual)
+        tile = (*tile, *expected[len(tile):])
+    if len(tile) != len(expected) or any(not isinstance(t, int) or t < 1 for t in tile):
+        raise PlanError(f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}", b.op.where)
+    problem = b.kind.check_tile(b, tile)
+    if problem:
+        raise PlanError(f"tile {tile} of {b.op.name!r}: {problem}", b.op.where)
+    return tile
+
+
+_ANY = Machine("any", "cuda", 132, 1e15, 1e14, 1e12, 1e12, 1.0, 1.0, 1.0)
+
+
+def checked_parts(graph: Graph, op: TileOp, machine: Machine) -> TileOp:
+    if op.parts == 1:
+        return op
+    if op.kind not in ("linear", "matmul", "conv2d"):
+        raise PlanError(f"{op.name!r}: only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot", op.where)
+    columns = op.tile[3] if op.kind == "conv2d" else op.tile[1]
+    if op.parts < 1 or op.parts > machine.sms or columns % op.parts:
+        raise PlanError(f"{op.name!r}: a gang of {op.parts} does not share {columns} columns evenly, or exceeds {machine.sms} SMs", op.where)
+    return op
+
+
+def _best_tile(graph: Graph, op: TileOp, machine: Machine) -> tuple[int, ...]:
+    """The tile with the least time for this op alone: whole waves of tiles."""
+    b = graph.bound(op)
+    best, least = None, float("inf")
+    for tile in b.kind.tiles(b, machine):
+        candidate = graph.bound(replace(op, tile=tile))
+        count = int(np.prod([int(n) for n in candidate.kind.grid(candidate)]))
+        time = ceil_div(count, machine.sms) * tile_us(candidate, machine)
+        if time < least * 0.99:
+            best, least = tile, time
+    assert best is not None
+    return best
+
+
+def lattices_of(graph: Graph) -> dict[str, Lattice]:
+    """tensor -> its lattice, for every tensor that one op writes and another reads."""
+    edges: dict[str, list[Edge]] = {}
+    for e in derive(graph):
+        edges.setdefault(e.tensor, []).append(e)
+    return {tensor: lattice(found) for tensor, found in edges.items()}
+
+
+def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[dict[str, Point], set[str]]:
+    """The consumer classes everywhere, or what the user asked for: (points, tensors the user fixed)."""
+    chosen = {tensor: _allowed(l)[0] for tensor, l in lattices.items()}
+    fixed = set()
+    for key, name in options.policies:
+        tensors = [t for t, l in lattices.items() if key in (t, "*") or any(e.name == key for e in l.edges)]
+        if not tensors:
+            known = sorted({e.name for l in lattices.values() for e in l.edges})
+            raise PlanError(f"--policy {key}={name}: no such edge or tensor; the edges are {', '.join(known) or 'none'}")
+        for tensor in tensors:
+            point = lattices[tensor].point(name)
+            if point.unawaited:
+                raise PlanError(f"--policy {key}={name}: {point.unawaited} of its {point.semaphores} semaphores would be awaited by nobody")
+            chosen[tensor] = point
+            fixed.add(tensor)
+    return chosen, fixed
+
+
+def _allowed(l: Lattice) -> list[Point]:
+    """The points whose semaphores are all awaited, the consumer classes first."""
+    points = [p for p in l.points if not p.unawaited]
+    return sorted(points, key=lambda p: "class" not in p.name.split("="))
+
+
+def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[str, Point]) -> Plan:
+    maps, first = [], 0
+    for tensor, l in lattices.items():
+        m = SemaphoreMap(l.producer, tensor, chosen[tensor].partition, first, base.graph.op(l.producer).parts)
+        maps.append(m)
+        first += m.count
+    return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
+
+
+def _progresses(candidate: Plan) -> bool:
+    """Whether every wait is on lower ranks: the check that an order must pass to be simulated at all."""
+    last = np.full(len(candidate.targets), -1, dtype=np.int64)
+    for m in candidate.semaphores:
+        blocking = next(e.blocking for e in candidate.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
+        ranks = candidate.ranks[m.producer]
+        tiles = Tiles(candidate.graph.bound(candidate.graph.op(m.producer)))
+        numbers = m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)])
+        np.maximum.at(last, np.broadcast_to(numbers, ranks.shape), ranks)
+    table = candidate.wait_table
+    return bool((last[table.semaphore] < table.rank).all())
+
+
+def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
+    """The order with the least makespan; a later candidate must be better by a percent."""
+    best: tuple[float, Plan] | None = None
+    for order in orders:
+        candidate = replace(base, order=order)
+        if not _progresses(candidate):
+            if len(orders) == 1:
+                raise PlanError(f"order {order.name}: a tile would wait for a tile of higher rank")
+            continue
+        if len(orders) == 1:
+            return candidate
+        time = simulate(candidate).makespan
+        progress(f"order {order.name}: {time:.1f} µs")
+        if best is None or time < best[0] * 0.99:
+            best = (time, candidate)
+    assert best is not None
+    return best[1]
+
+
+POLICY_BUDGET = 150_000  # tiles simulated in search of policies
+
+
+def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[str, Point], fixed: set[str], progress: Progress) -> Plan:
+    """Tensor by tensor the point with the least makespan, fewer semaphores when level; within a budget of simulated tiles."""
+    free = [t for t in lattices if t not in fixed and len(_allowed(lattices[t])) > 1]
+    trials = sum(len(_allowed(lattices[t])) for t in free)
+    if trials * start.order.count > POLICY_BUDGET:
+        return start  # the consumer classes: they delay no tile's start
+    best, least = start, simulate(start).makespan
+    for tensor in free:
+        for point in _allowed(lattices[tensor]):
+            trial = {**chosen, tensor: point}
+            candidate = _with_policies(start, lattices, trial)
+            if point is chosen[tensor] or not _progresses(candidate):
+                continue
+            time = simulate(candidate).makespan
+            progress(f"policy {tensor}={point.name}: {time:.1f} µs")
+            fewer = point.semaphores < chosen[tensor].semaphores
+            if time < least * 0.995 or (fewer and time <= least):
+                best, least, chosen = candidate, min(time, least), trial
+    return best
+
+
+def _placement(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
+    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it."""
+    if placement == "ticket":
+        return "ticket"
+    if placement != "static":
+        raise PlanError(f"unknown placement {placement!r}; expected ticket or static")
+    timeline: Timeline = simulate(p)
+    lists: list[list[int]] = [[] for _ in range(p.machine.sms // p.gang)]
+    for rank, sm in enumerate(timeline.sm.tolist()):
+        lists[sm].append(rank)
+    return tuple(tuple(ranks) for ranks in lists)

@@ -1,0 +1,127 @@
+"""The cache: request key -> plan and certificate, plan digest -> binary. Content-keyed, safe between processes, never half-written.
+
+An entry is a folder that is built under a temporary name and renamed into place, so it is there whole or not at all. A lock per key
+keeps two processes from building the same entry. Every file's hash is recorded; an entry changed afterwards is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from tilegen.config import cache_dir
+from tilegen.errors import CacheError
+
+
+class CorruptEntryError(CacheError):
+    """A cache entry does not have the content it was stored with."""
+
+
+@lru_cache(maxsize=1)
+def fingerprint() -> str:
+    """Hash of tilegen's own sources and templates: a plan or binary made by another version is another entry."""
+    from tilegen.codegen.environment import TemplateLoader
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).resolve().parent.parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    for root in TemplateLoader().roots():
+        for path in sorted(Path(str(root)).rglob("*.j2")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def key_of(*parts: str) -> str:
+    return hashlib.sha256("\0".join((fingerprint(), *parts)).encode()).hexdigest()[:32]
+
+
+def _folder(level: str) -> Path:
+    folder = cache_dir() / level
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CacheError(f"cannot create the cache folder {folder}: {error.strerror}; set TILEGEN_CACHE_DIR to a writable one") from None
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path, key: str) -> Iterator[None]:
+    try:
+        handle = open(folder / f"{key}.lock", "w")
+    except OSError as error:
+        raise CacheError(f"the cache folder {folder} is not writable: {error.strerror}; set TILEGEN_CACHE_DIR to a writable one") from None
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def load(level: str, key: str) -> dict[str, Path] | None:
+    """The files of an entry by name, checked against their hashes; None when there is no entry."""
+    entry = cache_dir() / level / key
+    try:
+        meta = json.loads((entry / "meta.json").read_text())
+        files = {name: entry / name for name in meta["files"]}
+        for name, path in files.items():
+            if hashlib.sha256(path.read_bytes()).hexdigest() != meta["files"][name]:
+                raise CorruptEntryError(f"cache entry {entry}: {name} was changed after it was stored; remove the entry or run `tilegen cache clear`")
+    except (FileNotFoundError, NotADirectoryError):
+        if entry.exists():
+            raise CorruptEntryError(f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`") from None
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CorruptEntryError(f"cache entry {entry}: meta.json is not readable; remove the entry or run `tilegen cache clear`") from None
+    return files
+
+
+def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]]) -> dict[str, Path]:
+    """The entry's files. build(folder) writes them into a fresh folder and gives notes for meta.json; it runs in one process at a time."""
+    files = load(level, key)
+    if files is not None:
+        return files
+    folder = _folder(level)
+    with _locked(folder, key):
+        files = load(level, key)  # another process may have built it meanwhile
+        if files is not None:
+            return files
+        temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
+        try:
+            notes = build(temporary)
+            hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
+            (temporary / "meta.json").write_text(json.dumps({"files": hashes, **notes}, indent=1))
+            os.rename(temporary, folder / key)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    built = load(level, key)
+    assert built is not None
+    return built
+
+
+def entries() -> list[tuple[str, str, int, str]]:
+    """(level, key, bytes, notes) of everything in the cache."""
+    rows = []
+    for level in ("plans", "binaries"):
+        folder = cache_dir() / level
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if entry.is_dir() and not entry.name.startswith("."):
+                size = sum(p.stat().st_size for p in entry.iterdir())
+                meta = entry / "meta.json"
+                notes = json.loads(meta.read_text()) if meta.is_file() else {}
+                rows.append((level, entry.name, size, str(notes.get("note", ""))))
+    return rows
+
+
+def clear() -> int:
+    """Remove everything; gives the number of entries."""
+    count = len(entries())
+    for level in ("plans", "binaries"):
+        shutil.rmtree(cache_dir() / level, ignore_errors=True)
+    return count

@@ -1,0 +1,139 @@
+"""The CPU target: the plan's C++, compiled with the system's compiler and called on torch tensors without copies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tilegen.codegen.cpu import generate
+from tilegen.config import knob
+from tilegen.errors import CompileError, CompilerMissing, HangError
+from tilegen.plan import Plan
+from tilegen.targets import cache
+
+FLAGS = ("-O3", "-march=native", "-std=c++20", "-pthread", "-ffp-contract=fast", "-Wall", "-Wextra", "-Werror")
+TSAN_FLAGS = ("-O2", "-g", "-std=c++20", "-pthread", "-fsanitize=thread", "-Wall", "-Wextra", "-Werror", "-DTG_MAIN")
+
+
+@lru_cache(maxsize=8)
+def _find(name: str) -> str | None:
+    return shutil.which(name)
+
+
+def compiler() -> str:
+    """$TILEGEN_CXX, $CXX, c++, g++ or clang++, whichever is there first. CompilerMissing when the one named, or all, are not."""
+    for variable in ("TILEGEN_CXX", "CXX"):
+        named = os.environ.get(variable)
+        if named:
+            path = _find(named)
+            if path is None:
+                raise CompilerMissing(f"${variable} names {named!r}, which is not an executable on this machine")
+            return path
+    for name in ("c++", "g++", "clang++"):
+        path = _find(name)
+        if path is not None:
+            return path
+    raise CompilerMissing("the CPU target needs a C++20 compiler; install g++ or clang++ (Debian: apt-get install g++), or set TILEGEN_CXX")
+
+
+@lru_cache(maxsize=8)
+def version(path: str) -> str:
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+
+
+@lru_cache(maxsize=1)
+def native() -> str:
+    """This machine's instruction sets: a binary of -march=native runs only where they are the same."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), os.uname().machine)
+
+
+def compile_source(source: str, folder: Path, flags: Sequence[str], output: str) -> Path:
+    """Write kernel.cpp into the folder and compile it. CompileError carries the compiler's log."""
+    path = folder / "kernel.cpp"
+    path.write_text(source)
+    command = [compiler(), *flags, "-o", str(folder / output), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(f"{' '.join(command)} failed", done.stderr, source)
+    return folder / output
+
+
+class Library:
+    """The compiled plan. `run` is re-entrant for different states."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        path = compiler()
+        key = cache.key_of(plan.digest, path, version(path), native(), " ".join(FLAGS))
+
+        def build(folder: Path) -> dict[str, str]:
+            compile_source(generate(plan), folder, (*FLAGS, "-shared", "-fPIC"), "kernel.so")
+            return {"note": f"{plan.program} {dict(plan.sizes)} {plan.machine.name}"}
+
+        files = cache.get_or_build("binaries", key, build)
+        self.source_path = files["kernel.cpp"]
+        self._library = ctypes.CDLL(str(files["kernel.so"]))
+        self._library.tg_create.restype = ctypes.c_void_p
+        self._library.tg_destroy.argtypes = [ctypes.c_void_p]
+        self._library.tg_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p]
+        self._library.tg_counter_value.argtypes = [ctypes.c_void_p, ctypes.c_int]
+
+    def create(self) -> int:
+        """A fresh state: zeroed counters. One run at a time may use it."""
+        return int(self._library.tg_create())
+
+    def destroy(self, state: int) -> None:
+        self._library.tg_destroy(state)
+
+    def counters(self, state: int) -> list[int]:
+        return [self._library.tg_counter_value(state, n) for n in range(len(self.plan.targets))]
+
+    def run(self, state: int, pointers: Sequence[int], workers: int) -> None:
+        """Run all tiles. HangError names the tile that waited too long."""
+        tensors = (ctypes.c_void_p * len(pointers))(*pointers)
+        hang = (ctypes.c_int * 7)()
+        timeout = int(knob("TILEGEN_TIMEOUT_MS", "10000"))
+        if self._library.tg_run(state, ctypes.addressof(tensors), workers, timeout, ctypes.addressof(hang)):
+            raise HangError(describe_hang(self.plan, *hang))
+
+
+def describe_hang(plan: Plan, rank: int, part: int, operand: int, step: int, semaphore: int, seen: int, target: int) -> str:
+    """Who waits for what, in the plan's words."""
+    op, coord = tile_at(plan, rank)
+    producer = next(m for m in plan.semaphores if m.base <= semaphore < m.base + m.count)
+    what = next(o for o in plan.graph.ops if o.name == op).operands[operand].tensor
+    return (
+        f"{op}{coord} (rank {rank}, part {part}) waits before step {step} for {what!r}: semaphore {semaphore} of {producer.producer} "
+        f"has {seen} of {target} posts"
+    )
+
+
+def tile_at(plan: Plan, rank: int) -> tuple[str, tuple[int, ...]]:
+    """(op, coordinates) of a rank."""
+    for segment, start, end in zip(plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False):
+        if rank < end:
+            return segment.op, tuple(int(c[rank - start]) for c in segment.coords())
+    raise IndexError(rank)
+
+
+def sanitized(plan: Plan, folder: Path, extra: Sequence[str] = ()) -> Path:
+    """A program of its own under ThreadSanitizer. Run it with TSAN_OPTIONS="halt_on_error=1 exitcode=66"."""
+    return compile_source(generate(plan), folder, (*TSAN_FLAGS, *extra), "kernel")
+
+
+def default_workers(plan: Plan) -> int:
+    """Static lists need a thread each; tickets run on any number."""
+    if not isinstance(plan.placement, str):
+        return len(plan.placement)
+    cores = int(knob("TILEGEN_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
+    return max(1, min(plan.machine.sms // plan.gang, plan.order.count, cores))
+
+
+__all__: list[Any] = ["Library", "compiler", "default_workers", "sanitized"]

@@ -1,0 +1,256 @@
+"""From what the user wrote to the ops of a plan: pointwise maths folded into epilogues, gated pairs, split sums."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilegen.errors import PlanError
+from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div, kind
+from tilegen.spec import Call, Operand, Program, Tensor
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The ops of a plan in topological order, and their tensors."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    ops: tuple[TileOp, ...]
+    outputs: tuple[str, ...]
+
+    def bound(self, op: TileOp) -> Bound:
+        return Bound(op, self.tensors)
+
+    def op(self, name: str) -> TileOp:
+        for op in self.ops:
+            if op.name == name:
+                return op
+        raise PlanError(f"no op {name!r} in {self.name}; its ops are {', '.join(o.name for o in self.ops)}")
+
+    def writers(self, tensor: str) -> tuple[TileOp, ...]:
+        return tuple(op for op in self.ops if op.result == tensor)
+
+    def readers(self, tensor: str) -> tuple[TileOp, ...]:
+        """Ops that read a tensor's elements (an append only writes its cache)."""
+        return tuple(
+            op for op in self.ops if any(o.tensor == tensor for n, o in enumerate(op.operands) if not (op.kind == "append" and n == 0))
+        )
+
+    def with_op(self, old: str, *new: TileOp, tensors: Mapping[str, Tensor] | None = None) -> Graph:
+        ops = tuple(n for op in self.ops for n in (new if op.name == old else (op,)))
+        return replace(self, ops=ops, tensors={**self.tensors, **(tensors or {})})
+
+
+@dataclass
+class _Node:
+    """A call on its way to a TileOp; `how` tells for each epilogue operand whether it is read by elements or by columns."""
+
+    call: Call
+    operands: list[Operand]
+    result: str
+    expression: str = ""
+    extra: list[tuple[Operand, str]] | None = None  # epilogue operands e0, e1, …
+    groups: int = 1
+
+    @property
+    def pointwise(self) -> bool:
+        return self.call.kind == "pointwise"
+
+    @property
+    def all_operands(self) -> list[Operand]:
+        return [*self.operands, *(o for o, _ in self.extra or [])]
+
+
+def renumber(expression: str, names: Mapping[str, str]) -> str:
+    """The expression with e_n and acc_n replaced, all at once."""
+    return re.sub(r"\b(e\d+|acc\d+)\b", lambda m: names.get(m[1], m[1]), expression)
+
+
+def fold(extra: list[tuple[Operand, str]], new: tuple[Operand, str]) -> str:
+    """The name of an epilogue operand, added unless it is there already."""
+    if new not in extra:
+        extra.append(new)
+    return f"e{extra.index(new)}"
+
+
+def fuse(program: Program) -> Graph:
+    """Program -> Graph: each pointwise op joins the pointwise op or the producer that nothing else reads, else stands alone."""
+    nodes = [_node(c) for c in program.calls]
+    kept = set(program.outputs)
+    for node in [n for n in nodes if n.pointwise]:
+        _inline_pointwise(nodes, node, kept)
+    names: dict[str, str] = {}
+    for node in [n for n in nodes if n.pointwise]:
+        anchor = _find_anchor(program, nodes, node, kept)
+        if anchor is not None:
+            _attach(program, nodes, node, anchor, names)
+    tensors = {t.name: t for t in program.tensors}
+    ops = []
+    for node in nodes:
+        op = _tile_op(node)
+        ops.append(replace(op, result=names.get(op.result, op.result), operands=tuple(_renamed(o, names) for o in op.operands)))
+    used = {t for op in ops for t in (op.result, *(o.tensor for o in op.operands))}
+    final = {names.get(name, name): replace(t, name=names.get(name, name)) for name, t in tensors.items() if names.get(name, name) in used}
+    for old, new in names.items():  # the result keeps the epilogue's shape and role under the producer's name
+        final[new] = replace(tensors[old], name=new)
+    return Graph(program.name, final, tuple(ops), tuple(names.get(o, o) for o in program.outputs))
+
+
+def _renamed(operand: Operand, names: Mapping[str, str]) -> Operand:
+    return replace(operand, tensor=names.get(operand.tensor, operand.tensor))
+
+
+def _node(c: Call) -> _Node:
+    if c.kind != "pointwise":
+        return _Node(c, list(c.operands), c.result, "acc0", [])
+    attributes = dict(c.attributes)
+    extra: list[tuple[Operand, str]] = []
+    names = {f"e{n}": fold(extra, (o, how)) for n, (o, how) in enumerate(zip(c.operands, attributes["how"], strict=True))}
+    return _Node(c, [], c.result, renumber(attributes["expression"], names), extra)
+
+
+def _only_reader(nodes: list[_Node], tensor: str, reader: _Node, kept: set[str]) -> bool:
+    return tensor not in kept and all(n is reader or all(o.tensor != tensor for o in n.all_operands) for n in nodes)
+
+
+def _inline_pointwise(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
+    """Replace operands made by pointwise ops that only this op reads by their expressions."""
+    assert node.extra is not None
+    extra: list[tuple[Operand, str]] = []
+    names = {}
+    for n, (operand, how) in enumerate(node.extra):
+        maker = next((m for m in nodes if m.result == operand.tensor and m.pointwise), None)
+        whole = operand.columns is None and not operand.flatten and how == "elements"
+        if maker is None or not whole or not _only_reader(nodes, operand.tensor, node, kept):
+            names[f"e{n}"] = fold(extra, (operand, how))
+            continue
+        inner = {f"e{i}": fold(extra, item) for i, item in enumerate(maker.extra or [])}
+        names[f"e{n}"] = f"({renumber(maker.expression, inner)})"
+        nodes.remove(maker)
+    node.expression, node.extra = _tidy(renumber(node.expression, names)), extra
+
+
+def _tidy(expression: str) -> str:
+    """Drop parentheses around the whole of a function's argument: f((x)) -> f(x)."""
+    return re.sub(r"(?<=\w)\(\(([^()]*)\)\)", r"(\1)", expression)
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    node: _Node
+    accumulators: Mapping[str, str]  # operand of the pointwise op -> acc0, acc1
+
+
+def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[str]) -> _Anchor | None:
+    """The last producer whose result only this op reads: whole, or as the two halves of a linear's columns."""
+    assert node.extra is not None
+    for maker in reversed(nodes[: nodes.index(node)]):
+        if maker.pointwise or not kind(maker.call.kind).fusable or not _only_reader(nodes, maker.result, node, kept):
+            continue
+        reads = {f"e{n}": o for n, (o, how) in enumerate(node.extra) if o.tensor == maker.result and how == "elements" and not o.flatten}
+        if len(reads) != sum(o.tensor == maker.result for o, _ in node.extra):
+            continue
+        columns = [o.columns for o in reads.values()]
+        if columns == [None]:
+            return _Anchor(maker, dict.fromkeys(reads, "acc0"))
+        width = program.tensor(maker.call.result).plan_shape[-1]
+        halves = [(0, width // 2), (width // 2, width)]
+        vectors_only = all(how == "columns" for _, how in maker.extra or [])
+        if maker.call.kind == "linear" and maker.groups == 1 and sorted(columns, key=str) == sorted(halves, key=str) and vectors_only:
+            return _Anchor(maker, {name: f"acc{halves.index(o.columns)}" for name, o in reads.items()})
+    return None
+
+
+def _attach(program: Program, nodes: list[_Node], node: _Node, anchor: _Anchor, names: dict[str, str]) -> None:
+    """Make the pointwise op the epilogue of its anchor, which moves to where the pointwise op stood."""
+    maker = anchor.node
+    assert node.extra is not None and maker.extra is not None
+    gated = set(anchor.accumulators.values()) != {"acc0"}
+    extra: list[tuple[Operand, str]] = []
+    inner = {}
+    for acc in set(anchor.accumulators.values()):
+        group = int(acc[3:])
+        own = {f"e{i}": fold(extra, (_half(program, o, group) if gated else o, how)) for i, (o, how) in enumerate(maker.extra)}
+        made = renumber(maker.expression, {**own, "acc0": acc})
+        inner[acc] = made if made == acc else f"({made})"
+    replaced = {name: inner[acc] for name, acc in anchor.accumulators.items()}
+    for n, (operand, how) in enumerate(node.extra):
+        if f"e{n}" not in replaced:
+            replaced[f"e{n}"] = fold(extra, (operand, how))
+    maker.expression, maker.extra = _tidy(renumber(node.expression, replaced)), extra
+    maker.groups = 2 if gated else maker.groups
+    maker.result = node.result
+    if not node.call.named:
+        names[node.result] = maker.call.name
+    nodes.remove(maker)
+    nodes[nodes.index(node)] = maker
+
+
+def _half(program: Program, vector: Operand, group: int) -> Operand:
+    """Half `group` of a vector that spans both halves of a gated pair."""
+    lo, hi = vector.columns or (0, program.tensor(vector.tensor).shape[-1])
+    middle = (lo + hi) // 2
+    return replace(vector, columns=(lo, middle) if group == 0 else (middle, hi))
+
+
+def _tile_op(node: _Node) -> TileOp:
+    c = node.call
+    extra = node.extra or []
+    attributes = dict(c.attributes)
+    if node.pointwise:
+        attributes = {}
+    if c.kind == "linear":
+        attributes["groups"] = node.groups
+    epilogue = None
+    if kind(c.kind).fusable or node.pointwise:
+        first = len(node.operands)
+        epilogue = Epilogue(node.expression, tuple((first + n, how) for n, (_, how) in enumerate(extra)))
+    return TileOp(c.name, c.kind, tuple(node.all_operands), node.result, tuple(sorted(attributes.items())), epilogue, where=c.where)
+
+
+def split_sum(graph: Graph, name: str, shares: int) -> Graph:
+    """Split a linear's sum over K into `shares`: all but the last become ops of their own that write `partial` tensors in float32.
+
+    y = epilogue(((Σ_last + p0) + p1) + …): a fixed order, so results are bit-stable. The finishing op has the highest rank.
+    """
+    op = graph.op(name)
+    b = graph.bound(op)
+    if op.kind != "linear" or any(key == "k_range" for key, _ in op.attributes):
+        raise PlanError(f"only a whole linear can be split over K, {name!r} is {op.kind}", op.where)
+    k, tk = b.shape(0)[1], op.tile[2]
+    chunks = ceil_div(k, tk)
+    if not 2 <= shares <= chunks:
+        raise PlanError(f"{name!r} has {chunks} chunks of {tk}, which do not split into {shares} shares", op.where)
+    cuts = [min(k, chunks * s // shares * tk) for s in range(shares + 1)]
+    rows, n = b.out
+    groups, epilogue = b.groups, op.epilogue or Epilogue()
+    partials, tensors, extra = [], {}, []
+    expression = epilogue.expression
+    for s in range(shares - 1):
+        partial = Tensor(f"{name}_partial{s}", (rows, groups * n), "float32", "partial", op.where, "rows")
+        tensors[partial.name] = partial
+        partials.append(
+            replace(
+                op, name=f"{name}_k{s}", operands=op.operands[:2], result=partial.name, epilogue=Epilogue(),
+                attributes=_with(op.attributes, groups=1, k_range=(cuts[s], cuts[s + 1])),
+                tile=(op.tile[0], op.tile[1] * groups, tk),
+            )
+        )
+    for g in range(groups):
+        total = f"acc{g}"
+        for s, partial_op in enumerate(partials):
+            operand = Operand(partial_op.result, (g * n, g * n + n) if groups > 1 else None)
+            extra.append(operand)
+            total = f"({total} + e{len(epilogue.operands) + len(extra) - 1})"
+        expression = renumber(expression, {f"acc{g}": total})
+    first = len(op.operands)
+    joined = Epilogue(expression, (*epilogue.operands, *((first + i, "elements") for i in range(len(extra)))))
+    last = replace(op, operands=(*op.operands, *extra), epilogue=joined, attributes=_with(op.attributes, k_range=(cuts[-2], k)))
+    return graph.with_op(name, *partials, last, tensors=tensors)
+
+
+def _with(attributes: tuple[tuple[str, Any], ...], **more: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted({**dict(attributes), **more}.items()))
