@@ -1,0 +1,40 @@
+"""tilegen: tiles of dependent operations side by side in one kernel, with the synchronisation derived and proved.
+
+Names are loaded when first used: `import tilegen` alone imports neither torch nor SymPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "tilegen.spec": ("spec", "input", "weight", "state", "Program", "Spec"),
+    "tilegen.ops.gemm": ("linear", "matmul"),
+    "tilegen.ops.conv2d": ("conv2d",),
+    "tilegen.ops.softmax": ("softmax",),
+    "tilegen.ops.attention": ("attention", "append"),
+    "tilegen.ops.norm": ("rms_norm", "layer_norm", "rope"),
+    "tilegen.ops.pool": ("max_pool2d", "global_avg_pool", "flatten"),
+    "tilegen.ops.pointwise": ("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),
+    "tilegen.api": ("compile", "plan", "verify", "explain", "reference", "symbol"),
+    "tilegen.planner": ("Options",),
+    "tilegen.plan": ("Plan",),
+    "tilegen.simulate": ("simulate",),
+    "tilegen.errors": (
+        "TilegenError", "SpecError", "PlanError", "AnalysisError", "ProofError", "CompileError", "CompilerMissing", "TargetError", "ArgumentError",
+        "CacheError", "HangError", "RaceError", "DeadlockError",
+    ),
+}
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tilegen' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value  # a submodule of the same name must not win
+    return value

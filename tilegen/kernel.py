@@ -47,12 +47,13 @@ class Kernel:
 
     @property
     def target(self) -> str:
-        return "cpu"
+        """What runs: cpu or interpret."""
+        return str(self._library.target)
 
     @property
     def source(self) -> str:
         """The generated source."""
-        return str(self._library.source_path.read_text())
+        return str(self._library.source)
 
     @property
     def workspace_bytes(self) -> int:
@@ -73,7 +74,7 @@ class Kernel:
         """Write source, plan and certificate into a folder."""
         out = Path(folder)
         out.mkdir(parents=True, exist_ok=True)
-        (out / self._library.source_path.name).write_text(self.source)
+        (out / self._library.source_name).write_text(self.source)
         (out / "plan.json").write_text(json.dumps(self.plan.to_json(), indent=1))
         (out / "certificate.txt").write_text(self.proof.text() + "\n")
         return out
@@ -105,7 +106,7 @@ class Kernel:
             held.update(workspace.intermediates)
             if knob("TILEGEN_POISON") == "1":
                 self._poison(outputs, workspace)
-            self._library.run(workspace.state, [held[t.name].data_ptr() for t in self._tensors], self.workers)
+            self._library.run(workspace.state, {t.name: held[t.name] for t in self._tensors}, self.workers)
         finally:
             with self._lock:
                 self._free.append(workspace)

@@ -118,11 +118,11 @@ def _bad_reuse(plan: Plan, posts: dict[int, int]) -> set[int]:
 
 
 def _deadlocks(plan: Plan) -> set[str]:
-    """Tiles that never end: with one SM and with all, by ticket or by the static lists."""
-    sms, tiles = plan["machine"]["sms"], plan["tiles"]
-    if plan["placement"] != "ticket":
-        return {f"static lists: {name} never ends" for name in _run(tiles, [list(ranks) for ranks in plan["placement"]])}
-    return {f"tickets on {n} SMs: {name} never ends" for n in {1, sms} for name in _run(tiles, None, n)}
+    """Tiles that never end: by ticket with one SM and with all, and by the static lists where there are any."""
+    sms, tiles, lists = plan["machine"]["sms"], plan["tiles"], plan["placement"]
+    static = _run(tiles, [list(ranks) for ranks in lists]) if lists != "ticket" else []
+    return {f"static lists: {name} never ends" for name in static} | {
+        f"tickets on {n} SMs: {name} never ends" for n in {1, sms} for name in _run(tiles, None, n)}
 
 
 def _run(tiles: list[dict[str, Any]], lists: list[list[int]] | None, sms: int = 1) -> list[str]:

@@ -59,7 +59,7 @@ def _matmul(op: Op) -> Footprint:
 def _windows(f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]) -> list[Span]:
     """Input rows under a block of output rows, as one progression per piece; window: filter rows, stride, dilation, padding."""
     taps, stride, dilation, padding = window
-    if min(size, outputs) * taps > 1 << 24:
+    if min(size, outputs) * taps > 1 << 18:
         raise Malformed(f"a tile of {size} output rows under {taps} filter rows is too large to check")
     table = []
     for start in range(0, outputs, size):

@@ -149,7 +149,7 @@ class Frame:
             twice = next(c for i, c in enumerate(listed) if c in listed[:i])
             raise Malformed(f"tile {_point(twice)} is listed twice")
         if len(seen) < math.prod(grid):
-            missing = next(p for p in np.ndindex(*grid) if p not in seen)
+            missing = next(p for p in (_unravel(i, grid) for i in range(len(seen) + 1)) if p not in seen)
             raise Malformed(f"tile {_point(missing)} is missing: the grid {' x '.join(map(str, grid))} has {math.prod(grid)} tiles, "
                             f"{len(seen)} are listed")
         return np.array(listed, np.int64).reshape(len(listed), len(grid))
@@ -219,6 +219,15 @@ class Frame:
         reads = reads + [a for view, as_columns in _epilogue(self.op)
                          for a in self.read(view, *(spans[-1:] if as_columns else spans), base=EPILOGUE)]
         return Footprint(tuple(reads), self.read(self.op.result, *spans)[0], exact)
+
+
+def _unravel(index: int, grid: Sequence[int]) -> tuple[int, ...]:
+    """Point `index` of a grid that may be too large for an array."""
+    point = []
+    for size in reversed(grid):
+        index, at = divmod(index, size)
+        point.append(at)
+    return tuple(reversed(point))
 
 
 def _point(coord: Sequence[Any]) -> str:

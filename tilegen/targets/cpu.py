@@ -6,16 +6,19 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tilegen.codegen.cpu import generate
 from tilegen.config import knob
 from tilegen.errors import CompileError, CompilerMissing, HangError
 from tilegen.plan import Plan
 from tilegen.targets import cache
+
+if TYPE_CHECKING:
+    import torch
 
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-pthread", "-ffp-contract=fast", "-Wall", "-Wextra", "-Werror")
 TSAN_FLAGS = ("-O2", "-g", "-std=c++20", "-pthread", "-fsanitize=thread", "-Wall", "-Wextra", "-Werror", "-DTG_MAIN")
@@ -68,6 +71,8 @@ def compile_source(source: str, folder: Path, flags: Sequence[str], output: str)
 class Library:
     """The compiled plan. `run` is re-entrant for different states."""
 
+    target, source_name = "cpu", "kernel.cpp"
+
     def __init__(self, plan: Plan):
         self.plan = plan
         path = compiler()
@@ -85,6 +90,10 @@ class Library:
         self._library.tg_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p]
         self._library.tg_counter_value.argtypes = [ctypes.c_void_p, ctypes.c_int]
 
+    @property
+    def source(self) -> str:
+        return self.source_path.read_text()
+
     def create(self) -> int:
         """A fresh state: zeroed counters. One run at a time may use it."""
         return int(self._library.tg_create())
@@ -95,12 +104,12 @@ class Library:
     def counters(self, state: int) -> list[int]:
         return [self._library.tg_counter_value(state, n) for n in range(len(self.plan.targets))]
 
-    def run(self, state: int, pointers: Sequence[int], workers: int) -> None:
-        """Run all tiles. HangError names the tile that waited too long."""
-        tensors = (ctypes.c_void_p * len(pointers))(*pointers)
+    def run(self, state: int, held: Mapping[str, torch.Tensor], workers: int) -> None:
+        """Run all tiles on the plan's tensors. HangError names the tile that waited too long."""
+        tensors = (ctypes.c_void_p * len(held))(*(held[name].data_ptr() for name in self.plan.graph.tensors))
         hang = (ctypes.c_int * 7)()
         timeout = int(knob("TILEGEN_TIMEOUT_MS", "10000"))
-        if self._library.tg_run(state, ctypes.addressof(tensors), workers, timeout, ctypes.addressof(hang)):
+        if self._library.tg_run(state, tensors, workers, timeout, hang):
             raise HangError(describe_hang(self.plan, *hang))
 
 
@@ -136,4 +145,3 @@ def default_workers(plan: Plan) -> int:
     return max(1, min(plan.machine.sms // plan.gang, plan.order.count, cores))
 
 
-__all__: list[Any] = ["Library", "compiler", "default_workers", "sanitized"]

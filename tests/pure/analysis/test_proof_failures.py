@@ -344,14 +344,15 @@ def test_junk_anywhere_never_raises(make: Callable[[], Plan]) -> None:
     plan, chance = make(), random.Random(1)
     paths = [p for p in _nodes(plan) if p]
     for path in chance.sample(paths, 60):
-        junks: list[Any] = [None, -1, 1 << 70, "junk", [], {}, float("nan"), [[[]]], True]
+        junks: list[Any] = [None, -1, (1 << 31) - 1, 1 << 70, "junk", [], {}, float("nan"), [[[]]], True]
         for junk in junks:
             spoiled = copy.deepcopy(plan)
             set_at(*path, junk)(spoiled)
+            if spoiled == plan:
+                continue
             certificate = check(spoiled)
             assert json.dumps(certificate.to_dict()) and certificate.text()
-            if "tiles" in path and certificate.ok:  # an empty list in place of an empty list
-                assert path[-1] in ("posts", "waits") and junk == [], (path, junk)
+            assert "tiles" not in path or not certificate.ok, (path, junk)
 
 
 def _mutants(plan: Plan, chance: random.Random) -> Iterator[Plan]:

@@ -1,0 +1,139 @@
+"""What a user calls: plan, verify, explain, compile, reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilegen import ops  # noqa: F401  (makes the kinds known)
+from tilegen.analysis.proof import Certificate, check, prove
+from tilegen.errors import TargetError
+from tilegen.expand import expanded
+from tilegen.machine import Machine, machine
+from tilegen.plan import Plan
+from tilegen.planner import Options
+from tilegen.planner import plan as make_plan
+from tilegen.spec import Program
+
+if TYPE_CHECKING:
+    from tilegen.kernel import Kernel
+
+TARGETS = ("auto", "cpu", "interpret")
+
+
+def symbol(name: str) -> Any:
+    """An open size, for `explain`: a positive whole number."""
+    import sympy as sp
+
+    return sp.Symbol(name, integer=True, positive=True)
+
+
+def _quiet(_: str) -> None:
+    return None
+
+
+def plan(
+    program: Program, on: str | int | Machine = "cpu", options: Options | None = None, progress: Callable[[str], None] = _quiet, **given: Any
+) -> Plan:
+    """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
+    return make_plan(program, machine(on), options or Options.of(**given), progress)
+
+
+def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
+    """Check a plan, its JSON, or a file of it; ProofError names the tile, the elements and the missing edge."""
+    return prove(as_expanded(what))
+
+
+def certify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
+    """As verify, but gives the certificate of a wrong plan too, with its violations."""
+    return check(as_expanded(what))
+
+
+def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    if isinstance(what, Plan):
+        return expanded(what)
+    data = what if isinstance(what, Mapping) else load_json(what)
+    return dict(data) if "tiles" in data else expanded(Plan.from_json(data))
+
+
+def load_json(path: str | Path) -> dict[str, Any]:
+    from tilegen.errors import PlanError
+
+    try:
+        data = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise PlanError(f"cannot read the plan file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise PlanError(f"{path} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise PlanError(f"{path}: a plan is a JSON object, this is a {type(data).__name__}")
+    return data
+
+
+def explain(program: Program, on: str | int | Machine = "cpu", options: Options | None = None, **given: Any) -> str:
+    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol)."""
+    from tilegen.explain import explain_program
+
+    return explain_program(program, machine(on), options or Options.of(**given))
+
+
+def request_key(program: Program, on: Machine, options: Options) -> str:
+    """Names a request: the spec's content, sizes, options, machine and tilegen's version."""
+    from tilegen.targets import cache
+
+    return cache.key_of(*(json.dumps(dataclasses.asdict(x), sort_keys=True, default=str) for x in (program, on, options)))
+
+
+def planned(program: Program, on: Machine, options: Options, progress: Callable[[str], None] = _quiet) -> tuple[Plan, Certificate]:
+    """Plan and certificate, from the cache where they are."""
+    from tilegen.targets import cache
+
+    fresh: list[tuple[Plan, Certificate]] = []
+
+    def build(folder: Path) -> dict[str, str]:
+        made = make_plan(program, on, options, progress)
+        progress("proof")
+        certificate = verify(made)
+        (folder / "plan.json").write_text(json.dumps(made.to_json()))
+        (folder / "certificate.json").write_text(json.dumps(certificate.to_dict()))
+        fresh.append((made, certificate))
+        return {"note": f"{program.name} {dict(program.sizes)} {on.name}"}
+
+    files = cache.get_or_build("plans", request_key(program, on, options), build)
+    if fresh:
+        return fresh[0]
+    return Plan.from_json(json.loads(files["plan.json"].read_text())), Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
+
+
+def compile(
+    program: Program, target: str = "auto", *, on: str | int | Machine | None = None, options: Options | None = None, threads: int | None = None,
+    progress: Callable[[str], None] = _quiet, **given: Any,
+) -> Kernel:
+    """Plan, prove, generate, compile: a kernel to call on torch tensors.
+
+    target: "auto" (today the CPU), "cpu", or "interpret" (the plan, tile by tile, under adversarial interleavings). on: the machine to plan
+    for, by default the target's own; the CPU target runs plans made for any machine. threads: workers of the CPU target.
+    """
+    from tilegen.kernel import Kernel
+
+    if target not in TARGETS:
+        raise TargetError(f"unknown target {target!r}; expected one of {', '.join(TARGETS)}")
+    made, certificate = planned(program, machine("cpu" if on is None else on), options or Options.of(**given), progress)
+    if target == "interpret":
+        from tilegen.interpret import Interpreter
+
+        return Kernel(made, certificate, Interpreter(made), threads)
+    from tilegen.targets.cpu import Library
+
+    progress("C++ compiler")
+    return Kernel(made, certificate, Library(made), threads)
+
+
+def reference(program: Program, *arguments: Any) -> Any:
+    """The program op by op in float32 torch: what a kernel's result is compared with."""
+    from tilegen.reference import run
+
+    return run(program, arguments)
