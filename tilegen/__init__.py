@@ -6,6 +6,8 @@ Names are loaded when first used: `import tilegen` alone imports neither torch n
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -36,5 +38,16 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'tilegen' has no attribute {name!r}")
     value = getattr(importlib.import_module(_WHERE[name]), name)
-    globals()[name] = value  # a submodule of the same name must not win
+    globals()[name] = value
     return value
+
+
+class _Package(ModuleType):
+    """tg.plan is the function also after tilegen/plan.py was imported: importing a submodule does not rebind a public name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

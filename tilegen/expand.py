@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate
+from tilegen.analysis.regions import depends_on_step, evaluate, tiles_of, Array, Tiles
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.ops.gemm import share
 from tilegen.plan import Plan
@@ -18,7 +18,7 @@ def expanded(plan: Plan) -> dict[str, Any]:
     tiles: list[dict[str, Any] | None] = [None] * plan.order.count
     waits = _waits_by_read(plan)
     for b in plan.bounds:
-        ranks, grid = plan.ranks[b.op.name], Tiles(b)
+        ranks, grid = plan.ranks[b.op.name], tiles_of(b)
         coords = np.stack(list(grid.coords.values()), axis=1).tolist() if grid.coords else [[]]
         parts = [list(_part(plan, b, grid, part, waits)) for part in range(b.op.parts)]
         for tile, rank in enumerate(ranks.tolist()):
@@ -38,7 +38,7 @@ def _waits_by_read(plan: Plan) -> dict[tuple[int, int, int, int], list[list[int]
 def _part(plan: Plan, b: Bound, tiles: Tiles, part: int, waits: dict[tuple[int, int, int, int], list[list[int]]]) -> Iterator[dict[str, Any]]:
     ranks = plan.ranks[b.op.name].tolist()
     reads = _reads(plan, b, tiles, part)
-    writes = _boxes(b, tiles, _share_box(b, b.kind.write(b), part), tiles.coords, np.arange(tiles.count))
+    writes = _boxes(b, tiles, _share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
     posts = [m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, _blocking(plan, m.producer, m.tensor), strict=True)]) for m in plan.posts_of(b.op.name)]
     numbers = [np.broadcast_to(np.asarray(p), (tiles.count,)).tolist() for p in posts]
     proxy = "generic"
@@ -76,7 +76,7 @@ def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[tuple[int
     parts = b.op.parts
     start, end = tiles.steps * part // parts, tiles.steps * (part + 1) // parts
     cuts = _wait_steps(plan, b, part)
-    for access in b.all_reads():
+    for access in b.reads:
         shared = Access(access.operand, _share_box(b, access.box, part), access.when, access.exact) if access.when == "epilogue" else access
         tensor, box, _ = b.tensor_box(shared)
         everything = np.arange(tiles.count)

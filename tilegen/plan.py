@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.dependence import Edge, derive
+from tilegen.analysis.dependence import Edge
 from tilegen.analysis.order import Order, Segment
 from tilegen.analysis.policy import Grouping
-from tilegen.analysis.regions import Array, Tiles, pretty, pretty_box
+from tilegen.analysis.regions import pretty, pretty_box, tiles_of, Array, Tiles
 from tilegen.analysis.waits import SemaphoreMap, Wait, wait
 from tilegen.errors import PlanError
 from tilegen.machine import Machine, machine_from_json
@@ -67,9 +67,9 @@ class Plan:
     def bounds(self) -> tuple[Bound, ...]:
         return tuple(self.graph.bound(op) for op in self.graph.ops)
 
-    @cached_property
+    @property
     def edges(self) -> tuple[Edge, ...]:
-        return derive(self.graph)
+        return self.graph.edges
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
@@ -102,7 +102,7 @@ class Plan:
     def wait_table(self) -> WaitTable:
         columns: list[tuple[Array, ...]] = []
         for w in self.waits:
-            tiles, ranks = Tiles(w.edge.consumer), self.ranks[w.edge.consumer.op.name]
+            tiles, ranks = tiles_of(w.edge.consumer), self.ranks[w.edge.consumer.op.name]
             for part in range(w.edge.consumer.op.parts):
                 tile, step, first = part_steps(tiles, w, part)
                 entry, semaphore, target = w.entries(tile, step, first)
@@ -184,8 +184,8 @@ def _op_to_json(b: Bound) -> dict[str, Any]:
         "kind": op.kind, "attributes": attributes, "operands": [o.to_json() for o in op.operands], "result": op.result,
         "tile": list(op.tile), "parts": op.parts,
         "formulas": {
-            "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.all_reads()}, "writes": pretty_box(b.kind.write(b)),
-            "steps": pretty(b.kind.steps(b)), "grid": [pretty(n) for n in b.kind.grid(b)],
+            "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads}, "writes": pretty_box(b.write),
+            "steps": pretty(b.steps), "grid": [pretty(n) for n in b.grid],
         },
     }
 

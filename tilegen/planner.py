@@ -11,7 +11,7 @@ import numpy as np
 from tilegen.analysis.dependence import Edge, derive
 from tilegen.analysis.order import Order, by_name, candidates, phase
 from tilegen.analysis.policy import Lattice, Point, lattice
-from tilegen.analysis.regions import Tiles
+from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
@@ -49,11 +49,12 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     if program.symbolic:
         raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")
     graph = tiled(fuse(program), machine, options)
-    progress(f"{program.name}: {len(graph.ops)} ops, {sum(Tiles(graph.bound(op)).count for op in graph.ops)} tiles")
+    progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)
+    sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     base = Plan(
-        program.name, program.sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket"
+        program.name, sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket"
     )
     placed = _with_policies(base, lattices, chosen)
     orders = candidates(graph, machine.sms) if options.order == "auto" else [by_name(graph, options.order)]
@@ -111,7 +112,7 @@ def _best_tile(graph: Graph, op: TileOp, machine: Machine) -> tuple[int, ...]:
     best, least = None, float("inf")
     for tile in b.kind.tiles(b, machine):
         candidate = graph.bound(replace(op, tile=tile))
-        count = int(np.prod([int(n) for n in candidate.kind.grid(candidate)]))
+        count = int(np.prod([int(n) for n in candidate.grid]))
         time = ceil_div(count, machine.sms) * tile_us(candidate, machine)
         if time < least * 0.99:
             best, least = tile, time
@@ -166,7 +167,7 @@ def _progresses(candidate: Plan) -> bool:
     for m in candidate.semaphores:
         blocking = next(e.blocking for e in candidate.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
         ranks = candidate.ranks[m.producer]
-        tiles = Tiles(candidate.graph.bound(candidate.graph.op(m.producer)))
+        tiles = tiles_of(candidate.graph.bound(candidate.graph.op(m.producer)))
         numbers = m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)])
         np.maximum.at(last, np.broadcast_to(numbers, ranks.shape), ranks)
     table = candidate.wait_table

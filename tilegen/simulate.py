@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import Array, Tiles, evaluate
+from tilegen.analysis.regions import evaluate, tiles_of, Array
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
@@ -71,7 +71,7 @@ def tile_us(b: Bound, machine: Machine) -> float:
     peak = machine.flops32 if "float32" in (b.result.dtype, b.dtype(0)) else machine.flops16
     flops, share = b.kind.flops(b) / b.op.parts, 1.0 / machine.sms
     compute = flops / (peak * share * efficiency(b, machine))
-    tiles = max(1, math.prod(int(n) for n in b.kind.grid(b)))
+    tiles = max(1, math.prod(int(n) for n in b.grid))
     memory = _operand_bytes(b) / tiles / b.op.parts / (machine.memory * share)
     cache = _tile_bytes(b) / b.op.parts / (machine.cache * share)
     return machine.tile_us + 1e6 * max(compute, memory, cache)
@@ -99,15 +99,15 @@ def _tile_bytes(b: Bound) -> float:
     """Bytes that the first tile moves through the shared cache."""
     origin: dict[str, Any] = {c.name: 0 for c in b.coords}
     total = 0.0
-    steps = int(evaluate(b.kind.steps(b), origin))
-    for access in b.all_reads():
+    steps = int(evaluate(b.steps, origin))
+    for access in b.reads:
         last = {**origin, "k": max(0, steps - 1)}
         size = 1.0
         for i in access.box:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
         total += size * DTYPES[b.dtype(access.operand)]
     size = 1.0
-    for i in b.kind.write(b):
+    for i in b.write:
         size *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
     return total + size * DTYPES[b.result.dtype]
 
@@ -117,7 +117,7 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
     table = plan.wait_table
     steps = np.ones(plan.order.count)
     for b in plan.bounds:
-        steps[plan.ranks[b.op.name]] = np.maximum(Tiles(b).steps, 1)
+        steps[plan.ranks[b.op.name]] = np.maximum(tiles_of(b).steps, 1)
     before = np.clip(table.step / steps[table.rank], 0.0, 1.0) if len(table.rank) else np.zeros(0)
     offsets = np.searchsorted(table.rank, np.arange(plan.order.count + 1))
     return offsets.tolist(), before.tolist(), table.semaphore.tolist()
@@ -133,7 +133,7 @@ def simulate(plan: Plan) -> Timeline:
         duration[ranks] = tile_us(b, machine)
         for m in plan.posts_of(b.op.name):
             blocking = next(e.blocking for e in plan.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
-            tiles = Tiles(b)
+            tiles = tiles_of(b)
             numbers = np.broadcast_to(m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)]), (len(ranks),))
             for rank, n in zip(ranks.tolist(), numbers.tolist(), strict=True):
                 posts[rank].append(n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tilegen.errors import PlanError
@@ -21,8 +22,21 @@ class Graph:
     ops: tuple[TileOp, ...]
     outputs: tuple[str, ...]
 
+    @cached_property
+    def _bounds(self) -> dict[str, Bound]:
+        return {op.name: Bound(op, self.tensors) for op in self.ops}
+
     def bound(self, op: TileOp) -> Bound:
-        return Bound(op, self.tensors)
+        """The op on its tensors; the same object each time, since it keeps its maps."""
+        kept = self._bounds.get(op.name)
+        return kept if kept is not None and kept.op is op else Bound(op, self.tensors)
+
+    @cached_property
+    def edges(self) -> tuple[Any, ...]:
+        """All dependences (analysis.dependence.Edge)."""
+        from tilegen.analysis.dependence import derive
+
+        return derive(self)
 
     def op(self, name: str) -> TileOp:
         for op in self.ops:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from tilegen.analysis.regions import Array, Blocking, Tiles, blocking, depends_on_step, divide, evaluate, pretty, quotient
+from tilegen.analysis.regions import blocking, depends_on_step, divide, evaluate, pretty, quotient, tiles_of, Array, Blocking, Tiles
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.tiling import Graph
@@ -55,7 +55,7 @@ def derive(graph: Graph) -> tuple[Edge, ...]:
     edges = []
     for op in graph.ops:
         consumer = graph.bound(op)
-        for access in consumer.all_reads():
+        for access in consumer.reads:
             tensor, box, exact = consumer.tensor_box(access)
             for writer in graph.writers(tensor):
                 if writer.name != op.name:
@@ -64,7 +64,7 @@ def derive(graph: Graph) -> tuple[Edge, ...]:
 
 
 def write_map(b: Bound) -> tuple[Blocking, ...]:
-    return tuple(blocking(b, interval) for interval in b.kind.write(b))
+    return tuple(blocking(b, interval) for interval in b.write)
 
 
 def _edge(producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]) -> Edge:
@@ -85,7 +85,7 @@ def _inside(consumer: Bound, e: Any) -> Any:
     """min(i, ⌊(M-1)/T⌋) = i for a coordinate i of ⌈M/T⌉ tiles."""
     if not isinstance(e, sp.Min):
         return e
-    for symbol, extent in zip(consumer.coords, consumer.kind.grid(consumer), strict=True):
+    for symbol, extent in zip(consumer.coords, consumer.grid, strict=True):
         if symbol in e.args:
             top = extent - 1 if isinstance(extent, int) else divide(quotient(extent.args[0])[0] - 1, quotient(extent.args[0])[1])
             e = sp.Min(*(a for a in e.args if a != top))
@@ -106,7 +106,7 @@ class Relation:
 
 def relation(edge: Edge) -> Relation:
     """Enumerate an edge exactly: every (tile, block) that share an element, with the first step that reads one."""
-    tiles = Tiles(edge.consumer)
+    tiles = tiles_of(edge.consumer)
     tile, step = _entries(tiles, edge)
     where = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
     n = len(tile)
@@ -131,7 +131,7 @@ def block_shape(edge: Edge) -> tuple[int, ...]:
 
 def block_elements(producer: Bound, cut: Sequence[Blocking], d: int) -> tuple[Array, Array]:
     """The element range [lo, hi) of each block of dimension d."""
-    tiles, interval = Tiles(producer), producer.kind.write(producer)[d]
+    tiles, interval = tiles_of(producer), producer.write[d]
     index = tiles.value(cut[d].index)
     lo, hi = np.zeros((2, int(cut[d].count)), dtype=np.int64)
     lo[index], hi[index] = tiles.value(interval.lo), tiles.value(interval.hi)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import Array, Tiles
+from tilegen.analysis.regions import tiles_of, Array, Tiles
 from tilegen.errors import PlanError
 from tilegen.tiling import Graph
 
@@ -73,7 +73,7 @@ class Order:
         """For each op: the rank of its tiles, in row-major order of its grid. PlanError unless each tile stands exactly once."""
         out = {}
         for op in graph.ops:
-            tiles = Tiles(graph.bound(op))
+            tiles = tiles_of(graph.bound(op))
             rank = np.full(tiles.count, -1, dtype=np.int64)
             for segment, start in zip(self.segments, self.starts, strict=False):
                 if segment.op == op.name and segment.count:
@@ -97,7 +97,7 @@ def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
     depth = depths(graph)
     slots: list[tuple[int, int, Segment]] = []
     for position, op in enumerate(graph.ops):
-        grid = Tiles(graph.bound(op)).grid
+        grid = tiles_of(graph.bound(op)).grid
         axis = _band_axis(grid)
         n = grid[axis] if grid else 1
         cuts = [n * b // bands for b in range(bands + 1)]
@@ -123,7 +123,7 @@ def _band_axis(grid: Sequence[int]) -> int:
 
 def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, group: int) -> Segment:
     op = graph.op(name)
-    grid = Tiles(graph.bound(op)).grid
+    grid = tiles_of(graph.bound(op)).grid
     lo, hi = [0] * len(grid), list(grid)
     if band is not None:
         lo[axis], hi[axis] = band
@@ -137,7 +137,7 @@ def candidates(graph: Graph, sms: int) -> list[Order]:
     orders = [phase(graph)]
     rows = []
     for op in graph.ops:
-        grid = Tiles(graph.bound(op)).grid
+        grid = tiles_of(graph.bound(op)).grid
         rows.append(grid[_band_axis(grid)] if len(grid) > 1 else 1)
     for bands in (2, 4, 8, 16):
         if len(graph.ops) > 1 and max(rows) >= 2 * bands:

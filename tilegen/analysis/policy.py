@@ -17,7 +17,7 @@ import numpy as np
 import sympy as sp
 
 from tilegen.analysis.dependence import Edge, Relation, block_shape, relation
-from tilegen.analysis.regions import Array, Tiles
+from tilegen.analysis.regions import tiles_of, Array
 from tilegen.errors import PlanError
 from tilegen.ops.base import ceil_div
 
@@ -200,7 +200,7 @@ def measure(name: str, partition: Partition, edges: Sequence[Edge], relations: S
     target = np.bincount(label, minlength=count)
     first_tile: dict[str, int] = {}
     for e in edges:
-        first_tile.setdefault(e.consumer.op.name, sum(Tiles(x.consumer).count for x in edges[: edges.index(e)]))
+        first_tile.setdefault(e.consumer.op.name, sum(tiles_of(x.consumer).count for x in edges[: edges.index(e)]))
     tile = np.concatenate([r.tile + first_tile[e.consumer.op.name] for e, r in zip(edges, relations, strict=True)])
     step = np.maximum(np.concatenate([r.step for r in relations]), 0)
     sem = label[np.concatenate([r.block for r in relations])]

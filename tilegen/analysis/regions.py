@@ -248,7 +248,7 @@ def blocking(b: Bound, interval: Interval) -> Blocking:
     """Invert one dimension of a write map; AnalysisError when it is not affine with positive whole coefficients."""
     lo = sp.expand(interval.lo)
     symbols = sorted((s for s in lo.free_symbols if s in b.coords), key=lambda s: s.name)
-    extents = dict(zip(b.coords, b.kind.grid(b), strict=True))
+    extents = dict(zip(b.coords, b.grid, strict=True))
     parts = []
     for s in symbols:
         coefficient = lo.coeff(s)
@@ -263,6 +263,11 @@ def blocking(b: Bound, interval: Interval) -> Blocking:
     return Blocking(tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset)
 
 
+def tiles_of(b: Bound) -> Tiles:
+    """The tiles of an op; kept with it."""
+    return b.__dict__.setdefault("_tiles", Tiles(b))  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class Tiles:
     """All tiles of an op as arrays: one per coordinate, in row-major order of the grid."""
@@ -271,7 +276,7 @@ class Tiles:
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.bound.kind.grid(self.bound))
+        return tuple(int(n) for n in self.bound.grid)
 
     @property
     def count(self) -> int:
@@ -289,7 +294,7 @@ class Tiles:
 
     @cached_property
     def steps(self) -> Array:
-        return self.value(self.bound.kind.steps(self.bound))
+        return self.value(self.bound.steps)
 
 
 def depends_on_step(box: Box) -> bool:

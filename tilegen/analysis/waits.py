@@ -12,7 +12,7 @@ import sympy as sp
 
 from tilegen.analysis.dependence import Edge, expand
 from tilegen.analysis.policy import Grouping, Partition
-from tilegen.analysis.regions import Array, Tiles, evaluate
+from tilegen.analysis.regions import evaluate, tiles_of, Array
 from tilegen.ops.base import K
 
 
@@ -88,7 +88,7 @@ class Wait:
 
     def entries(self, tile: Array, step: Array, first: Array) -> tuple[Array, Array, Array]:
         """(entry, semaphore, target) of all waits at the given (tile, step); `first`: whether it is the part's first step."""
-        tiles = Tiles(self.edge.consumer)
+        tiles = tiles_of(self.edge.consumer)
         where: dict[str, Any] = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
         before = {**where, "k": step - 1}
         n = len(tile)

@@ -56,7 +56,7 @@ class CpuOp:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.bound.kind.grid(self.bound))
+        return tuple(int(n) for n in self.bound.grid)
 
     @property
     def locals(self) -> str:
@@ -64,7 +64,7 @@ class CpuOp:
 
     @property
     def steps(self) -> str:
-        return to_c(self.bound.kind.steps(self.bound))
+        return to_c(self.bound.steps)
 
     @property
     def seen(self) -> str:
@@ -77,7 +77,7 @@ class CpuOp:
 
     @cached_property
     def write(self) -> list[tuple[str, str]]:
-        return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.kind.write(self.bound)]
+        return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.write]
 
     @cached_property
     def operands(self) -> list[View]:

@@ -11,7 +11,7 @@ import sympy as sp
 
 from tilegen.analysis.order import Segment
 from tilegen.analysis.policy import Grouping
-from tilegen.analysis.regions import Tiles, evaluate, pretty, pretty_box, to_c
+from tilegen.analysis.regions import evaluate, pretty, pretty_box, tiles_of, to_c
 from tilegen.analysis.waits import Range, SemaphoreMap, Wait
 from tilegen.codegen.environment import render
 from tilegen.ops.base import Bound
@@ -129,7 +129,7 @@ def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:
         comments.append(f"{m.tensor}: {policy_words(plan, m)}")
     waits = tuple(_wait_text(plan, w, tables) for w in plan.waits_of(b.op.name))
     return OpText(
-        b.op.name, enum(b.op.name), locals_text(b), to_c(b.kind.steps(b)), b.op.parts, waits, tuple(posts), tuple(comments)
+        b.op.name, enum(b.op.name), locals_text(b), to_c(b.steps), b.op.parts, waits, tuple(posts), tuple(comments)
     )
 
 
@@ -188,8 +188,8 @@ def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, 
 def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     """The C form of Wait.entries."""
     consumer, when = w.edge.consumer, w.edge.access.when
-    first = "step == 0" if consumer.op.parts == 1 else f"step == part * ({to_c(consumer.kind.steps(consumer), STEP)}) / {consumer.op.parts}"
-    condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.kind.steps(consumer), STEP)}", "step": "" if w.stepped else first}[when]
+    first = "step == 0" if consumer.op.parts == 1 else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
+    condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.steps, STEP)}", "step": "" if w.stepped else first}[when]
     if _may_be_empty(w):
         bounds = " && ".join(f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}" for i in w.edge.box if (sp.sympify(i.hi) - i.lo).free_symbols)
         condition = f"{condition} && {bounds}" if condition else bounds
@@ -229,7 +229,7 @@ def _range_text(w: Wait, r: Range, d: int, first: str, tables: dict[Grouping, st
 
 def _may_be_empty(w: Wait) -> bool:
     """Whether some tile's box is empty (a window wholly inside the padding)."""
-    tiles = Tiles(w.edge.consumer)
+    tiles = tiles_of(w.edge.consumer)
     where: dict[str, Any] = {**tiles.coords, "k": np.zeros(tiles.count, dtype=np.int64)}
     return any(bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where)))) for i in w.edge.box)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import sympy as sp
@@ -148,13 +148,33 @@ class Bound:
     def out(self) -> tuple[Size, ...]:
         return self.result.plan_shape
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         return kind(self.op.kind)
 
-    @property
+    @cached_property
     def coords(self) -> tuple[sp.Symbol, ...]:
         return tuple(coord(c) for c in self.kind.coords_of(self))
+
+    @cached_property
+    def grid(self) -> tuple[Size, ...]:
+        """Extent of each tile coordinate."""
+        return self.kind.grid(self)
+
+    @cached_property
+    def steps(self) -> Any:
+        """Steps of a tile, an expression in its coordinates."""
+        return self.kind.steps(self)
+
+    @cached_property
+    def write(self) -> Box:
+        """What a tile writes of the result."""
+        return self.kind.write(self)
+
+    @cached_property
+    def reads(self) -> tuple[Access, ...]:
+        """What a tile reads: in its steps, then in its epilogue."""
+        return (*self.kind.reads(self), *self._epilogue_reads())
 
     def tensor_box(self, access: Access) -> tuple[str, Box, bool]:
         """The access in the coordinates of the tensor itself: (tensor, box, exact)."""
@@ -168,16 +188,9 @@ class Bound:
             return operand.tensor, (*access.box[:-1], access.box[-1].shifted(operand.columns[0])), access.exact
         return operand.tensor, access.box, access.exact
 
-    def epilogue_reads(self) -> tuple[Access, ...]:
-        if self.op.epilogue is None:
-            return ()
-        write = self.kind.write(self)
-        return tuple(
-            Access(index, write if how == "elements" else write[-1:], "epilogue") for index, how in self.op.epilogue.operands
-        )
-
-    def all_reads(self) -> tuple[Access, ...]:
-        return (*self.kind.reads(self), *self.epilogue_reads())
+    def _epilogue_reads(self) -> tuple[Access, ...]:
+        operands = self.op.epilogue.operands if self.op.epilogue else ()
+        return tuple(Access(index, self.write if how == "elements" else self.write[-1:], "epilogue") for index, how in operands)
 
 
 class Kind:

@@ -1,0 +1,48 @@
+"""ResNet-38's stages in one launch: 3, 4, 6 and 3 residual blocks of two 3x3 convolutions at 56x56x64 … 7x7x512, stem and classifier.
+
+Batch norms are folded into weights and biases, as for inference. `stage` alone (1 to 4) gives that stage's blocks without the rest.
+"""
+
+import tilegen as tg
+
+BLOCKS = (3, 4, 6, 3)
+
+
+def conv(x, name, channels, size=3, stride=1):
+    """Convolution with bias; padding keeps the size at stride 1."""
+    dtype = x.dtype
+    w = tg.weight(f"{name}_w", (channels, size, size, x.shape[3]), dtype)
+    b = tg.weight(f"{name}_b", (channels,), dtype)
+    return tg.conv2d(x, w, b, stride=stride, padding=size // 2, name=name)
+
+
+def block(x, name, channels, stride=1):
+    """relu(conv(relu(conv(x))) + x), with a 1x1 convolution beside it where the shape changes."""
+    h = tg.relu(conv(x, f"{name}a", channels, stride=stride), name=f"{name}h")
+    beside = conv(x, f"{name}s", channels, size=1, stride=stride) if stride != 1 or x.shape[3] != channels else x
+    return tg.relu(conv(h, f"{name}b", channels) + beside, name=f"{name}y")
+
+
+@tg.spec
+def resnet38(B=1, HW=224, C=64, classes=1000, stage=0, dtype="float16"):
+    if stage:
+        scale = 2 ** (stage - 1)
+        x = tg.input("x", (B, HW // 4 // scale, HW // 4 // scale, C * scale), dtype)
+        for n in range(BLOCKS[stage - 1]):
+            x = block(x, f"s{stage}n{n}", C * scale)
+        return x
+    x = tg.input("x", (B, HW, HW, 3), dtype)
+    x = tg.relu(conv(x, "stem", C, size=7, stride=2), name="stem_y")
+    x = tg.max_pool2d(x, 3, stride=2, padding=1, name="pool")
+    for s, count in enumerate(BLOCKS):
+        for n in range(count):
+            x = block(x, f"s{s + 1}n{n}", C * 2**s, stride=2 if n == 0 and s > 0 else 1)
+    w = tg.weight("fc_w", (classes, x.shape[3]), dtype)
+    b = tg.weight("fc_b", (classes,), dtype)
+    return tg.linear(tg.global_avg_pool(x, name="mean"), w, b, name="fc")
+
+
+if __name__ == "__main__":
+    from tilegen.cli import main
+
+    raise SystemExit(main(["run", __file__]))
