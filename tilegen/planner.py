@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.dependence import Edge, derive
+from tilegen.analysis.dependence import Edge
 from tilegen.analysis.order import Order, by_name, candidates, phase
 from tilegen.analysis.policy import Lattice, Point, lattice
 from tilegen.analysis.regions import tiles_of
@@ -123,7 +123,7 @@ def _best_tile(graph: Graph, op: TileOp, machine: Machine) -> tuple[int, ...]:
 def lattices_of(graph: Graph) -> dict[str, Lattice]:
     """tensor -> its lattice, for every tensor that one op writes and another reads."""
     edges: dict[str, list[Edge]] = {}
-    for e in derive(graph):
+    for e in graph.edges:
         edges.setdefault(e.tensor, []).append(e)
     return {tensor: lattice(found) for tensor, found in edges.items()}
 
@@ -193,28 +193,33 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
     return best[1]
 
 
-POLICY_BUDGET = 150_000  # tiles simulated in search of policies
-
-
 def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[str, Point], fixed: set[str], progress: Progress) -> Plan:
-    """Tensor by tensor the point with the least makespan, fewer semaphores when level; within a budget of simulated tiles."""
-    free = [t for t in lattices if t not in fixed and len(_allowed(lattices[t])) > 1]
-    trials = sum(len(_allowed(lattices[t])) for t in free)
-    if trials * start.order.count > POLICY_BUDGET:
-        return start  # the consumer classes: they delay no tile's start
-    best, least = start, simulate(start).makespan
-    for tensor in free:
-        for point in _allowed(lattices[tensor]):
-            trial = {**chosen, tensor: point}
-            candidate = _with_policies(start, lattices, trial)
-            if point is chosen[tensor] or not _progresses(candidate):
-                continue
-            time = simulate(candidate).makespan
-            progress(f"policy {tensor}={point.name}: {time:.1f} µs")
-            fewer = point.semaphores < chosen[tensor].semaphores
-            if time < least * 0.995 or (fewer and time <= least):
-                best, least, chosen = candidate, min(time, least), trial
-    return best
+    """Tensor by tensor the point with the least makespan of its producer and consumers alone; when level, the one with fewer waits,
+    then the one whose consumers may start earlier."""
+    for tensor, l in lattices.items():
+        points = _allowed(l)
+        if tensor in fixed or len(points) == 1:
+            continue
+        near = _neighbourhood(start, l)
+        times = {}
+        for point in points:
+            candidate = _with_policies(near, {tensor: l}, {tensor: point})
+            if _progresses(candidate):
+                times[point] = simulate(candidate).makespan
+        least = min(times.values())
+        chosen[tensor] = min((p for p, time in times.items() if time <= least * 1.001), key=lambda p: (p.waits, p.start, p.semaphores))
+        progress(f"policy {tensor}: {chosen[tensor].name} of " + ", ".join(f"{p.name} {t:.1f} µs" for p, t in times.items()))
+    return _with_policies(start, lattices, chosen)
+
+
+def _neighbourhood(whole: Plan, l: Lattice) -> Plan:
+    """The plan of one producer and its consumers, in the order of the whole."""
+    names = {l.producer, *(e.consumer.op.name for e in l.edges)}
+    graph = replace(whole.graph, ops=tuple(op for op in whole.graph.ops if op.name in names))
+    graph.__dict__["edges"] = l.edges  # derived already
+    graph.__dict__["_bounds"] = whole.graph._bounds
+    order = Order(whole.order.name, tuple(s for s in whole.order.segments if s.op in names))
+    return replace(whole, graph=graph, order=order, semaphores=(), policies=())
 
 
 def _placement(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:

@@ -67,8 +67,15 @@ def workers(plan: Plan) -> int:
 
 
 def tile_us(b: Bound, machine: Machine) -> float:
-    """Time of one full tile of an op when all SMs are busy."""
-    peak = machine.flops32 if "float32" in (b.result.dtype, b.dtype(0)) else machine.flops16
+    """Time of one full tile of an op when all SMs are busy; kept with the op."""
+    times: dict[Machine, float] = b.__dict__.setdefault("_tile_us", {})
+    if machine not in times:
+        times[machine] = _tile_us(b, machine)
+    return times[machine]
+
+
+def _tile_us(b: Bound, machine: Machine) -> float:
+    peak = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
     flops, share = b.kind.flops(b) / b.op.parts, 1.0 / machine.sms
     compute = flops / (peak * share * efficiency(b, machine))
     tiles = max(1, math.prod(int(n) for n in b.grid))

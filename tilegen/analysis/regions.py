@@ -220,6 +220,9 @@ def divide(p: Any, q: Any) -> Any:
         share = term / q
         if share.is_integer:
             out += share
+        elif share.is_number:
+            out += sp.floor(share)
+            rest += term - q * sp.floor(share)
         else:
             rest += term
     rest = _drop_remainder(rest, q)

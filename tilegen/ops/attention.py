@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register
+from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, need, register
 from tilegen.spec import Operand, Size, Value, builder, call, caller
 
 
@@ -124,7 +124,8 @@ class Attention(Kind):
         g = sp.floor(h / sp.Integer(group)) if group > 1 else h
         lo = tk * K
         hi = sp.Min(lo + tk, seen) if not (isinstance(seen, int) and seen % tk == 0) else lo + tk
-        keys = Interval(sp.expand(n * b.k_len + lo), sp.expand(n * b.k_len + hi))
+        base = batch_base(n, b.batch, b.k_len)
+        keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
         head = Interval(sp.expand(d * g), sp.expand(d * g + d))
         reads = [Access(0, self.write(b), "first"), Access(1, (keys, head)), Access(2, (keys, head))]
         if len(b.op.operands) > 3:
@@ -133,7 +134,7 @@ class Attention(Kind):
 
     def write(self, b: Bound) -> Box:
         n, h, i = b.coords
-        return (blocks(i, b.tile[0], b.q_len, n * b.q_len), Interval(b.head_dim * h, b.head_dim * h + b.head_dim))
+        return (blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)), Interval(b.head_dim * h, b.head_dim * h + b.head_dim))
 
     def flops(self, b: Bound) -> float:
         keys = b.k_len if not b.causal else max(1, b.k_len - b.q_len // 2)
@@ -170,7 +171,8 @@ class Append(Kind):
 
     def reads(self, b: Bound) -> tuple[Access, ...]:
         n, j = b.coords
-        reads = [Access(1, (Interval(n * b.seq, n * b.seq + b.seq), blocks(j, b.tile[0], b.shape(1)[1])))]
+        first = batch_base(n, b.batch, b.seq)
+        reads = [Access(1, (Interval(first, sp.sympify(first + b.seq)), blocks(j, b.tile[0], b.shape(1)[1])))]
         if b.at < 0:
             reads.append(Access(2, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         return tuple(reads)
@@ -178,9 +180,10 @@ class Append(Kind):
     def write(self, b: Bound) -> Box:
         n, j = b.coords
         columns = blocks(j, b.tile[0], b.shape(1)[1])
+        first = batch_base(n, b.batch, b.max_len)
         if b.at < 0:
-            return (Interval(n * b.max_len, n * b.max_len + b.max_len), columns)
-        return (Interval(n * b.max_len + b.at, n * b.max_len + b.at + b.seq), columns)
+            return (Interval(first, sp.sympify(first + b.max_len)), columns)
+        return (Interval(sp.sympify(first + b.at), sp.sympify(first + b.at + b.seq)), columns)
 
     def write_exact(self, b: Bound) -> bool:
         return b.at >= 0

@@ -35,6 +35,11 @@ def ceil_div(a: Size, b: Size) -> Size:
     return sp.ceiling(sp.sympify(a) / b)
 
 
+def batch_base(index: Any, batch: Size, size: Size) -> Any:
+    """First row of batch `index`; 0 where there is one batch only, so that the index drops out of all formulas."""
+    return sp.Integer(0) if batch == 1 else index * size
+
+
 def minimum(a: Size, b: Size) -> Size:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else sp.Min(a, b)
 

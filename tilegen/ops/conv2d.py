@@ -136,7 +136,7 @@ class Conv2d(Kind):
         channels = c if isinstance(c, int) else 64
         wide = n if isinstance(n, int) else 256
         if machine.family == "cpu":
-            return [(*t, min(wide, tn), min(channels, 128)) for t in spatial_tiles(b.out, (64, 128)) for tn in (128, 64)]
+            return [(*t, min(wide, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)]
         return [(*t, min(-(-wide // 8) * 8, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, minimum, need, register
+from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, minimum, need, register
 from tilegen.spec import Size, Value, call, caller
 
 
@@ -53,7 +53,7 @@ def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:
     rows = m if isinstance(m, int) else 4096
     if machine.family == "cpu":
         tm = 64 if rows <= 64 else 128
-        return [(tm, tn, 1024) for tn in (256, 128, 64)]
+        return [(tm, tn, 1024) for tn in (256, 512, 128, 64)]
     if rows <= 64:
         return [(64, tn, 64) for tn in (96, 64, 128, 192, 256)]
     if rows <= 512:
@@ -120,7 +120,7 @@ class Matmul(Kind):
         def operand(batch: Any, transposed: bool, outer: tuple[Any, int, Size], inner: tuple[Any, int, Size]) -> Box:
             """Rows are `outer`, columns `inner`, or the other way round when transposed; rows start at the batch's first."""
             rows, columns = (inner, outer) if transposed else (outer, inner)
-            return blocks(*rows, base=batch * rows[2]), blocks(*columns)
+            return blocks(*rows, base=batch_base(batch, b.batch, rows[2])), blocks(*columns)
 
         k = (K, tk, b.k)
         return (
@@ -130,7 +130,7 @@ class Matmul(Kind):
 
     def write(self, b: Bound) -> Box:
         n, i, j = b.coords
-        return (blocks(i, b.tile[0], b.m, n * b.m), blocks(j, b.tile[1], b.n))
+        return (blocks(i, b.tile[0], b.m, batch_base(n, b.batch, b.m)), blocks(j, b.tile[1], b.n))
 
     def flops(self, b: Bound) -> float:
         return 2.0 * b.tile[0] * b.tile[1] * b.k

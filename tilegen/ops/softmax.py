@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.ops.base import Access, Bound, Box, Interval, Kind, blocks, ceil_div, need, register, whole
+from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register, whole
 from tilegen.spec import Value, call, caller
 
 
@@ -50,7 +50,7 @@ class Softmax(Kind):
 
     def write(self, b: Bound) -> Box:
         n, i = b.coords
-        return (blocks(i, b.tile[0], b.rows, n * b.rows if b.batch != 1 else 0), whole(b.out[1]))
+        return (blocks(i, b.tile[0], b.rows, batch_base(n, b.batch, b.rows)), whole(b.out[1]))
 
     def flops(self, b: Bound) -> float:
         return 8.0 * b.tile[0] * b.out[1]

@@ -1,0 +1,7 @@
+"""python -m tilegen"""
+
+import sys
+
+from tilegen.cli import main
+
+sys.exit(main())

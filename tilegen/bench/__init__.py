@@ -1,0 +1,1 @@
+"""Speed beside others in the same run."""

@@ -1,0 +1,302 @@
+"""The command line: the same verbs as the Python API. Imports neither torch nor SymPy until a verb needs them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilegen.errors import TilegenError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 1 when a check fails; 2 for bad input."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.verb(options))
+    except TilegenError as error:
+        print(f"tilegen: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1 if type(error).__name__ in ("ProofError", "RaceError", "DeadlockError", "HangError") else 2
+    except BrokenPipeError:
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser("tilegen", description="Tiles of dependent operations side by side in one kernel, derived and proved.")
+    verbs = p.add_subparsers(dest="command", required=True, metavar="VERB")
+
+    def verb(name: str, run: Callable[[Any], int], text: str, spec: bool = True) -> argparse.ArgumentParser:
+        v = verbs.add_parser(name, help=text, description=text)
+        v.set_defaults(verb=run)
+        if spec:
+            _spec_arguments(v)
+        v.add_argument("--json", action="store_true", help="print JSON")
+        return v
+
+    verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
+    v = verb("plan", plan, "the plan: tiles, semaphores, order")
+    v.add_argument("--expand", action="store_true", help="with every tile's reads, waits, writes and posts (docs/plan-format.md)")
+    v = verb("verify", verify, "check a plan file, or the plan of a spec, by code that shares nothing with the planner")
+    v = verb("generate", generate, "write the generated source, plan and certificate")
+    v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
+    v = verb("run", run, "plan, prove, compile and run on random data; error against float32 torch, and times")
+    v.add_argument("--target", default="auto", help="auto, cpu or interpret")
+    v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
+    v = verb("compare", compare, "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64")
+    v.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
+    v.add_argument("-o", "--out", help="also write the result file here")
+    verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
+    v = verb("cache", cache, "list or clear the cache of plans and binaries", spec=False)
+    v.add_argument("action", choices=("ls", "clear"))
+    return p
+
+
+def _spec_arguments(v: argparse.ArgumentParser) -> None:
+    v.add_argument("spec", metavar="SPEC.py[:name]", help="file of a @tg.spec function (verify: or a plan's JSON)")
+    v.add_argument("-s", "--size", action="append", default=[], metavar="M=512", help="a parameter of the spec")
+    v.add_argument("--tile", action="append", default=[], metavar="up=128x256", help="tile of an op")
+    v.add_argument("--policy", action="append", default=[], metavar="'up->down=row'", help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor")
+    v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum into shares through partial tensors")
+    v.add_argument("--parts", action="append", default=[], metavar="up=2", help="run an op's tiles by gangs")
+    v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
+    v.add_argument("--placement", default="ticket", help="ticket or static")
+    v.add_argument("--machine", default="cpu", help="cpu, cpu:N (threads), h200 or a number of SMs")
+    v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
+
+
+def _options(o: argparse.Namespace) -> Any:
+    from tilegen.errors import PlanError
+    from tilegen.planner import Options
+
+    def pairs(flag: str, items: Sequence[str], parse: Callable[[str], Any]) -> dict[str, Any]:
+        found = {}
+        for item in items:
+            name, equals, value = item.rpartition("=")
+            try:
+                if not equals or not name:
+                    raise ValueError
+                found[name] = parse(value)
+            except ValueError:
+                raise PlanError(f"{flag} {item}: expected NAME=VALUE, see --help") from None
+        return found
+
+    return Options.of(
+        tiles=pairs("--tile", o.tile, lambda v: tuple(int(n) for n in v.split("x"))), policies=pairs("--policy", o.policy, str),
+        split=pairs("--split", o.split, int), parts=pairs("--parts", o.parts, int), order=o.order, placement=o.placement,
+    )
+
+
+class Progress:
+    """One line on stderr, rewritten, for whatever takes over a second; nothing when stderr is no terminal and the work is short."""
+
+    def __init__(self) -> None:
+        self.start, self.shown = time.monotonic(), 0
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self.start < 1.0:
+            return
+        line = f"[{time.monotonic() - self.start:5.1f} s] {text}"[:118]
+        print(f"\r{line:<{self.shown}}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+        self.shown = len(line)
+
+    def done(self) -> None:
+        if self.shown and sys.stderr.isatty():
+            print("\r" + " " * self.shown + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _program(o: argparse.Namespace) -> Any:
+    from tilegen.loader import load_program
+
+    return load_program(o.spec, o.size)
+
+
+def _plan(o: argparse.Namespace) -> Any:
+    import tilegen as tg
+
+    progress = Progress()
+    made = tg.plan(_program(o), o.machine, _options(o), progress)
+    progress.done()
+    return made
+
+
+def _print(data: Any) -> None:
+    print(json.dumps(data, ensure_ascii=False))
+
+
+def explain(o: argparse.Namespace) -> int:
+    import tilegen as tg
+
+    text = tg.explain(_program(o), o.machine, _options(o))
+    if o.json:
+        _print({"text": text.splitlines()})
+    else:
+        print(text)
+    return 0
+
+
+def plan(o: argparse.Namespace) -> int:
+    from tilegen.expand import expanded
+    from tilegen.simulate import simulate
+
+    made = _plan(o)
+    if o.json or o.expand:
+        _print(expanded(made) if o.expand else made.to_json())
+        return 0
+    print(f"{made.program} on {made.machine.name}: {made.order.count} tiles, {len(made.targets)} semaphores, order {made.order.name}, plan {made.digest}")
+    for m in made.semaphores:
+        print(f"  {m.tensor}: policy {dict(made.policies)[m.tensor]}, {m.count} semaphores")
+    print(simulate(made).text())
+    return 0
+
+
+def verify(o: argparse.Namespace) -> int:
+    from tilegen.api import certify, load_json
+
+    is_plan = o.spec.endswith(".json")
+    certificate = certify(load_json(o.spec) if is_plan else _plan(o))
+    if o.json:
+        _print(certificate.to_dict())
+    else:
+        print(certificate.text())
+    return 0 if certificate.ok else 1
+
+
+def generate(o: argparse.Namespace) -> int:
+    import tilegen as tg
+
+    kernel = tg.compile(_program(o), on=o.machine, options=_options(o))
+    out = kernel.export(o.out)
+    files = sorted(p.name for p in out.iterdir())
+    if o.json:
+        _print({"folder": str(out), "files": files})
+    else:
+        print(f"{out}: {', '.join(files)}")
+    return 0
+
+
+def run(o: argparse.Namespace) -> int:
+    import torch
+
+    import tilegen as tg
+    from tilegen.bench.compare import error_of
+    from tilegen.data import random_arguments
+
+    program, progress = _program(o), Progress()
+    kernel = tg.compile(program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress)
+    progress("random data")
+    arguments = random_arguments(program)
+    progress("float32 reference")
+    expected = tg.reference(program, *arguments)
+    times = []
+    result = None
+    for n in range(max(1, o.repeat)):
+        progress(f"run {n + 1}")
+        start = time.perf_counter()
+        result = kernel(*arguments)
+        times.append(time.perf_counter() - start)
+    progress.done()
+    if result is None:  # only states are written
+        states = tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
+        result = states
+    error = error_of(result, expected)
+    ok = error <= (1e-2 if any(t.dtype in ("bfloat16", "float16") for t in program.tensors) else 1e-4)
+    report = {
+        "program": program.name, "target": kernel.target, "machine": kernel.plan.machine.name, "workers": kernel.workers, "threads": torch.get_num_threads(),
+        "error": error, "ok": ok, "us": [round(1e6 * t, 1) for t in times], "workspace_bytes": kernel.workspace_bytes, "proved": kernel.proof.ok,
+    }
+    if o.json:
+        _print(report)
+    else:
+        print(kernel.explain())
+        print(f"\nran on target {kernel.target} with {kernel.workers} workers, {kernel.workspace_bytes:,} bytes of workspace")
+        print(f"error against float32 torch: {error:.2e} (relative Frobenius){'' if ok else '  TOO LARGE'}")
+        print(f"times: {', '.join(f'{1e3 * t:.2f} ms' for t in times)}")
+    return 0 if ok else 1
+
+
+def compare(o: argparse.Namespace) -> int:
+    from tilegen.bench.compare import compare as measure
+    from tilegen.bench.compare import result_file, save, table
+    from tilegen.loader import load_program
+
+    rows, progress = [], Progress()
+    for sizes in _grid(o.size):
+        rows += measure(load_program(o.spec, sizes), _options(o), o.threads, o.rounds, progress)
+    progress.done()
+    data = result_file(rows, "compare " + " ".join([Path(o.spec).name, *o.size]))
+    if o.out:
+        save(data, Path(o.out))
+    if o.json:
+        _print(data)
+    else:
+        print(table(rows))
+    return 0
+
+
+def _grid(sizes: Sequence[str]) -> list[list[str]]:
+    """M=1,16 H=64 -> [[M=1, H=64], [M=16, H=64]]"""
+    rows: list[list[str]] = [[]]
+    for item in sizes:
+        name, _, values = item.partition("=")
+        rows = [[*r, f"{name}={v}"] for r in rows for v in values.split(",")]
+    return rows
+
+
+def info(o: argparse.Namespace) -> int:
+    import importlib.metadata
+    import os
+    import platform
+
+    import tilegen
+    from tilegen.config import KNOBS, cache_dir
+    from tilegen.errors import CompilerMissing
+    from tilegen.targets.cpu import compiler, version
+
+    try:
+        found = version(compiler())
+    except CompilerMissing as error:
+        found = f"none: {error}"
+    versions = {}
+    for name in ("torch", "sympy", "jinja2", "numpy", "cuda-python"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    data = {
+        "tilegen": tilegen.__version__, "python": platform.python_version(), **versions, "compiler": found, "threads": len(os.sched_getaffinity(0)),
+        "cache": str(cache_dir()), "targets": ["cpu", "interpret"], "knobs": {k: os.environ.get(k, "") for k in KNOBS},
+    }
+    if o.json:
+        _print(data)
+    else:
+        for key, value in data.items():
+            if key != "knobs":
+                print(f"{key:<12}{', '.join(value) if isinstance(value, list) else value}")
+        for key, text in KNOBS.items():
+            print(f"{key}={os.environ.get(key, '')}\n            {text}")
+    return 0
+
+
+def cache(o: argparse.Namespace) -> int:
+    from tilegen.targets import cache as store
+
+    if o.action == "clear":
+        count = store.clear()
+        _print({"removed": count}) if o.json else print(f"removed {count} entries")
+        return 0
+    rows = store.entries()
+    if o.json:
+        _print([{"level": level, "key": key, "bytes": size, "note": note} for level, key, size, note in rows])
+    else:
+        for level, key, size, note in rows:
+            print(f"{level:<10}{key}  {size:>10,}  {note}")
+        print(f"{len(rows)} entries, {sum(r[2] for r in rows):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

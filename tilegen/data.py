@@ -1,0 +1,44 @@
+"""Random arguments for a program: normal data, scaled so that values keep their size from op to op."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tilegen.spec import Program, Tensor
+
+
+def random_arguments(program: Program, seed: int = 0) -> list[torch.Tensor]:
+    """One tensor per argument, in declaration order. Positions leave just enough room in their caches."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_argument(program, t, generator) for t in program.arguments]
+
+
+def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
+    if t.dtype == "int32":
+        return torch.tensor([free_rows(program, t.name)], dtype=torch.int32)
+    x = torch.empty(t.shape, dtype=torch.float32).normal_(generator=generator)
+    if t.role == "weight" and len(t.shape) == 1:
+        x = 1.0 + 0.1 * x  # norm weights, variances, biases
+    elif t.role == "weight":
+        x *= math.prod(t.shape[1:]) ** -0.5
+    return x.to(getattr(torch, t.dtype))
+
+
+def free_rows(program: Program, position: str) -> int:
+    """The largest position that every use of it allows."""
+    room = []
+    for c in program.calls:
+        attributes = dict(c.attributes)
+        if position in (o.tensor for o in c.operands) and c.kind == "append":
+            room.append(attributes["max_len"] - attributes["seq"])
+        elif position in (o.tensor for o in c.operands) and c.kind == "attention":
+            room.append(attributes["k_len"] - attributes["q_len"])
+    return min(room, default=0)
+
+
+def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """‖result - reference‖ / ‖reference‖, in float64; NaN when the result has one."""
+    r = reference.double()
+    return float((result.double().reshape(r.shape) - r).norm() / r.norm())
