@@ -26,8 +26,19 @@ _HOME = {
     "tilegen.plan": ("Plan",),
     "tilegen.simulate": ("simulate",),
     "tilegen.errors": (
-        "TilegenError", "SpecError", "PlanError", "AnalysisError", "ProofError", "CompileError", "CompilerMissing", "TargetError", "ArgumentError",
-        "CacheError", "HangError", "RaceError", "DeadlockError",
+        "TilegenError",
+        "SpecError",
+        "PlanError",
+        "AnalysisError",
+        "ProofError",
+        "CompileError",
+        "CompilerMissing",
+        "TargetError",
+        "ArgumentError",
+        "CacheError",
+        "HangError",
+        "RaceError",
+        "DeadlockError",
     ),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}

@@ -36,7 +36,11 @@ def _quiet(_: str) -> None:
 
 
 def plan(
-    program: Program, on: str | int | Machine = "cpu", options: Options | None = None, progress: Callable[[str], None] = _quiet, **given: Any
+    program: Program,
+    on: str | int | Machine = "cpu",
+    options: Options | None = None,
+    progress: Callable[[str], None] = _quiet,
+    **given: Any,
 ) -> Plan:
     """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
     return make_plan(program, machine(on), options or Options.of(**given), progress)
@@ -105,12 +109,20 @@ def planned(program: Program, on: Machine, options: Options, progress: Callable[
     files = cache.get_or_build("plans", request_key(program, on, options), build)
     if fresh:
         return fresh[0]
-    return Plan.from_json(json.loads(files["plan.json"].read_text())), Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
+    return Plan.from_json(json.loads(files["plan.json"].read_text())), Certificate.from_dict(
+        json.loads(files["certificate.json"].read_text())
+    )
 
 
 def compile(
-    program: Program, target: str = "auto", *, on: str | int | Machine | None = None, options: Options | None = None, threads: int | None = None,
-    progress: Callable[[str], None] = _quiet, **given: Any,
+    program: Program,
+    target: str = "auto",
+    *,
+    on: str | int | Machine | None = None,
+    options: Options | None = None,
+    threads: int | None = None,
+    progress: Callable[[str], None] = _quiet,
+    **given: Any,
 ) -> Kernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 

@@ -59,7 +59,13 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
     v.add_argument("spec", metavar="SPEC.py[:name]", help="file of a @tg.spec function (verify: or a plan's JSON)")
     v.add_argument("-s", "--size", action="append", default=[], metavar="M=512", help="a parameter of the spec")
     v.add_argument("--tile", action="append", default=[], metavar="up=128x256", help="tile of an op")
-    v.add_argument("--policy", action="append", default=[], metavar="'up->down=row'", help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor")
+    v.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="'up->down=row'",
+        help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor",
+    )
     v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum into shares through partial tensors")
     v.add_argument("--parts", action="append", default=[], metavar="up=2", help="run an op's tiles by gangs")
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
@@ -85,8 +91,12 @@ def _options(o: argparse.Namespace) -> Any:
         return found
 
     return Options.of(
-        tiles=pairs("--tile", o.tile, lambda v: tuple(int(n) for n in v.split("x"))), policies=pairs("--policy", o.policy, str),
-        split=pairs("--split", o.split, int), parts=pairs("--parts", o.parts, int), order=o.order, placement=o.placement,
+        tiles=pairs("--tile", o.tile, lambda v: tuple(int(n) for n in v.split("x"))),
+        policies=pairs("--policy", o.policy, str),
+        split=pairs("--split", o.split, int),
+        parts=pairs("--parts", o.parts, int),
+        order=o.order,
+        placement=o.placement,
     )
 
 
@@ -100,7 +110,9 @@ class Progress:
         if time.monotonic() - self.start < 1.0:
             return
         line = f"[{time.monotonic() - self.start:5.1f} s] {text}"[:118]
-        print(f"\r{line:<{self.shown}}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r{line:<{self.shown}}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True
+        )
         self.shown = len(line)
 
     def done(self) -> None:
@@ -115,10 +127,10 @@ def _program(o: argparse.Namespace) -> Any:
 
 
 def _plan(o: argparse.Namespace) -> Any:
-    import tilegen as tg
+    from tilegen import api
 
     progress = Progress()
-    made = tg.plan(_program(o), o.machine, _options(o), progress)
+    made = api.plan(_program(o), o.machine, _options(o), progress)
     progress.done()
     return made
 
@@ -128,9 +140,9 @@ def _print(data: Any) -> None:
 
 
 def explain(o: argparse.Namespace) -> int:
-    import tilegen as tg
+    from tilegen import api
 
-    text = tg.explain(_program(o), o.machine, _options(o))
+    text = api.explain(_program(o), o.machine, _options(o))
     if o.json:
         _print({"text": text.splitlines()})
     else:
@@ -146,7 +158,9 @@ def plan(o: argparse.Namespace) -> int:
     if o.json or o.expand:
         _print(expanded(made) if o.expand else made.to_json())
         return 0
-    print(f"{made.program} on {made.machine.name}: {made.order.count} tiles, {len(made.targets)} semaphores, order {made.order.name}, plan {made.digest}")
+    print(
+        f"{made.program} on {made.machine.name}: {made.order.count} tiles, {len(made.targets)} semaphores, order {made.order.name}, plan {made.digest}"
+    )
     for m in made.semaphores:
         print(f"  {m.tensor}: policy {dict(made.policies)[m.tensor]}, {m.count} semaphores")
     print(simulate(made).text())
@@ -166,9 +180,9 @@ def verify(o: argparse.Namespace) -> int:
 
 
 def generate(o: argparse.Namespace) -> int:
-    import tilegen as tg
+    from tilegen import api
 
-    kernel = tg.compile(_program(o), on=o.machine, options=_options(o))
+    kernel = api.compile(_program(o), on=o.machine, options=_options(o))
     out = kernel.export(o.out)
     files = sorted(p.name for p in out.iterdir())
     if o.json:
@@ -181,16 +195,16 @@ def generate(o: argparse.Namespace) -> int:
 def run(o: argparse.Namespace) -> int:
     import torch
 
-    import tilegen as tg
+    from tilegen import api
     from tilegen.bench.compare import error_of
     from tilegen.data import random_arguments
 
     program, progress = _program(o), Progress()
-    kernel = tg.compile(program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress)
+    kernel = api.compile(program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress)
     progress("random data")
     arguments = random_arguments(program)
     progress("float32 reference")
-    expected = tg.reference(program, *arguments)
+    expected = api.reference(program, *arguments)
     times = []
     result = None
     for n in range(max(1, o.repeat)):
@@ -205,8 +219,16 @@ def run(o: argparse.Namespace) -> int:
     error = error_of(result, expected)
     ok = error <= (1e-2 if any(t.dtype in ("bfloat16", "float16") for t in program.tensors) else 1e-4)
     report = {
-        "program": program.name, "target": kernel.target, "machine": kernel.plan.machine.name, "workers": kernel.workers, "threads": torch.get_num_threads(),
-        "error": error, "ok": ok, "us": [round(1e6 * t, 1) for t in times], "workspace_bytes": kernel.workspace_bytes, "proved": kernel.proof.ok,
+        "program": program.name,
+        "target": kernel.target,
+        "machine": kernel.plan.machine.name,
+        "workers": kernel.workers,
+        "threads": torch.get_num_threads(),
+        "error": error,
+        "ok": ok,
+        "us": [round(1e6 * t, 1) for t in times],
+        "workspace_bytes": kernel.workspace_bytes,
+        "proved": kernel.proof.ok,
     }
     if o.json:
         _print(report)
@@ -267,8 +289,14 @@ def info(o: argparse.Namespace) -> int:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     data = {
-        "tilegen": tilegen.__version__, "python": platform.python_version(), **versions, "compiler": found, "threads": len(os.sched_getaffinity(0)),
-        "cache": str(cache_dir()), "targets": ["cpu", "interpret"], "knobs": {k: os.environ.get(k, "") for k in KNOBS},
+        "tilegen": tilegen.__version__,
+        "python": platform.python_version(),
+        **versions,
+        "compiler": found,
+        "threads": len(os.sched_getaffinity(0)),
+        "cache": str(cache_dir()),
+        "targets": ["cpu", "interpret"],
+        "knobs": {k: os.environ.get(k, "") for k in KNOBS},
     }
     if o.json:
         _print(data)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import depends_on_step, evaluate, tiles_of, Array, Tiles
+from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.ops.gemm import share
 from tilegen.plan import Plan
@@ -28,18 +28,24 @@ def expanded(plan: Plan) -> dict[str, Any]:
 
 def _waits_by_read(plan: Plan) -> dict[tuple[int, int, int, int], list[list[int]]]:
     """(rank, part, operand, step) -> [[semaphore, target], …]"""
-    table, out = plan.wait_table, {}
+    table = plan.wait_table
+    out: dict[tuple[int, int, int, int], list[list[int]]] = {}
     columns = (table.rank, table.part, table.operand, table.step, table.semaphore, table.target)
     for rank, part, operand, step, semaphore, target in zip(*(c.tolist() for c in columns), strict=True):
         out.setdefault((rank, part, operand, step), []).append([semaphore, target])
     return out
 
 
-def _part(plan: Plan, b: Bound, tiles: Tiles, part: int, waits: dict[tuple[int, int, int, int], list[list[int]]]) -> Iterator[dict[str, Any]]:
+def _part(
+    plan: Plan, b: Bound, tiles: Tiles, part: int, waits: dict[tuple[int, int, int, int], list[list[int]]]
+) -> Iterator[dict[str, Any]]:
     ranks = plan.ranks[b.op.name].tolist()
     reads = _reads(plan, b, tiles, part)
     writes = _boxes(b, tiles, _share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
-    posts = [m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, _blocking(plan, m.producer, m.tensor), strict=True)]) for m in plan.posts_of(b.op.name)]
+    posts = [
+        m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, _blocking(plan, m.producer, m.tensor), strict=True)])
+        for m in plan.posts_of(b.op.name)
+    ]
     numbers = [np.broadcast_to(np.asarray(p), (tiles.count,)).tolist() for p in posts]
     proxy = "generic"
     for tile in range(tiles.count):
@@ -122,7 +128,9 @@ def _pieces(everything: Array, start: Array, end: Array, cuts: dict[int, list[in
     return np.array(tiles, dtype=np.int64), np.array(lows, dtype=np.int64), np.array(highs, dtype=np.int64)
 
 
-def _boxes(b: Bound, tiles: Tiles, box: Box, coords: dict[str, Array], tile: Array, first: Array | None = None, last: Array | None = None) -> list[Any]:
+def _boxes(
+    b: Bound, tiles: Tiles, box: Box, coords: dict[str, Array], tile: Array, first: Array | None = None, last: Array | None = None
+) -> list[Any]:
     """The box at each entry as nested lists, the union over steps first … last; None where it is empty."""
     n = len(tile)
     k0 = np.zeros(n, dtype=np.int64) if first is None else first

@@ -31,23 +31,29 @@ def explain_program(program: Program, machine: Machine, options: Options) -> str
 
 def explain_plan(p: Plan, certificate: Any = None) -> str:
     """Ops, edges with their lattices, order, simulated time, and the proof where there is one."""
-    lines = [f"{p.program}({', '.join(f'{k}={v}' for k, v in p.sizes)}) on {p.machine.name}: {p.order.count} tiles, {len(p.targets)} semaphores", ""]
+    lines = [
+        f"{p.program}({', '.join(f'{k}={v}' for k, v in p.sizes)}) on {p.machine.name}: {p.order.count} tiles, {len(p.targets)} semaphores",
+        "",
+    ]
     lines += _ops(p.graph)
     lattices = lattices_of(p.graph)
     policies = dict(p.policies)
-    for tensor, l in lattices.items():
-        lines += ["", f"{tensor}: written by {l.producer}"]
-        lines += _edges(l.edges)
-        coords = [f"block{d}" if len(l.edges[0].first) > 1 else "block" for d in range(len(l.edges[0].first))]
+    for tensor, lat in lattices.items():
+        lines += ["", f"{tensor}: written by {lat.producer}"]
+        lines += _edges(lat.edges)
+        coords = [f"block{d}" if len(lat.edges[0].first) > 1 else "block" for d in range(len(lat.edges[0].first))]
         lines.append(f"  {'policy':<24}{'semaphores':<34}{'count':>6}{'waits per tile':>16}{'tiles before start':>20}")
-        for point in l.points:
+        for point in lat.points:
             mark = "*" if point.name == policies.get(tensor) else " "
             unfit = f"   {point.unawaited} would be awaited by nobody" if point.unawaited else ""
             lines.append(
                 f" {mark}{point.name:<24}{point.formula(coords):<34}{point.semaphores:>6}{point.waits:>16.2f}{point.start:>20.1f}{unfit}"
             )
-        lines.append(f"  {_why(p, l, policies.get(tensor, ''))}")
-    lines += ["", f"order: {p.order.name}, placement: {p.placement if isinstance(p.placement, str) else f'static lists of {len(p.placement)} SMs'}"]
+        lines.append(f"  {_why(p, lat, policies.get(tensor, ''))}")
+    lines += [
+        "",
+        f"order: {p.order.name}, placement: {p.placement if isinstance(p.placement, str) else f'static lists of {len(p.placement)} SMs'}",
+    ]
     lines += ["", "simulated:", *("  " + line for line in simulate(p).text().splitlines())]
     if certificate is not None:
         lines += ["", certificate.text()]
@@ -60,7 +66,9 @@ def _ops(graph: Graph) -> list[str]:
         b = graph.bound(op)
         lines.append(f"{op.name}: {equation(b)}")
         grid = ", ".join(f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True))
-        lines.append(f"  tile {' x '.join(map(str, op.tile))}{f', gang of {op.parts}' if op.parts > 1 else ''}; tiles {grid}; steps {pretty(b.steps)}")
+        lines.append(
+            f"  tile {' x '.join(map(str, op.tile))}{f', gang of {op.parts}' if op.parts > 1 else ''}; tiles {grid}; steps {pretty(b.steps)}"
+        )
         for access in b.reads:
             tensor, box, exact = b.tensor_box(access)
             lines.append(f"  reads  {tensor}{pretty_box(box)}{_when(access.when)}{'' if exact else ' (covering range)'}")
@@ -76,12 +84,12 @@ def _edges(edges: tuple[Edge, ...]) -> list[str]:
     return [f"  {e.name}: {e.tensor}{pretty_box(e.box)}{_when(e.access.when)} lies in {e.formula()}" for e in edges]
 
 
-def _why(p: Plan, l: Lattice, chosen: str) -> str:
+def _why(p: Plan, lat: Lattice, chosen: str) -> str:
     """Why the chosen point, against its neighbours in the lattice."""
-    point = next((x for x in l.points if x.name == chosen), None)
+    point = next((x for x in lat.points if x.name == chosen), None)
     if point is None:
         return f"chosen: {chosen}, as asked"
-    others = [x for x in l.points if x is not point and not x.unawaited]
+    others = [x for x in lat.points if x is not point and not x.unawaited]
     if not others:
         return f"chosen: {chosen}, the only point: producer and consumers have one block in common"
     finer = min((x for x in others if x.semaphores > point.semaphores), key=lambda x: x.semaphores, default=None)
@@ -90,14 +98,17 @@ def _why(p: Plan, l: Lattice, chosen: str) -> str:
     if coarser is not None:
         gain = coarser.start - point.start
         reasons.append(
-            f"{coarser.name} would hold a tile back for {coarser.start:.1f} producer tiles instead of {point.start:.1f}" if gain > 0
+            f"{coarser.name} would hold a tile back for {coarser.start:.1f} producer tiles instead of {point.start:.1f}"
+            if gain > 0
             else f"{coarser.name} starts no later but costs more waits"
         )
     if finer is not None:
         earlier = point.start - finer.start
         reasons.append(
             f"{finer.name} starts {earlier:.1f} producer tiles earlier for {finer.waits:.1f} waits per tile instead of {point.waits:.1f}, which the model "
-            f"for {p.machine.name} does not pay back" if earlier > 0 else f"{finer.name} has {finer.semaphores} semaphores and starts no tile earlier"
+            f"for {p.machine.name} does not pay back"
+            if earlier > 0
+            else f"{finer.name} has {finer.semaphores} semaphores and starts no tile earlier"
         )
     return f"chosen: {chosen}; " + "; ".join(reasons)
 
@@ -113,13 +124,16 @@ def _explain_open(program: Program, machine: Machine, options: Options) -> str:
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
     graph = replace(graph, ops=tuple(replace(op, tile=tiles[op.name].tile, parts=tiles[op.name].parts) for op in graph.ops))
-    lines = [f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for {', '.join(f'{s.name} = {SAMPLE}' for s in symbols)})", ""]
+    lines = [
+        f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for {', '.join(f'{s.name} = {SAMPLE}' for s in symbols)})",
+        "",
+    ]
     lines += _ops(graph)
-    for tensor, l in lattices_of(concrete).items():
+    for tensor, lat in lattices_of(concrete).items():
         edges = tuple(e for e in graph.edges if e.tensor == tensor)
-        lines += ["", f"{tensor}: written by {l.producer}", *_edges(edges)]
+        lines += ["", f"{tensor}: written by {lat.producer}", *_edges(edges)]
         coords = [f"block{d}" for d in range(len(edges[0].first))]
-        for point in l.points:
+        for point in lat.points:
             lines.append(f"  {point.name}: {point.formula(coords)}: {_open_counts(edges, point)}")
     return "\n".join(lines)
 
@@ -165,7 +179,10 @@ def _at(graph: Graph, values: dict[Any, int]) -> Graph:
 
     ops = tuple(
         replace(
-            op, attributes=fill(op.attributes), operands=tuple(replace(o, columns=fill(o.columns) if o.columns else None) for o in op.operands)
-        ) for op in graph.ops
+            op,
+            attributes=fill(op.attributes),
+            operands=tuple(replace(o, columns=fill(o.columns) if o.columns else None) for o in op.operands),
+        )
+        for op in graph.ops
     )
     return replace(graph, tensors={n: tensor(t) for n, t in graph.tensors.items()}, ops=ops)

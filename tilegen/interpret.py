@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilegen.errors import DeadlockError, RaceError
+from tilegen.errors import DeadlockError, RaceError, TargetError
 from tilegen.expand import expanded
 from tilegen.ops.base import Bound
 from tilegen.ops.pointwise import evaluate
@@ -57,6 +57,8 @@ class Interpreter:
     target, source_name = "interpret", "plan.expanded.json"
 
     def __init__(self, plan: Plan, strategy: str = "random", seed: int = 0, data: Mapping[str, Any] | None = None):
+        if strategy not in STRATEGIES:
+            raise TargetError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
         self.plan, self.strategy, self.seed = plan, strategy, seed
         self.data = data or expanded(plan)  # a changed copy may be given, to see what it does
         self._bounds = {b.op.name: b for b in plan.bounds}
@@ -79,9 +81,7 @@ class Interpreter:
         gangs = len(lists) if not isinstance(lists, str) else (workers or min(16, self.plan.machine.sms // self.plan.gang))
         threads = gangs * self.plan.gang
         shaped = {n: t.reshape(self.plan.graph.tensors[n].plan_shape) for n, t in tensors.items()}
-        shadows = {
-            t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64)) for t in self._synchronised
-        }
+        shadows = {t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64)) for t in self._synchronised}
         targets = self.data["semaphores"]
         run = _Run(shaped, np.eye(threads, dtype=np.int64), [0] * len(targets), np.zeros((len(targets), threads), np.int64), shadows)
         self._schedule(run, [self._gang(run, g, lists) for g in range(gangs)])
@@ -102,9 +102,7 @@ class Interpreter:
             if not ready:
                 raise DeadlockError("no SM can go on: " + "; ".join(self._stuck(run, g, waiting[g]) for g in alive[:4]))
             turn += 1
-            g = {
-                "random": lambda: chance.choice(ready), "reverse": lambda: ready[-1], "starve": lambda: ready[0], "round-robin": lambda: ready[turn % len(ready)],
-            }[self.strategy]()
+            g = self._pick(ready, turn, chance)
             waiting.pop(g, None)
             try:
                 wanted = next(gangs[g])
@@ -113,6 +111,17 @@ class Interpreter:
                 continue
             if wanted is not None:
                 waiting[g] = wanted
+
+    def _pick(self, ready: list[int], turn: int, chance: random.Random) -> int:
+        match self.strategy:
+            case "random":
+                return chance.choice(ready)
+            case "reverse":
+                return ready[-1]
+            case "starve":
+                return ready[0]
+            case _:
+                return ready[turn % len(ready)]
 
     def _stuck(self, run: _Run, gang: int, wanted: tuple[int, int]) -> str:
         semaphore, target = wanted
@@ -209,7 +218,9 @@ class Interpreter:
         writer = shadow.thread[box]
         twice = (writer >= 0) & (shadow.clock[box] > run.clocks[thread][np.maximum(writer, 0)])
         if twice.any():
-            raise RaceError(f"{name} writes {tensor}{write['box']}: nothing orders it after another write of element {first_of(twice, box)}")
+            raise RaceError(
+                f"{name} writes {tensor}{write['box']}: nothing orders it after another write of element {first_of(twice, box)}"
+            )
         for other, reader, clock, reader_name in shadow.reads:
             if overlap(box, other) and clock > run.clocks[thread][reader] and reader != thread:
                 raise RaceError(f"{name} writes {tensor}{write['box']}: nothing orders it after the read by {reader_name}")

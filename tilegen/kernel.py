@@ -99,7 +99,11 @@ class Kernel:
         held = {t.name: check(t, a) for t, a in zip(self._arguments, arguments, strict=True)}
         self._check_positions(held)
         declared = [self.plan.graph.tensors[name] for name in self.plan.outputs]
-        outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared] if out is None else self._given_outputs(declared, out, held)
+        outputs = (
+            [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared]
+            if out is None
+            else self._given_outputs(declared, out, held)
+        )
         held.update({t.name: o for t, o in zip(declared, outputs, strict=True)})
         workspace = self._take()
         try:
@@ -152,7 +156,9 @@ class Kernel:
                 continue
             at = int(held[name][0])
             if not 0 <= at <= room - rows:
-                raise ArgumentError(f"{name!r} is {at}: {op.name!r} needs 0 ≤ position ≤ {room - rows} ({rows} rows in a cache of {room})", op.where)
+                raise ArgumentError(
+                    f"{name!r} is {at}: {op.name!r} needs 0 ≤ position ≤ {room - rows} ({rows} rows in a cache of {room})", op.where
+                )
 
     def __del__(self) -> None:
         for workspace in getattr(self, "_free", []):
@@ -169,9 +175,11 @@ class BoundKernel:
     def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
         names = [name for name in self.kernel.plan.arguments if name not in self.weights]
         if len(arguments) != len(names):
-            raise ArgumentError(f"{self.kernel.plan.program}, prepared, takes {len(names)} tensors ({', '.join(names)}), {len(arguments)} were given")
-        given = dict(zip(names, arguments, strict=True))
-        return self.kernel(*(self.weights.get(n, given.get(n)) for n in self.kernel.plan.arguments), out=out)
+            raise ArgumentError(
+                f"{self.kernel.plan.program}, prepared, takes {len(names)} tensors ({', '.join(names)}), {len(arguments)} were given"
+            )
+        given = {**self.weights, **dict(zip(names, arguments, strict=True))}
+        return self.kernel(*(given[n] for n in self.kernel.plan.arguments), out=out)
 
 
 def check(t: Tensor, a: Any) -> torch.Tensor:

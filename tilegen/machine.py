@@ -52,7 +52,13 @@ def machine(name: str | int | Machine) -> Machine:
     if text.isdigit() and 1 <= int(text) <= 4096:
         share = int(text) / H200.sms
         return replace(
-            H200, name=f"h200:{text}", sms=int(text), flops16=H200.flops16 * share, flops32=H200.flops32 * share, memory=H200.memory * share, cache=H200.cache * share
+            H200,
+            name=f"h200:{text}",
+            sms=int(text),
+            flops16=H200.flops16 * share,
+            flops32=H200.flops32 * share,
+            memory=H200.memory * share,
+            cache=H200.cache * share,
         )
     raise PlanError(f"unknown machine {name!r}; expected cpu, cpu:N, h200, or a number of SMs")
 

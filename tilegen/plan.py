@@ -18,7 +18,7 @@ import numpy as np
 from tilegen.analysis.dependence import Edge
 from tilegen.analysis.order import Order, Segment
 from tilegen.analysis.policy import Grouping
-from tilegen.analysis.regions import pretty, pretty_box, tiles_of, Array, Tiles
+from tilegen.analysis.regions import Array, Tiles, pretty, pretty_box, tiles_of
 from tilegen.analysis.waits import SemaphoreMap, Wait, wait
 from tilegen.errors import PlanError
 from tilegen.machine import Machine, machine_from_json
@@ -123,16 +123,28 @@ class Plan:
         """The compact plan. Formulas are for people: reading a plan back derives them anew."""
         placement = self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
         return {
-            "version": VERSION, "program": self.program, "sizes": dict(self.sizes), "machine": self.machine.to_json(), "lowering": self.lowering,
+            "version": VERSION,
+            "program": self.program,
+            "sizes": dict(self.sizes),
+            "machine": self.machine.to_json(),
+            "lowering": self.lowering,
             "placement": placement,
             "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
             "ops": {op.name: _op_to_json(self.graph.bound(op)) for op in self.graph.ops},
-            "arguments": list(self.arguments), "outputs": list(self.outputs), "policies": dict(self.policies),
+            "arguments": list(self.arguments),
+            "outputs": list(self.outputs),
+            "policies": dict(self.policies),
             "semaphores": list(self.targets),
             "maps": [_map_to_json(m) for m in self.semaphores],
             "waits": [
-                {"edge": w.edge.name, "tensor": w.edge.tensor, "operand": w.edge.access.operand, "when": w.edge.access.when,
-                 "groups": [[pretty(r.lo), pretty(r.hi)] for r in w.ranges]} for w in self.waits
+                {
+                    "edge": w.edge.name,
+                    "tensor": w.edge.tensor,
+                    "operand": w.edge.access.operand,
+                    "when": w.edge.access.when,
+                    "groups": [[pretty(r.lo), pretty(r.hi)] for r in w.ranges],
+                }
+                for w in self.waits
             ],
             "order": {"name": self.order.name, "segments": [_segment_to_json(s) for s in self.order.segments]},
         }
@@ -181,11 +193,17 @@ def _op_to_json(b: Bound) -> dict[str, Any]:
     if op.epilogue is not None:
         attributes["epilogue"] = op.epilogue.to_json()
     return {
-        "kind": op.kind, "attributes": attributes, "operands": [o.to_json() for o in op.operands], "result": op.result,
-        "tile": list(op.tile), "parts": op.parts,
+        "kind": op.kind,
+        "attributes": attributes,
+        "operands": [o.to_json() for o in op.operands],
+        "result": op.result,
+        "tile": list(op.tile),
+        "parts": op.parts,
         "formulas": {
-            "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads}, "writes": pretty_box(b.write),
-            "steps": pretty(b.steps), "grid": [pretty(n) for n in b.grid],
+            "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads},
+            "writes": pretty_box(b.write),
+            "steps": pretty(b.steps),
+            "grid": [pretty(n) for n in b.grid],
         },
     }
 
@@ -211,7 +229,14 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         check_expression(epilogue.expression, names, f"op {name!r} of the plan")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
     return TileOp(
-        name, data["kind"], operands, data["result"], tuple(sorted((k, _frozen(v)) for k, v in attributes.items())), epilogue, tuple(data["tile"]), data["parts"]
+        name,
+        data["kind"],
+        operands,
+        data["result"],
+        tuple(sorted((k, _frozen(v)) for k, v in attributes.items())),
+        epilogue,
+        tuple(data["tile"]),
+        data["parts"],
     )
 
 
@@ -226,8 +251,16 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     placement = data["placement"] if isinstance(data["placement"], str) else tuple(tuple(ranks) for ranks in data["placement"])
     graph = Graph(data["program"], tensors, ops, tuple(data["outputs"]))
     return Plan(
-        data["program"], tuple((k, _frozen(v)) for k, v in data["sizes"].items()), machine_from_json(data["machine"]), graph, tuple(data["arguments"]),
-        tuple(maps), tuple(data["policies"].items()), Order(data["order"]["name"], segments), placement, data["lowering"],
+        data["program"],
+        tuple((k, _frozen(v)) for k, v in data["sizes"].items()),
+        machine_from_json(data["machine"]),
+        graph,
+        tuple(data["arguments"]),
+        tuple(maps),
+        tuple(data["policies"].items()),
+        Order(data["order"]["name"], segments),
+        placement,
+        data["lowering"],
     )
 
 

@@ -41,7 +41,8 @@ class Options:
     @staticmethod
     def of(**given: Any) -> Options:
         """From plain dicts: Options.of(tiles={"up": (128, 256, 64)}, policies={"up->down": "row"})."""
-        return Options(**{k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()})
+        fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
+        return Options(**fixed)
 
 
 def plan(program: Program, machine: Machine, options: Options = Options(), progress: Progress = lambda _: None) -> Plan:
@@ -53,9 +54,7 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
-    base = Plan(
-        program.name, sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket"
-    )
+    base = Plan(program.name, sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket")
     placed = _with_policies(base, lattices, chosen)
     orders = candidates(graph, machine.sms) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
@@ -83,9 +82,12 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     expected = b.kind.tiles(b, _ANY)[0]
     if len(tile) < len(expected):  # the inner sizes may be left out: 128x256 means 128x256x(usual)
-        tile = (*tile, *expected[len(tile):])
+        tile = (*tile, *expected[len(tile) :])
     if len(tile) != len(expected) or any(not isinstance(t, int) or t < 1 for t in tile):
-        raise PlanError(f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}", b.op.where)
+        raise PlanError(
+            f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}",
+            b.op.where,
+        )
     problem = b.kind.check_tile(b, tile)
     if problem:
         raise PlanError(f"tile {tile} of {b.op.name!r}: {problem}", b.op.where)
@@ -102,7 +104,9 @@ def checked_parts(graph: Graph, op: TileOp, machine: Machine) -> TileOp:
         raise PlanError(f"{op.name!r}: only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot", op.where)
     columns = op.tile[3] if op.kind == "conv2d" else op.tile[1]
     if op.parts < 1 or op.parts > machine.sms or columns % op.parts:
-        raise PlanError(f"{op.name!r}: a gang of {op.parts} does not share {columns} columns evenly, or exceeds {machine.sms} SMs", op.where)
+        raise PlanError(
+            f"{op.name!r}: a gang of {op.parts} does not share {columns} columns evenly, or exceeds {machine.sms} SMs", op.where
+        )
     return op
 
 
@@ -130,12 +134,12 @@ def lattices_of(graph: Graph) -> dict[str, Lattice]:
 
 def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[dict[str, Point], set[str]]:
     """The consumer classes everywhere, or what the user asked for: (points, tensors the user fixed)."""
-    chosen = {tensor: _allowed(l)[0] for tensor, l in lattices.items()}
+    chosen = {tensor: _allowed(lat)[0] for tensor, lat in lattices.items()}
     fixed = set()
     for key, name in options.policies:
-        tensors = [t for t, l in lattices.items() if key in (t, "*") or any(e.name == key for e in l.edges)]
+        tensors = [t for t, lat in lattices.items() if key in (t, "*") or any(e.name == key for e in lat.edges)]
         if not tensors:
-            known = sorted({e.name for l in lattices.values() for e in l.edges})
+            known = sorted({e.name for lat in lattices.values() for e in lat.edges})
             raise PlanError(f"--policy {key}={name}: no such edge or tensor; the edges are {', '.join(known) or 'none'}")
         for tensor in tensors:
             point = lattices[tensor].point(name)
@@ -146,16 +150,16 @@ def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[di
     return chosen, fixed
 
 
-def _allowed(l: Lattice) -> list[Point]:
+def _allowed(lat: Lattice) -> list[Point]:
     """The points whose semaphores are all awaited, the consumer classes first."""
-    points = [p for p in l.points if not p.unawaited]
+    points = [p for p in lat.points if not p.unawaited]
     return sorted(points, key=lambda p: "class" not in p.name.split("="))
 
 
 def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[str, Point]) -> Plan:
     maps, first = [], 0
-    for tensor, l in lattices.items():
-        m = SemaphoreMap(l.producer, tensor, chosen[tensor].partition, first, base.graph.op(l.producer).parts)
+    for tensor, lat in lattices.items():
+        m = SemaphoreMap(lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).parts)
         maps.append(m)
         first += m.count
     return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
@@ -196,14 +200,14 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
 def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[str, Point], fixed: set[str], progress: Progress) -> Plan:
     """Tensor by tensor the point with the least makespan of its producer and consumers alone; when level, the one with fewer waits,
     then the one whose consumers may start earlier."""
-    for tensor, l in lattices.items():
-        points = _allowed(l)
+    for tensor, lat in lattices.items():
+        points = _allowed(lat)
         if tensor in fixed or len(points) == 1:
             continue
-        near = _neighbourhood(start, l)
+        near = _neighbourhood(start, lat)
         times = {}
         for point in points:
-            candidate = _with_policies(near, {tensor: l}, {tensor: point})
+            candidate = _with_policies(near, {tensor: lat}, {tensor: point})
             if _progresses(candidate):
                 times[point] = simulate(candidate).makespan
         least = min(times.values())
@@ -212,11 +216,11 @@ def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[st
     return _with_policies(start, lattices, chosen)
 
 
-def _neighbourhood(whole: Plan, l: Lattice) -> Plan:
+def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
     """The plan of one producer and its consumers, in the order of the whole."""
-    names = {l.producer, *(e.consumer.op.name for e in l.edges)}
+    names = {lat.producer, *(e.consumer.op.name for e in lat.edges)}
     graph = replace(whole.graph, ops=tuple(op for op in whole.graph.ops if op.name in names))
-    graph.__dict__["edges"] = l.edges  # derived already
+    graph.__dict__["edges"] = lat.edges  # derived already
     graph.__dict__["_bounds"] = whole.graph._bounds
     order = Order(whole.order.name, tuple(s for s in whole.order.segments if s.op in names))
     return replace(whole, graph=graph, order=order, semaphores=(), policies=())

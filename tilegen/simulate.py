@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import evaluate, tiles_of, Array
+from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
@@ -47,8 +47,15 @@ class Timeline:
             ranks = self.plan.ranks[b.op.name]
             work = float((self.end[ranks] - self.start[ranks] - self.waited[ranks]).sum())
             rows.append(
-                (b.op.name, len(ranks), len(ranks) / workers(self.plan), float(self.start[ranks].min()), float(self.end[ranks].max()), work,
-                 float(self.waited[ranks].sum()))
+                (
+                    b.op.name,
+                    len(ranks),
+                    len(ranks) / workers(self.plan),
+                    float(self.start[ranks].min()),
+                    float(self.end[ranks].max()),
+                    work,
+                    float(self.waited[ranks].sum()),
+                )
             )
         return rows
 
@@ -57,7 +64,9 @@ class Timeline:
         total = self.makespan * workers(self.plan)
         for name, tiles, waves, first, last, work, waiting in self.by_op():
             lines.append(f"{name:<14}{tiles:>7}{waves:>8.2f}{first:>10.1f}{last:>10.1f}{work / total:>8.1%}{waiting / total:>9.1%}")
-        lines.append(f"makespan {self.makespan:.1f} µs on {workers(self.plan)} {'workers' if self.plan.machine.family == 'cpu' else 'SMs'}, {self.busy:.1%} busy")
+        lines.append(
+            f"makespan {self.makespan:.1f} µs on {workers(self.plan)} {'workers' if self.plan.machine.family == 'cpu' else 'SMs'}, {self.busy:.1%} busy"
+        )
         return "\n".join(lines)
 
 
@@ -141,7 +150,9 @@ def simulate(plan: Plan) -> Timeline:
         for m in plan.posts_of(b.op.name):
             blocking = next(e.blocking for e in plan.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
             tiles = tiles_of(b)
-            numbers = np.broadcast_to(m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)]), (len(ranks),))
+            numbers = np.broadcast_to(
+                m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)]), (len(ranks),)
+            )
             for rank, n in zip(ranks.tolist(), numbers.tolist(), strict=True):
                 posts[rank].append(n)
     offsets, before, semaphore = _waits_by_tile(plan)

@@ -147,7 +147,8 @@ class Builder:
         tensor = self.tensors[name]
         if tensor.form and tensor.form != form:
             raise SpecError(
-                f"{name!r} {tensor.shape} is used as {tensor.form} and here as {form}; use tg.flatten to feed a spatial tensor to a row op", where
+                f"{name!r} {tensor.shape} is used as {tensor.form} and here as {form}; use tg.flatten to feed a spatial tensor to a row op",
+                where,
             )
         self.tensors[name] = replace(tensor, form=form)
 
@@ -241,7 +242,7 @@ def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...
     if not 1 <= len(shape) <= 4:
         raise SpecError(f"{name!r}: 1 to 4 dimensions are supported, given {tuple(shape)}", where)
     for size in shape:
-        if isinstance(size, bool) or isinstance(size, float):
+        if isinstance(size, (bool, float)):
             raise SpecError(f"{name!r}: sizes are ints, given {size!r} in {tuple(shape)}", where)
         if isinstance(size, int) and size < 1:
             raise SpecError(f"{name!r}: every size must be at least 1, given {tuple(shape)}", where)
@@ -276,8 +277,14 @@ def state(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
 
 
 def call(
-    kind: str, name: str | None, operands: Sequence[Operand], shape: Sequence[Size], dtype: str, form: str,
-    attributes: dict[str, Any] | None = None, where: str = "",
+    kind: str,
+    name: str | None,
+    operands: Sequence[Operand],
+    shape: Sequence[Size],
+    dtype: str,
+    form: str,
+    attributes: dict[str, Any] | None = None,
+    where: str = "",
 ) -> Value:
     """Add an op whose result is a new tensor of its own name. For the authors of ops."""
     b = builder(kind)

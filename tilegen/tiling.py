@@ -171,7 +171,7 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
         if columns == [None]:
             return _Anchor(maker, dict.fromkeys(reads, "acc0"))
         width = program.tensor(maker.call.result).plan_shape[-1]
-        halves = [(0, width // 2), (width // 2, width)]
+        halves: list[Any] = [(0, width // 2), (width // 2, width)]
         vectors_only = all(how == "columns" for _, how in maker.extra or [])
         if maker.call.kind == "linear" and maker.groups == 1 and sorted(columns, key=str) == sorted(halves, key=str) and vectors_only:
             return _Anchor(maker, {name: f"acc{halves.index(o.columns)}" for name, o in reads.items()})
@@ -248,14 +248,18 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
         tensors[partial.name] = partial
         partials.append(
             replace(
-                op, name=f"{name}_k{s}", operands=op.operands[:2], result=partial.name, epilogue=Epilogue(),
+                op,
+                name=f"{name}_k{s}",
+                operands=op.operands[:2],
+                result=partial.name,
+                epilogue=Epilogue(),
                 attributes=_with(op.attributes, groups=1, k_range=(cuts[s], cuts[s + 1])),
                 tile=(op.tile[0], op.tile[1] * groups, tk),
             )
         )
     for g in range(groups):
         total = f"acc{g}"
-        for s, partial_op in enumerate(partials):
+        for partial_op in partials:
             operand = Operand(partial_op.result, (g * n, g * n + n) if groups > 1 else None)
             extra.append(operand)
             total = f"({total} + e{len(epilogue.operands) + len(extra) - 1})"

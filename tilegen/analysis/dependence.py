@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from tilegen.analysis.regions import blocking, depends_on_step, divide, evaluate, pretty, quotient, tiles_of, Array, Blocking, Tiles
+from tilegen.analysis.regions import Array, Blocking, Tiles, blocking, depends_on_step, divide, evaluate, pretty, quotient, tiles_of
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.tiling import Graph
@@ -59,7 +59,16 @@ def derive(graph: Graph) -> tuple[Edge, ...]:
             tensor, box, exact = consumer.tensor_box(access)
             for writer in graph.writers(tensor):
                 if writer.name != op.name:
-                    edges.append(_edge(graph.bound(writer), consumer, Access(access.operand, access.box, access.when, exact), tensor, box, maps[writer.name]))
+                    edges.append(
+                        _edge(
+                            graph.bound(writer),
+                            consumer,
+                            Access(access.operand, access.box, access.when, exact),
+                            tensor,
+                            box,
+                            maps[writer.name],
+                        )
+                    )
     return tuple(edges)
 
 

@@ -192,8 +192,17 @@ def _pointwise(op: Op) -> Footprint:
 
 
 KINDS: dict[str, Callable[[Op], Footprint]] = {
-    "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
-    "softmax": _softmax, "attention": _attention, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "linear": _linear,
+    "matmul": _matmul,
+    "conv2d": _conv2d,
+    "max_pool2d": _max_pool2d,
+    "global_avg_pool": _global_avg_pool,
+    "softmax": _softmax,
+    "attention": _attention,
+    "rms_norm": _norm,
+    "layer_norm": _norm,
+    "rope": _rope,
+    "append": _append,
     "pointwise": _pointwise,
 }
 

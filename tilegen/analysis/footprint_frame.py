@@ -150,8 +150,10 @@ class Frame:
             raise Malformed(f"tile {_point(twice)} is listed twice")
         if len(seen) < math.prod(grid):
             missing = next(p for p in (_unravel(i, grid) for i in range(len(seen) + 1)) if p not in seen)
-            raise Malformed(f"tile {_point(missing)} is missing: the grid {' x '.join(map(str, grid))} has {math.prod(grid)} tiles, "
-                            f"{len(seen)} are listed")
+            raise Malformed(
+                f"tile {_point(missing)} is missing: the grid {' x '.join(map(str, grid))} has {math.prod(grid)} tiles, "
+                f"{len(seen)} are listed"
+            )
         return np.array(listed, np.int64).reshape(len(listed), len(grid))
 
     def span(self, low: Array | int, high: Array | int, limit: int, stride: Array | int = 1) -> Span:
@@ -183,8 +185,9 @@ class Frame:
         head = Span(spans[0].low, np.where(end > first, spans[0].high, spans[0].low), spans[0].stride)
         return self.read(view, head, *spans[1:])
 
-    def read(self, view: View, *spans: Span, axis: int = 0, origin: Array | int = 0, size: int = 1 << 62, base: int = 0,
-             required: bool = True) -> list[Access]:
+    def read(
+        self, view: View, *spans: Span, axis: int = 0, origin: Array | int = 0, size: int = 1 << 62, base: int = 0, required: bool = True
+    ) -> list[Access]:
         """The elements of the tensor behind these elements of the view."""
         origin = np.zeros_like(self.rows) + origin
         if not view.flat:
@@ -197,8 +200,10 @@ class Frame:
         if axis == 1:  # steps along the merged dimensions: all taken for step 0
             axis, origin, size = 0, np.zeros_like(self.rows), 1 << 62
         images, (_, *inner) = spans[0], view.full
-        return [self._access(view, [images, *piece], axis, origin, size, base, required)
-                for piece in _unflatten(spans[1].low, np.minimum(spans[1].high, view.shape[1]), inner)]
+        return [
+            self._access(view, [images, *piece], axis, origin, size, base, required)
+            for piece in _unflatten(spans[1].low, np.minimum(spans[1].high, view.shape[1]), inner)
+        ]
 
     def _access(self, view: View, spans: Sequence[Span], axis: int, origin: Array, size: int, base: int, required: bool) -> Access:
         low = np.zeros((len(self.rows), DIMENSIONS), np.int64)
@@ -216,8 +221,9 @@ class Frame:
 
     def footprint(self, reads: list[Access], *spans: Span, exact: bool = True) -> Footprint:
         """Reads, epilogue reads and the write of the result at these spans."""
-        reads = reads + [a for view, as_columns in _epilogue(self.op)
-                         for a in self.read(view, *(spans[-1:] if as_columns else spans), base=EPILOGUE)]
+        reads = reads + [
+            a for view, as_columns in _epilogue(self.op) for a in self.read(view, *(spans[-1:] if as_columns else spans), base=EPILOGUE)
+        ]
         return Footprint(tuple(reads), self.read(self.op.result, *spans)[0], exact)
 
 

@@ -24,20 +24,31 @@ class Row:
 
 
 _CPU = (
-    Row("generic", "generic",
+    Row(
+        "generic",
+        "generic",
         "plain stores; fetch_add(memory_order_release); load(memory_order_acquire) until the target is reached; plain loads",
-        "C++ [atomics.order]: a release operation synchronises with the acquire load that reads from its release sequence"),
+        "C++ [atomics.order]: a release operation synchronises with the acquire load that reads from its release sequence",
+    ),
 )
 
 _NO_RULE = "no complete rule: both fences kept, stressed"
 _RELEASE = "red.release.gpu; ld.relaxed.gpu until the target is reached; ld.acquire.gpu"
 
 _CUDA = (
-    Row("generic", "generic", f"st.global; bar.sync; {_RELEASE}; bar.sync; ld.global (not .nc)",
-        "PTX memory consistency model: release and acquire patterns, causality order through the barriers"),
+    Row(
+        "generic",
+        "generic",
+        f"st.global; bar.sync; {_RELEASE}; bar.sync; ld.global (not .nc)",
+        "PTX memory consistency model: release and acquire patterns, causality order through the barriers",
+    ),
     Row("generic", "async", f"st.global; fence.proxy.async.global; bar.sync; {_RELEASE}; fence.proxy.async.global; TMA load", _NO_RULE),
-    Row("async", "generic", f"TMA store; cp.async.bulk.wait_group 0 (not .read); {_RELEASE}; bar.sync; ld.global (not .nc)",
-        "PTX async proxy: completion of cp.async.bulk implies a generic-async proxy fence; then release and acquire patterns"),
+    Row(
+        "async",
+        "generic",
+        f"TMA store; cp.async.bulk.wait_group 0 (not .read); {_RELEASE}; bar.sync; ld.global (not .nc)",
+        "PTX async proxy: completion of cp.async.bulk implies a generic-async proxy fence; then release and acquire patterns",
+    ),
     Row("async", "async", f"TMA store; cp.async.bulk.wait_group 0 (not .read); {_RELEASE}; fence.proxy.async.global; TMA load", _NO_RULE),
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import tiles_of, Array, Tiles
+from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
 from tilegen.tiling import Graph
 

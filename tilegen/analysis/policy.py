@@ -17,7 +17,7 @@ import numpy as np
 import sympy as sp
 
 from tilegen.analysis.dependence import Edge, Relation, block_shape, relation
-from tilegen.analysis.regions import tiles_of, Array
+from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
 from tilegen.ops.base import ceil_div
 
@@ -43,10 +43,17 @@ class Grouping:
     def of(self, block: Any) -> Any:
         """Group of a block: an expression, or an array for arrays of blocks. Tables give only arrays."""
         if isinstance(block, np.ndarray):
-            return {
-                "all": lambda: np.zeros_like(block), "each": lambda: block, "every": lambda: block // self.size,
-                "modulo": lambda: block % self.size, "table": lambda: np.asarray(self.table)[block],
-            }[self.how]()
+            match self.how:
+                case "all":
+                    return np.zeros_like(block)
+                case "each":
+                    return block
+                case "every":
+                    return block // self.size
+                case "modulo":
+                    return block % self.size
+                case _:
+                    return np.asarray(self.table)[block]
         if self.how == "every":
             return sp.floor(sp.sympify(block) / self.size)
         if self.how == "modulo":
@@ -63,7 +70,11 @@ class Grouping:
         if self.how == "all":
             return self.blocks
         if self.how == "every":
-            return self.size if isinstance(self.blocks, int) and self.blocks % self.size == 0 else sp.Min(self.size, self.blocks - self.size * group)
+            return (
+                self.size
+                if isinstance(self.blocks, int) and self.blocks % self.size == 0
+                else sp.Min(self.size, self.blocks - self.size * group)
+            )
         if self.how == "modulo":
             return sp.floor(sp.sympify(self.blocks - 1 - group) / self.size) + 1 if self.blocks % self.size else self.blocks // self.size
         return 1
@@ -74,7 +85,7 @@ class Grouping:
         return {"each": name, "every": f"⌊{name}/{self.size}⌋", "modulo": f"{name} mod {self.size}", "table": f"class({name})"}[self.how]
 
 
-def grouping(labels: Sequence[int], blocks: int) -> Grouping:
+def grouping(labels: Sequence[int] | Array, blocks: int) -> Grouping:
     """The simplest Grouping with these labels (numbered by first appearance)."""
     _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
     numbered = np.argsort(np.argsort(first))[inverse]

@@ -54,6 +54,13 @@ class Certificate:
     def ok(self) -> bool:
         return all(c.ok for c in self.checks)
 
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Certificate:
+        """What to_dict gave."""
+        checks = tuple(CheckResult(c["name"], c["statement"], c["ok"]) for c in data["checks"])
+        violations = tuple(Violation(v["check"], v["message"], v["rank"]) for v in data["violations"])
+        return Certificate(data["program"], tuple(data["sizes"].items()), data["machine"], checks, violations)
+
     def text(self) -> str:
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
         lines = [f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}: {'proved' if self.ok else 'NOT proved'}"]
@@ -64,7 +71,10 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "program": self.program, "sizes": dict(self.sizes), "machine": self.machine, "ok": self.ok,
+            "program": self.program,
+            "sizes": dict(self.sizes),
+            "machine": self.machine,
+            "ok": self.ok,
             "checks": [{"name": c.name, "statement": c.statement, "ok": c.ok} for c in self.checks],
             "violations": [{"check": v.check, "message": v.message, "rank": v.rank} for v in self.violations],
         }
@@ -81,8 +91,10 @@ def check(plan: object) -> Certificate:
     statements["single writer"] = _single_writer(t, cells)
     edges = _coverage(t, cells, findings, statements)
     full = _count(t, findings)
-    statements["count"] = (f"{_n(int(t.posts[:, 2].sum()), 'post')} to {_n(len(t.targets), 'semaphore')} add up to their targets, "
-                           f"{_n(len(t.waits), 'wait')} ask for the full target, every semaphore is awaited")
+    statements["count"] = (
+        f"{_n(int(t.posts[:, 2].sum()), 'post')} to {_n(len(t.targets), 'semaphore')} add up to their targets, "
+        f"{_n(len(t.waits), 'wait')} ask for the full target, every semaphore is awaited"
+    )
     statements["progress"] = _progress(t, findings)
     statements["reuse"] = _reuse(t, full, findings)
     statements["memory order"] = _memory_order(t, edges, findings)
@@ -96,8 +108,11 @@ def prove(plan: object) -> Certificate:
         return certificate
     failed = ", ".join(c.name for c in certificate.checks if not c.ok)
     first = certificate.violations[0]
-    raise ProofError(f"{certificate.program or 'plan'} fails {failed}: {first.message}"
-                     + (f" (and {len(certificate.violations) - 1} more)" if len(certificate.violations) > 1 else ""), certificate)
+    raise ProofError(
+        f"{certificate.program or 'plan'} fails {failed}: {first.message}"
+        + (f" (and {len(certificate.violations) - 1} more)" if len(certificate.violations) > 1 else ""),
+        certificate,
+    )
 
 
 def _n(count: int, what: str) -> str:
@@ -111,8 +126,9 @@ def _names(plan: object) -> tuple[str, tuple[tuple[str, int], ...], str]:
     return str(plan.get("program", "")), (), str(machine.get("name", "")) if isinstance(machine, dict) else ""
 
 
-def _certificate(program: str, sizes: tuple[tuple[str, int], ...], machine: str, findings: Findings, statements: dict[str, str],
-                 otherwise: str) -> Certificate:
+def _certificate(
+    program: str, sizes: tuple[tuple[str, int], ...], machine: str, findings: Findings, statements: dict[str, str], otherwise: str
+) -> Certificate:
     results = []
     for name in CHECKS:
         count = findings.counts.get(name, 0)
@@ -131,7 +147,8 @@ def _coverage(t: Table, cells: dict[int, Cells], findings: Findings, statements:
     edges = reads_covered(t, cells, findings)
     statements["coverage"] = (
         f"{_n(len(t.reads.part), 'listed read')} contain the {needs:,} that the ops need, {_n(writes, 'listed write')} are theirs; "
-        f"{_n(edges.reads, 'read')} of {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before")
+        f"{_n(edges.reads, 'read')} of {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before"
+    )
     return edges
 
 
@@ -141,13 +158,18 @@ def _count(t: Table, findings: Findings) -> np.ndarray[Any, Any]:
     for e in np.flatnonzero(posts != t.targets).tolist():
         parts = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
         who = f", from {t.part_name(parts[0])} to {t.part_name(parts[-1])}" if len(parts) else ""
-        findings.add("count", f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}",
-                     t.rank(parts[0]) if len(parts) else None)
+        findings.add(
+            "count", f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}", t.rank(parts[0]) if len(parts) else None
+        )
     part, semaphore, target = t.waits.T
     for i in np.flatnonzero(target != t.targets[semaphore]).tolist():
         e = semaphore[i]
-        findings.add("count", f"{t.part_name(part[i])} waits for {target[i]} posts of semaphore {e}, its full target is {t.targets[e]}: "
-                     "a partial count does not say which tiles posted", t.rank(part[i]))
+        findings.add(
+            "count",
+            f"{t.part_name(part[i])} waits for {target[i]} posts of semaphore {e}, its full target is {t.targets[e]}: "
+            "a partial count does not say which tiles posted",
+            t.rank(part[i]),
+        )
     awaited = np.bincount(semaphore, minlength=len(t.targets)) > 0
     for e in np.flatnonzero(~awaited).tolist():
         posters = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
@@ -165,8 +187,12 @@ def _progress(t: Table, findings: Findings) -> str:
     bad = (poster >= 0) & (t.part_tile[poster] >= t.part_tile[part])
     for i in np.flatnonzero(bad).tolist():
         own = t.part_tile[poster[i]] == t.part_tile[part[i]]
-        findings.add("progress", f"{t.part_name(part[i])} waits for semaphore {semaphore[i]}, to which "
-                     + ("its own tile posts" if own else f"{t.part_name(poster[i])} posts later"), t.rank(part[i]))
+        findings.add(
+            "progress",
+            f"{t.part_name(part[i])} waits for semaphore {semaphore[i]}, to which "
+            + ("its own tile posts" if own else f"{t.part_name(poster[i])} posts later"),
+            t.rank(part[i]),
+        )
     return f"{_n(len(t.waits), 'wait')}, each for tiles of lower rank only; {_placement(t, findings)}"
 
 
@@ -197,10 +223,13 @@ def _reuse(t: Table, full: np.ndarray[Any, Any], findings: Findings) -> str:
     early = (target < t.targets[semaphore]) | ~full[semaphore]
     wrong, first = np.unique(semaphore[early], return_index=True)
     for e, i in zip(wrong.tolist(), np.flatnonzero(early)[first].tolist(), strict=True):
-        findings.add("reuse", f"semaphore {e} may get posts after {t.part_name(part[i])}, or stop short: it cannot be zeroed safely",
-                     t.rank(part[i]))
-    return (f"at exit all {_n(len(t.targets), 'counter')} stand at their targets, every post comes before the last wait has passed, "
-            "and the last to leave zeroes them")
+        findings.add(
+            "reuse", f"semaphore {e} may get posts after {t.part_name(part[i])}, or stop short: it cannot be zeroed safely", t.rank(part[i])
+        )
+    return (
+        f"at exit all {_n(len(t.targets), 'counter')} stand at their targets, every post comes before the last wait has passed, "
+        "and the last to leave zeroes them"
+    )
 
 
 def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
@@ -209,8 +238,11 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
         for kind, name in enumerate(t.proxies):
             if name not in memory_order.PROXIES:
                 for part in parts[kinds == kind].tolist():
-                    findings.add("memory order", f"{t.part_name(part)} {verb} through proxy {name!r}, expected one of "
-                                 f"{', '.join(memory_order.PROXIES)}", t.rank(part))
+                    findings.add(
+                        "memory order",
+                        f"{t.part_name(part)} {verb} through proxy {name!r}, expected one of {', '.join(memory_order.PROXIES)}",
+                        t.rank(part),
+                    )
     key = t.writes.part * len(t.tensors) + t.writes.tensor
     order = np.argsort(key, kind="stable")
     mixed = (np.diff(key[order]) == 0) & (np.diff(t.write_proxy[order]) != 0)
@@ -222,6 +254,9 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
         if row is not None:
             used.append(f"{_n(count, 'edge')} {row}")
         elif {t.proxies[writer], t.proxies[reader]} <= set(memory_order.PROXIES):
-            findings.add("memory order", f"{_n(count, 'edge')} from a write through {t.proxies[writer]} to a read through "
-                         f"{t.proxies[reader]}: {t.machine} has no such chain")
+            findings.add(
+                "memory order",
+                f"{_n(count, 'edge')} from a write through {t.proxies[writer]} to a read through "
+                f"{t.proxies[reader]}: {t.machine} has no such chain",
+            )
     return "; ".join(used) or "no edges"

@@ -107,8 +107,12 @@ def _report_double(t: Table, tensor: int, cells: Cells, flat: Array, part: Array
         if not findings.room("single writer"):
             break
         one, two = part[order[i]], part[order[i + 1]]
-        findings.add("single writer", f"{t.part_name(two)} writes {t.box_name(tensor, *cells.box(int(flat[order[i]])))}, which "
-                     f"{t.part_name(one)} writes too", t.rank(two), 0)
+        findings.add(
+            "single writer",
+            f"{t.part_name(two)} writes {t.box_name(tensor, *cells.box(int(flat[order[i]])))}, which {t.part_name(one)} writes too",
+            t.rank(two),
+            0,
+        )
     if len(again):
         findings.add_count("single writer", len(again))
 
@@ -119,8 +123,13 @@ def _report_unwritten_output(t: Table, tensor: int, cells: Cells | None, finding
         return
     holes = np.flatnonzero(cells.owner < 0)
     if len(holes):
-        findings.add("single writer", f"no tile writes {t.box_name(tensor, *cells.box(int(holes[0])))} of output {t.tensors[tensor]}"
-                     + (f", nor {len(holes) - 1} more such ranges" if len(holes) > 1 else ""), None, len(holes))
+        findings.add(
+            "single writer",
+            f"no tile writes {t.box_name(tensor, *cells.box(int(holes[0])))} of output {t.tensors[tensor]}"
+            + (f", nor {len(holes) - 1} more such ranges" if len(holes) > 1 else ""),
+            None,
+            len(holes),
+        )
 
 
 def writes_listed(t: Table, findings: Findings) -> int:
@@ -142,8 +151,12 @@ def writes_listed(t: Table, findings: Findings) -> int:
 
 def _compare_writes(t: Table, part: int, expected: int, listed: Boxes, findings: Findings) -> None:
     """The slow way: several listed boxes may make up the one that the op writes."""
-    names = ", ".join(t.box_name(int(x), low, high, s) for x, low, high, s in
-                      zip(listed.tensor, listed.low, listed.high, listed.stride, strict=True)) or "nothing"
+    names = (
+        ", ".join(
+            t.box_name(int(x), low, high, s) for x, low, high, s in zip(listed.tensor, listed.low, listed.high, listed.stride, strict=True)
+        )
+        or "nothing"
+    )
     if expected < 0:
         findings.add("coverage", f"{t.part_name(part)} lists a write of {names}, its op writes nothing there", t.rank(part))
         return
@@ -153,8 +166,11 @@ def _compare_writes(t: Table, part: int, expected: int, listed: Boxes, findings:
     whole = size == int((d.high[expected] - d.low[expected]).prod())
     if not inside.all() or not whole or _gap(d.low[expected], d.high[expected], d.stride[expected], listed) is not None:
         right = t.box_name(int(d.tensor[expected]), d.low[expected], d.high[expected])
-        findings.add("coverage", f"{t.part_name(part)} lists a write of {names}, its op "
-                     f"{'writes' if t.exact[expected] else 'may write'} {right}", t.rank(part))
+        findings.add(
+            "coverage",
+            f"{t.part_name(part)} lists a write of {names}, its op {'writes' if t.exact[expected] else 'may write'} {right}",
+            t.rank(part),
+        )
 
 
 def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, Array] | None:
@@ -170,8 +186,10 @@ def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, A
         return low, high
     missing = np.ones([len(c) - 1 for c in cuts], bool)
     for i in range(len(boxes.part)):
-        inside = [(c[:-1] >= boxes.low[i, d]) & (c[:-1] < boxes.high[i, d]) & ((c[:-1] - boxes.low[i, d]) % boxes.stride[i, d] == 0)
-                  for d, c in enumerate(cuts)]
+        inside = [
+            (c[:-1] >= boxes.low[i, d]) & (c[:-1] < boxes.high[i, d]) & ((c[:-1] - boxes.low[i, d]) % boxes.stride[i, d] == 0)
+            for d, c in enumerate(cuts)
+        ]
         missing[np.ix_(*inside)] = False
     if not missing.any():
         return None
@@ -204,8 +222,9 @@ def _within(t: Table, need: Array, read: Array) -> Mask:
     return np.asarray(inside.all(axis=1))
 
 
-def _report_unlisted(t: Table, cells: dict[int, Cells], order: Array, left: Array, right: Array, inside: Mask, need: Array,
-                     findings: Findings) -> None:
+def _report_unlisted(
+    t: Table, cells: dict[int, Cells], order: Array, left: Array, right: Array, inside: Mask, need: Array, findings: Findings
+) -> None:
     """Needed reads that no single listed read contains: several may, so their union is looked at, once per pattern."""
     done = np.bincount(need[inside], minlength=len(t.needs.part)) > 0
     done |= ~t.steps.required & ~np.isin(t.needs.tensor, list(cells))
@@ -220,8 +239,11 @@ def _report_unlisted(t: Table, cells: dict[int, Cells], order: Array, left: Arra
         gap = known[pattern]
         if gap is not None:
             tensor, part = int(t.needs.tensor[i]), t.needs.part[i]
-            findings.add("coverage", f"{t.part_name(part)} reads {t.box_name(tensor, *box)}, "
-                         f"the listed reads leave out {t.box_name(tensor, *gap)}", t.rank(part))
+            findings.add(
+                "coverage",
+                f"{t.part_name(part)} reads {t.box_name(tensor, *box)}, the listed reads leave out {t.box_name(tensor, *gap)}",
+                t.rank(part),
+            )
 
 
 def _report_disorder(t: Table, cells: dict[int, Cells], need: Array, read: Array, findings: Findings) -> None:
@@ -239,8 +261,11 @@ def _report_disorder(t: Table, cells: dict[int, Cells], need: Array, read: Array
     behind = np.where((t.read_waits > 0) & matched, early, -2) + t.reads.part * _PART
     behind = np.maximum.accumulate(behind) - t.reads.part * _PART
     for i in np.flatnonzero(matched & np.isin(t.reads.tensor, list(cells)) & (late < behind)).tolist():
-        findings.add("coverage", f"{t.read_name(i)} in step {late[i]}, but lists it behind a wait of step {behind[i]}: "
-                     "reads must stand in step order", t.rank(t.reads.part[i]))
+        findings.add(
+            "coverage",
+            f"{t.read_name(i)} in step {late[i]}, but lists it behind a wait of step {behind[i]}: reads must stand in step order",
+            t.rank(t.reads.part[i]),
+        )
 
 
 def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edges:
@@ -322,9 +347,11 @@ class _Cover:
     def _reason(self, owner: int, written: str, state: int) -> str:
         if owner < 0:
             return f", but no tile writes {written}"
-        posts = ", ".join(map(str, self.posted[self.start[owner]:self.start[owner + 1]].tolist()))
-        return (f" without a full wait for {self.t.part_name(owner)}, which writes {written} and posts to "
-                f"{f'semaphore {posts}' if posts else 'no semaphore'}; awaited: {self._waits(state) or 'none'}")
+        posts = ", ".join(map(str, self.posted[self.start[owner] : self.start[owner + 1]].tolist()))
+        return (
+            f" without a full wait for {self.t.part_name(owner)}, which writes {written} and posts to "
+            f"{f'semaphore {posts}' if posts else 'no semaphore'}; awaited: {self._waits(state) or 'none'}"
+        )
 
     def _waits(self, state: int) -> str:
         count = len(self.t.targets)

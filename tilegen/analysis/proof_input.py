@@ -77,13 +77,16 @@ class _Reader:
         program, sizes, machine = plan["program"], _expect(plan["sizes"], dict, "sizes"), _expect(plan["machine"], dict, "machine")
         _expect(program, str, "program"), _expect(machine["name"], str, "the machine's name")
         if not is_int(machine["sms"], 1) or plan["lowering"] not in ("persistent", "streams"):
-            raise Malformed(f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >= 1, "
-                            "and 'persistent' or 'streams'")
+            raise Malformed(
+                f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >= 1, "
+                "and 'persistent' or 'streams'"
+            )
         if not all(type(v) is int for v in sizes.values()):
             raise Malformed(f"sizes are {sizes!r:.60}, expected ints")
         placement = plan["placement"]
-        if placement != "ticket" and not (isinstance(placement, list) and all(
-                isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in placement)):
+        if placement != "ticket" and not (
+            isinstance(placement, list) and all(isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in placement)
+        ):
             raise Malformed(f"placement is {placement!r:.60}, expected 'ticket' or a list of ranks per SM")
         self._tensors()
         self.targets = self._semaphores()
@@ -96,16 +99,38 @@ class _Reader:
         if self.findings.counts:
             return None
         footprints = self._footprints(ops)
-        reads, writes = (self._boxes(*lists) for lists in (
-            (self.read_part, self.read_tensor, self.read_box), (self.write_part, self.write_tensor, self.write_box)))
+        reads, writes = (
+            self._boxes(*lists)
+            for lists in ((self.read_part, self.read_tensor, self.read_box), (self.write_part, self.write_tensor, self.write_box))
+        )
         if self.findings.counts or reads is None or writes is None:
             return None
         return Table(
-            program, tuple(sorted((str(k), v) for k, v in sizes.items())), machine["name"], machine["sms"],
-            None if placement == "ticket" else placement, list(self.tensors), self.shapes, self.roles, list(self.proxies), self.tiles,
-            _array(self.part_tile), _array(self.part_index), any(self.part_index),
-            reads, _array(self.read_state), _array(self.read_waits), _array(self.read_proxy), writes, _array(self.write_proxy),
-            _array(self.posts).reshape(-1, 3), _array(self.waits).reshape(-1, 3), self.targets, self._states(), *self._derived(footprints))
+            program,
+            tuple(sorted((str(k), v) for k, v in sizes.items())),
+            machine["name"],
+            machine["sms"],
+            None if placement == "ticket" else placement,
+            list(self.tensors),
+            self.shapes,
+            self.roles,
+            list(self.proxies),
+            self.tiles,
+            _array(self.part_tile),
+            _array(self.part_index),
+            any(self.part_index),
+            reads,
+            _array(self.read_state),
+            _array(self.read_waits),
+            _array(self.read_proxy),
+            writes,
+            _array(self.write_proxy),
+            _array(self.posts).reshape(-1, 3),
+            _array(self.waits).reshape(-1, 3),
+            self.targets,
+            self._states(),
+            *self._derived(footprints),
+        )
 
     def _tensors(self) -> None:
         for name, tensor in _expect(self.plan["tensors"], dict, "tensors").items():
@@ -220,8 +245,12 @@ class _Reader:
         for p, t, box in zip(part, tensor, boxes, strict=True):
             if not _box_fits(box, self.shapes[t]):
                 rank = self.part_tile[p]
-                self.findings.add("format", f"{self.tiles[rank]} rank {rank}: box {box!r} of tensor {list(self.tensors)[t]} "
-                                  f"{list(self.shapes[t])}, expected a range [lo, hi] or [lo, hi, stride] inside each dimension", rank)
+                self.findings.add(
+                    "format",
+                    f"{self.tiles[rank]} rank {rank}: box {box!r} of tensor {list(self.tensors)[t]} "
+                    f"{list(self.shapes[t])}, expected a range [lo, hi] or [lo, hi, stride] inside each dimension",
+                    rank,
+                )
         return None
 
     def _footprints(self, ops: dict[str, Any]) -> list[tuple[Array, Footprint]]:
@@ -289,8 +318,14 @@ def _array(values: Any) -> Array:
 
 def _box_fits(box: Any, shape: tuple[int, ...]) -> bool:
     def fits(one: Any, size: int) -> bool:
-        return isinstance(one, (list, tuple)) and len(one) in (2, 3) and all(map(is_int, one)) and one[0] < one[1] <= size and \
-            (len(one) == 2 or one[2] >= 1)
+        return (
+            isinstance(one, (list, tuple))
+            and len(one) in (2, 3)
+            and all(map(is_int, one))
+            and one[0] < one[1] <= size
+            and (len(one) == 2 or one[2] >= 1)
+        )
+
     return isinstance(box, (list, tuple)) and len(box) == len(shape) and all(map(fits, box, shape))
 
 

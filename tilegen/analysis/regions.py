@@ -103,7 +103,9 @@ def to_c(e: Any, names: tuple[tuple[str, str], ...] = ()) -> str:
     if names:
         # the printer needs the symbols' signs, so they are renamed, not replaced by text
         table = dict(names)
-        expression = expression.xreplace({s: sp.Symbol(table[s.name], integer=True, nonnegative=True) for s in expression.free_symbols if s.name in table})
+        expression = expression.xreplace(
+            {s: sp.Symbol(table[s.name], integer=True, nonnegative=True) for s in expression.free_symbols if s.name in table}
+        )
     return _bare(str(_CPrinter().doprint(expression)))
 
 
@@ -122,7 +124,7 @@ def _bare(text: str) -> str:
 @lru_cache(maxsize=65536)
 def compiled(e: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The expression as a function of ints or arrays."""
-    return eval(f"lambda {', '.join(names)}: {to_python(e)}", {"minimum": np.minimum, "maximum": np.maximum})  # type: ignore[no-any-return]
+    return eval(f"lambda {', '.join(names)}: {to_python(e)}", {"minimum": np.minimum, "maximum": np.maximum})
 
 
 def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
@@ -268,7 +270,7 @@ def blocking(b: Bound, interval: Interval) -> Blocking:
 
 def tiles_of(b: Bound) -> Tiles:
     """The tiles of an op; kept with it."""
-    return b.__dict__.setdefault("_tiles", Tiles(b))  # type: ignore[no-any-return]
+    return b.__dict__.setdefault("_tiles", Tiles(b))
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,18 @@ def depends_on_step(box: Box) -> bool:
 
 
 __all__ = [
-    "Blocking", "Tiles", "blocking", "ceil_div", "compiled", "coord", "depends_on_step", "divide", "evaluate", "modulo", "pretty", "pretty_box",
-    "to_c", "to_python",
+    "Blocking",
+    "Tiles",
+    "blocking",
+    "ceil_div",
+    "compiled",
+    "coord",
+    "depends_on_step",
+    "divide",
+    "evaluate",
+    "modulo",
+    "pretty",
+    "pretty_box",
+    "to_c",
+    "to_python",
 ]

@@ -12,7 +12,7 @@ import sympy as sp
 
 from tilegen.analysis.dependence import Edge, expand
 from tilegen.analysis.policy import Grouping, Partition
-from tilegen.analysis.regions import evaluate, tiles_of, Array
+from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.ops.base import K
 
 

@@ -45,7 +45,7 @@ def _conv2d(b: Bound, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _softmax(b: Bound, x: torch.Tensor) -> torch.Tensor:
-    return b.kind.reference(b, [x])[0]
+    return torch.as_tensor(b.kind.reference(b, [x])[0])
 
 
 def _attention(b: Bound, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
@@ -71,7 +71,8 @@ def _append(b: Bound, cache: torch.Tensor, x: torch.Tensor, at: torch.Tensor | N
 
 
 def _rope(b: Bound, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-    return b.kind.reference(b, [x.float(), *([int(at[0])] if at is not None else [])])[0].to(x.dtype)
+    operands: list[Any] = [x.float()] if at is None else [x.float(), int(at[0])]
+    return torch.as_tensor(b.kind.reference(b, operands)[0]).to(x.dtype)
 
 
 _OPS: dict[str, Callable[..., torch.Tensor]] = {

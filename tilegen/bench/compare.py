@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import platform
@@ -16,7 +17,8 @@ from typing import Any
 
 import torch
 
-import tilegen as tg
+import tilegen
+from tilegen import api
 from tilegen.bench.baselines import eager
 from tilegen.data import random_arguments, relative_error
 from tilegen.plan import Plan
@@ -39,7 +41,9 @@ class Row:
     tbs: float
 
 
-def compare(program: Program, options: Options, threads: int | None, rounds: int = 5, progress: Callable[[str], None] = lambda _: None) -> list[Row]:
+def compare(
+    program: Program, options: Options, threads: int | None, rounds: int = 5, progress: Callable[[str], None] = lambda _: None
+) -> list[Row]:
     """The CPU ladder: torch eager; tilegen with one semaphore per tensor (a barrier); tilegen. Same threads, random data, interleaved."""
     count = threads or torch.get_num_threads()
     before = torch.get_num_threads()
@@ -47,14 +51,14 @@ def compare(program: Program, options: Options, threads: int | None, rounds: int
     try:
         arguments = random_arguments(program)
         fresh = [a.clone() for a in arguments]
-        expected = tg.reference(program, *arguments)
+        expected = api.reference(program, *arguments)
         barrier = Options(options.tiles, (("*", "kernel"),), options.split, options.parts, options.order, options.placement)
         kernels = {}
         for name, o in {"tilegen-barrier": barrier, "tilegen": options}.items():
             progress(f"{program.name} {name}")
-            kernels[name] = tg.compile(program, on=f"cpu:{count}", options=o, threads=count)
+            kernels[name] = api.compile(program, on=f"cpu:{count}", options=o, threads=count)
         contenders: dict[str, Callable[[], Any]] = {"eager": eager(program, fresh)}
-        contenders |= {name: (lambda k=k: k(*fresh)) for name, k in kernels.items()}
+        contenders |= {name: functools.partial(k, *fresh) for name, k in kernels.items()}
         times: dict[str, list[float]] = {name: [] for name in contenders}
         errors = {name: error_of(call(), expected) for name, call in contenders.items()}  # the first run warms up
         for n in range(rounds):
@@ -73,7 +77,17 @@ def compare(program: Program, options: Options, threads: int | None, rounds: int
 def row(workload: str, sizes: dict[str, Any], variant: str, seconds: Sequence[float], error: float, flops: float, moved: float) -> Row:
     median = statistics.median(seconds)
     spread = (max(seconds) - min(seconds)) / median
-    return Row(workload, sizes, variant, round(1e6 * median, 2), round(spread, 3), len(seconds), error, flops / median / 1e12, moved / median / 1e12)
+    return Row(
+        workload,
+        sizes,
+        variant,
+        round(1e6 * median, 2),
+        round(spread, 3),
+        len(seconds),
+        error,
+        flops / median / 1e12,
+        moved / median / 1e12,
+    )
 
 
 def error_of(result: Any, expected: Any) -> float:
@@ -89,7 +103,9 @@ def work(plan: Plan) -> tuple[float, float]:
     for b in plan.bounds:
         if b.op.kind in ("linear", "matmul", "conv2d", "attention"):
             inner = {
-                "linear": lambda b=b: b.shape(0)[1] * b.groups, "matmul": lambda b=b: b.k, "conv2d": lambda b=b: math.prod(b.shape(1)[1:]),
+                "linear": lambda b=b: b.shape(0)[1] * b.groups,
+                "matmul": lambda b=b: b.k,
+                "conv2d": lambda b=b: math.prod(b.shape(1)[1:]),
                 "attention": lambda b=b: 2 * b.k_len,
             }[b.op.kind]()
             flops += 2.0 * math.prod(b.out) * inner
@@ -99,10 +115,16 @@ def work(plan: Plan) -> tuple[float, float]:
 
 def result_file(rows: Sequence[Row], run: str) -> dict[str, Any]:
     """The JSON of benchmarks/results: enough to know what was measured, with what, on what."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    ).stdout.strip()
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "commit": commit or None, "device": cpu_name(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "tilegen": tg.__version__}, "run": run, "clocks_mhz": None,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit or None,
+        "device": cpu_name(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "tilegen": tilegen.__version__},
+        "run": run,
+        "clocks_mhz": None,
         "rows": [asdict(r) for r in rows],
     }
 
@@ -110,7 +132,9 @@ def result_file(rows: Sequence[Row], run: str) -> dict[str, Any]:
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine()
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -118,7 +142,9 @@ def table(rows: Sequence[Row]) -> str:
     for r in rows:
         base = next(x.us for x in rows if (x.workload, x.sizes, x.variant) == (r.workload, r.sizes, "eager"))
         sizes = " ".join(f"{k}={v}" for k, v in list(r.sizes.items())[:3])
-        lines.append(f"{r.workload:<18}{sizes:<26}{r.variant:<18}{r.us:>12.1f}{r.spread:>8.1%}{r.error:>10.1e}{r.tflops:>9.3f}{base / r.us:>12.2f}")
+        lines.append(
+            f"{r.workload:<18}{sizes:<26}{r.variant:<18}{r.us:>12.1f}{r.spread:>8.1%}{r.error:>10.1e}{r.tflops:>9.3f}{base / r.us:>12.2f}"
+        )
     return "\n".join(lines)
 
 

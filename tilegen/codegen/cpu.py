@@ -73,7 +73,7 @@ class CpuOp:
 
     @cached_property
     def k_range(self) -> tuple[int, int]:
-        return self.bound.kind.k_range(self.bound)  # type: ignore[attr-defined,no-any-return]
+        return self.bound.kind.k_range(self.bound)  # type: ignore[attr-defined]
 
     @cached_property
     def write(self) -> list[tuple[str, str]]:
@@ -179,6 +179,7 @@ class CpuOp:
 
 def equation(b: Bound) -> str:
     """y [512, 6144] = linear(x, w1), y = gelu_tanh(acc0)"""
+
     def words(o: Operand) -> str:
         view = f"[:, {o.columns[0]}:{o.columns[1]}]" if o.columns else (" flattened" if o.flatten else "")
         return o.tensor + view
@@ -207,8 +208,12 @@ def summary(plan: Plan) -> list[str]:
 def tensor_context(plan: Plan, t: Tensor) -> dict[str, Any]:
     n = math.prod(t.plan_shape)
     return {
-        "name": t.name, "type": C_TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]",
-        "bytes": n * DTYPES[t.dtype], "given": t.role in ("input", "weight", "state"), "kept": t.role in ("output", "state"),
+        "name": t.name,
+        "type": C_TYPES[t.dtype],
+        "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]",
+        "bytes": n * DTYPES[t.dtype],
+        "given": t.role in ("input", "weight", "state"),
+        "kept": t.role in ("output", "state"),
     }
 
 
@@ -229,8 +234,14 @@ def generate(plan: Plan) -> str:
     """The C++ source of a plan."""
     ops = [CpuOp(plan, b) for b in plan.bounds]
     return render(
-        "cpu/kernel.cpp.j2", plan=plan, ops=ops, sizes=", ".join(f"{k}={v}" for k, v in plan.sizes), summary=[line.rstrip() for line in summary(plan)],
-        schedule=schedule_text(plan), libraries=[f"cpu/{name}.hpp.j2" for name in LIBRARIES], tiles=[tile_text(op) for op in ops],
+        "cpu/kernel.cpp.j2",
+        plan=plan,
+        ops=ops,
+        sizes=", ".join(f"{k}={v}" for k, v in plan.sizes),
+        summary=[line.rstrip() for line in summary(plan)],
+        schedule=schedule_text(plan),
+        libraries=[f"cpu/{name}.hpp.j2" for name in LIBRARIES],
+        tiles=[tile_text(op) for op in ops],
         tensors=[tensor_context(plan, t) for t in plan.graph.tensors.values()],
     )
 

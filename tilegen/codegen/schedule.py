@@ -81,11 +81,19 @@ def schedule_text(plan: Plan) -> str:
         lists.append(TableText("tg_list_start", "first entry of each worker in tg_list", tuple(int(n) for n in starts)))
         lists.append(TableText("tg_list", "ranks, worker by worker", tuple(r for ranks in plan.placement for r in ranks)))
     segments = [
-        _segment_text(plan, s, start, end) for s, start, end in zip(plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False)
+        _segment_text(plan, s, start, end)
+        for s, start, end in zip(plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False)
     ]
     return render(
-        "schedule.j2", plan=plan, ops=ops, segments=segments, tables=lists, ticket=plan.placement == "ticket",
-        workers=plan.machine.sms // plan.gang, semaphores=len(plan.targets), tiles=plan.order.count,
+        "schedule.j2",
+        plan=plan,
+        ops=ops,
+        segments=segments,
+        tables=lists,
+        ticket=plan.placement == "ticket",
+        workers=plan.machine.sms // plan.gang,
+        semaphores=len(plan.targets),
+        tiles=plan.order.count,
     )
 
 
@@ -95,7 +103,9 @@ def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
     setup = [f"const int n = rank - {start};"] if start else ["const int n = rank;"]
     if s.group > 1:
         rows, columns = shape
-        setup.append(f"const int block = n / {s.group * columns}, rest = n % {s.group * columns};  // {s.group} rows at a time: an L2 super-tile")
+        setup.append(
+            f"const int block = n / {s.group * columns}, rest = n % {s.group * columns};  // {s.group} rows at a time: an L2 super-tile"
+        )
         setup.append(f"const int height = tg_min({s.group}, {rows} - {s.group} * block);")
         coords = [f"{s.group} * block + rest % height", "rest / height"]
     else:
@@ -128,9 +138,7 @@ def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:
         posts.append(f"tg_post(g, {_number_text(m, groups)});")
         comments.append(f"{m.tensor}: {policy_words(plan, m)}")
     waits = tuple(_wait_text(plan, w, tables) for w in plan.waits_of(b.op.name))
-    return OpText(
-        b.op.name, enum(b.op.name), locals_text(b), to_c(b.steps), b.op.parts, waits, tuple(posts), tuple(comments)
-    )
+    return OpText(b.op.name, enum(b.op.name), locals_text(b), to_c(b.steps), b.op.parts, waits, tuple(posts), tuple(comments))
 
 
 def locals_text(b: Bound) -> str:
@@ -155,7 +163,9 @@ def _group_text(g: Grouping, block: str, tables: dict[Grouping, str]) -> str:
     """Group of a block, as C."""
     simple = block.replace("_", "").isalnum()
     inner = block if simple else f"({block})"
-    return {"all": "0", "each": block, "every": f"{inner} / {g.size}", "modulo": f"{inner} % {g.size}"}.get(g.how) or f"{_table(g, tables)}[{block}]"
+    return {"all": "0", "each": block, "every": f"{inner} / {g.size}", "modulo": f"{inner} % {g.size}"}.get(
+        g.how
+    ) or f"{_table(g, tables)}[{block}]"
 
 
 def _number_text(m: SemaphoreMap, groups: Sequence[str]) -> str:
@@ -191,7 +201,9 @@ def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     first = "step == 0" if consumer.op.parts == 1 else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
     condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.steps, STEP)}", "step": "" if w.stepped else first}[when]
     if _may_be_empty(w):
-        bounds = " && ".join(f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}" for i in w.edge.box if (sp.sympify(i.hi) - i.lo).free_symbols)
+        bounds = " && ".join(
+            f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}" for i in w.edge.box if (sp.sympify(i.hi) - i.lo).free_symbols
+        )
         condition = f"{condition} && {bounds}" if condition else bounds
     loops, groups = [], []
     for d, r in enumerate(w.ranges):

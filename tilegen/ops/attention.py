@@ -19,7 +19,11 @@ def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, S
     if len(shape) == 4:
         need(shape[2] == heads, f"attention: {what} {shape} has {shape[2]} heads, expected {heads}", where)
         return shape[0], shape[1], shape[3]
-    need(not isinstance(shape[2], int) or shape[2] % heads == 0, f"attention: {what} has {shape[2]} columns, not a multiple of {heads} heads", where)
+    need(
+        not isinstance(shape[2], int) or shape[2] % heads == 0,
+        f"attention: {what} has {shape[2]} columns, not a multiple of {heads} heads",
+        where,
+    )
     return shape[0], shape[1], shape[2] // heads if isinstance(shape[2], int) else shape[2] / sp.Integer(heads)
 
 
@@ -28,8 +32,16 @@ def head_operand(value: Value, where: str) -> Operand:
 
 
 def attention(
-    q: Value, k: Value, v: Value, *, heads: int, kv_heads: int | None = None, causal: bool = False, scale: float | None = None,
-    at: Value | None = None, name: str | None = None,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    at: Value | None = None,
+    name: str | None = None,
 ) -> Value:
     """y = softmax(scale · q kᵀ + mask) v, per head; softmax and sums in float32.
 
@@ -40,7 +52,11 @@ def attention(
     where = caller()
     kv_heads = heads if kv_heads is None else kv_heads
     need(isinstance(heads, int) and heads >= 1, f"attention: heads is a positive int, given {heads!r}", where)
-    need(isinstance(kv_heads, int) and kv_heads >= 1 and heads % kv_heads == 0, f"attention: {heads} heads do not share {kv_heads} key heads evenly", where)
+    need(
+        isinstance(kv_heads, int) and kv_heads >= 1 and heads % kv_heads == 0,
+        f"attention: {heads} heads do not share {kv_heads} key heads evenly",
+        where,
+    )
     batch, q_len, d = head_shape(q, heads, "q", where)
     kb, k_len, kd = head_shape(k, kv_heads, "k", where)
     need(head_shape(v, kv_heads, "v", where) == (kb, k_len, kd), f"attention: k {k.shape} and v {v.shape} differ", where)
@@ -50,8 +66,14 @@ def attention(
     if causal and at is None and isinstance(q_len, int) and isinstance(k_len, int):
         need(k_len >= q_len, f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}", where)
     attributes = {
-        "batch": batch, "q_len": q_len, "k_len": k_len, "heads": heads, "kv_heads": kv_heads, "head_dim": d,
-        "scale": float(d) ** -0.5 if scale is None else float(scale), "causal": bool(causal) or at is not None,
+        "batch": batch,
+        "q_len": q_len,
+        "k_len": k_len,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": d,
+        "scale": float(d) ** -0.5 if scale is None else float(scale),
+        "causal": bool(causal) or at is not None,
     }
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
     if at is not None:
@@ -83,8 +105,8 @@ def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) 
     need(x.dtype == tensor.dtype, f"append: x is {x.dtype}, the cache is {tensor.dtype}", where)
     seq = x.shape[1]
     operands = [head_operand(cache, where), x.operand("rows", where)]
-    if isinstance(at, int) and not isinstance(at, bool):
-        need(0 <= at and at + seq <= max_len, f"append: rows {at} … {at + seq} do not fit into a cache of {max_len}", where)
+    if isinstance(at, int):
+        need(at >= 0 and at + seq <= max_len, f"append: rows {at} … {at + seq} do not fit into a cache of {max_len}", where)
     else:
         operands.append(position(at, where))
     if isinstance(seq, int) and isinstance(max_len, int):
@@ -118,7 +140,8 @@ class Attention(Kind):
         return ceil_div(self.seen(b), b.tile[1])
 
     def reads(self, b: Bound) -> tuple[Access, ...]:
-        (n, h, i), (tq, tk) = b.coords, b.tile
+        n, h, _ = b.coords
+        tk = b.tile[1]
         d, seen = b.head_dim, self.seen(b)
         group = b.heads // b.kv_heads
         g = sp.floor(h / sp.Integer(group)) if group > 1 else h

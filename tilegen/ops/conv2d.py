@@ -16,7 +16,8 @@ def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
     both = (value, value) if isinstance(value, int) else tuple(value)
     need(
         len(both) == 2 and all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in both),
-        f"{what} must be one or two ints of at least {least}, given {value!r}", where,
+        f"{what} must be one or two ints of at least {least}, given {value!r}",
+        where,
     )
     return both
 
@@ -28,7 +29,15 @@ def output_size(size: Size, window: int, stride: int, padding: int, dilation: in
 
 
 def conv2d(
-    x: Value, w: Value, bias: Value | None = None, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, name: str | None = None
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    name: str | None = None,
 ) -> Value:
     """y = x ∗ w + bias, as torch.nn.functional.conv2d on channels-last data.
 
@@ -44,11 +53,19 @@ def conv2d(
     size = tuple(output_size(x.shape[1 + d], w.shape[1 + d], stride[d], padding[d], dilation[d]) for d in (0, 1))
     need(
         all(not isinstance(n, int) or n >= 1 for n in size),
-        f"conv2d: the {w.shape[1:3]} filter does not fit into {x.shape[1:3]} with padding {padding}", where,
+        f"conv2d: the {w.shape[1:3]} filter does not fit into {x.shape[1:3]} with padding {padding}",
+        where,
     )
     attributes = {"stride": stride, "padding": padding, "dilation": dilation}
     y = call(
-        "conv2d", name, [x.operand("spatial", where), w.operand("filter", where)], (x.shape[0], *size, w.shape[0]), x.dtype, "spatial", attributes, where
+        "conv2d",
+        name,
+        [x.operand("spatial", where), w.operand("filter", where)],
+        (x.shape[0], *size, w.shape[0]),
+        x.dtype,
+        "spatial",
+        attributes,
+        where,
     )
     if bias is None:
         return y
@@ -57,7 +74,9 @@ def conv2d(
     return add(y, bias)
 
 
-def window_rows(index: Any, tile: int, out: Size, size: Size, window: int, stride: int, padding: int, dilation: int) -> tuple[Interval, bool]:
+def window_rows(
+    index: Any, tile: int, out: Size, size: Size, window: int, stride: int, padding: int, dilation: int
+) -> tuple[Interval, bool]:
     """Input rows under output rows [tile·index, tile·index + tile): { p·stride + r·dilation - padding } inside [0, size).
 
     The rows are without gaps, or evenly spaced, in all usual cases; else the covering range is given and marked as not exact.

@@ -18,7 +18,16 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
     need(len(w.shape) == 2, f"linear: w must be (N, K), given {w.shape}", where)
     need(x.shape[-1] == w.shape[1], f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}", where)
     need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
-    y = call("linear", name, [x.operand("rows", where), w.operand("rows", where)], (*x.shape[:-1], w.shape[0]), x.dtype, "rows", {"groups": 1}, where)
+    y = call(
+        "linear",
+        name,
+        [x.operand("rows", where), w.operand("rows", where)],
+        (*x.shape[:-1], w.shape[0]),
+        x.dtype,
+        "rows",
+        {"groups": 1},
+        where,
+    )
     if bias is None:
         return y
     from tilegen.ops.pointwise import add
@@ -42,10 +51,17 @@ def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool =
     for size in a.shape[:-2]:
         batch = batch * size
     attributes = {
-        "batch": batch, "b_batch": 1 if not b.shape[:-2] else batch, "m": m, "n": n, "k": k,
-        "transpose_a": transpose_a, "transpose_b": transpose_b,
+        "batch": batch,
+        "b_batch": 1 if not b.shape[:-2] else batch,
+        "m": m,
+        "n": n,
+        "k": k,
+        "transpose_a": transpose_a,
+        "transpose_b": transpose_b,
     }
-    return call("matmul", name, [a.operand("rows", where), b.operand("rows", where)], (*a.shape[:-2], m, n), a.dtype, "rows", attributes, where)
+    return call(
+        "matmul", name, [a.operand("rows", where), b.operand("rows", where)], (*a.shape[:-2], m, n), a.dtype, "rows", attributes, where
+    )
 
 
 def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:

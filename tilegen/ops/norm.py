@@ -43,7 +43,8 @@ def rope(x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = Non
     width = x.shape[-1]
     need(
         not isinstance(width, int) or (width % heads == 0 and (width // heads) % 2 == 0),
-        f"rope: {width} columns are not {heads} heads of an even size", where,
+        f"rope: {width} columns are not {heads} heads of an even size",
+        where,
     )
     operands = [head_operand(x, where)]
     if at is not None:

@@ -76,7 +76,11 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     for other in others:
         need(isinstance(other, Value), f"pointwise: operands are tensors, given {other!r}", where)
         vectors.append(other.shape == (x.shape[-1],))
-        need(vectors[-1] or other.shape == x.shape, f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)", where)
+        need(
+            vectors[-1] or other.shape == x.shape,
+            f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)",
+            where,
+        )
         need(other.dtype == x.dtype, f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype", where)
     form = shared_form([x, *(o for o, v in zip(others, vectors, strict=True) if not v)])
     operands: list[Operand] = [x.operand(form, where)]
@@ -113,7 +117,8 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
             case _:
                 raise PlanError(
                     f"expression {expression!r}: {ast.unparse(node) if not isinstance(node, ast.Expression) else expression!r} is not allowed; "
-                    f"expected {', '.join(FUNCTIONS)}, + - * and {', '.join(sorted(names))}", where
+                    f"expected {', '.join(FUNCTIONS)}, + - * and {', '.join(sorted(names))}",
+                    where,
                 )
 
     try:
@@ -128,8 +133,13 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
     import torch.nn.functional as F
 
     functions = {
-        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu, "relu": F.relu, "silu": F.silu, "sigmoid": torch.sigmoid,
-        "scale": lambda x, c: x * c, "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "gelu_erf": F.gelu,
+        "relu": F.relu,
+        "silu": F.silu,
+        "sigmoid": torch.sigmoid,
+        "scale": lambda x, c: x * c,
+        "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,
     }
     check_expression(expression, set(names))
     return eval(compile(expression, "<epilogue>", "eval"), {"__builtins__": {}}, {**functions, **names})

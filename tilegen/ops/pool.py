@@ -19,7 +19,11 @@ def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, n
     window = pair(window, "max_pool2d: window", 1, where)
     stride = window if stride is None else pair(stride, "max_pool2d: stride", 1, where)
     padding = pair(padding, "max_pool2d: padding", 0, where)
-    need(all(2 * p <= w for p, w in zip(padding, window, strict=True)), f"max_pool2d: padding {padding} is over half of the window {window}", where)
+    need(
+        all(2 * p <= w for p, w in zip(padding, window, strict=True)),
+        f"max_pool2d: padding {padding} is over half of the window {window}",
+        where,
+    )
     size = tuple(output_size(x.shape[1 + d], window[d], stride[d], padding[d]) for d in (0, 1))
     need(all(not isinstance(n, int) or n >= 1 for n in size), f"max_pool2d: window {window} does not fit into {x.shape[1:3]}", where)
     attributes = {"window": window, "stride": stride, "padding": padding}

@@ -55,12 +55,14 @@ def _folder(level: str) -> Path:
 @contextmanager
 def _locked(folder: Path, key: str) -> Iterator[None]:
     try:
-        handle = open(folder / f"{key}.lock", "w")
+        lock = os.open(folder / f"{key}.lock", os.O_CREAT | os.O_RDWR)
     except OSError as error:
         raise CacheError(f"the cache folder {folder} is not writable: {error.strerror}; set TILEGEN_CACHE_DIR to a writable one") from None
-    with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)  # which unlocks it, as a crash does
 
 
 def load(level: str, key: str) -> dict[str, Path] | None:
@@ -71,7 +73,9 @@ def load(level: str, key: str) -> dict[str, Path] | None:
         files = {name: entry / name for name in meta["files"]}
         for name, path in files.items():
             if hashlib.sha256(path.read_bytes()).hexdigest() != meta["files"][name]:
-                raise CorruptEntryError(f"cache entry {entry}: {name} was changed after it was stored; remove the entry or run `tilegen cache clear`")
+                raise CorruptEntryError(
+                    f"cache entry {entry}: {name} was changed after it was stored; remove the entry or run `tilegen cache clear`"
+                )
     except (FileNotFoundError, NotADirectoryError):
         if entry.exists():
             raise CorruptEntryError(f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`") from None

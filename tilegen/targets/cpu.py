@@ -143,5 +143,3 @@ def default_workers(plan: Plan) -> int:
         return len(plan.placement)
     cores = int(knob("TILEGEN_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
     return max(1, min(plan.machine.sms // plan.gang, plan.order.count, cores))
-
-

@@ -1,0 +1,37 @@
+# make run: set up and run the GPT-3 feed-forward block. make test: set up and run all checks. Both work on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+BIN = $(VENV)/bin
+RUFF = $(BIN)/ruff check --line-length 140 --config 'lint.pycodestyle.max-line-length=160' --target-version py310 \
+       --select E,F,I,B,UP,SIM,RUF100 --ignore E741
+
+.PHONY: run test test-full lint clean
+
+run: $(VENV)/.installed
+	$(BIN)/tilegen run examples/gpt3_mlp.py -s M=64
+
+test: $(VENV)/.tested lint
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+
+# 5,000 random op pairs, 500 random programs, all mutants, all sanitizer builds: about half an hour on two cores
+test-full: $(VENV)/.tested lint
+	TILEGEN_FULL=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+	$(BIN)/python -m tests.full
+
+lint: $(VENV)/.tested
+	$(RUFF) tilegen tests examples setup.py
+	$(BIN)/mypy --strict --no-warn-return-any --allow-subclassing-any --ignore-missing-imports tilegen
+
+$(VENV)/.installed: setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q "$(TORCH)"
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
