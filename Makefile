@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN = $(VENV)/bin
-RUFF = $(BIN)/ruff check --line-length 140 --config 'lint.pycodestyle.max-line-length=160' --target-version py310 \
+RUFF = $(BIN)/ruff check --line-length 160 --target-version py310 \
        --select E,F,I,B,UP,SIM,RUF100 --ignore E741
 
 .PHONY: run test test-full lint clean
