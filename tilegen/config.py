@@ -10,7 +10,6 @@ KNOBS = {
     "TILEGEN_CXX": "the C++ compiler of the CPU target (default: $CXX, c++, g++, clang++)",
     "TILEGEN_NUM_THREADS": "threads of the CPU target (default: the cores this process may use)",
     "TILEGEN_TIMEOUT_MS": "how long a CPU tile may wait before the run ends as a HangError (default: 10000)",
-    "TILEGEN_TEMPLATES": "folders searched for templates before tilegen's own",
     "TILEGEN_POISON": "1: fill outputs and intermediates with NaN before each run",
 }
 

@@ -42,12 +42,12 @@ def explain_plan(p: Plan, certificate: Any = None) -> str:
         lines += ["", f"{tensor}: written by {lat.producer}"]
         lines += _edges(lat.edges)
         coords = [f"block{d}" if len(lat.edges[0].first) > 1 else "block" for d in range(len(lat.edges[0].first))]
-        lines.append(f"  {'policy':<24}{'semaphores':<34}{'count':>6}{'waits per tile':>16}{'tiles before start':>20}")
+        lines.append(f"  {'policy':<30}{'semaphores':<34}{'count':>6}{'waits per tile':>16}{'tiles before start':>20}")
         for point in lat.points:
             mark = "*" if point.name == policies.get(tensor) else " "
             unfit = f"   {point.unawaited} would be awaited by nobody" if point.unawaited else ""
             lines.append(
-                f" {mark}{point.name:<24}{point.formula(coords):<34}{point.semaphores:>6}{point.waits:>16.2f}{point.start:>20.1f}{unfit}"
+                f" {mark}{point.name:<30}{point.formula(coords):<34}{point.semaphores:>6}{point.waits:>16.2f}{point.start:>20.1f}{unfit}"
             )
         lines.append(f"  {_why(p, lat, policies.get(tensor, ''))}")
     lines += [

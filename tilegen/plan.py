@@ -199,6 +199,7 @@ def _op_to_json(b: Bound) -> dict[str, Any]:
         "result": op.result,
         "tile": list(op.tile),
         "parts": op.parts,
+        **({} if b.kind.built_in else {"footprint": "declared"}),
         "formulas": {
             "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads},
             "writes": pretty_box(b.write),

@@ -129,7 +129,8 @@ class _Reader:
             _array(self.waits).reshape(-1, 3),
             self.targets,
             self._states(),
-            *self._derived(footprints),
+            *self._derived(footprints, ops, reads, writes),
+            tuple(name for name, op in ops.items() if _declared(op)),
         )
 
     def _tensors(self) -> None:
@@ -257,6 +258,8 @@ class _Reader:
         """For each op the parts (rows of its footprint) and what they read and write."""
         out = []
         for name, op in ops.items():
+            if _declared(op):
+                continue
             try:
                 out.append((_array(self.op_parts.get(name, [])), derive(self._op(name, op))))
             except _BROKEN as error:
@@ -291,8 +294,10 @@ class _Reader:
             raise Malformed(f"columns are {operand['columns']!r}, expected a range of [0, {full[-1]}]")
         return View(operand["tensor"], full, (*full[:-1], high - low), low)
 
-    def _derived(self, footprints: list[tuple[Array, Footprint]]) -> tuple[Boxes, Steps, Boxes, np.ndarray[Any, Any]]:
-        """What the ops say is read (with its steps) and written (and whether exactly so)."""
+    def _derived(
+        self, footprints: list[tuple[Array, Footprint]], ops: dict[str, Any], listed: Boxes, written: Boxes
+    ) -> tuple[Boxes, Steps, Boxes, np.ndarray[Any, Any]]:
+        """What the ops say is read (with its steps) and written (and whether exactly so); for declared ops what is listed."""
         reads = [(parts, a) for parts, f in footprints for a in f.reads]
         writes = [(parts, f.write) for parts, f in footprints]
         exact = np.concatenate([np.zeros(0, bool), *(np.full(len(f.write.rows), f.exact) for _, f in footprints)])
@@ -302,7 +307,19 @@ class _Reader:
 
         origin = np.concatenate([_array([]), *(a.origin for _, a in reads)])
         steps = Steps(each("axis"), origin, each("size"), each("base"), each("required").astype(bool))
-        return self._gather(reads), steps, self._gather(writes), exact
+        foreign = [p for name, op in ops.items() if _declared(op) for p in self.op_parts.get(name, [])]
+        needs = listed.take(np.isin(listed.part, foreign))
+        zeros = np.zeros(len(needs.part), np.int64)
+        steps = Steps(
+            np.append(steps.axis, zeros),
+            np.append(steps.origin, needs.low[:, 0]),
+            np.append(steps.size, zeros + LIMIT),
+            np.append(steps.base, zeros),
+            np.append(steps.required, zeros == 0),
+        )
+        own = written.take(np.isin(written.part, foreign))
+        exact = np.append(exact, np.ones(len(own.part), bool))
+        return _joined(self._gather(reads), needs), steps, _joined(self._gather(writes), own), exact
 
     def _gather(self, accesses: Sequence[tuple[Array, Access]]) -> Boxes:
         none = np.zeros((0, DIMENSIONS), np.int64)
@@ -310,6 +327,15 @@ class _Reader:
         part = np.concatenate([_array([]), *(parts[a.rows] for parts, a in accesses)])
         tensor = np.repeat(_array([self.tensors[a.tensor] for _, a in accesses]), _array([len(a.rows) for _, a in accesses]))
         return Boxes(part, tensor, low, *ends(low, high, stride))
+
+
+def _declared(op: Any) -> bool:
+    """An op of a kind of somebody's own, whose footprint the plan declares: there is nothing here to derive it from."""
+    return isinstance(op, dict) and op.get("footprint") == "declared" and op.get("kind") not in KINDS
+
+
+def _joined(a: Boxes, b: Boxes) -> Boxes:
+    return Boxes(*(np.concatenate([getattr(a, key), getattr(b, key)]) for key in ("part", "tensor", "low", "high", "stride")))
 
 
 def _array(values: Any) -> Array:

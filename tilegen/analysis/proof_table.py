@@ -96,6 +96,7 @@ class Table:
     steps: Steps
     derived: Boxes
     exact: np.ndarray[Any, Any]
+    declared: tuple[str, ...]  # ops whose footprint is taken as listed
 
     def part_name(self, part: int) -> str:
         rank = int(self.part_tile[part])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
@@ -11,11 +10,11 @@ from typing import Any
 
 import jinja2
 
-EXTRA = "TILEGEN_TEMPLATES"  # folders (os.pathsep between them) searched first: templates of ops of one's own
+from tilegen.ops.base import foreign_kinds
 
 
 class TemplateLoader(jinja2.BaseLoader):
-    """Folders named in TILEGEN_TEMPLATES, then tilegen's own templates."""
+    """The template folders of users' own ops, then tilegen's own templates."""
 
     def roots(self) -> list[Any]:
         own: Any
@@ -23,7 +22,7 @@ class TemplateLoader(jinja2.BaseLoader):
             own = resources.files("tilegen.templates")
         except ModuleNotFoundError:  # a checkout, or a legacy editable install
             own = Path(__file__).resolve().parent.parent.parent / "templates"
-        return [*(Path(p) for p in os.environ.get(EXTRA, "").split(os.pathsep) if p), own]
+        return [*(Path(k.templates) for k in foreign_kinds() if k.templates), own]
 
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
         for root in self.roots():

@@ -100,7 +100,7 @@ def schedule_text(plan: Plan) -> str:
 def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
     """Undo the mixed-radix number of a segment's tile (Segment.coords, as C)."""
     shape = s.shape
-    setup = [f"const int n = rank - {start};"] if start else ["const int n = rank;"]
+    setup = [f"const int n = rank - {start};" if start else "const int n = rank;"] if s.count > 1 else []
     if s.group > 1:
         rows, columns = shape
         setup.append(

@@ -205,6 +205,11 @@ class Kind:
     coords: ClassVar[tuple[str, ...]]
     stem: ClassVar[str]  # templates/<target>/<stem>.*.j2 holds its tile code
     fusable: ClassVar[bool] = False  # may carry an epilogue
+    templates: ClassVar[str] = ""  # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
+
+    @property
+    def built_in(self) -> bool:
+        return type(self).__module__.startswith("tilegen.ops.")
 
     def coords_of(self, b: Bound) -> tuple[str, ...]:
         return self.coords
@@ -256,6 +261,11 @@ def register(cls: type[Kind]) -> type[Kind]:
     """Class decorator: make a kind of op known under its name."""
     _KINDS[cls.name] = cls()
     return cls
+
+
+def foreign_kinds() -> list[Kind]:
+    """The kinds that users added."""
+    return [k for _, k in sorted(_KINDS.items()) if not k.built_in]
 
 
 def kind(name: str) -> Kind:

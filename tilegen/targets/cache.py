@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from tilegen.config import cache_dir
 from tilegen.errors import CacheError
+from tilegen.ops.base import foreign_kinds
 
 
 class CorruptEntryError(CacheError):
@@ -26,15 +28,27 @@ class CorruptEntryError(CacheError):
 
 
 @lru_cache(maxsize=1)
-def fingerprint() -> str:
-    """Hash of tilegen's own sources and templates: a plan or binary made by another version is another entry."""
+def _own() -> str:
+    """Hash of tilegen's own sources and templates."""
     from tilegen.codegen.environment import TemplateLoader
 
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).resolve().parent.parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    for root in TemplateLoader().roots():
-        for path in sorted(Path(str(root)).rglob("*.j2")):
+    folders = [(Path(__file__).resolve().parent.parent, "*.py"), (Path(str(TemplateLoader().roots()[-1])), "*.j2")]
+    for folder, pattern in folders:
+        for path in sorted(folder.rglob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def fingerprint() -> str:
+    """Names the code that makes plans and binaries: tilegen's, and the sources and templates of users' own ops."""
+    digest = hashlib.sha256(_own().encode())
+    for k in foreign_kinds():
+        source = sys.modules[type(k).__module__].__file__
+        templates = sorted(Path(k.templates).rglob("*.j2")) if k.templates else []
+        for path in [Path(source)] if source else []:
+            digest.update(path.read_bytes())
+        for path in templates:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -1,0 +1,195 @@
+"""The examples at reduced sizes, planned in many ways; widths are not multiples of the tiles."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tilegen as tg
+from tilegen.data import random_arguments, relative_error
+from tilegen.interpret import Interpreter
+from tilegen.kernel import Kernel
+from tilegen.loader import load_program
+from tilegen.plan import Plan
+from tilegen.spec import Program
+from tilegen.targets.cpu import sanitized
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+BOUND = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An example, its sizes, the machine it is planned for, and what is fixed of the plan."""
+
+    example: str
+    sizes: dict[str, Any]
+    on: str = "cpu:3"
+    options: dict[str, Any] = field(default_factory=dict)
+    full: bool = False  # compile and sanitize it only in full runs
+
+    def __str__(self) -> str:
+        sizes = ",".join(f"{k}{v}" for k, v in self.sizes.items() if k in ("M", "S", "stage", "block", "dtype"))
+        words = [self.on, *self.options] if self.options else [self.on]
+        return f"{self.example}[{sizes}] {' '.join(words)}".replace("[]", "")
+
+    @functools.cached_property
+    def program(self) -> Program:
+        return load_program(str(EXAMPLES / f"{self.example}.py"), {"dtype": "float32", **self.sizes})
+
+    @property
+    def dtype(self) -> str:
+        return str(self.sizes.get("dtype", "float32"))
+
+
+MLP = {"H": 200, "I": 104}
+ATTENTION = {"B": 2, "S": 37, "H": 72, "heads": 3, "D": 24}
+LLAMA_ATTENTION = {"B": 2, "S": 37, "H": 72, "heads": 4, "kv_heads": 2, "D": 16}
+LAYER = {"B": 2, "S_max": 45, "H": 72, "heads": 4, "kv_heads": 2, "D": 24, "I": 56}
+GPT_LAYER = {"B": 2, "S": 35, "H": 72, "heads": 3, "I": 104}
+RESNET = {"HW": 32, "C": 8, "classes": 10}
+VGG = {"HW": 32, "C": 8, "hidden": 72, "classes": 10}
+MIXED_MLP = {"up": (32, 40, 24), "down": (48, 56, 40)}
+MIXED_GATED = {"gate_up": (48, 24, 40), "down": (32, 88, 24)}
+
+CASES = (
+    # linear chains: M below, at and far above a tile; gangs, split sums, static lists, bands, super-tiles
+    Case("gpt3_mlp", {"M": 1, **MLP}, full=True),
+    Case("gpt3_mlp", {"M": 1, **MLP}, "h200", {"split": {"down": 2}}, full=True),
+    Case("gpt3_mlp", {"M": 17, **MLP}, options={"tiles": MIXED_MLP, "policies": {"h": "tile"}}),
+    Case("gpt3_mlp", {"M": 17, **MLP}, "h200", {"parts": {"up": 2, "down": 2}}, full=True),
+    Case("gpt3_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_MLP, "parts": {"down": 2}, "policies": {"h": "chunk:2"}}),
+    Case("gpt3_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_MLP, "split": {"down": 3}, "order": "bands:2"}, full=True),
+    Case("gpt3_mlp", {"M": 1000, **MLP}, options={"order": "bands:4:2", "placement": "static"}, full=True),
+    Case("gpt3_mlp", {"M": 1000, **MLP}, "6", {"placement": "static", "parts": {"up": 2}, "order": "phase:4", "split": {"down": 2}}),
+    Case("llama_mlp", {"M": 1, **MLP}, full=True),
+    Case("llama_mlp", {"M": 17, **MLP}, "h200", {"parts": {"gate_up": 2}, "split": {"gate_up": 2}}),
+    Case("llama_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_GATED, "split": {"gate_up": 3, "down": 2}}, full=True),
+    Case("llama_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_GATED, "policies": {"h": "step"}}, full=True),
+    Case("llama_mlp", {"M": 1000, **MLP}, "5", {"tiles": MIXED_GATED, "placement": "static", "order": "bands:5"}, full=True),
+    Case("llama_mlp", {"M": 1000, **MLP}, options={"order": "phase:3"}, full=True),
+    # attention
+    Case("gpt3_attention", ATTENTION),
+    Case("gpt3_attention", ATTENTION, "h200", {"tiles": {"qkv": (24, 32, 40), "attn": (16, 8), "out": (40, 24, 16)}}, full=True),
+    Case("gpt3_attention", {**ATTENTION, "B": 1}, "h200", {"parts": {"out": 2}, "placement": "ticket", "split": {"qkv": 2}}, full=True),
+    Case("llama_attention", LLAMA_ATTENTION, full=True),
+    Case("llama_attention", LLAMA_ATTENTION, "h200", {"policies": {"qkv": "tile"}, "tiles": {"qkv": (24, 40, 16), "attn": (8, 16)}}),
+    Case("llama_attention", {**LLAMA_ATTENTION, "B": 1, "S": 61}, "7", {"placement": "static", "tiles": {"q_rope": (16, 1)}}, full=True),
+    # layers
+    Case("llama_layer", {**LAYER, "S": 1}),
+    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 16), "k_append": (16,), "qkv": (2, 40, 32)}}, full=True),
+    Case("llama_layer", {**LAYER, "S": 19}, "h200", {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}}),
+    Case("llama_layer", {**LAYER, "S": 19}, "4", {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}}, full=True),
+    Case("gpt_layer", GPT_LAYER, full=True),
+    Case("gpt_layer", GPT_LAYER, "h200", {"parts": {"up": 2}, "split": {"down": 2}, "tiles": {"n1": (7,), "out": (24, 40, 16)}}),
+    Case("gpt_layer", GPT_LAYER, options={"order": "bands:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}}, full=True),
+    # convolutions
+    Case("resnet38", RESNET, full=True),
+    Case("resnet38", {**RESNET, "B": 2}, "h200", full=True),
+    Case("resnet38", {"HW": 96, "C": 6, "stage": 1}, options={"tiles": {"s1n0a": (1, 3, 5, 4, 3), "s1n0b": (1, 4, 24, 6, 2)}}, full=True),
+    Case("resnet38", {"HW": 96, "C": 6, "stage": 2}, "h200", {"order": "bands:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}}, full=True),
+    Case("resnet38", {"HW": 96, "C": 4, "B": 2, "stage": 3}, "5", {"placement": "static", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}}, full=True),
+    Case("resnet38", {"HW": 96, "C": 3, "B": 3, "stage": 4}, "h200", {"parts": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}}),
+    Case("vgg19", VGG, full=True),
+    Case("vgg19", {**VGG, "B": 2}, "h200", {"split": {"fc2": 2}, "tiles": {"fc2": (2, 24, 16)}}, full=True),
+    Case("vgg19", {"HW": 24, "C": 5, "B": 2, "block": 2}, options={"tiles": {"conv2_1": (1, 5, 4, 6, 3), "pool2": (1, 2, 3, 4)}}),
+    Case("vgg19", {"HW": 24, "C": 5, "block": 3}, "h200", {"policies": {"*": "tile"}, "tiles": {"conv3_2": (1, 2, 5, 12, 8)}}, full=True),
+    # storage types
+    Case("gpt3_mlp", {"M": 33, **MLP, "dtype": "bfloat16"}, "h200", {"parts": {"up": 2}}),
+    Case("llama_layer", {**LAYER, "S": 5, "dtype": "bfloat16"}, full=True),
+    Case("gpt3_attention", {**ATTENTION, "dtype": "float16"}, "h200", full=True),
+    Case("llama_mlp", {"M": 17, **MLP, "dtype": "float16"}, options={"split": {"gate_up": 2}, "tiles": MIXED_GATED}, full=True),
+    Case("resnet38", {"HW": 32, "C": 8, "stage": 1, "dtype": "float16"}, full=True),
+    Case("vgg19", {"HW": 16, "C": 5, "block": 1, "dtype": "bfloat16"}, "h200", full=True),
+)
+
+
+@functools.cache
+def planned(case: Case) -> tuple[Plan, Any]:
+    """Plan and certificate."""
+    made = tg.plan(case.program, case.on, **case.options)
+    return made, tg.verify(made)
+
+
+@functools.cache
+def given(case: Case) -> tuple[torch.Tensor, ...]:
+    """Random arguments; positions stand in the middle of their caches, and cache rows that nobody may use hold NaN."""
+    arguments = random_arguments(case.program)
+    for t, a in zip(case.program.arguments, arguments, strict=True):
+        if t.dtype == "int32":
+            a.fill_(int(a) // 2)
+        elif t.role == "state":
+            a[:, new_rows(case).stop :] = float("nan")
+    return tuple(arguments)
+
+
+def new_rows(case: Case) -> slice:
+    """Rows of the caches that a run writes."""
+    at = (case.sizes["S_max"] - case.sizes["S"]) // 2
+    return slice(at, at + case.sizes["S"])
+
+
+@functools.cache
+def expected(case: Case) -> tuple[torch.Tensor, ...]:
+    """Outputs, then states, as the reference gives them."""
+    result = tg.reference(case.program, *given(case))
+    return result if isinstance(result, tuple) else (result,)
+
+
+def check(case: Case, results: Sequence[torch.Tensor], states: Sequence[torch.Tensor]) -> None:
+    """Outputs within the bound of the dtype; states too, and untouched outside the new rows."""
+    wanted = expected(case)
+    assert len(wanted) == len(results) + len(states)
+    for result, reference in zip(results, wanted, strict=False):
+        assert relative_error(result, reference) <= BOUND[case.dtype]
+    before = [a for t, a in zip(case.program.arguments, given(case), strict=True) if t.role == "state"]
+    for state, old, reference in zip(states, before, wanted[len(results) :], strict=True):
+        rows = new_rows(case)
+        assert relative_error(state[:, rows], reference[:, rows]) <= BOUND[case.dtype]
+        assert not torch.equal(state[:, rows], old[:, rows])
+        for untouched in (slice(0, rows.start), slice(rows.stop, None)):
+            assert torch.equal(state[:, untouched].nan_to_num(7.0), old[:, untouched].nan_to_num(7.0))
+
+
+def run(case: Case, kernel: Kernel) -> None:
+    """Call a kernel and check what it gives; twice, since the second run starts from the counters of the first."""
+    roles = [t.role for t in case.program.arguments]
+    for _ in range(2):
+        arguments = [a.clone() for a in given(case)]
+        results = kernel(*arguments)
+        states = [a for a, role in zip(arguments, roles, strict=True) if role == "state"]
+        check(case, results if isinstance(results, tuple) else (results,), states)
+
+
+def interpreted(case: Case, strategy: str, seed: int = 0) -> Kernel:
+    made, certificate = planned(case)
+    return Kernel(made, certificate, Interpreter(made, strategy, seed))
+
+
+def compiled(case: Case) -> Kernel:
+    return tg.compile(case.program, "cpu", on=case.on, **case.options)
+
+
+def sanitize(plan: Plan, folder: Path, arguments: Mapping[str, torch.Tensor], extra: Sequence[str] = (), workers: int = 4) -> Any:
+    """Build under ThreadSanitizer, run twice in a row: the finished process. Tensors lie in the folder afterwards."""
+    return execute(sanitized(plan, folder, extra), folder, arguments, workers if plan.placement == "ticket" else len(plan.placement))
+
+
+def execute(program: Path, folder: Path, arguments: Mapping[str, torch.Tensor], workers: int) -> Any:
+    for name, a in arguments.items():
+        (folder / f"{name}.bin").write_bytes(a.contiguous().view(torch.uint8).numpy().tobytes())
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
+    return subprocess.run([program, folder, str(workers), "2"], env=environment, capture_output=True, text=True, timeout=300)
+
+
+def stored(plan: Plan, folder: Path, name: str) -> torch.Tensor:
+    """A tensor that a sanitized program has written."""
+    t = plan.graph.tensors[name]
+    return torch.frombuffer(bytearray((folder / f"{name}.bin").read_bytes()), dtype=getattr(torch, t.dtype)).reshape(t.shape)

@@ -1,0 +1,35 @@
+"""The tutorial's blocks, run in order in an empty folder."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(python|bash|jinja)\n(.*?)^```", re.S | re.M)
+FILE = re.compile(r"^(?:# file: |\{# file: )(\S+)")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return [(m[1], m[2]) for m in BLOCK.finditer((ROOT / "docs" / page).read_text())]
+
+
+def run_block(language: str, text: str, folder: Path) -> None:
+    named = FILE.match(text)
+    if named:
+        path = folder / named[1]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return
+    assert language in ("python", "bash"), f"a {language} block without a file name"
+    script = text.replace("tilegen ", f"{sys.executable} -m tilegen ")
+    command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euc", script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+def test_tutorial(tmp_path: Path) -> None:
+    found = blocks("tutorial.md")
+    assert len(found) == 10
+    for language, text in found:
+        run_block(language, text, tmp_path)

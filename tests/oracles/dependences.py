@@ -1,0 +1,318 @@
+"""Two second opinions on dependences: loops over tiles and elements from each op's maths, and sets of integers (isl).
+
+Neither uses the inversion of write maps that tilegen.analysis.dependence is about. The first does not use access maps at all: it fills
+an array with the tile that writes each element and looks up the elements that each step needs. The second takes the access maps as
+Presburger relations and composes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import islpy as isl
+import numpy as np
+import sympy as sp
+from sympy.printing.str import StrPrinter
+
+from tilegen.analysis.dependence import Edge, relation
+from tilegen.analysis.regions import tiles_of
+from tilegen.ops.base import K, Bound, Interval
+from tilegen.spec import Operand
+from tilegen.tiling import Graph
+
+Uses = dict[tuple[int, int], int]  # (consumer tile, producer tile) -> first step; -1 before the steps, their number in the epilogue
+Indices = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A tile: the indices of the result it writes, per dimension, its steps, and (operand, step, indices of the view) of its reads."""
+
+    writes: tuple[Indices, ...]
+    steps: int
+    reads: list[tuple[int, int, tuple[Indices, ...]]]
+
+
+# --- the ops, as their equations say -----------------------------------------------------------------------------------------
+
+
+def cut(size: int, tile: int, first: int = 0) -> list[range]:
+    """first … first + size - 1 in pieces of `tile`."""
+    return [range(lo, min(lo + tile, first + size)) for lo in range(first, first + size, tile)]
+
+
+def attribute(b: Bound, name: str, default: Any = None) -> Any:
+    return dict(b.op.attributes).get(name, default)
+
+
+def _linear(b: Bound) -> Iterator[Work]:
+    (m, n), (tm, tn, tk) = b.out, b.tile
+    k0, k1 = attribute(b, "k_range", (0, b.shape(0)[1]))
+    chunks = cut(k1 - k0, tk, k0)
+    for rows, columns in product(cut(m, tm), cut(n, tn)):
+        weights = [g * n + j for g in range(attribute(b, "groups")) for j in columns]
+        reads = [r for k, chunk in enumerate(chunks) for r in ((0, k, (rows, chunk)), (1, k, (weights, chunk)))]
+        yield Work((rows, columns), len(chunks), reads)
+
+
+def _matmul(b: Bound) -> Iterator[Work]:
+    batch, m, n, k = (attribute(b, a) for a in ("batch", "m", "n", "k"))
+    tm, tn, tk = b.tile
+    chunks = cut(k, tk)
+    for image, rows, columns in product(range(batch), cut(m, tm), cut(n, tn)):
+        other = image if attribute(b, "b_batch") == batch else 0
+        reads = []
+        for step, ks in enumerate(chunks):
+            left = ([image * k + x for x in ks], rows) if attribute(b, "transpose_a") else ([image * m + x for x in rows], ks)
+            right = ([other * n + x for x in columns], ks) if attribute(b, "transpose_b") else ([other * k + x for x in ks], columns)
+            reads += [(0, step, left), (1, step, right)]
+        yield Work(([image * m + x for x in rows], columns), len(chunks), reads)
+
+
+def taps(outs: Indices, window: int, stride: int, padding: int, dilation: int, size: int) -> list[int]:
+    """Input positions under the output positions `outs`."""
+    return sorted({y for p in outs for r in range(window) if 0 <= (y := p * stride + r * dilation - padding) < size})
+
+
+def _conv2d(b: Bound) -> Iterator[Work]:
+    x, (_, r, s, c) = b.shape(0), b.shape(1)
+    st, pad, dil = (attribute(b, a) for a in ("stride", "padding", "dilation"))
+    chunks = cut(c, b.tile[4])
+    for images, ps, qs, ns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=False))):
+        ys, xs = taps(ps, r, st[0], pad[0], dil[0], x[1]), taps(qs, s, st[1], pad[1], dil[1], x[2])
+        reads = [q for k, cs in enumerate(chunks) for q in ((0, k, (images, ys, xs, cs)), (1, k, (ns, range(r), range(s), cs)))]
+        yield Work((images, ps, qs, ns), len(chunks), reads)
+
+
+def _max_pool2d(b: Bound) -> Iterator[Work]:
+    x, win, st, pad = b.shape(0), attribute(b, "window"), attribute(b, "stride"), attribute(b, "padding")
+    for images, ps, qs, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        ys, xs = taps(ps, win[0], st[0], pad[0], 1, x[1]), taps(qs, win[1], st[1], pad[1], 1, x[2])
+        yield Work((images, ps, qs, cs), 1, [(0, 0, (images, ys, xs, cs))])
+
+
+def _global_avg_pool(b: Bound) -> Iterator[Work]:
+    _, h, w, _ = b.shape(0)
+    for images, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        yield Work((images, cs), 1, [(0, 0, (images, range(h), range(w), cs))])
+
+
+def _softmax(b: Bound) -> Iterator[Work]:
+    rows, n = attribute(b, "rows"), b.out[1]
+    for image, mine in product(range(attribute(b, "batch")), cut(rows, b.tile[0])):
+        # a tile loads one box: as many columns as its widest row sees
+        seen = [x for x in range(n) if not attribute(b, "causal") or any(x <= q + n - rows for q in mine)]
+        lines = [image * rows + q for q in mine]
+        yield Work((lines, range(n)), 1, [(0, 0, (lines, seen))])
+
+
+def _attention(b: Bound) -> Iterator[Work]:
+    batch, q_len, k_len, heads, kv, d = (attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim"))
+    with_position = len(b.op.operands) > 3
+    for image, h, mine in product(range(batch), range(heads), cut(q_len, b.tile[0])):
+        own = ([image * q_len + q for q in mine], range(h * d, h * d + d))
+        masked = attribute(b, "causal") and not with_position
+        keys = [y for y in range(k_len) if not masked or any(y <= q + k_len - q_len for q in mine)]
+        head = range(h * kv // heads * d, h * kv // heads * d + d)
+        reads: list[Any] = [(0, -1, own)]
+        for step, part in enumerate(cut(len(keys), b.tile[1])):
+            lines = [image * k_len + keys[y] for y in part]
+            reads += [(1, step, (lines, head)), (2, step, (lines, head))]
+        yield Work(own, -(-len(keys) // b.tile[1]), reads)
+
+
+def _norm(b: Bound) -> Iterator[Work]:
+    for rows in cut(b.out[0], b.tile[0]):
+        yield Work((rows, range(b.out[1])), 1, [(0, 0, (rows, range(b.out[1])))])
+
+
+def _rope(b: Bound) -> Iterator[Work]:
+    for rows, heads in product(cut(b.out[0], b.tile[0]), cut(b.out[1] // b.head_dim, b.tile[1])):
+        columns = range(heads[0] * b.head_dim, (heads[-1] + 1) * b.head_dim)
+        yield Work((rows, columns), 1, [(0, 0, (rows, columns))])
+
+
+def _append(b: Bound) -> Iterator[Work]:
+    seq, most, at = (attribute(b, a) for a in ("seq", "max_len", "at"))
+    for image, columns in product(range(attribute(b, "batch")), cut(b.shape(1)[1], b.tile[0])):
+        places = range(at, at + seq) if at >= 0 else range(most)  # a position is known only at run time: any row
+        reads = [(1, 0, ([image * seq + r for r in range(seq)], columns))]
+        yield Work(([image * most + r for r in places], columns), 1, reads)
+
+
+def _pointwise(b: Bound) -> Iterator[Work]:
+    for box in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        yield Work(box, 1, [])
+
+
+KINDS: dict[str, Callable[[Bound], Iterator[Work]]] = {
+    "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
+    "softmax": _softmax, "attention": _attention, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "pointwise": _pointwise,
+}
+
+
+def work(b: Bound) -> Iterator[Work]:
+    """The tiles of an op in row-major order of its grid, epilogue reads included."""
+    for tile in KINDS[b.op.kind](b):
+        for index, how in b.op.epilogue.operands if b.op.epilogue else ():
+            tile.reads.append((index, tile.steps, tile.writes if how == "elements" else tile.writes[-1:]))
+        yield tile
+
+
+# --- by loops ----------------------------------------------------------------------------------------------------------------
+
+
+def owners(b: Bound) -> Any:
+    """For each element of the result the tile that writes it, -1 where none does."""
+    owner = np.full(b.out, -1)
+    for number, tile in enumerate(work(b)):
+        assert (owner[np.ix_(*tile.writes)] == -1).all(), f"{b.op.name}: two tiles write one element"
+        owner[np.ix_(*tile.writes)] = number
+    return owner
+
+
+def seen_as(owner: Any, operand: Operand) -> Any:
+    if operand.flatten:
+        return owner.reshape(owner.shape[0], -1)
+    return owner[..., operand.columns[0] : operand.columns[1]] if operand.columns else owner
+
+
+def by_loops(graph: Graph) -> dict[tuple[str, str, int], Uses]:
+    """(producer, consumer, operand) -> which producer tiles each consumer tile needs, and from which step on."""
+    found: dict[tuple[str, str, int], Uses] = {}
+    made = {op.name: owners(graph.bound(op)) for op in graph.ops}
+    for op in graph.ops:
+        sources = [
+            (n, w.name, seen_as(made[w.name], o)) for n, o in enumerate(op.operands) for w in graph.writers(o.tensor)
+            if w.name != op.name and not (op.kind == "append" and n == 0)
+        ]
+        for number, tile in enumerate(work(graph.bound(op))):
+            for operand, step, indices in tile.reads:
+                for n, writer, owner in sources:
+                    if n == operand:
+                        uses = found.setdefault((writer, op.name, n), {})
+                        for producer in set(owner[np.ix_(*indices)].ravel().tolist()) - {-1}:
+                            uses[number, producer] = min(step, uses.get((number, producer), step))
+    return found
+
+
+def block_tiles(e: Edge) -> Any:
+    """For each block of the producer (row-major over dimensions) the tile that it is."""
+    tiles = tiles_of(e.producer)
+    shape = tuple(int(c.count) for c in e.blocking)
+    block = np.ravel_multi_index([tiles.value(c.index) for c in e.blocking], shape)
+    assert sorted(block.tolist()) == list(range(tiles.count)), "blocks and tiles are not one to one"
+    return np.argsort(block)
+
+
+def derived(e: Edge) -> Uses:
+    """What tilegen derives for one edge."""
+    r, tile = relation(e), block_tiles(e)
+    pairs = list(zip(r.tile.tolist(), tile[r.block].tolist(), strict=True))
+    assert len(pairs) == len(set(pairs)), "a pair stands twice"
+    return dict(zip(pairs, r.step.tolist(), strict=True))
+
+
+def by_tilegen(graph: Graph) -> dict[tuple[str, str, int], tuple[Uses, bool]]:
+    """As by_loops, from tilegen; and whether all accesses of the operand are exact."""
+    found: dict[tuple[str, str, int], tuple[Uses, bool]] = {}
+    for e in graph.edges:
+        key = (e.producer.op.name, e.consumer.op.name, e.access.operand)
+        uses, exact = found.get(key, ({}, True))
+        for pair, step in derived(e).items():
+            uses[pair] = min(step, uses.get(pair, step))
+        found[key] = (uses, exact and e.access.exact)
+    return found
+
+
+def disagreement(graph: Graph) -> str:
+    """Where tilegen and the loops differ, or nothing: equal where the access is exact, a superset that waits no later elsewhere."""
+    expected, given = by_loops(graph), by_tilegen(graph)
+    for key in sorted({k for k, uses in expected.items() if uses} | set(given)):
+        right, (found, exact) = expected.get(key, {}), given.get(key, ({}, True))
+        if missing := [p for p in right if p not in found]:
+            return f"{key}: tilegen misses (consumer tile, producer tile) {missing[:5]} of {len(right)}"
+        if late := [p for p in right if found[p] > right[p]]:
+            return f"{key}: tilegen needs {late[0]} first at step {found[late[0]]}, the loops at {right[late[0]]}"
+        if exact and found != right:
+            return f"{key}: tilegen has more than the loops: {[(p, k) for p, k in found.items() if right.get(p) != k][:5]}"
+    return ""
+
+
+# --- by isl ------------------------------------------------------------------------------------------------------------------
+
+
+class _Isl(StrPrinter):
+    """An index expression in isl's syntax."""
+
+    def _quotient(self, name: str, e: sp.Expr) -> str:
+        p, q = sp.fraction(sp.together(e))
+        return f"{name}(({self._print(p)})/{self._print(q)})"
+
+    def _print_floor(self, e: sp.floor) -> str:
+        return self._quotient("floor", e.args[0])
+
+    def _print_ceiling(self, e: sp.ceiling) -> str:
+        return self._quotient("ceil", e.args[0])
+
+    def _print_Mod(self, e: sp.Mod) -> str:
+        return f"(({self._print(e.args[0])}) mod {self._print(e.args[1])})"
+
+    def _nested(self, name: str, args: Sequence[sp.Expr]) -> str:
+        head, *rest = (self._print(a) for a in args)
+        for argument in rest:
+            head = f"{name}({head}, {argument})"
+        return head
+
+    def _print_Min(self, e: sp.Min) -> str:
+        return self._nested("min", e.args)
+
+    def _print_Max(self, e: sp.Max) -> str:
+        return self._nested("max", e.args)
+
+
+def isl_text(e: Any) -> str:
+    return str(_Isl().doprint(sp.sympify(e)))
+
+
+def _inside(name: str, i: Interval) -> str:
+    lo, hi = isl_text(i.lo), isl_text(i.hi)
+    spaced = f" and ({name} - ({lo})) mod {i.stride} = 0" if i.stride != 1 else ""
+    return f"{lo} <= {name} < {hi}{spaced}"
+
+
+def _grid(b: Bound) -> list[str]:
+    return [f"0 <= {c.name} < {isl_text(n)}" for c, n in zip(b.coords, b.grid, strict=True)]
+
+
+def by_isl(e: Edge) -> Uses:
+    """The dependence as isl composes it from the two access maps, with the least step of each pair."""
+    elements = [f"e{d}" for d in range(len(e.box))]
+    step = {"first": "k = -1", "epilogue": f"k = {isl_text(e.consumer.steps)}"}.get(e.access.when, f"0 <= k < {isl_text(e.consumer.steps)}")
+    read = [*_grid(e.consumer), step, *(_inside(n, i) for n, i in zip(elements, e.box, strict=True))]
+    write = [*_grid(e.producer), *(_inside(n, i) for n, i in zip(elements, e.producer.write, strict=True))]
+    c, p = ([s.name for s in b.coords] for b in (e.consumer, e.producer))
+    reads = isl.Map(f"{{ [{', '.join([*c, K.name])}] -> [{', '.join(elements)}] : {' and '.join(read)} }}")
+    writes = isl.Map(f"{{ [{', '.join(p)}] -> [{', '.join(elements)}] : {' and '.join(write)} }}")
+    needs = reads.apply_range(writes.reverse()).wrap()
+    cs, ps = ", ".join(f"c{n}" for n in range(len(c))), ", ".join(f"p{n}" for n in range(len(p)))
+    regroup = isl.Map(f"{{ [[{cs}, k] -> [{ps}]] -> [[{cs}, {ps}] -> [k]] }}")
+    first = needs.apply(regroup).unwrap().lexmin().wrap().flatten()
+    return _points(first, tiles_of(e.consumer).grid, tiles_of(e.producer).grid)
+
+
+def _points(s: isl.Set, consumer: tuple[int, ...], producer: tuple[int, ...]) -> Uses:
+    uses: Uses = {}
+    n, size = len(consumer), len(consumer) + len(producer) + 1
+
+    def add(point: isl.Point) -> None:
+        at = [point.get_coordinate_val(isl.dim_type.set, d).to_python() for d in range(size)]
+        tile, block = np.ravel_multi_index(at[:n], consumer), np.ravel_multi_index(at[n:-1], producer)
+        uses[int(tile), int(block)] = at[-1]
+
+    s.foreach_point(add)
+    return uses
