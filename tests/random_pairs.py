@@ -6,54 +6,17 @@ the same pair.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import tilegen as tg
+from tests.random_draws import Draw, divisor, draw_options, heads_of
 from tilegen.machine import machine
-from tilegen.ops.base import Bound
-from tilegen.planner import Options, tiled
+from tilegen.planner import tiled
 from tilegen.spec import Value
 from tilegen.tiling import Graph, fuse
-
-GANGS = ("linear", "matmul", "conv2d")
-
-
-class Draw:
-    """Random numbers, and the inputs and weights of the program that is being drawn."""
-
-    def __init__(self, seed: Any):
-        self.random = random.Random(str(seed))
-        self.count = 0
-        self.extra: list[Value] = []  # more outputs
-
-    def n(self, high: int, low: int = 1) -> int:
-        return self.random.randint(low, high)
-
-    def maybe(self, chance: float = 0.5) -> bool:
-        return self.random.random() < chance
-
-    def pick(self, items: Any) -> Any:
-        return self.random.choice(list(items))
-
-    def _name(self, stem: str) -> str:
-        self.count += 1
-        return f"{stem}{self.count}"
-
-    def input(self, *shape: int) -> Value:
-        return tg.input(self._name("x"), shape, "float32")
-
-    def weight(self, *shape: int) -> Value:
-        return tg.weight(self._name("w"), shape, "float32")
-
-    def state(self, *shape: int) -> Value:
-        return tg.state(self._name("s"), shape, "float32")
-
-    def position(self) -> Value:
-        return tg.input(self._name("at"), (1,), "int32")
 
 
 @dataclass(frozen=True)
@@ -140,12 +103,6 @@ def _softmax(d: Draw) -> Want:
     width = d.n(20) + (rows - 1 if causal else 0)
     total, view = columns(d, width)
     return Want((d.n(3), rows, total), lambda h: tg.softmax(view(h), causal=causal, scale=0.5, name="c"))
-
-
-def heads_of(d: Draw) -> tuple[int, int, int]:
-    """heads, key heads, head size"""
-    kv = d.n(3)
-    return kv * d.n(3), kv, d.n(5)
 
 
 def _self_attention(d: Draw) -> Want:
@@ -273,10 +230,6 @@ CONSUMERS: dict[str, Callable[[Draw], Want]] = {
 # --- producers ---------------------------------------------------------------------------------------------------------------
 
 
-def divisor(d: Draw, n: int) -> int:
-    return int(d.pick(t for t in range(1, n + 1) if n % t == 0))
-
-
 def _make_matmul(d: Draw, shape: tuple[int, ...]) -> Value:
     *lead, m, n = shape
     k, ta, tb = d.n(12), d.maybe(), d.maybe()
@@ -329,58 +282,7 @@ def makers(shape: tuple[int, ...]) -> dict[str, Callable[[Draw], Value]]:
     return found
 
 
-# --- tiles -------------------------------------------------------------------------------------------------------------------
-
-
-def inner_sizes(b: Bound) -> tuple[int, ...]:
-    """What the entries of a tile cut, in order."""
-    kind, out = b.op.kind, tuple(int(n) for n in b.out)
-    match kind:
-        case "linear":
-            return (*out, b.shape(0)[1])
-        case "matmul":
-            return (b.m, b.n, b.k)
-        case "conv2d":
-            return (*out, b.shape(0)[3])
-        case "softmax":
-            return (b.rows,)
-        case "attention":
-            return (b.q_len, b.k_len)
-        case "rms_norm" | "layer_norm":
-            return (out[0],)
-        case "rope":
-            return (out[0], out[1] // b.head_dim)
-        case "append":
-            return (b.shape(1)[1],)
-    return out
-
-
-def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
-    """A tile of any size, wider than the tensor now and then, with at most about `most` tiles and 16 steps."""
-    sizes = inner_sizes(b)
-    tile = [d.n(size + 2) for size in sizes]
-    while prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) > most:
-        entry = d.n(len(tile) - 1, 0)
-        tile[entry] = min(2 * tile[entry], sizes[entry])
-    if parts > 1:
-        at = 3 if b.op.kind == "conv2d" else 1
-        tile[at] = -(-tile[at] // parts) * parts
-    return tuple(tile)
-
-
-def draw_options(d: Draw, graph: Graph, most: int = 80, gangs: tuple[int, ...] = (2,), **more: Any) -> Options:
-    """Tiles for all ops, gangs for some, and a split sum where a linear has chunks enough."""
-    tiles, parts, split = {}, {}, {}
-    for op in graph.ops:
-        b = graph.bound(op)
-        if op.kind in GANGS and d.maybe(0.2):
-            parts[op.name] = d.pick(gangs)
-        tiles[op.name] = draw_tile(d, b, parts.get(op.name, 1), most)
-        if op.kind == "linear":
-            chunks = -(-b.shape(0)[1] // tiles[op.name][2])
-            if chunks >= 2 and d.maybe(0.25):
-                split[op.name] = d.n(min(3, chunks), 2)
-    return Options.of(tiles=tiles, parts=parts, split=split, **more)
+# --- pairs ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

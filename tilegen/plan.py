@@ -115,12 +115,19 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """Names the binary: a hash of everything that code generation reads."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(self._stored(), sort_keys=True).encode()).hexdigest()[:32]
 
     # --- JSON ----------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """The compact plan. Formulas are for people: reading a plan back derives them anew."""
+        """The compact plan. `formulas` is for people: reading a plan back derives them anew."""
+        return {
+            **self._stored(),
+            "formulas": {"ops": {b.op.name: _formulas(b) for b in self.bounds}, "waits": [_wait_words(w) for w in self.waits]},
+        }
+
+    def _stored(self) -> dict[str, Any]:
+        """What a plan consists of."""
         placement = self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
         return {
             "version": VERSION,
@@ -130,22 +137,12 @@ class Plan:
             "lowering": self.lowering,
             "placement": placement,
             "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
-            "ops": {op.name: _op_to_json(self.graph.bound(op)) for op in self.graph.ops},
+            "ops": {b.op.name: _op_to_json(b) for b in self.bounds},
             "arguments": list(self.arguments),
             "outputs": list(self.outputs),
             "policies": dict(self.policies),
             "semaphores": list(self.targets),
             "maps": [_map_to_json(m) for m in self.semaphores],
-            "waits": [
-                {
-                    "edge": w.edge.name,
-                    "tensor": w.edge.tensor,
-                    "operand": w.edge.access.operand,
-                    "when": w.edge.access.when,
-                    "groups": [[pretty(r.lo), pretty(r.hi)] for r in w.ranges],
-                }
-                for w in self.waits
-            ],
             "order": {"name": self.order.name, "segments": [_segment_to_json(s) for s in self.order.segments]},
         }
 
@@ -200,13 +197,22 @@ def _op_to_json(b: Bound) -> dict[str, Any]:
         "tile": list(op.tile),
         "parts": op.parts,
         **({} if b.kind.built_in else {"footprint": "declared"}),
-        "formulas": {
-            "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads},
-            "writes": pretty_box(b.write),
-            "steps": pretty(b.steps),
-            "grid": [pretty(n) for n in b.grid],
-        },
     }
+
+
+def _formulas(b: Bound) -> dict[str, Any]:
+    """An op's access maps as a person writes them."""
+    return {
+        "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads},
+        "writes": pretty_box(b.write),
+        "steps": pretty(b.steps),
+        "grid": [pretty(n) for n in b.grid],
+    }
+
+
+def _wait_words(w: Wait) -> dict[str, Any]:
+    groups = [[pretty(r.lo), pretty(r.hi)] for r in w.ranges]
+    return {"edge": w.edge.name, "tensor": w.edge.tensor, "operand": w.edge.access.operand, "when": w.edge.access.when, "groups": groups}
 
 
 def _map_to_json(m: SemaphoreMap) -> dict[str, Any]:

@@ -53,7 +53,14 @@ def _panel(title: str, t: Timeline, y: float, scale: float) -> Panel:
         op, coord = tile_at(t.plan, rank)
         text = f"{op}{coord}: {start:.1f} to {end:.1f} µs" + (f", waiting {waited:.1f}" if waited > 0.05 else "")
         bars.append(
-            Bar(LEFT + start * scale, y + TOP + ROW * sm, (end - start) * scale, waited * scale, COLOURS[names.index(op) % len(COLOURS)], text)
+            Bar(
+                LEFT + start * scale,
+                y + TOP + ROW * sm,
+                (end - start) * scale,
+                waited * scale,
+                COLOURS[names.index(op) % len(COLOURS)],
+                text,
+            )
         )
     full = f"{title}: {t.makespan:.0f} µs, {t.busy:.0%} busy"
     return Panel(full, y, workers(t.plan), tuple(bars), LEFT + t.makespan * scale)

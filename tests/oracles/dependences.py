@@ -19,7 +19,7 @@ from sympy.printing.str import StrPrinter
 
 from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import tiles_of
-from tilegen.ops.base import K, Bound, Interval
+from tilegen.ops.base import Bound, Interval, K
 from tilegen.spec import Operand
 from tilegen.tiling import Graph
 

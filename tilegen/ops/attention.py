@@ -187,7 +187,7 @@ class Attention(Kind):
 class Append(Kind):
     """A tile copies tn columns of all new rows of one batch. Where they land is known only at run time: it may write any row of its batch."""
 
-    name, coords, stem = "append", ("b", "j"), "rows"
+    name, coords, stem = "append", ("b", "j"), "attention"
 
     def grid(self, b: Bound) -> tuple[Size, ...]:
         return (b.batch, ceil_div(b.shape(1)[1], b.tile[0]))

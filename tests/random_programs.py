@@ -1,0 +1,231 @@
+"""Random programs: chains, fan-in, fan-out, residuals and several outputs, of two to six ops of all kinds and tiny sizes.
+
+The same seed gives the same program and the same options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tilegen as tg
+from tests.random_draws import Draw, divisor, draw_options
+from tilegen.machine import machine
+from tilegen.planner import Options, lattices_of, tiled
+from tilegen.spec import Program, Value
+from tilegen.tiling import Graph, fuse
+
+MACHINES = ("cpu:3", "h200", "7")
+ORDERS = ("auto", "phase", "phase:2", "bands:2", "bands:3", "bands:2:2", "bands:4:3")
+
+
+@dataclass
+class Pool:
+    """The values that ops may read, the given ones first."""
+
+    draw: Draw
+    values: list[Value]
+
+    def like(self, shape: tuple[int, ...]) -> Value | None:
+        """Another op's result, or an input, of this shape."""
+        found = [v for v in self.values if v.shape == shape]
+        return self.draw.pick(found) if found else None
+
+
+def view(d: Draw, x: Value) -> Value:
+    """x, or some of its columns."""
+    if d.maybe(0.7) or x.shape[-1] < 2:
+        return x
+    return d.pick(x.chunk(2)) if x.shape[-1] % 2 == 0 else x.split([1, x.shape[-1] - 1])[1]
+
+
+def activation(d: Draw, x: Value) -> Value:
+    return d.pick([lambda v: v, lambda v: v, tg.relu, tg.gelu, tg.silu, lambda v: tg.scale(v, 0.5)])(x)
+
+
+# --- ops on rows: (B, S, C) or (B, C) ----------------------------------------------------------------------------------------
+
+
+def _linear(p: Pool, x: Value) -> Value:
+    d, x = p.draw, view(p.draw, x)
+    n = d.n(16)
+    bias = d.weight(n) if d.maybe(0.3) else None
+    return activation(d, tg.linear(x, d.weight(n, x.shape[-1]), bias))
+
+
+def _residual(p: Pool, x: Value) -> Value:
+    """A linear layer back to x's own shape, plus what has this shape."""
+    d, width = p.draw, x.shape[-1]
+    y = tg.linear(x, d.weight(width, width))
+    return d.pick([tg.add, tg.mul])(y, p.like(x.shape) or x)
+
+
+def _gated(p: Pool, x: Value) -> Value:
+    d = p.draw
+    gate, up = tg.linear(x, d.weight(2 * d.n(8), x.shape[-1])).chunk(2)
+    return tg.mul(tg.silu(gate), up)
+
+
+def _norm(p: Pool, x: Value) -> Value:
+    d, x = p.draw, view(p.draw, x)
+    width = x.shape[-1]
+    return tg.rms_norm(x, d.weight(width)) if d.maybe() else tg.layer_norm(x, d.weight(width), d.weight(width))
+
+
+def _softmax(p: Pool, x: Value) -> Value:
+    causal = len(x.shape) == 3 and x.shape[-1] >= x.shape[-2] and p.draw.maybe()
+    return tg.softmax(x, scale=0.7, causal=causal)
+
+
+def _pointwise(p: Pool, x: Value) -> Value:
+    other = p.like(x.shape)
+    return tg.add(tg.sigmoid(x), other) if other is not None and p.draw.maybe(0.7) else tg.gelu(x, approximate="tanh")
+
+
+# --- ops on (B, S, C) only ---------------------------------------------------------------------------------------------------
+
+
+def _rope(p: Pool, x: Value) -> Value:
+    if x.shape[-1] % 2:
+        return _linear(p, x)
+    return tg.rope(x, heads=divisor(p.draw, x.shape[-1] // 2))
+
+
+def _scores(p: Pool, x: Value) -> Value:
+    """x yᵀ, y another value of the same width, or a given matrix for the whole batch."""
+    d = p.draw
+    other = [v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]]
+    y = d.pick(other) if other and d.maybe(0.7) else d.input(d.n(9), x.shape[-1])
+    return tg.matmul(x, y, transpose_b=True)
+
+
+def _product(p: Pool, x: Value) -> Value:
+    d, (b, s, c) = p.draw, x.shape
+    ta, tb = d.maybe(), d.maybe()
+    inner, n = s if ta else c, d.n(9)
+    right = (n, inner) if tb else (inner, n)
+    lead = (b,) if d.maybe(0.6) else ()
+    return tg.matmul(x, p.like((*lead, *right)) or d.input(*lead, *right), transpose_a=ta, transpose_b=tb)
+
+
+def _attention(p: Pool, x: Value) -> Value:
+    """q, k and v from one linear layer."""
+    d = p.draw
+    kv, group, size = d.n(2), d.n(2), d.n(4)
+    heads = kv * group
+    qkv = tg.linear(x, d.weight((heads + 2 * kv) * size, x.shape[-1]))
+    q, k, v = qkv.split([heads * size, kv * size, kv * size])
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv, causal=d.maybe())
+
+
+def _cross_attention(p: Pool, x: Value) -> Value:
+    """x asks, another value answers."""
+    d = p.draw
+    others = [v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]]
+    k, heads = d.pick(others), divisor(d, x.shape[-1])
+    v = d.pick([v for v in others if v.shape == k.shape])
+    return tg.attention(x, k, v, heads=heads, causal=k.shape[1] >= x.shape[1] and d.maybe())
+
+
+def _cache(p: Pool, x: Value) -> Value:
+    """Keys go into a cache, at a fixed place or at a position; x asks the cache."""
+    d, (b, s, c) = p.draw, x.shape
+    fixed, room = d.maybe(), d.n(5, 0)
+    place: Any = d.n(room, 0) if fixed else d.position()
+    heads = divisor(d, c)
+    cache = tg.append(d.state(b, s + room, c), p.like(x.shape) or x, at=place)
+    return tg.attention(x, cache, cache, heads=heads, causal=d.maybe(), at=None if fixed else place)
+
+
+# --- ops on (B, H, W, C) -----------------------------------------------------------------------------------------------------
+
+
+def _conv(p: Pool, x: Value) -> Value:
+    d, x = p.draw, view(p.draw, x)
+    stride, padding, dilation = ([d.n(2), d.n(2)] for _ in range(3))
+    padding = [n - 1 for n in padding]
+    size = [d.n(min(3, 1 + (x.shape[1 + i] + 2 * padding[i] - 1) // dilation[i])) for i in (0, 1)]
+    n = d.n(5)
+    bias = d.weight(n) if d.maybe(0.3) else None
+    return activation(d, tg.conv2d(x, d.weight(n, *size, x.shape[3]), bias, stride=stride, padding=padding, dilation=dilation))
+
+
+def _conv_residual(p: Pool, x: Value) -> Value:
+    c = x.shape[3]
+    y = tg.conv2d(x, p.draw.weight(c, 3, 3, c), padding=1)
+    return tg.relu(tg.add(y, p.like(x.shape) or x))
+
+
+def _pool(p: Pool, x: Value) -> Value:
+    d = p.draw
+    window = [d.n(min(3, x.shape[1 + i])) for i in (0, 1)]
+    return tg.max_pool2d(x, window, stride=[d.n(2), d.n(2)], padding=[d.n(w // 2, 0) for w in window])
+
+
+def _mean(p: Pool, x: Value) -> Value:
+    return tg.global_avg_pool(x)
+
+
+def _flat_linear(p: Pool, x: Value) -> Value:
+    return tg.linear(tg.flatten(x), p.draw.weight(p.draw.n(8), prod(x.shape[1:])))
+
+
+Op = Callable[[Pool, Value], Value]
+ROWS: tuple[Op, ...] = (_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise)
+SEQUENCES: tuple[Op, ...] = (*ROWS, _rope, _scores, _product, _attention, _attention, _cross_attention, _cache)
+IMAGES: tuple[Op, ...] = (_conv, _conv, _conv_residual, _pool, _mean, _flat_linear)
+
+
+def grow(p: Pool) -> None:
+    """One more op, on the newest value more often than not."""
+    x = p.values[-1] if p.draw.maybe(0.6) else p.draw.pick(p.values)
+    settled = len(x.shape) == 4
+    ops = IMAGES if settled else SEQUENCES if len(x.shape) == 3 else ROWS
+    p.values.append(p.draw.pick(ops)(p, x))
+
+
+def draw_program(d: Draw) -> Program:
+    """One to five ops or small groups of ops on one input; what nobody reads is returned, and now and then something read."""
+    shape = d.pick([(d.n(2), d.n(9), d.n(12)), (d.n(12), d.n(12)), (d.n(2), d.n(8, 2), d.n(8, 2), d.n(4))])
+    wanted = d.n(5)
+
+    def program() -> tuple[Value, ...]:
+        p = Pool(d, [d.input(*shape)])
+        while len(p.values) <= wanted or len(p.values[0].builder.calls) < 2:
+            grow(p)
+        made = p.values[1:]
+        read = {o.tensor for c in p.values[0].builder.calls for o in c.operands}
+        return tuple(v for v in made if v.tensor not in read or d.maybe(0.15))
+
+    return tg.spec(program)()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with all that planning it takes."""
+
+    program: Program
+    machine: str
+    options: Options
+    graph: Graph  # tiled, before a policy is chosen
+
+
+def draw_case(seed: Any) -> Case:
+    """A program, a machine and options: tiles, gangs, split sums, policies, order, placement."""
+    d = Draw(seed)
+    program = draw_program(d)
+    on, folded = d.pick(MACHINES), fuse(program)
+    placement, order = d.pick(("ticket", "static")), d.pick(ORDERS)
+    options = draw_options(d, folded, 24, (2, 3) if on == "h200" else (2,), placement=placement, order=order)
+    graph = tiled(folded, machine(on), options)
+    policies = {}
+    for tensor, lattice in lattices_of(graph).items():
+        names = [p.name.split("=")[0] for p in lattice.points if not p.unawaited]
+        chunk = f"chunk:{d.n(3)}"
+        if not lattice.point(chunk).unawaited:
+            names.append(chunk)
+        if d.maybe(0.6):
+            policies[tensor] = d.pick(names)
+    return Case(program, on, Options.of(**{**options.__dict__, "policies": policies}), graph)
