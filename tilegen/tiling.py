@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -148,8 +149,8 @@ def _inline_pointwise(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
 
 
 def _tidy(expression: str) -> str:
-    """Drop parentheses around the whole of a function's argument: f((x)) -> f(x)."""
-    return re.sub(r"(?<=\w)\(\(([^()]*)\)\)", r"(\1)", expression)
+    """Without needless parentheses: silu((acc0 + e0)) -> silu(acc0 + e0)."""
+    return ast.unparse(ast.parse(expression, mode="eval"))
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
             operand = Operand(partial_op.result, (g * n, g * n + n) if groups > 1 else None)
             extra.append(operand)
             total = f"({total} + e{len(epilogue.operands) + len(extra) - 1})"
-        expression = renumber(expression, {f"acc{g}": total})
+        expression = _tidy(renumber(expression, {f"acc{g}": total}))
     first = len(op.operands)
     joined = Epilogue(expression, (*epilogue.operands, *((first + i, "elements") for i in range(len(extra)))))
     last = replace(op, operands=(*op.operands, *extra), epilogue=joined, attributes=_with(op.attributes, k_range=(cuts[-2], k)))

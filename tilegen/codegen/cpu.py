@@ -75,6 +75,12 @@ class CpuOp:
     def k_range(self) -> tuple[int, int]:
         return self.bound.kind.k_range(self.bound)  # type: ignore[attr-defined]
 
+    @property
+    def k_begin(self) -> str:
+        """linear: first column of step k."""
+        first = self.k_range[0]
+        return f"{first} + {self.tile[2]} * k" if first else f"{self.tile[2]} * k"
+
     @cached_property
     def write(self) -> list[tuple[str, str]]:
         return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.write]

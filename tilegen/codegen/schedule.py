@@ -148,7 +148,8 @@ def locals_text(b: Bound) -> str:
 
 def policy_words(plan: Plan, m: SemaphoreMap) -> str:
     """sem[i] of 4, target 24 (row)"""
-    words = [w for g, d in zip(m.partition, range(len(m.partition)), strict=True) if (w := g.words(f"block{d}"))]
+    blocking = next(e.blocking for e in plan.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
+    words = [w for g, c in zip(m.partition, blocking, strict=True) if (w := g.words(pretty(sp.expand(c.index))))]
     targets = sorted({int(n) for n in m.targets()})
     span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
     name = dict(plan.policies).get(m.tensor, "")

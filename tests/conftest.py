@@ -1,0 +1,43 @@
+"""What all tests share: a cache of their own, one thread for torch, and the markers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+FULL = os.environ.get("TILEGEN_FULL") == "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the long tests (as TILEGEN_FULL=1 does)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: long; run with --full or TILEGEN_FULL=1 only")
+    config.addinivalue_line("markers", "gpu: needs a GPU")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if FULL or config.getoption("--full"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="long: set TILEGEN_FULL=1"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plans and binaries of the tests go to a folder that is gone afterwards."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TILEGEN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)

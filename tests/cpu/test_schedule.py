@@ -1,0 +1,281 @@
+"""The generated schedule text is the plan: every tile, wait and post, compiled and run with primitives that print."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, Case, planned
+
+import tilegen as tg
+from tilegen.analysis.regions import tiles_of
+from tilegen.codegen.cpu import generate
+from tilegen.codegen.schedule import schedule_text
+from tilegen.expand import expanded
+from tilegen.plan import Plan
+from tilegen.targets.cpu import compiler
+
+PROLOGUE = """
+#include <cstdio>
+#include <cstdlib>
+#define TG_FN [[maybe_unused]] static inline
+#define TG_TABLE [[maybe_unused]] static constexpr
+struct tg_context { int ticket = 0; };
+TG_FN int tg_ticket(tg_context& g) { return g.ticket++; }
+TG_FN void tg_wait(tg_context&, int semaphore, int target) { std::printf(" %d:%d", semaphore, target); }
+TG_FN void tg_post(tg_context&, int semaphore) { std::printf(" %d", semaphore); }
+TG_FN void tg_clear(tg_context&, int semaphore) { std::printf(" %d", semaphore); }
+"""
+
+ANSWER = """
+static void answer(char what, int a, int b, int c, int d) {
+  static tg_context tickets;
+  tg_context g;
+  if (what == 't') {
+    const tg_tile_t t = tg_tile(a);
+    std::printf(" %d %d %d %d %d", t.op, t.c[0], t.c[1], t.c[2], t.c[3]);
+  }
+  if (what == 'w') tg_waits(g, tg_tile(a), b, c, d);
+  if (what == 'p') tg_posts(g, tg_tile(a), b);
+  if (what == 'r') tg_reset(g);
+  if (what == 'n') std::printf(" %d", tg_next(tickets, a, b));
+  if (what == 'c') std::printf(" %d %d %d %d", TG_OPS, TG_TILES, TG_SEMAPHORES, TG_WORKERS);
+}
+"""
+
+MAIN = """
+int main() {
+  int plan, a, b, c, d;
+  char what;
+  while (std::scanf("%%d %%c %%d %%d %%d %%d", &plan, &what, &a, &b, &c, &d) == 6) {
+    switch (plan) {
+%s
+    }
+    std::printf("\\n");
+  }
+}
+"""
+
+
+def ask(plans: list[Plan], questions: list[tuple[Any, ...]], folder: Path) -> list[str]:
+    """The answers of the schedule texts, each in a namespace of its own, to lines `plan what a b c d`."""
+    spaces = [f"namespace plan{n} {{\n{schedule_text(p)}\n{ANSWER}}}\n" for n, p in enumerate(plans)]
+    dispatch = "\n".join(f"      case {n}: plan{n}::answer(what, a, b, c, d); break;" for n in range(len(plans)))
+    source = folder / "schedules.cpp"
+    source.write_text(PROLOGUE + "".join(spaces) + MAIN % dispatch)
+    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
+    built = subprocess.run([compiler(), *flags, str(source), "-o", str(folder / "schedules")], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    given = "".join(" ".join(map(str, (*q, 0, 0, 0, 0)[:6])) + "\n" for q in questions)
+    done = subprocess.run([str(folder / "schedules")], input=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(questions)
+    return [a.strip() for a in answers]
+
+
+def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
+    """Every question that can be asked about a plan, with the plan's own answer."""
+    tiles, table = expanded(plan)["tiles"], plan.wait_table
+    ops = {op.name: number for number, op in enumerate(plan.graph.ops)}
+    out: dict[tuple[Any, ...], str] = {(n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.sms // plan.gang}"}
+    out[(n, "r")] = " ".join(str(s) for s in range(len(plan.targets)))
+    waits = defaultdict(list)
+    columns = (table.rank, table.part, table.operand, table.step, table.semaphore, table.target)
+    for *where, semaphore, target in zip(*(c.tolist() for c in columns), strict=True):
+        waits[tuple(where)].append((semaphore, target))
+    for b in plan.bounds:
+        ranks, steps = plan.ranks[b.op.name].tolist(), tiles_of(b).steps.tolist()
+        for (rank, last), part in itertools.product(zip(ranks, steps, strict=True), range(b.op.parts)):
+            mine = range(last * part // b.op.parts, last * (part + 1) // b.op.parts)
+            at = {"first": (-1,), "step": mine, "epilogue": (last,)}
+            for operand, when in {(a.operand, a.when) for a in b.reads}:
+                for step in at[when]:
+                    found = sorted(waits.pop((rank, part, operand, step), ()))
+                    out[n, "w", rank, part, operand, step] = " ".join(f"{s}:{t}" for s, t in found)
+            assert tiles[rank]["op"] == b.op.name
+            posts = tiles[rank]["parts"][part]["posts"]
+            assert all(amount == 1 for _, amount in posts)
+            out[n, "p", rank, part] = " ".join(str(s) for s, _ in posts)
+    assert not waits, "waits at places that no tile passes"
+    for rank, tile in enumerate(tiles):
+        coords = [*tile["coord"], 0, 0, 0, 0][:4]
+        out[n, "t", rank] = " ".join(map(str, (ops[tile["op"]], *coords)))
+    if isinstance(plan.placement, str):
+        for rank in range(len(tiles)):
+            out[n, "n", 0, rank] = str(rank)
+        out[n, "n", 0, len(tiles)] = "-1"
+    else:
+        assert sorted(r for ranks in plan.placement for r in ranks) == list(range(len(tiles)))
+        for worker, ranks in enumerate(plan.placement):
+            for turn, rank in enumerate((*ranks, -1)):
+                out[n, "n", worker, turn] = str(rank)
+    return out
+
+
+def agree(plans: list[Plan], folder: Path) -> None:
+    wanted = {q: a for n, plan in enumerate(plans) for q, a in facts(n, plan).items()}
+    answers = ask(plans, list(wanted), folder)
+    for question, answer in zip(wanted, answers, strict=True):
+        given = " ".join(sorted(answer.split(), key=lambda w: [int(x) for x in w.split(":")])) if question[1] == "w" else answer
+        plan = plans[question[0]]
+        about = f"{plan.program} {dict(plan.sizes)} {plan.order.name} {dict(plan.policies)} {[(o.name, o.tile, o.parts) for o in plan.graph.ops]}"
+        assert given == wanted[question], f"question {question[1:]} about {about}"
+
+
+# --- random programs --------------------------------------------------------------------------------------------------------
+
+
+def chain(pick: random.Random) -> tg.Program:
+    """Linears one after the other, a gated pair or not, residuals, the hidden tensor kept or not."""
+    m, h, i = (pick.choice((1, 3, 17, 40, 65)) for _ in range(3))
+    gated, kept, residual = (pick.random() < 0.5 for _ in range(3))
+
+    @tg.spec
+    def chain(M: int = m, H: int = 2 * h, I: int = 2 * i) -> Any:  # noqa: N803
+        x = tg.input("x", (M, H), "float32")
+        u = tg.linear(x, tg.weight("w1", (2 * I if gated else I, H), "float32"), name="u")
+        h = u
+        if gated:
+            left, right = u.chunk(2)
+            h = tg.mul(tg.silu(left), right, name="h")  # with u kept, columns j and j + I: classes modulo the half
+        y = tg.linear(h, tg.weight("w2", (H, I), "float32"), name="d")
+        y = tg.add(y, x, name="y") if residual else y
+        return (y, u) if kept else y
+
+    return chain()
+
+
+def convolutions(pick: random.Random) -> tg.Program:
+    """Two convolutions, the second with any stride, dilation and padding, also such that whole windows lie in the padding; a pool."""
+    b, size, c = pick.choice((1, 2)), (pick.randint(3, 11), pick.randint(3, 11)), pick.choice((1, 4, 6))
+    filters = [(pick.randint(1, 3), pick.randint(1, 3)) for _ in range(2)]
+    stride, padding, dilation = ((pick.randint(1, 3), pick.randint(1, 3)) for _ in range(3))
+    padding = tuple(p * pick.choice((0, 1, 2)) for p in padding)
+
+    @tg.spec
+    def convolutions() -> Any:
+        x = tg.input("x", (b, *size, c), "float32")
+        x = tg.conv2d(x, tg.weight("w1", (5, *filters[0], c), "float32"), padding=1, name="a")
+        y = tg.conv2d(x, tg.weight("w2", (7, *filters[1], 5), "float32"), stride=stride, padding=padding, dilation=dilation, name="c")
+        z = tg.max_pool2d(tg.relu(y, name="r"), 2, stride=1, padding=1, name="pool")
+        return tg.linear(tg.flatten(z), tg.weight("w3", (9, z.shape[1] * z.shape[2] * 7), "float32"), name="fc")
+
+    return convolutions()
+
+
+def attention(pick: random.Random) -> tg.Program:
+    """QKV, rotary or not, causal or not, grouped heads, or three separate products with a softmax between."""
+    b, s, heads, group, d = pick.choice((1, 2)), pick.choice((1, 9, 30, 33)), pick.choice((2, 4)), pick.choice((1, 2)), 8
+    rotary, causal, apart = (pick.random() < 0.5 for _ in range(3))
+
+    @tg.spec
+    def attention(S: int = s) -> Any:  # noqa: N803
+        kv = heads // group
+        x = tg.input("x", (b, S, 24), "float32")
+        qkv = tg.linear(x, tg.weight("w", ((heads + 2 * kv) * d, 24), "float32"), name="qkv")
+        q, k, v = qkv.split([heads * d, kv * d, kv * d])
+        if apart and group == 1:
+            p = tg.softmax(tg.matmul(q, k, transpose_b=True, name="s"), scale=0.3, causal=causal, name="p")
+            return tg.matmul(p, v, name="o")
+        if rotary:
+            q, k = tg.rope(q, heads=heads, name="qr"), tg.rope(k, heads=kv, name="kr")
+        a = tg.attention(q, k, v, heads=heads, kv_heads=kv, causal=causal, name="a")
+        return tg.linear(a, tg.weight("wo", (20, heads * d), "float32"), name="o")
+
+    return attention()
+
+
+def decode(pick: random.Random) -> tg.Program:
+    sizes = {"B": pick.choice((1, 3)), "S": pick.choice((1, 7)), "S_max": pick.choice((16, 21))}
+    return Case("llama_layer", {"H": 32, "heads": 4, "kv_heads": 2, "D": 8, "I": 24, **sizes}).program
+
+
+FAMILIES = (chain, convolutions, attention, decode)
+POLICIES = ("kernel", "row", "column", "class", "step", "tile", "chunk:1", "chunk:2", "chunk:3")
+ORDERS = ("auto", "phase", "phase:2", "phase:4", "bands:2", "bands:3", "bands:2:2", "bands:4:3")
+
+
+def random_plan(family: Any, seed: int) -> Plan:
+    """A random program with random tiles, policies, gangs, splits, order and placement; choices that do not fit are drawn again."""
+    pick = random.Random(f"{family.__name__} {seed}")
+    for _ in range(200):
+        try:
+            plan = _draw(family, pick)
+        except (tg.SpecError, tg.PlanError):
+            continue
+        if plan.order.count <= 2000:
+            return plan
+    raise AssertionError("no plan in 200 draws")
+
+
+def _draw(family: Any, pick: random.Random) -> Plan:
+    program = family(pick)
+    usual = tg.plan(program, "cpu:2", order="phase")
+    linears = [op.name for op in usual.graph.ops if op.kind == "linear"]
+    ganged = [op.name for op in usual.graph.ops if op.kind in ("linear", "matmul", "conv2d")]
+    return tg.plan(
+        program,
+        pick.choice(("cpu:3", "h200", "7")),
+        tiles={op.name: tuple(pick.choice((1, 2, 3, 4, 6, 8, 16, 24)) for _ in op.tile) for op in usual.graph.ops if pick.random() < 0.8},
+        policies={t: pick.choice(POLICIES) for t, _ in usual.policies if pick.random() < 0.7},
+        parts={name: pick.choice((2, 3)) for name in ganged if pick.random() < 0.3},
+        split={name: pick.choice((2, 3)) for name in linears if pick.random() < 0.2},
+        order=pick.choice(ORDERS),
+        placement=pick.choice(("ticket", "static")),
+    )
+
+
+BATCH, BATCHES = 12, 2  # plans in one build; batches in the ordinary run
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("batch", [pytest.param(n, marks=[pytest.mark.full] if n >= BATCHES else []) for n in range(12)])
+def test_text_of_random_plans_agrees_with_them(family: Any, batch: int, tmp_path: Path) -> None:
+    agree([random_plan(family, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)], tmp_path)
+
+
+def test_random_plans_have_everything() -> None:
+    """The plans above are not all of one sort."""
+    plans = [random_plan(family, seed) for family in FAMILIES for seed in range(BATCH * BATCHES)]
+    how = Counter(g.how for p in plans for m in p.semaphores for g in m.partition)
+    assert set(how) == {"all", "each", "every", "modulo", "table"}
+    assert {"ticket", "static"} == {p.placement if isinstance(p.placement, str) else "static" for p in plans}
+    assert any(op.parts > 1 for p in plans for op in p.graph.ops)
+    assert any(s.group > 1 for p in plans for s in p.order.segments)
+    assert any(s.last_first for p in plans for s in p.order.segments)
+    assert any(p.order.name.startswith("bands") for p in plans)
+    assert any(t.role == "partial" for p in plans for t in p.graph.tensors.values())
+    assert any(_has_empty_box(p) for p in plans)
+    points = {name for p in plans for _, point in p.policies for name in point.split("=")}
+    assert points >= {*POLICIES}
+
+
+def _has_empty_box(plan: Plan) -> bool:
+    """Whether some tile reads nothing of a tensor that it reads elsewhere."""
+    counts = Counter((t["op"], len({r["tensor"] for r in p["reads"]})) for t in expanded(plan)["tiles"] for p in t["parts"])
+    return any(op.kind == "conv2d" and len([1 for name, _ in counts if name == op.name]) > 1 for op in plan.graph.ops if op.parts == 1)
+
+
+# --- the examples -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_text_of_the_examples_agrees_with_their_plans(part: int, tmp_path: Path) -> None:
+    agree([planned(case)[0] for case in CASES[part::4]], tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_targets_hold_the_text_verbatim(case: Case) -> None:
+    plan = planned(case)[0]
+    text = schedule_text(plan)
+    assert text == schedule_text(Plan.from_json(plan.to_json()))
+    source = generate(plan)
+    assert source.count(text) == 1
+    assert np.all([source.count(f"tg_{name}(") > text.count(f"tg_{name}(") for name in ("next", "tile", "waits", "posts", "reset")])
