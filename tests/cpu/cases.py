@@ -19,7 +19,6 @@ from tilegen.kernel import Kernel
 from tilegen.loader import load_program
 from tilegen.plan import Plan
 from tilegen.spec import Program
-from tilegen.targets.cpu import sanitized
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BOUND = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
@@ -33,7 +32,7 @@ class Case:
     sizes: dict[str, Any]
     on: str = "cpu:3"
     options: dict[str, Any] = field(default_factory=dict)
-    full: bool = False  # compile and sanitize it only in full runs
+    quick: str = ""  # what an ordinary run does besides interpreting it: "compile", "sanitize" or "compile sanitize"
 
     def __str__(self) -> str:
         sizes = ",".join(f"{k}{v}" for k, v in self.sizes.items() if k in ("M", "S", "stage", "block", "dtype"))
@@ -61,53 +60,54 @@ MIXED_GATED = {"gate_up": (48, 24, 40), "down": (32, 88, 24)}
 
 CASES = (
     # linear chains: M below, at and far above a tile; gangs, split sums, static lists, bands, super-tiles
-    Case("gpt3_mlp", {"M": 1, **MLP}, full=True),
-    Case("gpt3_mlp", {"M": 1, **MLP}, "h200", {"split": {"down": 2}}, full=True),
-    Case("gpt3_mlp", {"M": 17, **MLP}, options={"tiles": MIXED_MLP, "policies": {"h": "tile"}}),
-    Case("gpt3_mlp", {"M": 17, **MLP}, "h200", {"parts": {"up": 2, "down": 2}}, full=True),
+    Case("gpt3_mlp", {"M": 1, **MLP}),
+    Case("gpt3_mlp", {"M": 1, **MLP}, "h200", {"split": {"down": 2}}, quick="compile"),
+    Case("gpt3_mlp", {"M": 17, **MLP}, options={"tiles": MIXED_MLP, "policies": {"h": "tile"}}, quick="compile"),
+    Case("gpt3_mlp", {"M": 17, **MLP}, "h200", {"parts": {"up": 2, "down": 2}}),
     Case("gpt3_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_MLP, "parts": {"down": 2}, "policies": {"h": "chunk:2"}}),
-    Case("gpt3_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_MLP, "split": {"down": 3}, "order": "bands:2"}, full=True),
-    Case("gpt3_mlp", {"M": 1000, **MLP}, options={"order": "bands:4:2", "placement": "static"}, full=True),
-    Case("gpt3_mlp", {"M": 1000, **MLP}, "6", {"placement": "static", "parts": {"up": 2}, "order": "phase:4", "split": {"down": 2}}),
-    Case("llama_mlp", {"M": 1, **MLP}, full=True),
-    Case("llama_mlp", {"M": 17, **MLP}, "h200", {"parts": {"gate_up": 2}, "split": {"gate_up": 2}}),
-    Case("llama_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_GATED, "split": {"gate_up": 3, "down": 2}}, full=True),
-    Case("llama_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_GATED, "policies": {"h": "step"}}, full=True),
-    Case("llama_mlp", {"M": 1000, **MLP}, "5", {"tiles": MIXED_GATED, "placement": "static", "order": "bands:5"}, full=True),
-    Case("llama_mlp", {"M": 1000, **MLP}, options={"order": "phase:3"}, full=True),
+    Case("gpt3_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_MLP, "split": {"down": 3}, "order": "bands:2"}),
+    Case("gpt3_mlp", {"M": 1000, **MLP}, options={"order": "bands:4:2", "placement": "static"}),
+    Case("gpt3_mlp", {"M": 1000, **MLP}, "6", {"placement": "static", "parts": {"up": 2}, "order": "phase:4", "split": {"down": 2}}, quick="compile sanitize"),
+    Case("llama_mlp", {"M": 1, **MLP}),
+    Case("llama_mlp", {"M": 17, **MLP}, "h200", {"parts": {"gate_up": 2}, "split": {"gate_up": 2}}, quick="compile"),
+    Case("llama_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_GATED, "split": {"gate_up": 3, "down": 2}}),
+    Case("llama_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_GATED, "policies": {"h": "step"}}),
+    Case("llama_mlp", {"M": 1000, **MLP}, "5", {"tiles": MIXED_GATED, "placement": "static", "order": "bands:5"}),
+    Case("llama_mlp", {"M": 1000, **MLP}, options={"order": "phase:3"}),
+    Case("llama_mlp", {"M": 64, **MLP}, "h200", {"placement": "static", "tiles": MIXED_GATED}),
     # attention
     Case("gpt3_attention", ATTENTION),
-    Case("gpt3_attention", ATTENTION, "h200", {"tiles": {"qkv": (24, 32, 40), "attn": (16, 8), "out": (40, 24, 16)}}, full=True),
-    Case("gpt3_attention", {**ATTENTION, "B": 1}, "h200", {"parts": {"out": 2}, "placement": "ticket", "split": {"qkv": 2}}, full=True),
-    Case("llama_attention", LLAMA_ATTENTION, full=True),
-    Case("llama_attention", LLAMA_ATTENTION, "h200", {"policies": {"qkv": "tile"}, "tiles": {"qkv": (24, 40, 16), "attn": (8, 16)}}),
-    Case("llama_attention", {**LLAMA_ATTENTION, "B": 1, "S": 61}, "7", {"placement": "static", "tiles": {"q_rope": (16, 1)}}, full=True),
+    Case("gpt3_attention", ATTENTION, "h200", {"tiles": {"qkv": (24, 32, 40), "attn": (16, 8), "out": (40, 24, 16)}}),
+    Case("gpt3_attention", {**ATTENTION, "B": 1}, "h200", {"parts": {"out": 2}, "placement": "ticket", "split": {"qkv": 2}}),
+    Case("llama_attention", LLAMA_ATTENTION),
+    Case("llama_attention", LLAMA_ATTENTION, "h200", {"policies": {"qkv": "tile"}, "tiles": {"qkv": (24, 40, 16), "attn": (8, 16)}}, quick="compile"),
+    Case("llama_attention", {**LLAMA_ATTENTION, "B": 1, "S": 61}, "7", {"placement": "static", "tiles": {"q_rope": (16, 1)}}),
     # layers
-    Case("llama_layer", {**LAYER, "S": 1}),
-    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 16), "k_append": (16,), "qkv": (2, 40, 32)}}, full=True),
-    Case("llama_layer", {**LAYER, "S": 19}, "h200", {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}}),
-    Case("llama_layer", {**LAYER, "S": 19}, "4", {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}}, full=True),
-    Case("gpt_layer", GPT_LAYER, full=True),
-    Case("gpt_layer", GPT_LAYER, "h200", {"parts": {"up": 2}, "split": {"down": 2}, "tiles": {"n1": (7,), "out": (24, 40, 16)}}),
-    Case("gpt_layer", GPT_LAYER, options={"order": "bands:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}}, full=True),
+    Case("llama_layer", {**LAYER, "S": 1}, quick="compile"),
+    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 16), "k_append": (16,), "qkv": (2, 40, 32)}}),
+    Case("llama_layer", {**LAYER, "S": 19}, "h200", {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}}, quick="compile sanitize"),
+    Case("llama_layer", {**LAYER, "S": 19}, "4", {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}}),
+    Case("gpt_layer", GPT_LAYER),
+    Case("gpt_layer", GPT_LAYER, "h200", {"parts": {"up": 2}, "split": {"down": 2}, "tiles": {"n1": (7,), "out": (24, 40, 16)}}, quick="compile"),
+    Case("gpt_layer", GPT_LAYER, options={"order": "bands:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}}),
     # convolutions
-    Case("resnet38", RESNET, full=True),
-    Case("resnet38", {**RESNET, "B": 2}, "h200", full=True),
-    Case("resnet38", {"HW": 96, "C": 6, "stage": 1}, options={"tiles": {"s1n0a": (1, 3, 5, 4, 3), "s1n0b": (1, 4, 24, 6, 2)}}, full=True),
-    Case("resnet38", {"HW": 96, "C": 6, "stage": 2}, "h200", {"order": "bands:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}}, full=True),
-    Case("resnet38", {"HW": 96, "C": 4, "B": 2, "stage": 3}, "5", {"placement": "static", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}}, full=True),
-    Case("resnet38", {"HW": 96, "C": 3, "B": 3, "stage": 4}, "h200", {"parts": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}}),
-    Case("vgg19", VGG, full=True),
-    Case("vgg19", {**VGG, "B": 2}, "h200", {"split": {"fc2": 2}, "tiles": {"fc2": (2, 24, 16)}}, full=True),
-    Case("vgg19", {"HW": 24, "C": 5, "B": 2, "block": 2}, options={"tiles": {"conv2_1": (1, 5, 4, 6, 3), "pool2": (1, 2, 3, 4)}}),
-    Case("vgg19", {"HW": 24, "C": 5, "block": 3}, "h200", {"policies": {"*": "tile"}, "tiles": {"conv3_2": (1, 2, 5, 12, 8)}}, full=True),
+    Case("resnet38", RESNET),
+    Case("resnet38", {**RESNET, "B": 2}, "h200"),
+    Case("resnet38", {"HW": 96, "C": 6, "stage": 1}, options={"tiles": {"s1n0a": (1, 3, 5, 4, 3), "s1n0b": (1, 4, 24, 6, 2)}}),
+    Case("resnet38", {"HW": 96, "C": 6, "stage": 2}, "h200", {"order": "bands:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}}),
+    Case("resnet38", {"HW": 96, "C": 4, "B": 2, "stage": 3}, "5", {"placement": "static", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}}),
+    Case("resnet38", {"HW": 96, "C": 3, "B": 3, "stage": 4}, "h200", {"parts": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}}, quick="compile sanitize"),
+    Case("vgg19", VGG),
+    Case("vgg19", {**VGG, "B": 2}, "h200", {"split": {"fc2": 2}, "tiles": {"fc2": (2, 24, 16)}}),
+    Case("vgg19", {"HW": 24, "C": 5, "B": 2, "block": 2}, options={"tiles": {"conv2_1": (1, 5, 4, 6, 3), "pool2": (1, 2, 3, 4)}}, quick="compile"),
+    Case("vgg19", {"HW": 24, "C": 5, "block": 3}, "h200", {"policies": {"*": "tile"}, "tiles": {"conv3_2": (1, 2, 5, 12, 8)}}),
     # storage types
-    Case("gpt3_mlp", {"M": 33, **MLP, "dtype": "bfloat16"}, "h200", {"parts": {"up": 2}}),
-    Case("llama_layer", {**LAYER, "S": 5, "dtype": "bfloat16"}, full=True),
-    Case("gpt3_attention", {**ATTENTION, "dtype": "float16"}, "h200", full=True),
-    Case("llama_mlp", {"M": 17, **MLP, "dtype": "float16"}, options={"split": {"gate_up": 2}, "tiles": MIXED_GATED}, full=True),
-    Case("resnet38", {"HW": 32, "C": 8, "stage": 1, "dtype": "float16"}, full=True),
-    Case("vgg19", {"HW": 16, "C": 5, "block": 1, "dtype": "bfloat16"}, "h200", full=True),
+    Case("gpt3_mlp", {"M": 33, **MLP, "dtype": "bfloat16"}, "h200", {"parts": {"up": 2}}, quick="compile"),
+    Case("llama_layer", {**LAYER, "S": 5, "dtype": "bfloat16"}),
+    Case("gpt3_attention", {**ATTENTION, "dtype": "float16"}, "h200"),
+    Case("llama_mlp", {"M": 17, **MLP, "dtype": "float16"}, options={"split": {"gate_up": 2}, "tiles": MIXED_GATED}, quick="compile"),
+    Case("resnet38", {"HW": 32, "C": 8, "stage": 1, "dtype": "float16"}),
+    Case("vgg19", {"HW": 16, "C": 5, "block": 1, "dtype": "bfloat16"}, "h200"),
 )
 
 
@@ -160,12 +160,14 @@ def check(case: Case, results: Sequence[torch.Tensor], states: Sequence[torch.Te
 
 def run(case: Case, kernel: Kernel) -> None:
     """Call a kernel and check what it gives; twice, since the second run starts from the counters of the first."""
-    roles = [t.role for t in case.program.arguments]
     for _ in range(2):
-        arguments = [a.clone() for a in given(case)]
-        results = kernel(*arguments)
-        states = [a for a, role in zip(arguments, roles, strict=True) if role == "state"]
-        check(case, results if isinstance(results, tuple) else (results,), states)
+        arguments = {t.name: a.clone() for t, a in zip(case.program.arguments, given(case), strict=True)}
+        results = kernel(*arguments.values())
+        check(case, results if isinstance(results, tuple) else (results,), [arguments[name] for name in states_of(case)])
+
+
+def states_of(case: Case) -> list[str]:
+    return [t.name for t in case.program.arguments if t.role == "state"]
 
 
 def interpreted(case: Case, strategy: str, seed: int = 0) -> Kernel:
@@ -177,16 +179,14 @@ def compiled(case: Case) -> Kernel:
     return tg.compile(case.program, "cpu", on=case.on, **case.options)
 
 
-def sanitize(plan: Plan, folder: Path, arguments: Mapping[str, torch.Tensor], extra: Sequence[str] = (), workers: int = 4) -> Any:
-    """Build under ThreadSanitizer, run twice in a row: the finished process. Tensors lie in the folder afterwards."""
-    return execute(sanitized(plan, folder, extra), folder, arguments, workers if plan.placement == "ticket" else len(plan.placement))
-
-
-def execute(program: Path, folder: Path, arguments: Mapping[str, torch.Tensor], workers: int) -> Any:
+def execute(plan: Plan, program: Path, arguments: Mapping[str, torch.Tensor], workers: int = 4, runs: int = 2) -> Any:
+    """Run a program made by `sanitized` on tensors, several times in a row: the finished process. Its tensors lie beside it."""
+    folder = program.parent
     for name, a in arguments.items():
         (folder / f"{name}.bin").write_bytes(a.contiguous().view(torch.uint8).numpy().tobytes())
+    count = workers if isinstance(plan.placement, str) else len(plan.placement)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
-    return subprocess.run([program, folder, str(workers), "2"], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([program, folder, str(count), str(runs)], env=environment, capture_output=True, text=True, timeout=300)
 
 
 def stored(plan: Plan, folder: Path, name: str) -> torch.Tensor:
