@@ -104,12 +104,14 @@ class Progress:
     """One line on stderr, rewritten, for whatever takes over a second; nothing when stderr is no terminal and the work is short."""
 
     def __init__(self) -> None:
-        self.start, self.shown = time.monotonic(), 0
+        self.start, self.shown, self.last = time.monotonic(), 0, 0.0
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() - self.start < 1.0:
+        now = time.monotonic()
+        if now - self.start < 1.0 or (not sys.stderr.isatty() and now - self.last < 1.0):
             return
-        line = f"[{time.monotonic() - self.start:5.1f} s] {text}"[:118]
+        self.last = now
+        line = f"[{now - self.start:5.1f} s] {text}"[:118]
         print(
             f"\r{line:<{self.shown}}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True
         )

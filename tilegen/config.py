@@ -9,7 +9,7 @@ KNOBS = {
     "TILEGEN_CACHE_DIR": "where plans and binaries are kept (default: $XDG_CACHE_HOME/tilegen or ~/.cache/tilegen)",
     "TILEGEN_CXX": "the C++ compiler of the CPU target (default: $CXX, c++, g++, clang++)",
     "TILEGEN_NUM_THREADS": "threads of the CPU target (default: the cores this process may use)",
-    "TILEGEN_TIMEOUT_MS": "how long a CPU tile may wait before the run ends as a HangError (default: 10000)",
+    "TILEGEN_TIMEOUT_MS": "how long a CPU run may go without finishing a tile before it ends as a HangError (default: 10000)",
     "TILEGEN_POISON": "1: fill outputs and intermediates with NaN before each run",
 }
 

@@ -22,6 +22,14 @@ from tilegen.errors import SpecError
 DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
 Size = Any  # int, or a SymPy expression of open sizes
 
+# names become members, functions and enumerators of generated C++ and CUDA
+RESERVED = frozenset(
+    """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const constexpr const_cast continue co_await co_return
+    co_yield decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable namespace
+    new noexcept not nullptr operator or private protected public register reinterpret_cast requires return short signed sizeof static static_assert
+    static_cast struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor""".split()
+)
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -126,19 +134,24 @@ class Builder:
     appended: dict[str, str] = field(default_factory=dict)  # state -> where it was appended
     counts: dict[str, int] = field(default_factory=dict)
 
+    def taken(self, name: str) -> str:
+        """Where a name is taken by a tensor or an op, upper and lower case being the same; empty when it is free."""
+        places = {t.name.lower(): t.where for t in self.tensors.values()} | {c.name.lower(): c.where for c in self.calls}
+        return places.get(name.lower(), "")
+
     def fresh(self, stem: str) -> str:
-        """`stem`, or stem_1, stem_2 … when it is taken by an op or a tensor."""
+        """`stem`, or stem_1, stem_2 … when it is taken."""
         name = stem
-        taken = {c.name for c in self.calls} | set(self.tensors)
-        while name in taken:
+        while self.taken(name):
             self.counts[stem] = self.counts.get(stem, 0) + 1
             name = f"{stem}_{self.counts[stem]}"
         return name
 
     def declare(self, tensor: Tensor) -> Value:
         check_name(tensor.name, tensor.where)
-        if tensor.name in self.tensors:
-            raise SpecError(f"the name {tensor.name!r} is declared twice (first at {self.tensors[tensor.name].where})", tensor.where)
+        taken = self.taken(tensor.name)
+        if taken:
+            raise SpecError(f"the name {tensor.name!r} is declared twice (first at {taken})", tensor.where)
         self.tensors[tensor.name] = tensor
         return Value(self, tensor.name, tensor.shape)
 
@@ -234,6 +247,8 @@ def building(name: str) -> Iterator[Builder]:
 def check_name(name: str, where: str) -> None:
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or "__" in name:
         raise SpecError(f"names must be identifiers without a leading or double underscore, given {name!r}", where)
+    if name in RESERVED or not name.isascii():
+        raise SpecError(f"{name!r} cannot be a name in generated C++; expected an ASCII identifier that is no keyword", where)
 
 
 def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...]:
@@ -291,8 +306,8 @@ def call(
     where = where or caller()
     if name is not None:
         check_name(name, where)
-        if name in b.tensors:
-            raise SpecError(f"the op name {name!r} is taken (first at {b.tensors[name].where})", where)
+        if b.taken(name):
+            raise SpecError(f"the op name {name!r} is taken (first at {b.taken(name)})", where)
     named, name = name is not None, name or b.fresh(kind)
     b.tensors[name] = Tensor(name, tuple(shape), dtype, "intermediate", where, form)
     b.calls.append(Call(kind, name, tuple(operands), name, tuple(sorted((attributes or {}).items())), where, named))

@@ -39,6 +39,7 @@ class Row:
     error: float
     tflops: float
     tbs: float
+    floor_us: float | None = None  # what the machine's ceilings allow, where they are known
 
 
 def compare(

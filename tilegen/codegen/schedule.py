@@ -127,7 +127,7 @@ def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
 
 
 def enum(op: str) -> str:
-    return f"TG_{op.upper()}"
+    return f"TG_OP_{op.upper()}"
 
 
 def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:

@@ -1,0 +1,194 @@
+"""Options that do not fit a program: each is refused with a PlanError that names what was given and what was expected."""
+
+from pathlib import Path
+
+import pytest
+
+import tilegen as tg
+from tilegen.loader import load_program
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    return load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 8, "H": 32, "I": 16, "dtype": "float32"})
+
+
+@pytest.fixture(scope="module")
+def attention():
+    return load_program(str(EXAMPLES / "gpt3_attention.py"), {"S": 8, "H": 32, "heads": 2, "D": 8, "dtype": "float32"})
+
+
+@tg.spec
+def skipping():
+    """The second convolution reads every other row only: with a semaphore per tile some would be awaited by nobody."""
+    x = tg.input("x", (1, 8, 8, 4), "float32")
+    y = tg.conv2d(x, tg.weight("w", (4, 3, 3, 4), "float32"), padding=1, name="wide")
+    return tg.conv2d(y, tg.weight("u", (4, 1, 1, 4), "float32"), stride=2, name="strided")
+
+
+def refused(words, program, on="cpu:2", **options):
+    with pytest.raises(tg.PlanError) as caught:
+        tg.plan(program, on, **options)
+    for word in words:
+        assert word in str(caught.value), f"{word!r} is not in {caught.value}"
+
+
+@pytest.mark.parametrize(("option", "flag", "value"), [("tiles", "--tile", (8, 8)), ("split", "--split", 2), ("parts", "--parts", 2)])
+def test_unknown_op(mlp, option, flag, value):
+    refused([f"{flag} nope", "no such op", "down, up"], mlp, **{option: {"nope": value}})
+
+
+TILES = [(0, 8), (8, -1), (8, 8, 8, 8), (8, 8, 0), (8.5, 8), (True, 8), 8, "8x8", ("8", "8"), None]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_wrong_tile(mlp, tile):
+    refused(["'up'", "linear tile has 3 positive sizes", "gpt3_mlp.py:11"], mlp, tiles={"up": tile})
+
+
+def test_wrong_tile_of_other_kinds(attention):
+    refused(["8x8x8", "'attn'", "attention tile has 2 positive sizes"], attention, tiles={"attn": (8, 8, 8)})
+    refused(["8x8", "'n'", "rms_norm tile has 1 positive sizes"], norm(), tiles={"n": (8, 8)})
+
+
+@tg.spec
+def norm():
+    return tg.rms_norm(tg.input("x", (4, 6), "float32"), tg.weight("w", (6,), "float32"), name="n")
+
+
+@pytest.mark.parametrize("tile", [(2**31, 8, 8), (8, 2**33, 8), (8, 8, 10**12)], ids=str)
+def test_a_tile_must_fit_into_32_bits(mlp, tile):
+    """Tile sizes become C ints."""
+    refused(["'up'", str(max(tile))], mlp, tiles={"up": tile})
+
+
+# ---- policies -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["rows", "", "chunk", "chunk:0", "chunk:-1", "chunk:x", "chunk:²", 3, None])
+@pytest.mark.parametrize("key", ["up->down", "h", "*"])
+def test_unknown_policy(mlp, key, policy):
+    refused(["'up' -> 'h'", repr(policy), "kernel", "chunk:N"], mlp, policies={key: policy})
+
+
+@pytest.mark.parametrize("key", ["down->up", "up", "x", "up->h", ""])
+def test_unknown_edge(mlp, key):
+    refused([f"--policy {key}=row", "no such edge or tensor", "up->down"], mlp, policies={key: "row"})
+
+
+def test_edges_of_a_program_without_any():
+    refused(["no such edge or tensor", "none"], norm(), policies={"a->b": "row"})
+
+
+def test_a_policy_with_semaphores_that_nobody_awaits():
+    tiles = {"wide": (1, 1, 8, 4, 4), "strided": (1, 1, 4, 4, 4)}
+    refused(["wide->strided=tile", "4 of its 8 semaphores", "awaited by nobody"], skipping(), tiles=tiles, policies={"wide->strided": "tile"})
+    made = tg.plan(skipping(), "cpu:2", tiles=tiles)  # the planner itself takes none of those
+    assert dict(made.policies)["wide"].split("=")[0] != "tile"
+    assert tg.verify(made).ok
+
+
+# ---- order, placement, machine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["", "rows", "phase:", "phase:0", "phase:2:2", "bands", "bands:0", "bands:2:1:1", "bands:x", "bands:²", None, 3])
+def test_unknown_order(mlp, order):
+    refused(["unknown order", repr(order), "phase", "bands:N:LAG"], mlp, order=order)
+
+
+def test_an_order_that_would_deadlock(attention):
+    """Without lag a band of queries comes before the keys of later bands, which it needs."""
+    backwards = {"qkv": (4, 16, 8), "attn": (4, 4), "out": (4, 16, 8)}
+
+    @tg.spec
+    def everything():
+        q = tg.input("q", (1, 16, 16), "float32")
+        k = tg.linear(q, tg.weight("w", (16, 16), "float32"), name="qkv")
+        a = tg.attention(q, k, k, heads=2, name="attn")
+        return tg.linear(a, tg.weight("u", (16, 16), "float32"), name="out")
+
+    refused(["order bands:4:1", "would wait", "higher rank"], everything(), tiles=backwards, order="bands:4:1")
+
+
+@pytest.mark.parametrize("placement", ["", "dynamic", "Ticket", None, 1])
+def test_unknown_placement(mlp, placement):
+    refused(["unknown placement", repr(placement), "ticket or static"], mlp, placement=placement)
+
+
+@pytest.mark.parametrize("machine", ["", "gpu", "H200", "h100", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True])
+def test_unknown_machine(mlp, machine):
+    refused(["unknown machine", repr(machine), "cpu:N, h200"], mlp, on=machine)
+
+
+@pytest.mark.parametrize("threads", ["abc", "-3", "1.5"])
+def test_wrong_number_of_threads(mlp, monkeypatch, threads):
+    monkeypatch.setenv("TILEGEN_NUM_THREADS", threads)
+    with pytest.raises(tg.TilegenError, match="TILEGEN_NUM_THREADS") as caught:
+        tg.plan(mlp, "cpu")
+    assert threads in str(caught.value)
+
+
+# ---- gangs and splits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [0, -2, 3, 200, "2", 1.5, None])
+def test_wrong_gang(mlp, parts):
+    refused(["'up'", f"gang of {parts}", "64 columns", "132 SMs"], mlp, on="h200", tiles={"up": (64, 64, 64)}, parts={"up": parts})
+
+
+def test_kinds_without_gangs(attention):
+    refused(["'attn'", "linear, matmul and conv2d", "attention cannot", "gpt3_attention.py:12"], attention, on="h200", parts={"attn": 2})
+    refused(["'n'", "rms_norm cannot"], norm(), on="h200", parts={"n": 2})
+
+
+@pytest.mark.parametrize("shares", [-1, 0, 1, 3, "2", 1.5, None])
+def test_wrong_split(mlp, shares):
+    refused(["'up'", "2 chunks of 16", f"{shares} shares"], mlp, tiles={"up": (8, 8, 16)}, split={"up": shares})
+
+
+def test_only_linears_are_split(attention):
+    refused(["only a whole linear", "'attn' is attention", "gpt3_attention.py:12"], attention, split={"attn": 2})
+
+
+def test_names_made_by_a_split_must_be_free():
+    """up_k0 and up_partial0 are taken by the user."""
+
+    @tg.spec
+    def taken():
+        x = tg.input("up_partial0", (4, 32), "float32")
+        y = tg.relu(tg.linear(x, tg.weight("w", (16, 32), "float32"), name="up"), name="h")
+        return tg.linear(y, tg.weight("u", (8, 16), "float32"), name="up_k0")
+
+    tiles = {"up": (4, 8, 16)}
+    try:
+        made = tg.plan(taken(), "cpu:2", tiles=tiles, split={"up": 2})
+    except tg.PlanError as error:
+        assert "up_k0" in str(error) or "up_partial0" in str(error)
+    else:
+        assert len({op.name for op in made.graph.ops}) == 3 and made.graph.tensors["up_partial0"].role == "input"
+        assert tg.verify(made).ok
+
+
+# ---- the call itself ----------------------------------------------------------------------------------------------------------------
+
+
+def test_open_sizes():
+    program = load_program(str(EXAMPLES / "gpt3_mlp.py"), ["M=?"])
+    refused(["gpt3_mlp", "left open", "M"], program)
+
+
+def test_unknown_option(mlp):
+    refused(["'tilse'", "tiles", "policies", "placement"], mlp, tilse={"up": (8, 8)})
+
+
+@pytest.mark.parametrize("option", ["tiles", "policies", "split", "parts"])
+def test_an_option_by_op_is_a_dict(mlp, option):
+    refused([option, "5"], mlp, **{option: 5})
+
+
+def test_what_is_planned_is_a_program():
+    with pytest.raises(tg.TilegenError, match="Spec.*call it") as caught:
+        tg.plan(skipping)
+    assert "skipping" in str(caught.value)
