@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from tests.mutants import Mutant, Subject
+from tests.mutant_plans import Subject
+from tests.mutants import Mutant
 from tilegen.codegen.cpu import generate
 from tilegen.targets.cpu import TSAN_FLAGS, compile_source
 
 PLAIN_FLAGS = tuple(f for f in TSAN_FLAGS if f not in ("-fsanitize=thread", "-g"))
 FIELDS = ("kind", "rank", "part", "operand", "step", "semaphore", "a", "b", "late")
-SLEEP_MS, LIMIT_MS = 20, 3000
+SLEEP_MS, LIMIT_MS = 20, 2500
 
 WRAPPERS = """
 // ---- mutants: TG_MUTANT="kind rank part operand step semaphore a b late" ------------------------------------------------------
@@ -92,7 +93,6 @@ static void tg_late_posts(tg_context& g, const tg_tile_t& t, int part) {
 """
 
 TILES, WORKERS = "// ---- tiles ---", "// ---- workers ---"
-LEAVE = "if (state.left.value.fetch_add(1, std::memory_order_acq_rel) == workers - 1) {"
 
 
 def replaced(text: str, old: str, new: str) -> str:
@@ -110,9 +110,11 @@ def edited(source: str, ticket: bool) -> str:
     source = replaced(source, at, f"{wrappers}\n{at}")
     source = replaced(source, "  tg_waits(g, t, part, operand, step);\n}\n", "  tg_read(g);\n  tg_waits(g, t, part, operand, step);\n}\n")
     source = replaced(source, "return new tg_state(TG_SEMAPHORES);", "return new tg_state(TG_SEMAPHORES + 1);")
-    source = replaced(source, "const tg_tile_t t = tg_tile(rank);", "tg_hold(rank, turn);\n    const tg_tile_t t = tg_tile(tg_swapped(rank));")
-    source = replaced(source, LEAVE, "const int left = state.left.value.fetch_add(1, std::memory_order_acq_rel);\n"
-                      f'  if (tg_is("hasty") && left == 0) tg_reset(g);\n  {LEAVE.replace("state.left.value.fetch_add(1, std::memory_order_acq_rel)", "left")}')  # fmt: skip
+    tile = "const tg_tile_t t = tg_tile(rank);"
+    source = replaced(source, tile, "tg_hold(rank, turn);\n    " + tile.replace("(rank)", "(tg_swapped(rank))"))
+    count = "state.left.value.fetch_add(1, std::memory_order_acq_rel)"
+    leave = f'const int left = {count};\n  if (tg_is("hasty") && left == 0) tg_reset(g);\n  if (left == workers - 1) {{'
+    source = replaced(source, f"if ({count} == workers - 1) {{", leave)
     source = replaced(source, "    tg_reset(g);\n    state", '    if (!tg_is("keep")) tg_reset(g);\n    state')
     source = replaced(source, "std::atoi(argv[2]), 60000, &hang)", f"std::atoi(argv[2]), {LIMIT_MS}, &hang)")
     head, rest = source.split(TILES)
@@ -204,17 +206,16 @@ def code_mutants(subject: Subject) -> Iterator[CodeMutant]:
     tiles, targets = subject.data["tiles"], subject.data["semaphores"]
     for tile in tiles:
         if any(part["posts"] for part in tile["parts"]):
-            # A consumer that passes on this post reads elements which are not yet stored, and nothing else orders the two.
             switches = {"kind": "early", "rank": tile["rank"]}
-            yield CodeMutant("post before the write", f"{tile['op']} rank {tile['rank']}", switches, 1, "a consumer reads what is not stored")
-    # The second run starts with every counter at its target: each wait passes at once, whatever has run.
+            why = "a consumer that passes on this post reads what is not stored yet; nothing else orders the two"
+            yield CodeMutant("post before the write", f"{tile['op']} rank {tile['rank']}", switches, 1, why)
     first = min(t["rank"] for t in tiles if any(part["posts"] for part in t["parts"]))
-    yield CodeMutant("missing reset", "counters keep their posts", {"kind": "keep", "late": first}, 2, "all waits of the next run pass")
-    # The first worker to leave zeroes the counters: posts made before are lost to those that still wait (a tile comes late, so that some
-    # do), and the counters are not zero at exit.
+    why = "the next run starts with every counter at its target: each wait passes at once, whatever has run"
+    yield CodeMutant("missing reset", "counters keep their posts", {"kind": "keep", "late": first}, 2, why)
+    why = "posts made before are lost to those that still wait (a tile comes late, so that some do)"
     late = [t["rank"] for t in tiles if any(targets[s] > 1 for part in t["parts"] for s, _ in part["posts"])]
     for rank in late[-1:] if subject.data["placement"] == "ticket" else []:
-        yield CodeMutant("early reset", "by the first to leave", {"kind": "hasty", "late": rank}, 1, "posts are lost to who still waits")
+        yield CodeMutant("early reset", "by the first to leave", {"kind": "hasty", "late": rank}, 1, why)
 
 
 WEAKENED = {

@@ -133,11 +133,11 @@ class Builder:
     calls: list[Call] = field(default_factory=list)
     appended: dict[str, str] = field(default_factory=dict)  # state -> where it was appended
     counts: dict[str, int] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # name in lower case -> where it was taken
 
     def taken(self, name: str) -> str:
         """Where a name is taken by a tensor or an op, upper and lower case being the same; empty when it is free."""
-        places = {t.name.lower(): t.where for t in self.tensors.values()} | {c.name.lower(): c.where for c in self.calls}
-        return places.get(name.lower(), "")
+        return self.names.get(name.lower(), "")
 
     def fresh(self, stem: str) -> str:
         """`stem`, or stem_1, stem_2 … when it is taken."""
@@ -152,6 +152,7 @@ class Builder:
         taken = self.taken(tensor.name)
         if taken:
             raise SpecError(f"the name {tensor.name!r} is declared twice (first at {taken})", tensor.where)
+        self.names[tensor.name.lower()] = tensor.where
         self.tensors[tensor.name] = tensor
         return Value(self, tensor.name, tensor.shape)
 
@@ -175,6 +176,9 @@ class Value:
     shape: tuple[Size, ...]
     columns: tuple[Size, Size] | None = None
     flattened: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.tensor} {self.shape}"
 
     @property
     def dtype(self) -> str:
@@ -309,6 +313,7 @@ def call(
         if b.taken(name):
             raise SpecError(f"the op name {name!r} is taken (first at {b.taken(name)})", where)
     named, name = name is not None, name or b.fresh(kind)
+    b.names[name.lower()] = where
     b.tensors[name] = Tensor(name, tuple(shape), dtype, "intermediate", where, form)
     b.calls.append(Call(kind, name, tuple(operands), name, tuple(sorted((attributes or {}).items())), where, named))
     return Value(b, name, tuple(shape))

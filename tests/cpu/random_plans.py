@@ -22,7 +22,7 @@ def chain(pick: random.Random) -> tg.Program:
     gated, kept, residual = (pick.random() < 0.5 for _ in range(3))
 
     @tg.spec
-    def chain(M: int = m, H: int = 2 * h, I: int = 2 * i) -> Any:  # noqa: N803
+    def chain(M: int = m, H: int = 2 * h, I: int = 2 * i) -> Any:
         x = tg.input("x", (M, H), "float32")
         u = tg.linear(x, tg.weight("w1", (2 * I if gated else I, H), "float32"), name="u")
         h = u
@@ -60,7 +60,7 @@ def attention(pick: random.Random) -> tg.Program:
     rotary, causal, apart = (pick.random() < 0.5 for _ in range(3))
 
     @tg.spec
-    def attention(S: int = s) -> Any:  # noqa: N803
+    def attention(S: int = s) -> Any:
         kv = heads // group
         x = tg.input("x", (b, S, 24), "float32")
         qkv = tg.linear(x, tg.weight("w", ((heads + 2 * kv) * d, 24), "float32"), name="qkv")

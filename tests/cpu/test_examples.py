@@ -70,7 +70,9 @@ def decoder(tokens: int, target: str, **options: Any) -> Kernel:
     return tg.compile(Case("llama_layer", {**LAYER, "S": tokens}).program, target, on="cpu:3", **options)
 
 
-@pytest.mark.parametrize(("target", "prefill"), [("interpret", 0), ("interpret", 4), ("cpu", 0), pytest.param("cpu", 4, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("target", "prefill"), [("interpret", 0), ("interpret", 4), ("cpu", 0), pytest.param("cpu", 4, marks=pytest.mark.full)]
+)
 def test_decoding_is_the_full_sequence(target: str, prefill: int) -> None:
     """One kernel, a growing position, a cache that starts as NaN: the outputs of all tokens at once."""
     tokens = 9

@@ -1,0 +1,100 @@
+"""Programs beyond the examples: random ones planned at random, all functions of an epilogue, single ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from random_plans import FAMILIES, random_plan
+
+import tilegen as tg
+from tilegen.data import random_arguments, relative_error
+from tilegen.interpret import STRATEGIES, Interpreter
+from tilegen.kernel import Kernel
+from tilegen.plan import Plan
+from tilegen.targets.cpu import Library
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_POISON", "1")
+
+
+def compare(program: tg.Program, plan: Plan, library: Any, bound: float = 1e-5) -> None:
+    arguments = random_arguments(program)
+    reference = tg.reference(program, *(a.clone() for a in arguments))
+    results = Kernel(plan, tg.verify(plan), library)(*arguments)
+    states = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
+    found = [*(results if isinstance(results, tuple) else (results,)), *states]
+    wanted = reference if isinstance(reference, tuple) else (reference,)
+    assert all(relative_error(y, r) <= bound for y, r in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.full] if n else []) for n in range(0, 120, 10)])
+def test_random_plans_interpreted(family: Any, first: int) -> None:
+    for seed in range(first, first + 10):
+        program, plan = random_plan(family, seed)
+        compare(program, plan, Interpreter(plan, STRATEGIES[seed % len(STRATEGIES)], seed))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.full] if n else []) for n in range(20)])
+def test_random_plans_compiled(family: Any, seed: int) -> None:
+    program, plan = random_plan(family, seed)
+    compare(program, plan, Library(plan))
+
+
+@tg.spec
+def functions(dtype: str = "float32") -> Any:
+    """Everything that an epilogue may call, and ops that no example has."""
+    x = tg.input("x", (2, 9, 21), dtype)
+    w, v = tg.weight("w", (24, 21), dtype), tg.weight("v", (24,), dtype)
+    mean, var, gain, bias = (tg.weight(n, (24,), dtype) for n in ("mean", "var", "gain", "bias"))
+    y = tg.linear(x, w, v, name="y")
+    normed = tg.batch_norm(y, mean, var, gain, bias, eps=1e-3, name="normed")
+    scaled = tg.scale(tg.sigmoid(normed), -0.25, name="scaled")
+    masked = tg.softmax(x, scale=0.5, causal=True, name="masked")
+    weighed = tg.matmul(masked, x, transpose_a=True, name="weighed")
+    free = tg.pointwise("relu(e0) * gelu_erf(e1) - 2 * silu(e1) + gelu_tanh(e0)", normed, scaled, name="free")
+    return y, scaled, tg.softmax(weighed, name="p"), free
+
+
+@tg.spec
+def single(op: str = "linear") -> Any:
+    """An op alone: nothing to wait for, nothing to post."""
+    x = tg.input("x", (2, 9, 21), "float32")
+    if op == "linear":
+        return tg.linear(x, tg.weight("w", (24, 21), "float32"), name="y")
+    return tg.softmax(x, causal=True, name="y") if op == "softmax" else tg.relu(x, name="y")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.full), pytest.param("float16", marks=pytest.mark.full)]
+)
+@pytest.mark.parametrize("target", [Interpreter, Library])
+def test_all_functions(target: Any, dtype: str) -> None:
+    program = functions(dtype=dtype)
+    plan = tg.plan(program, "cpu:3", tiles={"y": (8, 8, 16), "masked": (4,), "weighed": (8, 16, 8)})
+    assert {f for op in plan.graph.ops for f in ("batch_norm", "scale", "gelu_erf", "silu") if op.epilogue and f in op.epilogue.expression}
+    compare(program, plan, target(plan), 1e-5 if dtype == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("op", ["linear", "softmax", "relu"])
+@pytest.mark.parametrize("target", [Interpreter, Library])
+def test_single_ops(target: Any, op: str) -> None:
+    plan = tg.plan(single(op=op), "cpu:3")
+    assert not plan.edges
+    assert not plan.targets
+    compare(single(op=op), plan, target(plan))
+
+
+def test_nan_goes_through() -> None:
+    """A NaN in one row of the input makes that row of the output NaN, no other."""
+    program = single()
+    plan = tg.plan(program, "cpu:3")
+    x, w = random_arguments(program)
+    x[1, 3, 5] = float("nan")
+    bad = Kernel(plan, tg.verify(plan), Library(plan))(x, w).isnan()
+    assert bad[1, 3].all()
+    assert int(bad.sum()) == 24

@@ -1,0 +1,48 @@
+"""NVRTC: CUDA text to a cubin, with its log. Needs no GPU and no driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilegen.errors import CompileError, CompilerMissing
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one architecture, and what the compiler said."""
+
+    code: bytes
+    log: str
+    architecture: str
+
+
+def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()) -> Cubin:
+    """Compile straight to machine code. CompilerMissing when no NVRTC is installed; CompileError carries the log."""
+    from cuda.bindings import nvrtc
+
+    def checked(result: tuple[Any, ...]) -> Any:
+        status, *rest = result
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+        return rest[0] if len(rest) == 1 else rest
+
+    try:
+        program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    except RuntimeError as error:  # what cuda-bindings raises when the library is not there
+        raise CompilerMissing(f"NVRTC was not found ({error}); pip install nvidia-cuda-nvrtc, or install the CUDA toolkit") from None
+    flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v", *options]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+    log = _text(checked, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().rstrip("\0")
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        nvrtc.nvrtcDestroyProgram(program)
+        raise CompileError(f"NVRTC refused the generated source for {architecture}", log, source)
+    code = _text(checked, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(code, log, architecture)
+
+
+def _text(checked: Any, size: Any, get: Any, program: Any) -> bytes:
+    buffer = b" " * checked(size(program))
+    checked(get(program, buffer))
+    return buffer
