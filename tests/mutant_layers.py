@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -75,8 +76,9 @@ def harmless(data: Data) -> str:
     return "static" if not tickets and proof_objects(data) else "nothing"
 
 
-def remember_work() -> None:
-    """Mutants leave the ops alone: what their tiles read and write is the same for all mutants of a plan."""
+@contextmanager
+def remembered_work() -> Iterator[None]:
+    """Mutants leave the ops alone: what tiles read and write is the same for all mutants of a plan, and inside here found out once."""
     known: dict[Any, Any] = {}
     plain = element_kinds.work_of
 
@@ -87,6 +89,10 @@ def remember_work() -> None:
         return known[key][0]
 
     elements.work_of = work_of
+    try:
+        yield
+    finally:
+        elements.work_of = plain
 
 
 def proof_objects(data: Data) -> bool:

@@ -56,11 +56,21 @@ def posters(data: Data, semaphore: int) -> list[int]:
     return [t["rank"] for t in data["tiles"] for part in t["parts"] for s, n in part["posts"] for _ in range(n) if s == semaphore]
 
 
-def late_poster(data: Data, semaphore: int, rank: int) -> int:
-    """A poster that may come late without holding up `rank`: on another SM, where the lists are static."""
+def late_poster(data: Data, semaphore: int, rank: int, reads: list[Data] | None = None) -> int:
+    """A poster that may come late without holding up `rank` (on another SM, where the lists are static), of what the reads need."""
     ranks = posters(data, semaphore)
     own = next((ranks for ranks in data["placement"] if rank in ranks), []) if data["placement"] != "ticket" else []
-    return next((r for r in reversed(ranks) if r != rank and r not in own), ranks[-1])
+
+    def needed(poster: int) -> bool:
+        writes = [w for part in data["tiles"][poster]["parts"] for w in part["writes"]]
+        return any(w["tensor"] == r["tensor"] and meet(w["box"], r["box"]) for w in writes for r in reads or [])
+
+    others = [r for r in reversed(ranks) if r != rank and r not in own]
+    return next((r for r in others if needed(r)), (others or ranks)[0])
+
+
+def meet(a: list[list[int]], b: list[list[int]]) -> bool:
+    return all(x[0] < y[1] and y[0] < x[1] for x, y in zip(a, b, strict=True))
 
 
 def wait_mutants(subject: Subject) -> Iterator[Mutant]:
@@ -68,7 +78,8 @@ def wait_mutants(subject: Subject) -> Iterator[Mutant]:
     targets, count = data["semaphores"], len(data["semaphores"])
     for rank, p, r, w, at in waits_of(subject):
         reads, semaphore = part_of(data, rank, p)["reads"], at["semaphore"]
-        late, who = late_poster(data, semaphore, rank), f"{data['tiles'][rank]['op']} rank {rank} part {p} read {r} semaphore {semaphore}"
+        who = f"{data['tiles'][rank]['op']} rank {rank} part {p} read {r} semaphore {semaphore}"
+        late = late_poster(data, semaphore, rank, reads[r:])
 
         def replaced(new: list[list[int]], rank: int = rank, p: int = p, r: int = r, w: int = w) -> Callable[[Data], None]:
             def change(d: Data) -> None:
@@ -197,4 +208,4 @@ def mutants(subject: Subject) -> Iterator[Mutant]:
 if __name__ == "__main__":
     from tests.mutant_table import main
 
-    main()
+    raise SystemExit(main())

@@ -129,7 +129,8 @@ def lattices_of(graph: Graph) -> dict[str, Lattice]:
     edges: dict[str, list[Edge]] = {}
     for e in graph.edges:
         edges.setdefault(e.tensor, []).append(e)
-    return {tensor: lattice(found) for tensor, found in edges.items()}
+    found = {tensor: lattice(of_tensor) for tensor, of_tensor in edges.items()}
+    return {tensor: lat for tensor, lat in found.items() if any(len(r.tile) for r in lat.relations)}
 
 
 def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[dict[str, Point], set[str]]:

@@ -133,6 +133,7 @@ class Builder:
     calls: list[Call] = field(default_factory=list)
     appended: dict[str, str] = field(default_factory=dict)  # state -> where it was appended
     counts: dict[str, int] = field(default_factory=dict)
+    alike: dict[str, list[str]] = field(default_factory=dict)  # tensors whose form is still open, tied by pointwise ops
     names: dict[str, str] = field(default_factory=dict)  # name in lower case -> where it was taken
 
     def taken(self, name: str) -> str:
@@ -165,6 +166,13 @@ class Builder:
                 where,
             )
         self.tensors[name] = replace(tensor, form=form)
+        for other in self.alike.pop(name, ()):
+            self.settle(other, form, where)
+
+    def tie(self, names: Sequence[str]) -> None:
+        """These tensors are seen alike, in whatever form the first op needs that cares."""
+        for name in names:
+            self.alike.setdefault(name, []).extend(n for n in names if n != name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +194,7 @@ class Value:
 
     def operand(self, form: str, where: str) -> Operand:
         """This value as an operand of an op that sees it in `form`."""
-        if not self.flattened:
+        if form and not self.flattened:
             self.builder.settle(self.tensor, form, where)
         return Operand(self.tensor, self.columns, self.flattened)
 

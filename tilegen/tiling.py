@@ -136,10 +136,11 @@ def _inline_pointwise(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
     assert node.extra is not None
     extra: list[tuple[Operand, str]] = []
     names = {}
+    before = list(nodes)  # an operand also read by a maker that is inlined here stays a tensor
     for n, (operand, how) in enumerate(node.extra):
         maker = next((m for m in nodes if m.result == operand.tensor and m.pointwise), None)
         whole = operand.columns is None and not operand.flatten and how == "elements"
-        if maker is None or not whole or not _only_reader(nodes, operand.tensor, node, kept):
+        if maker is None or not whole or not _only_reader(before, operand.tensor, node, kept):
             names[f"e{n}"] = fold(extra, (operand, how))
             continue
         inner = {f"e{i}": fold(extra, item) for i, item in enumerate(maker.extra or [])}

@@ -48,8 +48,9 @@ def compilers(monkeypatch):
     """What was found out about compilers is forgotten before and after."""
 
     def forget():
-        for kept in (cpu._find, cpu.version):
-            kept.cache_clear()
+        for kept in vars(cpu).values():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
 
     forget()
     monkeypatch.delenv("CXX", raising=False)

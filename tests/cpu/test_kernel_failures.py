@@ -165,7 +165,11 @@ def test_position_in_range(decoder, at):
     assert torch.equal(arguments[2].reshape(8, 8)[at : at + 2], arguments[0][0])
 
 
-@pytest.mark.parametrize("pos", [3, torch.tensor(3, dtype=torch.int32), torch.tensor([3]), torch.tensor([3.0]), torch.tensor([3, 4], dtype=torch.int32)], ids=repr)
+@pytest.mark.parametrize(
+    "pos",
+    [3, torch.tensor(3, dtype=torch.int32), torch.tensor([3]), torch.tensor([3.0]), torch.tensor([3, 4], dtype=torch.int32)],
+    ids=repr,
+)
 def test_wrong_position_tensor(decoder, pos):
     q, _, k, v = cache_arguments()
     refused(lambda: decoder(q, pos, k, v), "'pos'", "expected")
@@ -222,7 +226,7 @@ def test_static_lists_need_their_threads():
         assert torch.allclose(a, b, atol=1e-4)
 
 
-@pytest.mark.parametrize("names", [("T", "g", "t", "scratch", "tg", "k", "lo0", "acc0", "main", "stdout"), ("errno",), ("NULL",)], ids=" ".join)
+@pytest.mark.parametrize("names", [("T", "g", "scratch", "tg", "k", "lo0", "acc0", "main", "stdout"), ("errno",), ("NULL",)], ids=" ".join)
 def test_names_that_c_or_the_generated_code_use(names):
     """They work, or are refused as names; they do not fail in the compiler."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
 from tests.mutant_code import CodeMutant, code_mutants, edited
-from tests.mutant_layers import harmless, interpreter_objects, ordered, remember_work, sample
+from tests.mutant_layers import harmless, interpreter_objects, ordered, remembered_work, sample
 from tests.mutant_plans import Subject, subjects
 from tests.mutant_table import Row, Rows, table, through_code, through_plan, through_weakened
 from tests.mutants import mutants, waits_of
@@ -22,11 +23,16 @@ OPERATORS = {
     "extra post", "post to another semaphore", "semaphore target -1", "semaphore target +1", "semaphore split too finely", "swapped ranks",
     "swapped in a static list",
 }  # fmt: skip
-BUILT = ("mlp by row", "decode", "gangs")
+BUILT = ("mlp by row", "attention")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _remembered() -> Iterator[None]:
+    with remembered_work():
+        yield
 
 
 def of(name: str) -> Subject:
-    remember_work()
     return subjects()[name]
 
 
@@ -53,7 +59,7 @@ def test_plan_mutants(name: str) -> None:
         by_operator[m.operator].append(m)
     assert all(m.data(subject) != subject.data for found in by_operator.values() for m in sample(found, 3, name))
     for found in by_operator.values():
-        chosen = found if FULL else sample(found, 6, name)
+        chosen = found if FULL else sample(found, 4, name)
         through_plan(subject, chosen, rows)
         through_plan(subject, [m for m in found if m not in chosen], rows, interpret=False)
     nothing_wrong(rows)
@@ -82,8 +88,8 @@ def test_code_mutants(name: str) -> None:
     through_code(subject, [m for m in counting if FULL or m.operator in quick], rows, 4 if FULL else 2, plain=FULL)
     nothing_wrong(rows)
     for operator in quick & set(rows):
-        row = rows[operator]
-        assert row.tried["tsan"] == 0 or row.caught["tsan"] > 0, table(rows)
+        row = rows[operator]  # a gang's parts run in turn on one thread, where the others' waits help
+        assert row.tried["tsan"] == 0 or row.caught["tsan"] > 0 or subject.plan.gang > 1, table(rows)
     assert rows["post before the write"].caught["tsan"] == rows["post before the write"].all > 0
 
 

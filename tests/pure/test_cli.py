@@ -36,7 +36,7 @@ def tilegen(*arguments, **environment):
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
-# ---- explain, plan, verify ------------------------------------------------------------------------------------------------------------
+# ---- explain, plan, verify -------------------------------------------------------------------------------------------
 
 
 def test_explain(capsys):
@@ -53,11 +53,13 @@ def test_explain_with_open_sizes(capsys):
 
 def test_plan(capsys):
     out, err = called(capsys, "plan", *SMALL, "--tile", "up=8x8x16", "--policy", "up->down=row")
-    assert "gpt3_mlp on cpu" in out and "policy row" in out and err == ""
+    assert "gpt3_mlp on cpu" in out and "h: policy " in out and "row" in out and err == ""
 
 
 def test_plan_as_json(capsys, tmp_path):
-    out, _ = called(capsys, "plan", *SMALL, "--json", "--tile", "up=8x8x16", "--split", "down=2", "--tile", "down=8x16x8", "--order", "phase")
+    out, _ = called(
+        capsys, "plan", *SMALL, "--json", "--tile", "up=8x8x16", "--split", "down=2", "--tile", "down=8x16x8", "--order", "phase"
+    )
     data = json.loads(out)
     assert data["ops"]["up"]["tile"] == [8, 8, 16] and list(data["ops"]) == ["up", "down_k0", "down"] and data["order"]["name"] == "phase"
     (tmp_path / "plan.json").write_text(out)
@@ -65,7 +67,9 @@ def test_plan_as_json(capsys, tmp_path):
     assert "gpt3_mlp" in out
 
 
-@pytest.mark.parametrize("options", [[], ["--machine", "h200", "--parts", "up=2"], ["--placement", "static", "--order", "bands:2"]], ids=str)
+@pytest.mark.parametrize(
+    "options", [[], ["--machine", "h200", "--parts", "up=2"], ["--placement", "static", "--order", "bands:2"]], ids=str
+)
 def test_an_expanded_plan_passes_verify(capsys, tmp_path, options):
     out, _ = called(capsys, "plan", *SMALL, "--json", "--expand", *options)
     assert json.loads(out)["tiles"]
@@ -93,7 +97,7 @@ def test_a_wrong_plan_ends_with_1(capsys, tmp_path):
     assert json.loads(out)["ok"] is False
 
 
-# ---- generate, run, compare -------------------------------------------------------------------------------------------------------------
+# ---- generate, run, compare ------------------------------------------------------------------------------------------
 
 
 def test_generate(capsys, tmp_path):
@@ -116,19 +120,21 @@ def test_run(capsys, target):
 
 def test_run_prints_the_explanation(capsys):
     out, _ = called(capsys, "run", *SMALL, "--repeat", 1)
-    assert "up->down" in out and "error against float32 torch" in out and "1 or" not in out
+    assert "up->down" in out and "error against float32 torch" in out
 
 
 def test_compare(capsys, tmp_path):
-    sizes = ["-s", "M=4,8", "-s", "H=32", "-s", "I=16", "-s", "dtype=float32"]
-    out, _ = called(capsys, "compare", EXAMPLES / "gpt3_mlp.py", *sizes, "--json", "--rounds", 2, "--threads", 1, "-o", tmp_path / "r" / "result.json")
+    sizes = [EXAMPLES / "gpt3_mlp.py", "-s", "M=4,8", "-s", "H=32", "-s", "I=16", "-s", "dtype=float32"]
+    out, _ = called(capsys, "compare", *sizes, "--json", "--rounds", 2, "--threads", 1, "-o", tmp_path / "r" / "result.json")
     data = json.loads(out)
-    assert {(r["variant"], r["sizes"]["M"]) for r in data["rows"]} == {(v, m) for v in ("eager", "tilegen-barrier", "tilegen") for m in (4, 8)}
+    assert {(r["variant"], r["sizes"]["M"]) for r in data["rows"]} == {
+        (v, m) for v in ("eager", "tilegen-barrier", "tilegen") for m in (4, 8)
+    }
     assert all(r["error"] < 1e-5 and r["us"] > 0 and r["rounds"] == 2 for r in data["rows"])
     assert json.loads((tmp_path / "r" / "result.json").read_text()) == data
 
 
-# ---- info, cache --------------------------------------------------------------------------------------------------------------------------
+# ---- info, cache -----------------------------------------------------------------------------------------------------
 
 
 def test_info(capsys):
@@ -151,7 +157,7 @@ def test_cache(capsys, tmp_path, monkeypatch):
     assert "removed 0" in called(capsys, "cache", "clear").out
 
 
-# ---- bad input ------------------------------------------------------------------------------------------------------------------------------
+# ---- bad input -------------------------------------------------------------------------------------------------------
 
 BAD = [
     (["plan", "nowhere.py"], "no such spec file: nowhere.py"),
@@ -179,7 +185,7 @@ BAD = [
     (["verify", "nowhere.json"], "cannot read the plan file nowhere.json"),
     (["verify", "nowhere"], "no such spec file"),
     (["generate", *SMALL, "-o", "/dev/null/folder"], "/dev/null/folder"),
-    (["compare", *SMALL[:-2], "--rounds", "1", "-o", "/dev/null/result.json"], "/dev/null/result.json"),
+    (["compare", *SMALL[:-2], "--rounds", "1", "-o", "/dev/null/result.json"], "/dev/null"),
     (["compare", *MLP, "--rounds", "0"], "rounds"),
 ]
 
@@ -187,10 +193,13 @@ BAD = [
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda v: " ".join(v[-2:]) if isinstance(v, list) else "")
 def test_bad_input(capsys, arguments, message):
     out, err = called(capsys, *arguments, status=2)
-    assert message in err and err.startswith("tilegen: ") and "Traceback" not in err and out == ""
+    last = err.splitlines()[-1]  # progress may stand before it
+    assert message in last and last.startswith("tilegen: ") and "Traceback" not in err and out == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["plan"], ["cache"], ["cache", "drop"], ["run", *MLP, "--repeat", "x"], ["plan", *MLP, "--colour"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["nothing"], ["plan"], ["cache"], ["cache", "drop"], ["run", *MLP, "--repeat", "x"], ["plan", *MLP, "--red"]]
+)
 def test_bad_usage(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -226,7 +235,7 @@ def test_files_that_are_no_specs(capsys, tmp_path):
     assert "no such spec file" in err
 
 
-# ---- as a process ----------------------------------------------------------------------------------------------------------------------------
+# ---- as a process ----------------------------------------------------------------------------------------------------
 
 
 def test_processes():

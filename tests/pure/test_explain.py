@@ -106,7 +106,7 @@ OPEN = {
     "gpt3_attention": ["B", "S", "H", "D"],
     "llama_attention": ["B", "S", "H", "D"],
     "llama_layer": ["B", "S", "S_max", "H", "D", "I"],
-    "gpt_layer": ["B", "S", "H", "I"],
+    "gpt_layer": ["B", "S", "I"],
     "resnet38": ["B", "C"],
     "vgg19": ["B", "C"],
 }
@@ -126,6 +126,12 @@ def test_any_size_may_be_open(name, size):
     first = text.splitlines()[0]
     assert first.startswith(f"{name} for open {size} (tiles as for {size} = ")
     assert "written by" in text and f"{size}" in text.split("\n", 2)[2]
+
+
+def test_an_open_width_of_32_heads_is_refused():
+    """A head's columns would start at H/32·h."""
+    with pytest.raises(tg.TilegenError, match="head|whole|affine"):
+        explained("gpt_layer", {"S": 64, "H": tg.symbol("H")})
 
 
 def test_all_sizes_may_be_open():

@@ -37,7 +37,9 @@ def walk(order):
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 5, 8, 100])
-@pytest.mark.parametrize("make", [phase, lambda g, group: banded(g, 2, 1, group), lambda g, group: banded(g, 3, 2, group)], ids=["phase", "2", "3:2"])
+@pytest.mark.parametrize(
+    "make", [phase, lambda g, group: banded(g, 2, 1, group), lambda g, group: banded(g, 3, 2, group)], ids=["phase", "2", "3:2"]
+)
 def test_every_tile_once(make, group):
     order = make(GRAPH, group=group)
     ranks = order.ranks(GRAPH)

@@ -47,7 +47,11 @@ def test_round_trip(name, on):
     assert all((back.ranks[op] == made.ranks[op]).all() for op in made.ranks)
 
 
-@pytest.mark.parametrize("options", [{"placement": "static"}, {"split": {"down": 2}}, {"parts": {"up": 2}}, {"order": "bands:2"}, {"policies": {"h": "tile"}}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"placement": "static"}, {"split": {"down": 2}}, {"parts": {"up": 2}}, {"order": "bands:2"}, {"policies": {"h": "tile"}}],
+    ids=str,
+)
 def test_round_trip_of_choices(options):
     made = mlp(**options)
     back = tg.Plan.from_json(json.loads(json.dumps(made.to_json())))

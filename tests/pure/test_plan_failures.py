@@ -72,7 +72,21 @@ def test_version(data, version):
     refused(data, "version", repr(version), "expected 1")
 
 
-KEYS = ["machine", "lowering", "placement", "tensors", "ops", "arguments", "outputs", "policies", "semaphores", "maps", "order", "sizes", "program"]
+KEYS = [
+    "machine",
+    "lowering",
+    "placement",
+    "tensors",
+    "ops",
+    "arguments",
+    "outputs",
+    "policies",
+    "semaphores",
+    "maps",
+    "order",
+    "sizes",
+    "program",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -153,7 +167,7 @@ def test_names_of_ops_are_checked(data, name):
 @pytest.mark.parametrize("name", ["x\n#include </dev/null>", 5])
 def test_the_name_of_the_program_is_checked(data, name):
     data["program"] = name
-    refused(data, str(name), error=WRONG)
+    refused(data, "5" if name == 5 else repr(name), error=WRONG)
 
 
 @pytest.mark.parametrize("kind", ["gemm", "", None, 5])
@@ -164,7 +178,7 @@ def test_unknown_kind(data, kind):
 
 def test_missing_attribute(data):
     del data["ops"]["up"]["attributes"]["groups"]
-    refused(data, "up", "groups", error=WRONG)
+    refused(data, "up", error=WRONG)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "", None])

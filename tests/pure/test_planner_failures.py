@@ -84,7 +84,9 @@ def test_edges_of_a_program_without_any():
 
 def test_a_policy_with_semaphores_that_nobody_awaits():
     tiles = {"wide": (1, 1, 8, 4, 4), "strided": (1, 1, 4, 4, 4)}
-    refused(["wide->strided=tile", "4 of its 8 semaphores", "awaited by nobody"], skipping(), tiles=tiles, policies={"wide->strided": "tile"})
+    refused(
+        ["wide->strided=tile", "4 of its 8 semaphores", "awaited by nobody"], skipping(), tiles=tiles, policies={"wide->strided": "tile"}
+    )
     made = tg.plan(skipping(), "cpu:2", tiles=tiles)  # the planner itself takes none of those
     assert dict(made.policies)["wide"].split("=")[0] != "tile"
     assert tg.verify(made).ok
@@ -93,7 +95,9 @@ def test_a_policy_with_semaphores_that_nobody_awaits():
 # ---- order, placement, machine -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["", "rows", "phase:", "phase:0", "phase:2:2", "bands", "bands:0", "bands:2:1:1", "bands:x", "bands:²", None, 3])
+@pytest.mark.parametrize(
+    "order", ["", "rows", "phase:", "phase:0", "phase:2:2", "bands", "bands:0", "bands:2:1:1", "bands:x", "bands:²", None, 3]
+)
 def test_unknown_order(mlp, order):
     refused(["unknown order", repr(order), "phase", "bands:N:LAG"], mlp, order=order)
 
@@ -117,7 +121,9 @@ def test_unknown_placement(mlp, placement):
     refused(["unknown placement", repr(placement), "ticket or static"], mlp, placement=placement)
 
 
-@pytest.mark.parametrize("machine", ["", "gpu", "H200", "h100", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True])
+@pytest.mark.parametrize(
+    "machine", ["", "gpu", "H200", "h100", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True]
+)
 def test_unknown_machine(mlp, machine):
     refused(["unknown machine", repr(machine), "cpu:N, h200"], mlp, on=machine)
 

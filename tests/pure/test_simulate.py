@@ -63,7 +63,9 @@ def critical_path(made, work):
     table = made.wait_table
     for tile in expanded(made)["tiles"]:
         rank, b = tile["rank"], steps[tile["op"]]
-        count = max(1, int(np.asarray(b.steps.subs(dict(zip(b.coords, tile["coord"], strict=True))) if hasattr(b.steps, "subs") else b.steps)))
+        count = max(
+            1, int(np.asarray(b.steps.subs(dict(zip(b.coords, tile["coord"], strict=True))) if hasattr(b.steps, "subs") else b.steps))
+        )
         finish[rank] = work[rank]
         for n in np.flatnonzero(table.rank == rank):
             before = min(max(table.step[n] / count, 0.0), 1.0)
@@ -142,5 +144,8 @@ def test_the_text_names_every_op():
 
 def test_more_workers_are_no_slower():
     """With the same rate per worker."""
-    times = [simulate(planned("gpt3_mlp", SMALL["gpt3_mlp"], cpu(n), {**MLP, "order": "phase", "policies": {"h": "row"}})).makespan for n in (1, 2, 4, 8)]
+    times = [
+        simulate(planned("gpt3_mlp", SMALL["gpt3_mlp"], cpu(n), {**MLP, "order": "phase", "policies": {"h": "row"}})).makespan
+        for n in (1, 2, 4, 8)
+    ]
     assert times == sorted(times, reverse=True) and times[0] > times[-1]

@@ -20,7 +20,7 @@ DECLARED = """\
     v, v5, vh = tg.weight("v", (6,), F), tg.weight("v5", (5,), F), tg.weight("vh", (6,), H)
     image, kernel = tg.input("image", (1, 8, 10, 3), F), tg.weight("kernel", (4, 3, 3, 3), F)
     pos, two, at32 = tg.input("pos", (1,), "int32"), tg.input("two", (2,), "int32"), tg.input("at32", (1,), F)
-    cache, long = tg.state("cache", (2, 16, 6), F), tg.input("long", (2, 17, 6), F)
+    cache, long = tg.state("cache", (2, 16, 6), F), tg.input("longer", (2, 17, 6), F)
 """
 F, H = "float32", "float16"
 
@@ -308,7 +308,9 @@ def test_ops_need_a_spec():
         tg.append(x, x, at=0)
 
 
-@pytest.mark.parametrize("op", [tg.relu, lambda x: tg.linear(x, x), lambda x: x, lambda x: tg.softmax(x)], ids=["relu", "linear", "none", "softmax"])
+@pytest.mark.parametrize(
+    "op", [tg.relu, lambda x: tg.linear(x, x), lambda x: x, lambda x: tg.softmax(x)], ids=["relu", "linear", "none", "softmax"]
+)
 def test_a_tensor_belongs_to_its_spec(op):
     other = leaked()
 
@@ -322,7 +324,12 @@ def test_a_tensor_belongs_to_its_spec(op):
 
 def test_a_cycle_is_refused():
     """The builders cannot make one; a program built by hand can."""
-    program = run(A, "y = tg.relu(tg.linear(a, b, name='up'), name='h')", "return tg.linear(y, tg.weight('c', (3, 8), F), name='down')", declared=False)
+    program = run(
+        A,
+        "y = tg.relu(tg.linear(a, b, name='up'), name='h')",
+        "return tg.linear(y, tg.weight('c', (3, 8), F), name='down')",
+        declared=False,
+    )
     up = program.calls[0]
     looped = dataclasses.replace(up, operands=(Operand("down"), up.operands[1]))
     with pytest.raises(tg.SpecError, match="wrong.py:6: cycle: 'up' reads 'down'"):

@@ -17,7 +17,7 @@ import numpy as np
 import sympy as sp
 
 from tilegen.analysis.dependence import Edge, Relation, block_shape, relation
-from tilegen.analysis.regions import Array, tiles_of
+from tilegen.analysis.regions import Array, divide, tiles_of
 from tilegen.errors import PlanError
 from tilegen.ops.base import ceil_div
 
@@ -55,7 +55,7 @@ class Grouping:
                 case _:
                     return np.asarray(self.table)[block]
         if self.how == "every":
-            return sp.floor(sp.sympify(block) / self.size)
+            return divide(block, self.size)
         if self.how == "modulo":
             return sp.Mod(block, self.size)
         return {"all": sp.Integer(0), "each": block}[self.how]
@@ -139,14 +139,23 @@ def join(a: Array, b: Array) -> Array:
         label = merged
 
 
-def classes(shape: Sequence[int], relations: Sequence[Relation], by_step: bool) -> Array:
-    """Label of each block: equal for blocks needed by the same consumer tiles (by_step: first at the same step of each)."""
+def classes(shape: Sequence[int], relations: Sequence[Relation], by_step: bool, readers: Sequence[int] | None = None) -> Array:
+    """Label of each block: equal for blocks needed by the same consumer tiles (by_step: first at the same step of each).
+
+    readers: which consumer each relation belongs to; by default each is one of its own.
+    """
     blocks = math.prod(shape)
-    parts = [(np.full(len(r.tile), n), r.tile, r.block, r.step if by_step else np.zeros_like(r.step)) for n, r in enumerate(relations)]
+    number = list(range(len(relations))) if readers is None else readers
+    parts = [
+        (np.full(len(r.tile), n), r.tile, r.block, r.step if by_step else np.zeros_like(r.step))
+        for n, r in zip(number, relations, strict=True)
+    ]
     reader, tile, block, step = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.lexsort((step, tile, reader, block))
-    rows = np.stack((reader, tile, step))[:, order].T
-    cuts = np.searchsorted(block[order], np.arange(blocks + 1))
+    uses = np.unique(np.stack((block, reader, tile, step)), axis=1)  # sorted; one entry per use, the first step first
+    new = np.ones(uses.shape[1], dtype=bool)
+    new[1:] = (uses[:3, 1:] != uses[:3, :-1]).any(axis=0)
+    block, rows = uses[0, new], uses[1:, new].T.copy()
+    cuts = np.searchsorted(block, np.arange(blocks + 1))
     seen: dict[bytes, int] = {}
     return np.array([seen.setdefault(rows[a:b].tobytes(), len(seen)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
 
@@ -232,14 +241,16 @@ def lattice(edges: Sequence[Edge]) -> Lattice:
     """The points for one producer and tensor; `edges` are all its reads by all consumers."""
     shape = block_shape(edges[0])
     relations = tuple(relation(e) for e in edges)
+    ops = [e.consumer.op.name for e in edges]
+    readers = [ops.index(name) for name in ops]  # an op that reads the tensor twice is one consumer
     each = tuple(Grouping("each", n) if n > 1 else Grouping("all", n) for n in shape)
     one = tuple(Grouping("all", n) for n in shape)
     named: list[tuple[str, Partition]] = [
         ("kernel", one),
         ("column", (*one[:-1], each[-1])),
         ("row", (*each[:-1], one[-1])),
-        ("class", product_refinement(classes(shape, relations, by_step=False), shape)),
-        ("step", product_refinement(classes(shape, relations, by_step=True), shape)),
+        ("class", product_refinement(classes(shape, relations, by_step=False, readers=readers), shape)),
+        ("step", product_refinement(classes(shape, relations, by_step=True, readers=readers), shape)),
         ("tile", each),
     ]
     names: dict[Partition, list[str]] = {}

@@ -16,7 +16,7 @@ import sympy as sp
 from sympy.printing.str import StrPrinter
 
 from tilegen.errors import AnalysisError
-from tilegen.ops.base import Bound, Box, Interval, K, ceil_div, coord
+from tilegen.ops.base import Bound, Box, Interval, K, ceil_div, coord, spread
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +32,11 @@ class _Integer(StrPrinter):
 
     def _print_Rational(self, e: sp.Rational) -> str:
         raise AnalysisError(f"a fraction {e} in an index expression")
+
+    def _print_Mul(self, e: sp.Mul) -> str:
+        if not e.as_coeff_Mul()[0].is_Integer:
+            raise AnalysisError(f"a fraction {e} in an index expression")
+        return str(super()._print_Mul(e))
 
     def _print_Pow(self, e: sp.Pow, rational: bool = False) -> str:
         raise AnalysisError(f"a power {e} in an index expression")
@@ -211,12 +216,11 @@ class Blocking:
 
 def divide(p: Any, q: Any) -> Any:
     """⌊p/q⌋ with the whole parts taken out: ⌊(128·i + 127)/128⌋ = i."""
-    p, q = sp.expand(p), sp.sympify(q)
+    p, q = spread(p), sp.sympify(q)
     if q == 1:
         return p
-    extremum = next((t for t in sp.Add.make_args(p) if isinstance(t, (sp.Min, sp.Max))), None)
-    if extremum is not None:
-        return extremum.func(*(divide(a + p - extremum, q) for a in extremum.args))  # floor is monotone
+    if isinstance(p, (sp.Min, sp.Max)):
+        return p.func(*(divide(a, q) for a in p.args))  # floor is monotone
     out, rest = sp.Integer(0), sp.Integer(0)
     for term in sp.Add.make_args(p):
         share = term / q

@@ -200,7 +200,8 @@ def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     """The C form of Wait.entries."""
     consumer, when = w.edge.consumer, w.edge.access.when
     first = "step == 0" if consumer.op.parts == 1 else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
-    condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.steps, STEP)}", "step": "" if w.stepped else first}[when]
+    inside = f"step >= 0 && step < {_paren(to_c(consumer.steps, STEP))}"
+    condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.steps, STEP)}", "step": inside if w.stepped else first}[when]
     if _may_be_empty(w):
         bounds = " && ".join(
             f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}" for i in w.edge.box if (sp.sympify(i.hi) - i.lo).free_symbols

@@ -32,7 +32,24 @@ def ceil_div(a: Size, b: Size) -> Size:
     """⌈a/b⌉, an int where both are."""
     if isinstance(a, int) and isinstance(b, int):
         return -(-a // b)
-    return sp.ceiling(sp.sympify(a) / b)
+    a, b = spread(sp.sympify(a)), sp.sympify(b)
+    if isinstance(a, (sp.Min, sp.Max)):
+        return a.func(*(ceil_div(e, b) for e in a.args))  # rounding is monotone
+    return sp.ceiling(a / b)
+
+
+def spread(e: Any) -> Any:
+    """Min and Max taken to the outside of a sum: 3·min(a, b) - 5 = min(3·a - 5, 3·b - 5).
+
+    Every quotient is rounded in this form: SymPy 1.14 takes min(14, 12·i + 12)/14 for whole, because both are even, and drops its rounding.
+    """
+    e = sp.expand(e)
+    for term in sp.Add.make_args(e):
+        factor, inner = term.as_coeff_Mul()
+        if isinstance(inner, (sp.Min, sp.Max)):
+            kind = inner.func if factor > 0 else sp.Min if inner.func is sp.Max else sp.Max
+            return kind(*(spread(e - term + factor * a) for a in inner.args))
+    return e
 
 
 def batch_base(index: Any, batch: Size, size: Size) -> Any:

@@ -86,13 +86,19 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     operands: list[Operand] = [x.operand(form, where)]
     operands += [o.operand("vector" if v else form, where) for o, v in zip(others, vectors, strict=True)]
     how = ("elements", *("columns" if v else "elements" for v in vectors))
-    return call("pointwise", name, operands, x.shape, x.dtype, form, {"expression": expression, "how": how}, where)
+    y = call("pointwise", name, operands, x.shape, x.dtype, form, {"expression": expression, "how": how}, where)
+    if not form:
+        y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h == "elements")])
+    return y
 
 
 def shared_form(values: Sequence[Value]) -> str:
-    """spatial when one of the tensors is known to be; else rows."""
+    """The form that one of the tensors has already; for four dimensions left open where none has; else rows."""
     tensors = builder("pointwise").tensors
-    return "spatial" if any(tensors[v.tensor].form == "spatial" and not v.flattened for v in values) else "rows"
+    forms = {"rows" if v.flattened else tensors[v.tensor].form for v in values} - {""}
+    if "spatial" in forms:
+        return "spatial"
+    return "" if not forms and len(values[0].shape) == 4 and all(v.columns is None for v in values) else "rows"
 
 
 def check_expression(expression: str, names: set[str], where: str = "") -> None:
