@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.analysis.proof import Certificate, check, prove
-from tilegen.errors import TargetError
+from tilegen.errors import PlanError, TargetError
 from tilegen.expand import expanded
 from tilegen.machine import Machine, machine
 from tilegen.plan import Plan
@@ -59,18 +59,25 @@ def certify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
 def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     if isinstance(what, Plan):
         return expanded(what)
+    if not isinstance(what, (Mapping, str, Path)):
+        raise PlanError(f"expected a Plan, its JSON or a file of it, given {type(what).__name__}")
     data = what if isinstance(what, Mapping) else load_json(what)
-    return dict(data) if "tiles" in data else expanded(Plan.from_json(data))
+    if "tiles" in data:
+        return dict(data)
+    made = Plan.from_json(data)
+    try:
+        return expanded(made)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
+        ops = ", ".join(op.name for op in made.graph.ops)
+        raise PlanError(f"the plan of {ops} was changed by hand: {type(error).__name__} {error}") from None
 
 
 def load_json(path: str | Path) -> dict[str, Any]:
-    from tilegen.errors import PlanError
-
     try:
         data = json.loads(Path(path).read_text())
     except OSError as error:
         raise PlanError(f"cannot read the plan file {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise PlanError(f"{path}: a plan is a JSON object, this is a {type(data).__name__}")
@@ -133,6 +140,8 @@ def compile(
 
     if target not in TARGETS:
         raise TargetError(f"unknown target {target!r}; expected one of {', '.join(TARGETS)}")
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+        raise TargetError(f"threads is a positive int, given {threads!r}")
     made, certificate = planned(program, machine("cpu" if on is None else on), options or Options.of(**given), progress)
     if target == "interpret":
         from tilegen.interpret import Interpreter

@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if type(error).__name__ in ("ProofError", "RaceError", "DeadlockError", "HangError") else 2
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        print(f"tilegen: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -245,8 +248,11 @@ def run(o: argparse.Namespace) -> int:
 def compare(o: argparse.Namespace) -> int:
     from tilegen.bench.compare import compare as measure
     from tilegen.bench.compare import result_file, save, table
+    from tilegen.errors import PlanError
     from tilegen.loader import load_program
 
+    if o.rounds < 1:
+        raise PlanError(f"--rounds {o.rounds}: expected at least 1")
     rows, progress = [], Progress()
     for sizes in _grid(o.size):
         rows += measure(load_program(o.spec, sizes), _options(o), o.threads, o.rounds, progress)
@@ -277,12 +283,12 @@ def info(o: argparse.Namespace) -> int:
 
     import tilegen
     from tilegen.config import KNOBS, cache_dir
-    from tilegen.errors import CompilerMissing
+    from tilegen.errors import CompileError
     from tilegen.targets.cpu import compiler, version
 
     try:
         found = version(compiler())
-    except CompilerMissing as error:
+    except CompileError as error:
         found = f"none: {error}"
     versions = {}
     for name in ("torch", "sympy", "jinja2", "numpy", "cuda-python"):

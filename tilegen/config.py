@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tilegen.errors import TilegenError
+
 KNOBS = {
     "TILEGEN_CACHE_DIR": "where plans and binaries are kept (default: $XDG_CACHE_HOME/tilegen or ~/.cache/tilegen)",
     "TILEGEN_CXX": "the C++ compiler of the CPU target (default: $CXX, c++, g++, clang++)",
@@ -17,6 +19,14 @@ KNOBS = {
 def knob(name: str, default: str = "") -> str:
     assert name in KNOBS
     return os.environ.get(name, default)
+
+
+def count(name: str, default: int) -> int:
+    """A knob that is a whole number."""
+    text = knob(name) or str(default)
+    if not text.isdecimal():
+        raise TilegenError(f"{name} is a whole number, given {text!r}")
+    return int(text)
 
 
 def cache_dir() -> Path:

@@ -119,13 +119,15 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
 def _explain_open(program: Program, machine: Machine, options: Options) -> str:
     """Policies are found at sample sizes; their shape holds for all, and is printed over the open ones."""
     symbols = sorted({s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}, key=lambda s: s.name)
-    sample = _at(fuse(program), {s: SAMPLE for s in symbols})
+    whole = (n for n in range(SAMPLE, 2 * SAMPLE) if _whole(program, dict.fromkeys(symbols, n)))
+    at = next(whole, SAMPLE)
+    sample = _at(fuse(program), dict.fromkeys(symbols, at))
     concrete = tiled(sample, machine, options)
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
     graph = replace(graph, ops=tuple(replace(op, tile=tiles[op.name].tile, parts=tiles[op.name].parts) for op in graph.ops))
     lines = [
-        f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for {', '.join(f'{s.name} = {SAMPLE}' for s in symbols)})",
+        f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for {', '.join(f'{s.name} = {at}' for s in symbols)})",
         "",
     ]
     lines += _ops(graph)
@@ -164,6 +166,12 @@ def _target(partition: Partition, producer: Bound) -> Any:
     for g in partition:
         n = n * {"all": g.blocks, "each": 1, "every": g.size, "modulo": sp.ceiling(sp.sympify(g.blocks) / g.size)}[g.how]
     return n
+
+
+def _whole(program: Program, values: dict[Any, int]) -> bool:
+    """Whether all shapes and attributes are whole numbers there: heads divide widths."""
+    numbers = [n for t in program.tensors for n in t.shape] + [v for c in program.calls for k, v in c.attributes if k != "scale"]
+    return all(n.subs(values).is_integer for n in numbers if hasattr(n, "free_symbols"))
 
 
 def _at(graph: Graph, values: dict[Any, int]) -> Graph:

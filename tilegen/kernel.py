@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilegen.config import knob
-from tilegen.errors import ArgumentError
+from tilegen.errors import ArgumentError, TargetError
 from tilegen.plan import Plan
 from tilegen.spec import Tensor
 
@@ -38,6 +38,10 @@ class Kernel:
 
         self.plan, self.proof, self._library = plan, certificate, library
         self.workers = workers or default_workers(plan)
+        if not isinstance(plan.placement, str) and self.workers != len(plan.placement):
+            raise TargetError(
+                f"the plan's placement is static, {len(plan.placement)} lists, which need as many threads; given {self.workers}"
+            )
         self._tensors = tuple(plan.graph.tensors.values())
         self._arguments = tuple(plan.graph.tensors[name] for name in plan.arguments)
         self._free: list[_Workspace] = []
@@ -97,6 +101,11 @@ class Kernel:
             expected = ", ".join(f"{t.name} {t.shape}" for t in self._arguments)
             raise ArgumentError(f"{self.plan.program} takes {len(self._arguments)} tensors ({expected}), {len(arguments)} were given")
         held = {t.name: check(t, a) for t, a in zip(self._arguments, arguments, strict=True)}
+        states = [t.name for t in self._arguments if t.role == "state"]
+        for state in states:
+            for name, other in held.items():
+                if name != state and _overlap(held[state], other):
+                    raise ArgumentError(f"{state!r} shares memory with {name!r}: a state is written in place")
         self._check_positions(held)
         declared = [self.plan.graph.tensors[name] for name in self.plan.outputs]
         outputs = (
@@ -139,7 +148,7 @@ class Kernel:
             raise ArgumentError(f"out: {self.plan.program} has {len(declared)} outputs, {len(given)} were given")
         outputs = [check(t, o) for t, o in zip(declared, given, strict=True)]
         for t, o in zip(declared, outputs, strict=True):
-            for name, other in [*held.items(), *((d.name, x) for d, x in zip(declared, outputs, strict=True) if x is not o)]:
+            for name, other in [*held.items(), *((d.name, x) for d, x in zip(declared, outputs, strict=True) if d is not t)]:
                 if _overlap(o, other):
                     raise ArgumentError(f"out: {t.name!r} shares memory with {name!r}")
         return outputs
@@ -194,7 +203,7 @@ def check(t: Tensor, a: Any) -> torch.Tensor:
         raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {str(a.dtype).removeprefix('torch.')}")
     if a.requires_grad:
         raise ArgumentError(f"{t.name!r} requires grad; tilegen kernels have no backward: pass .detach()")
-    if tuple(a.shape) != t.shape and len(t.shape) == 4 and t.form in ("spatial", "filter"):
+    if tuple(a.shape) != t.shape and len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
         permuted = a.permute(0, 2, 3, 1)
         if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
             a = permuted

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilegen.errors import SpecError
+from tilegen.errors import SpecError, TilegenError
 from tilegen.spec import Program, Spec
 
 
@@ -28,6 +29,10 @@ def load_spec(where: str) -> Spec:
         description.loader.exec_module(module)
     except SyntaxError as error:
         raise SpecError(f"{error.msg}: {(error.text or '').strip()}", f"{path}:{error.lineno}") from None
+    except TilegenError:
+        raise
+    except Exception as error:
+        raise failed(path, error) from error
     specs = {n: v for n, v in vars(module).items() if isinstance(v, Spec)}
     if not specs:
         raise SpecError(f"{path} has no @tg.spec function")
@@ -68,4 +73,16 @@ def parse(name: str, value: str) -> Any:
 
 def load_program(where: str, given: list[str] | Mapping[str, Any]) -> Program:
     spec = load_spec(where)
-    return spec(**(given if isinstance(given, Mapping) else sizes_of(spec, given)))
+    sizes = given if isinstance(given, Mapping) else sizes_of(spec, given)
+    try:
+        return spec(**sizes)
+    except TilegenError:
+        raise
+    except Exception as error:
+        raise failed(where.partition(":")[0], error) from error
+
+
+def failed(path: str, error: BaseException) -> SpecError:
+    """What the user's own code raised, at its innermost line in the spec file."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == Path(path).resolve()]
+    return SpecError(f"{type(error).__name__}: {error}", f"{path}:{lines[-1]}" if lines else path)

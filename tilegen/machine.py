@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tilegen.config import count
 from tilegen.errors import PlanError
 
 
@@ -34,7 +35,7 @@ H200 = Machine("h200", "cuda", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 0.
 
 def cpu(threads: int | None = None) -> Machine:
     """This machine's CPU target; rates are per thread of a current AVX-512 core."""
-    n = threads or int(os.environ.get("TILEGEN_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    n = threads or count("TILEGEN_NUM_THREADS", 0) or len(os.sched_getaffinity(0))
     return Machine("cpu", "cpu", n, 100e9 * n, 100e9 * n, 20e9, 60e9 * n, 2.0, 0.5, 0.05)
 
 
@@ -45,11 +46,11 @@ def machine(name: str | int | Machine) -> Machine:
     text = str(name)
     if text == "cpu":
         return cpu()
-    if text.startswith("cpu:") and text[4:].isdigit() and int(text[4:]) >= 1:
+    if text.startswith("cpu:") and text[4:].isdecimal() and int(text[4:]) >= 1:
         return cpu(int(text[4:]))
     if text == "h200":
         return H200
-    if text.isdigit() and 1 <= int(text) <= 4096:
+    if text.isdecimal() and 1 <= int(text) <= 4096:
         share = int(text) / H200.sms
         return replace(
             H200,

@@ -20,11 +20,11 @@ from tilegen.analysis.order import Order, Segment
 from tilegen.analysis.policy import Grouping
 from tilegen.analysis.regions import Array, Tiles, pretty, pretty_box, tiles_of
 from tilegen.analysis.waits import SemaphoreMap, Wait, wait
-from tilegen.errors import PlanError
+from tilegen.errors import PlanError, SpecError
 from tilegen.machine import Machine, machine_from_json
-from tilegen.ops.base import Bound, Epilogue, TileOp
+from tilegen.ops.base import Bound, Epilogue, TileOp, kind
 from tilegen.ops.pointwise import check_expression
-from tilegen.spec import Operand, Tensor
+from tilegen.spec import DTYPES, Operand, Tensor, check_name
 from tilegen.tiling import Graph
 
 VERSION = 1
@@ -150,13 +150,16 @@ class Plan:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Plan:
         """Read a compact plan; PlanError names what is missing or wrong."""
+        if not isinstance(data, Mapping):
+            raise PlanError(f"a plan is a JSON object, given a {type(data).__name__}")
         if data.get("version") != VERSION:
             raise PlanError(f"plan version {data.get('version')!r}, expected {VERSION}")
         try:
             plan = _plan_from_json(data)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            same = list(plan.targets) == list(data["semaphores"])
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
             raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
-        if list(plan.targets) != list(data["semaphores"]):
+        if not same:
             raise PlanError("the plan's semaphore targets do not follow from its maps: the file was changed by hand")
         return plan
 
@@ -236,6 +239,10 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         names = {f"e{n}" for n in range(len(epilogue.operands))} | {f"acc{g}" for g in range(attributes.get("groups", 1))}
         check_expression(epilogue.expression, names, f"op {name!r} of the plan")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
+    kind(data["kind"])
+    for what, numbers in (("tile", data["tile"]), ("parts", [data["parts"]])):
+        if not isinstance(numbers, list) or not numbers or not all(type(n) is int and 1 <= n < 2**31 for n in numbers):
+            raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
     return TileOp(
         name,
         data["kind"],
@@ -250,9 +257,24 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
 
 def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     tensors = {n: Tensor(n, tuple(t["declared"]), t["dtype"], t["role"], "", t["form"]) for n, t in data["tensors"].items()}
+    for name in (data["program"], *data["tensors"], *data["ops"]):
+        try:
+            check_name(name, "the plan")  # names are written into the generated source
+        except SpecError as error:
+            raise PlanError(str(error)) from None
     ops = tuple(_op_from_json(name, op) for name, op in data["ops"].items())
+    for t in tensors.values():
+        if t.dtype not in DTYPES:
+            raise PlanError(f"tensor {t.name!r} of the plan has dtype {t.dtype!r}, expected one of {', '.join(DTYPES)}")
+    used = [*data["arguments"], *data["outputs"], *(op.result for op in ops), *(o.tensor for op in ops for o in op.operands)]
+    unknown = [n for n in used if n not in tensors]
+    if unknown:
+        raise PlanError(f"the plan has no tensor {unknown[0]!r}")
     maps = []
     for m in data["maps"]:
+        wrong = [g["how"] for g in m["groups"] if g["how"] not in ("all", "each", "every", "modulo", "table")]
+        if wrong:
+            raise PlanError(f"the semaphores of {m['producer']!r} are grouped {wrong[0]!r}, expected all, each, every, modulo or table")
         partition = tuple(Grouping(g["how"], g["blocks"], g["size"], tuple(g["table"])) for g in m["groups"])
         maps.append(SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"]))
     segments = tuple(Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"]) for s in data["order"]["segments"])

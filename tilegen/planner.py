@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from tilegen.machine import Machine
 from tilegen.ops.base import Bound, TileOp, ceil_div
 from tilegen.plan import Plan
 from tilegen.simulate import Timeline, simulate, tile_us
-from tilegen.spec import Program
+from tilegen.spec import Program, Spec, check_acyclic
 from tilegen.tiling import Graph, fuse, split_sum
 
 Progress = Callable[[str], None]
@@ -41,14 +42,25 @@ class Options:
     @staticmethod
     def of(**given: Any) -> Options:
         """From plain dicts: Options.of(tiles={"up": (128, 256, 64)}, policies={"up->down": "row"})."""
+        fields = Options.__dataclass_fields__
+        for name, value in given.items():
+            if name not in fields:
+                raise PlanError(f"no option {name!r}; they are {', '.join(fields)}")
+            if fields[name].default == () and not isinstance(value, (Mapping, tuple)):
+                raise PlanError(f"option {name} is a dict, such as {{'up': …}}, given {value!r}")
         fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
         return Options(**fixed)
 
 
 def plan(program: Program, machine: Machine, options: Options = Options(), progress: Progress = lambda _: None) -> Plan:
     """The plan for a program with all sizes given. PlanError when an option does not fit the program."""
+    if not isinstance(program, Program):
+        hint = f"; this is the Spec {program.name}: call it, {program.name}()" if isinstance(program, Spec) else ""
+        raise PlanError(f"a plan is made of a Program, given {type(program).__name__}{hint}")
+    check_acyclic(program)
     if program.symbolic:
-        raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")
+        names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
+        raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
     graph = tiled(fuse(program), machine, options)
     progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
     lattices = lattices_of(graph)
@@ -68,7 +80,7 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
     for what in ("tiles", "split", "parts"):
         for name, _ in getattr(options, what):
             if name not in names:
-                raise PlanError(f"--{what.rstrip('s')} {name}: no such op; the ops are {', '.join(sorted(names))}")
+                raise PlanError(f"--{'tile' if what == 'tiles' else what} {name}: no such op; the ops are {', '.join(sorted(names))}")
     tiles, parts = dict(options.tiles), dict(options.parts)
     for op in graph.ops:
         b = graph.bound(op)
@@ -81,13 +93,17 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
 
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     expected = b.kind.tiles(b, _ANY)[0]
+    if not isinstance(tile, (tuple, list)):
+        tile = (tile, *([0] * len(expected)))  # refused below
     if len(tile) < len(expected):  # the inner sizes may be left out: 128x256 means 128x256x(usual)
         tile = (*tile, *expected[len(tile) :])
-    if len(tile) != len(expected) or any(not isinstance(t, int) or t < 1 for t in tile):
+    if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
         raise PlanError(
             f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}",
             b.op.where,
         )
+    if max(tile) > 1 << 16 or math.prod(tile[:-1]) > 1 << 24:
+        raise PlanError(f"tile {'x'.join(map(str, tile))} of {b.op.name!r} is too large: at most 65536 a side", b.op.where)
     problem = b.kind.check_tile(b, tile)
     if problem:
         raise PlanError(f"tile {tile} of {b.op.name!r}: {problem}", b.op.where)
@@ -98,12 +114,12 @@ _ANY = Machine("any", "cuda", 132, 1e15, 1e14, 1e12, 1e12, 1.0, 1.0, 1.0)
 
 
 def checked_parts(graph: Graph, op: TileOp, machine: Machine) -> TileOp:
-    if op.parts == 1:
+    if op.parts == 1 and isinstance(op.parts, int):
         return op
     if op.kind not in ("linear", "matmul", "conv2d"):
         raise PlanError(f"{op.name!r}: only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot", op.where)
     columns = op.tile[3] if op.kind == "conv2d" else op.tile[1]
-    if op.parts < 1 or op.parts > machine.sms or columns % op.parts:
+    if not isinstance(op.parts, int) or op.parts < 1 or op.parts > machine.sms or columns % op.parts:
         raise PlanError(
             f"{op.name!r}: a gang of {op.parts} does not share {columns} columns evenly, or exceeds {machine.sms} SMs", op.where
         )

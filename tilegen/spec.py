@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 import math
 import os
 import sys
@@ -23,11 +24,12 @@ DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
 Size = Any  # int, or a SymPy expression of open sizes
 
 # names become members, functions and enumerators of generated C++ and CUDA
-RESERVED = frozenset(
+RESERVED = frozenset(keyword.kwlist) | frozenset(
     """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const constexpr const_cast continue co_await co_return
     co_yield decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable namespace
     new noexcept not nullptr operator or private protected public register reinterpret_cast requires return short signed sizeof static static_assert
-    static_cast struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor""".split()
+    static_cast struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
+    errno NULL EOF NAN INFINITY assert""".split()
 )
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -202,7 +204,7 @@ class Value:
         """n equal column views, as torch.chunk(x, n, dim=-1)."""
         where = caller()
         if not isinstance(n, int) or n < 1 or self.shape[-1] % n:
-            raise SpecError(f"chunk: {self.tensor!r} has {self.shape[-1]} columns, which do not split into {n} equal parts", where)
+            raise SpecError(f"chunk: {self.tensor!r} has {self.shape[-1]} columns, which do not split into {n!r} equal parts", where)
         return self.split([self.shape[-1] // n] * n)
 
     def split(self, sizes: Sequence[Size]) -> tuple[Value, ...]:
@@ -210,6 +212,10 @@ class Value:
         where = caller()
         if self.flattened:
             raise SpecError(f"split: {self.tensor!r} is flattened; column views of a flattened tensor are not supported", where)
+        if not isinstance(sizes, (list, tuple)) or not all(is_size(s) for s in sizes):
+            raise SpecError(
+                f"split: widths are a list of sizes, given {sizes!r} for the {self.shape[-1]} columns of {self.tensor!r}", where
+            )
         if sum(sizes) != self.shape[-1] or any(isinstance(s, int) and s < 1 for s in sizes):
             raise SpecError(f"split: widths {list(sizes)} sum to {sum(sizes)}, {self.tensor!r} has {self.shape[-1]} columns", where)
         at = self.columns[0] if self.columns else 0
@@ -260,7 +266,11 @@ def check_name(name: str, where: str) -> None:
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or "__" in name:
         raise SpecError(f"names must be identifiers without a leading or double underscore, given {name!r}", where)
     if name in RESERVED or not name.isascii():
-        raise SpecError(f"{name!r} cannot be a name in generated C++; expected an ASCII identifier that is no keyword", where)
+        raise SpecError(f"{name!r} cannot be a name in generated C++; expected an ASCII identifier that is no word of C++ or Python", where)
+
+
+def is_size(n: object) -> bool:
+    return (isinstance(n, int) and not isinstance(n, bool)) or hasattr(n, "free_symbols")
 
 
 def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...]:
@@ -280,7 +290,7 @@ def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...
 
 def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
     where = caller()
-    if dtype not in DTYPES or (dtype == "int32" and role != "input"):
+    if not isinstance(dtype, str) or dtype not in DTYPES or (dtype == "int32" and role != "input"):
         raise SpecError(f"{name!r}: dtype must be one of float16, bfloat16, float32 (int32 for positions), given {dtype!r}", where)
     return builder(role).declare(Tensor(name, check_shape(name, shape, where), dtype, role, where))
 
@@ -301,6 +311,29 @@ def state(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
     if len(value.shape) not in (3, 4):
         raise SpecError(f"state {name!r}: shape is (B, S_max, H, D) or (B, S_max, H·D), given {value.shape}", caller())
     return value
+
+
+def owned(b: Builder, value: Value, where: str) -> None:
+    if value.builder is not b:
+        raise SpecError(
+            f"{value.tensor!r} belongs to another spec, {value.builder.name}; a tensor is used in the spec that declared it", where
+        )
+
+
+def tensors(what: str, where: str, **values: Any) -> None:
+    """Refuse what is no tensor, or one of another spec."""
+    b = builder(what)
+    for name, value in values.items():
+        if not isinstance(value, Value):
+            raise SpecError(f"{what}: {name} is a tensor, given {value!r}", where)
+        owned(b, value, where)
+
+
+def number(what: str, value: Any, where: str, positive: bool = False) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or (positive and value <= 0):
+        raise SpecError(f"{what} is a {'positive' if positive else 'finite'} number, given {value!r}", where)
+    return float(value)
 
 
 def call(
@@ -365,6 +398,7 @@ def finish(b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: s
         raise SpecError(f"{b.name} must return a tensor or a tuple of tensors, returned {returned!r}", where)
     outputs = []
     for value in values:
+        owned(b, value, where)
         tensor = b.tensors[value.tensor]
         if value.columns is not None or value.flattened:
             raise SpecError(f"an output must be a whole tensor, a view of {value.tensor!r} was returned", where)

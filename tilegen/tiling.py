@@ -238,8 +238,12 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
         raise PlanError(f"only a whole linear can be split over K, {name!r} is {op.kind}", op.where)
     k, tk = b.shape(0)[1], op.tile[2]
     chunks = ceil_div(k, tk)
-    if not 2 <= shares <= chunks:
+    if not isinstance(shares, int) or not 2 <= shares <= chunks:
         raise PlanError(f"{name!r} has {chunks} chunks of {tk}, which do not split into {shares} shares", op.where)
+    made = {f"{name}_{what}{s}" for s in range(shares - 1) for what in ("k", "partial")}
+    taken = made & ({o.name for o in graph.ops} | set(graph.tensors))
+    if taken:
+        raise PlanError(f"splitting {name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(taken))} is taken", op.where)
     cuts = [min(k, chunks * s // shares * tk) for s in range(shares + 1)]
     rows, n = b.out
     groups, epilogue = b.groups, op.epilogue or Epilogue()

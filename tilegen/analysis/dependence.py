@@ -95,8 +95,9 @@ def _inside(consumer: Bound, e: Any) -> Any:
     if not isinstance(e, sp.Min):
         return e
     for symbol, extent in zip(consumer.coords, consumer.grid, strict=True):
-        if symbol in e.args:
-            top = extent - 1 if isinstance(extent, int) else divide(quotient(extent.args[0])[0] - 1, quotient(extent.args[0])[1])
+        if symbol in getattr(e, "args", ()):
+            ceiling = isinstance(extent, sp.ceiling)
+            top = divide(quotient(extent.args[0])[0] - 1, quotient(extent.args[0])[1]) if ceiling else extent - 1
             e = sp.Min(*(a for a in e.args if a != top))
     return e
 

@@ -147,8 +147,8 @@ def candidates(graph: Graph, sms: int) -> list[Order]:
 
 def by_name(graph: Graph, name: str) -> Order:
     """phase, phase:GROUP, bands:N or bands:N:LAG, as `--order` takes it."""
-    head, *numbers = name.split(":")
-    if head in ("phase", "bands") and all(n.isdigit() and int(n) >= 1 for n in numbers) and len(numbers) <= (1 if head == "phase" else 2):
+    head, *numbers = str(name).split(":")
+    if head in ("phase", "bands") and all(n.isdecimal() and int(n) >= 1 for n in numbers) and len(numbers) <= (1 if head == "phase" else 2):
         values = [int(n) for n in numbers]
         if head == "phase":
             return phase(graph, *values)

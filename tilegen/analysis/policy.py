@@ -201,7 +201,7 @@ class Lattice:
         for point in self.points:
             if name in point.name.split("="):
                 return point
-        if name.startswith("chunk:") and name[6:].isdigit() and int(name[6:]) >= 1:
+        if isinstance(name, str) and name.startswith("chunk:") and name[6:].isdecimal() and int(name[6:]) >= 1:
             return measure(name, chunk_partition(block_shape(self.edges[0]), int(name[6:])), self.edges, self.relations)
         known = ", ".join(n for p in self.points for n in p.name.split("="))
         raise PlanError(f"{self.producer!r} -> {self.tensor!r} has no policy {name!r}; expected one of {known}, chunk:N")

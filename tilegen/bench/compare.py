@@ -21,6 +21,7 @@ import tilegen
 from tilegen import api
 from tilegen.bench.baselines import eager
 from tilegen.data import random_arguments, relative_error
+from tilegen.errors import PlanError
 from tilegen.plan import Plan
 from tilegen.planner import Options
 from tilegen.spec import DTYPES, Program
@@ -46,6 +47,8 @@ def compare(
     program: Program, options: Options, threads: int | None, rounds: int = 5, progress: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     """The CPU ladder: torch eager; tilegen with one semaphore per tensor (a barrier); tilegen. Same threads, random data, interleaved."""
+    if program.symbolic:
+        raise PlanError(f"{program.name}: sizes are left open; comparing needs all of them")
     count = threads or torch.get_num_threads()
     before = torch.get_num_threads()
     torch.set_num_threads(count)

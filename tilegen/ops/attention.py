@@ -9,7 +9,7 @@ from typing import Any
 import sympy as sp
 
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, need, register
-from tilegen.spec import Operand, Size, Value, builder, call, caller
+from tilegen.spec import Operand, Size, Value, builder, call, caller, number, tensors
 
 
 def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:
@@ -50,6 +50,7 @@ def attention(
     position at + Sq (an int32 input of one element, read on the device); then query i sees keys ≤ at + i, which is causal.
     """
     where = caller()
+    tensors("attention", where, q=q, k=k, v=v)
     kv_heads = heads if kv_heads is None else kv_heads
     need(isinstance(heads, int) and heads >= 1, f"attention: heads is a positive int, given {heads!r}", where)
     need(
@@ -63,6 +64,8 @@ def attention(
     need(kb == batch, f"attention: q has batch {batch}, k has {kb}", where)
     need(kd == d, f"attention: q has head size {d} ({q.shape}, {heads} heads), k has {kd} ({k.shape}, {kv_heads} heads)", where)
     need(q.dtype == k.dtype == v.dtype, f"attention: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; expected one dtype", where)
+    if at is not None and isinstance(q_len, int) and isinstance(k_len, int):
+        need(k_len >= q_len, f"attention: {q_len} queries do not fit into caches of {k_len} rows", where)
     if causal and at is None and isinstance(q_len, int) and isinstance(k_len, int):
         need(k_len >= q_len, f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}", where)
     attributes = {
@@ -72,7 +75,7 @@ def attention(
         "heads": heads,
         "kv_heads": kv_heads,
         "head_dim": d,
-        "scale": float(d) ** -0.5 if scale is None else float(scale),
+        "scale": d**-0.5 if scale is None else number("attention: scale", scale, where),
         "causal": bool(causal) or at is not None,
     }
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
@@ -93,6 +96,7 @@ def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) 
     cache: a tg.state (B, S_max, H, D) or (B, S_max, H·D); x (B, S, H·D). at: an int, or an int32 input of one element, read on the device.
     """
     where = caller()
+    tensors("append", where, cache=cache, x=x)
     b = builder("append")
     tensor = b.tensors[cache.tensor]
     need(tensor.role == "state" and cache.columns is None, f"append: {cache.tensor!r} is not a whole tg.state", where)

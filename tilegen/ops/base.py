@@ -143,7 +143,9 @@ class Bound:
         for key, value in self.op.attributes:
             if key == name:
                 return value
-        raise AttributeError(f"op {self.op.name!r} ({self.op.kind}) has no attribute {name!r}")
+        message = f"op {self.op.name!r} ({self.op.kind}) has no attribute {name!r}"
+        # an AttributeError inside a cached property would be reported as the property itself missing
+        raise AttributeError(message) if name.startswith("_") else AnalysisError(message)
 
     @property
     def tile(self) -> tuple[int, ...]:

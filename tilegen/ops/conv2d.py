@@ -8,12 +8,12 @@ from typing import Any
 import sympy as sp
 
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register, whole
-from tilegen.spec import Size, Value, call, caller
+from tilegen.spec import Size, Value, call, caller, tensors
 
 
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
     """(h, w) from one int or two; SpecError when they are not ints of at least `least`."""
-    both = (value, value) if isinstance(value, int) else tuple(value)
+    both = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
     need(
         len(both) == 2 and all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in both),
         f"{what} must be one or two ints of at least {least}, given {value!r}",
@@ -44,6 +44,7 @@ def conv2d(
     x (B, H, W, C), w (N, R, S, C), bias (N,); y (B, P, Q, N). stride, padding, dilation: an int or two. Only groups = 1.
     """
     where = caller()
+    tensors("conv2d", where, x=x, w=w)
     need(len(x.shape) == 4 and len(w.shape) == 4, f"conv2d: x is (B, H, W, C) and w (N, R, S, C), given {x.shape} and {w.shape}", where)
     need(groups == 1, f"conv2d: groups = {groups} is not supported, expected 1", where)
     need(x.shape[3] == w.shape[3], f"conv2d: x has {x.shape[3]} channels, w expects {w.shape[3]} (NHWC activations, KRSC weights)", where)

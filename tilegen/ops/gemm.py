@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, minimum, need, register
-from tilegen.spec import Size, Value, call, caller
+from tilegen.spec import Size, Value, call, caller, tensors
 
 
 def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
@@ -15,6 +15,7 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
     x (…, K), w (N, K), bias (N,); y (…, N) in x's dtype, accumulated in float32. SpecError when the widths do not meet.
     """
     where = caller()
+    tensors("linear", where, x=x, w=w)
     need(len(w.shape) == 2, f"linear: w must be (N, K), given {w.shape}", where)
     need(x.shape[-1] == w.shape[1], f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}", where)
     need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
@@ -41,6 +42,7 @@ def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool =
     a (…, M, K) or (…, K, M); b (…, K, N) or (…, N, K), with a's leading dimensions or none; y (…, M, N).
     """
     where = caller()
+    tensors("matmul", where, a=a, b=b)
     need(len(a.shape) >= 2 and len(b.shape) >= 2, f"matmul: operands have at least two dimensions, given {a.shape} and {b.shape}", where)
     m, k = (a.shape[-1], a.shape[-2]) if transpose_a else (a.shape[-2], a.shape[-1])
     kb, n = (b.shape[-1], b.shape[-2]) if transpose_b else (b.shape[-2], b.shape[-1])

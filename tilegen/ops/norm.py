@@ -10,7 +10,7 @@ import sympy as sp
 from tilegen.ops.attention import head_operand, position
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
-from tilegen.spec import Value, call, caller
+from tilegen.spec import Value, call, caller, number, tensors
 
 
 def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
@@ -25,11 +25,12 @@ def layer_norm(x: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str 
 
 def _norm(kind: str, x: Value, vectors: list[Value], eps: float, name: str | None) -> Value:
     where = caller()
+    tensors(kind, where, x=x, **dict(zip(("w", "bias"), vectors)))  # noqa: B905
     for v in vectors:
         need(v.shape == (x.shape[-1],), f"{kind}: {v.tensor!r} is ({x.shape[-1]},) for x {x.shape}, given {v.shape}", where)
         need(v.dtype == x.dtype, f"{kind}: x is {x.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype", where)
     operands = [x.operand("rows", where), *(v.operand("vector", where) for v in vectors)]
-    return call(kind, name, operands, x.shape, x.dtype, "rows", {"eps": float(eps)}, where)
+    return call(kind, name, operands, x.shape, x.dtype, "rows", {"eps": number(f"{kind}: eps", eps, where, positive=True)}, where)
 
 
 def rope(x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = None, name: str | None = None) -> Value:
@@ -38,6 +39,7 @@ def rope(x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = Non
     x (B, S, heads·D); position p of row s is s, plus `at` (an int32 input of one element) where given. Half-split pairs, as LLaMA in torch.
     """
     where = caller()
+    tensors("rope", where, x=x)
     need(len(x.shape) == 3, f"rope: x is (B, S, heads·D), given {x.shape}", where)
     need(isinstance(heads, int) and heads >= 1, f"rope: heads is a positive int, given {heads!r}", where)
     width = x.shape[-1]
@@ -49,7 +51,7 @@ def rope(x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = Non
     operands = [head_operand(x, where)]
     if at is not None:
         operands.append(position(at, where))
-    attributes = {"seq": x.shape[1], "head_dim": width // heads, "theta": float(theta)}
+    attributes = {"seq": x.shape[1], "head_dim": width // heads, "theta": number("rope: theta", theta, where, positive=True)}
     return call("rope", name, operands, x.shape, x.dtype, "rows", attributes, where)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from tilegen.errors import PlanError
+from tilegen.errors import PlanError, SpecError
 from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register
 from tilegen.ops.conv2d import spatial_tiles
 from tilegen.ops.softmax import row_tiles
-from tilegen.spec import Operand, Value, builder, call, caller
+from tilegen.spec import Operand, Value, builder, call, caller, number, tensors
 
 # name -> number of arguments; each is a C++ and a CUDA function of the same name and a torch expression below
+LONGEST = 4000  # characters of an expression
 FUNCTIONS = {"gelu_tanh": 1, "gelu_erf": 1, "relu": 1, "silu": 1, "sigmoid": 1, "scale": 2, "batch_norm": 6}
 
 
@@ -63,18 +65,23 @@ def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
 def batch_norm(x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
     """y = (x - mean) · w / √(var + eps) + bias over the last dimension (channels), with given statistics: inference only."""
     where = caller()
-    need(eps > 0, f"batch_norm: eps is positive, given {eps!r}", where)
-    return pointwise(f"batch_norm(e0, e1, e2, e3, e4, {float(eps)!r})", x, mean, var, w, bias, name=name, where=where)
+    eps = number("batch_norm: eps", eps, where, positive=True)
+    return pointwise(f"batch_norm(e0, e1, e2, e3, e4, {eps!r})", x, mean, var, w, bias, name=name, where=where)
 
 
 def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
     """y = expression(e0 = x, e1, …), element by element in float32; the others have x's shape or are vectors over its last dimension."""
     where = where or caller()
-    check_expression(expression, {f"e{n}" for n in range(1 + len(others))}, where)
+    try:
+        check_expression(expression, {f"e{n}" for n in range(1 + len(others))})
+    except PlanError as error:
+        raise SpecError(str(error), where) from None
+    tensors("pointwise", where, x=x)
     need(len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where)
     vectors = []
     for other in others:
         need(isinstance(other, Value), f"pointwise: operands are tensors, given {other!r}", where)
+        tensors("pointwise", where, other=other)
         vectors.append(other.shape == (x.shape[-1],))
         need(
             vectors[-1] or other.shape == x.shape,
@@ -111,14 +118,14 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
                 walk(left)
                 walk(right)
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() | int())):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if plain(value):
                 pass
             case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if FUNCTIONS.get(function) == len(args):
                 for argument in args:
                     walk(argument)
             case ast.Name(id=name) if name in names:
                 pass
-            case ast.Constant(value=float() | int()):
+            case ast.Constant(value=value) if plain(value):
                 pass
             case _:
                 raise PlanError(
@@ -127,10 +134,21 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
                     where,
                 )
 
+    if not isinstance(expression, str) or len(expression) > LONGEST:
+        given = repr(expression)
+        raise PlanError(f"expression {given[:80]}: expected text of at most {LONGEST} characters, given {len(given)}", where)
+    strange = re.search(r"[^\w+*(),. -]|[^\x20-\x7e]|\b\d+_|\b0[xXoObB]", expression)
     try:
         walk(ast.parse(expression, mode="eval"))
-    except SyntaxError as error:
-        raise PlanError(f"expression {expression!r}: {error.msg}", where) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise PlanError(f"expression {expression!r}: {getattr(error, 'msg', error)}", where) from None
+    if strange:  # comments, line ends and such numbers mean something else in C++
+        raise PlanError(f"expression {expression!r}: {strange[0]!r} is not allowed", where)
+
+
+def plain(value: object) -> bool:
+    """A number that Python and C++ read alike."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**31
 
 
 def evaluate(expression: str, names: dict[str, Any]) -> Any:

@@ -9,12 +9,13 @@ from typing import Any
 
 from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register, whole
 from tilegen.ops.conv2d import output_size, pair, spatial_tiles, window_rows
-from tilegen.spec import Value, call, caller
+from tilegen.spec import Value, call, caller, tensors
 
 
 def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None) -> Value:
     """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins. x (B, H, W, C)."""
     where = caller()
+    tensors("max_pool2d", where, x=x)
     need(len(x.shape) == 4, f"max_pool2d: x is (B, H, W, C), given {x.shape}", where)
     window = pair(window, "max_pool2d: window", 1, where)
     stride = window if stride is None else pair(stride, "max_pool2d: stride", 1, where)
@@ -33,6 +34,7 @@ def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, n
 def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
     """y[b, c] = mean over h and w of x[b, h, w, c], in float32. x (B, H, W, C), y (B, C)."""
     where = caller()
+    tensors("global_avg_pool", where, x=x)
     need(len(x.shape) == 4, f"global_avg_pool: x is (B, H, W, C), given {x.shape}", where)
     return call("global_avg_pool", name, [x.operand("spatial", where)], (x.shape[0], x.shape[3]), x.dtype, "rows", {}, where)
 
@@ -40,6 +42,7 @@ def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
 def flatten(x: Value) -> Value:
     """x (B, H, W, C) seen as (B, H·W·C), no copy; note the channels-last order."""
     where = caller()
+    tensors("flatten", where, x=x)
     need(len(x.shape) == 4 and x.columns is None, f"flatten: x is a whole (B, H, W, C) tensor, given {x.shape}", where)
     x.operand("spatial", where)
     return replace(x, shape=(x.shape[0], math.prod(x.shape[1:])), flattened=True)

@@ -8,7 +8,7 @@ from typing import Any
 import sympy as sp
 
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register, whole
-from tilegen.spec import Value, call, caller
+from tilegen.spec import Value, call, caller, number, tensors
 
 
 def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:
@@ -17,6 +17,7 @@ def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | N
     x (…, R, N). causal: row q of the last two dimensions sees columns ≤ q + N - R, the others give 0; needs N ≥ R.
     """
     where = caller()
+    tensors("softmax", where, x=x)
     need(len(x.shape) >= 2 or not causal, f"softmax: a causal mask needs (…, rows, columns), given {x.shape}", where)
     rows = x.shape[-2] if causal else 1
     batch: Any = 1
@@ -26,7 +27,7 @@ def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | N
         rows, batch = batch, 1
     if causal and isinstance(rows, int) and isinstance(x.shape[-1], int):
         need(x.shape[-1] >= rows, f"softmax: a causal mask needs at least as many columns as rows, given {x.shape}", where)
-    attributes = {"batch": batch, "rows": rows, "scale": float(scale), "causal": bool(causal)}
+    attributes = {"batch": batch, "rows": rows, "scale": number("softmax: scale", scale, where), "causal": bool(causal)}
     return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
 
 

@@ -94,7 +94,7 @@ def load(level: str, key: str) -> dict[str, Path] | None:
         if entry.exists():
             raise CorruptEntryError(f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`") from None
         return None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CorruptEntryError(f"cache entry {entry}: meta.json is not readable; remove the entry or run `tilegen cache clear`") from None
     return files
 
@@ -109,7 +109,10 @@ def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]
         files = load(level, key)  # another process may have built it meanwhile
         if files is not None:
             return files
-        temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
+        try:
+            temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
+        except OSError as error:
+            raise CacheError(f"cannot write into the cache folder {folder}: {error.strerror}") from None
         try:
             notes = build(temporary)
             hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
@@ -132,8 +135,11 @@ def entries() -> list[tuple[str, str, int, str]]:
             if entry.is_dir() and not entry.name.startswith("."):
                 size = sum(p.stat().st_size for p in entry.iterdir())
                 meta = entry / "meta.json"
-                notes = json.loads(meta.read_text()) if meta.is_file() else {}
-                rows.append((level, entry.name, size, str(notes.get("note", ""))))
+                try:
+                    note = str(json.loads(meta.read_text())["note"])
+                except (OSError, ValueError, KeyError, TypeError):
+                    note = "(not readable)"
+                rows.append((level, entry.name, size, note))
     return rows
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilegen.codegen.cpu import generate
-from tilegen.config import knob
+from tilegen.config import count
 from tilegen.errors import CompileError, CompilerMissing, HangError
 from tilegen.plan import Plan
 from tilegen.targets import cache
@@ -26,8 +26,12 @@ TSAN_FLAGS = ("-O2", "-g", "-std=c++20", "-pthread", "-fsanitize=thread", "-DTG_
 
 
 @lru_cache(maxsize=8)
+def _which(name: str, path: str) -> str | None:
+    return shutil.which(name, path=path)
+
+
 def _find(name: str) -> str | None:
-    return shutil.which(name)
+    return _which(name, os.environ.get("PATH", os.defpath)) or shutil.which(name)
 
 
 def compiler() -> str:
@@ -48,7 +52,13 @@ def compiler() -> str:
 
 @lru_cache(maxsize=8)
 def version(path: str) -> str:
-    return subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    except OSError as error:
+        raise CompileError(f"the compiler {path} cannot be started: {error.strerror}") from None
+    if done.returncode or not done.stdout.strip():
+        raise CompileError(f"{path} --version failed with status {done.returncode}: is it a C++ compiler?", done.stderr)
+    return done.stdout.splitlines()[0]
 
 
 @lru_cache(maxsize=1)
@@ -66,6 +76,8 @@ def compile_source(source: str, folder: Path, flags: Sequence[str], output: str)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise CompileError(f"{' '.join(command)} failed", done.stderr, source)
+    if not (folder / output).is_file() or (folder / output).read_bytes()[:4] not in (b"\x7fELF", b"\xcf\xfa\xed\xfe"):
+        raise CompileError(f"{' '.join(command)} ended well and wrote no library", done.stderr, source)
     return folder / output
 
 
@@ -109,7 +121,7 @@ class Library:
         """Run all tiles on the plan's tensors. HangError names the tile that waited too long."""
         tensors = (ctypes.c_void_p * len(held))(*(held[name].data_ptr() for name in self.plan.graph.tensors))
         hang = (ctypes.c_int * 7)()
-        timeout = int(knob("TILEGEN_TIMEOUT_MS", "10000"))
+        timeout = count("TILEGEN_TIMEOUT_MS", 10000)
         if self._library.tg_run(state, tensors, workers, timeout, hang):
             raise HangError(describe_hang(self.plan, *hang))
 
@@ -142,5 +154,5 @@ def default_workers(plan: Plan) -> int:
     """Static lists need a thread each; tickets run on any number."""
     if not isinstance(plan.placement, str):
         return len(plan.placement)
-    cores = int(knob("TILEGEN_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
+    cores = count("TILEGEN_NUM_THREADS", 0) or len(os.sched_getaffinity(0))
     return max(1, min(plan.machine.sms // plan.gang, plan.order.count, cores))
