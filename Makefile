@@ -4,7 +4,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN = $(VENV)/bin
 RUFF = $(BIN)/ruff check --line-length 160 --target-version py310 \
-       --select E,F,I,B,UP,SIM,RUF100 --ignore E741
+       --select E,F,I,B,UP,SIM,RUF100 --ignore E741,SIM905
 
 .PHONY: run test test-full lint clean
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.analysis.proof import Certificate, check, prove
-from tilegen.errors import PlanError, TargetError
+from tilegen.errors import AnalysisError, PlanError, TargetError
 from tilegen.expand import expanded
 from tilegen.machine import Machine, machine
 from tilegen.plan import Plan
@@ -67,7 +67,7 @@ def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     made = Plan.from_json(data)
     try:
         return expanded(made)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError) as error:
         ops = ", ".join(op.name for op in made.graph.ops)
         raise PlanError(f"the plan of {ops} was changed by hand: {type(error).__name__} {error}") from None
 

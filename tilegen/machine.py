@@ -29,7 +29,8 @@ class Machine:
         return asdict(self)
 
 
-# H200: 785 TFLOP/s and 4.55 TB/s are measured ceilings; L2 and hand-off from the same bench, the cost of a wait from benchmarks/skeleton.py. fp32 has no fast path.
+# H200: 785 TFLOP/s and 4.55 TB/s are measured ceilings;
+# L2 and hand-off from the same bench, the cost of a wait from benchmarks/skeleton.py. fp32 has no fast path.
 H200 = Machine("h200", "cuda", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 0.35)
 
 

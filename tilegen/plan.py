@@ -20,7 +20,7 @@ from tilegen.analysis.order import Order, Segment
 from tilegen.analysis.policy import Grouping
 from tilegen.analysis.regions import Array, Tiles, pretty, pretty_box, tiles_of
 from tilegen.analysis.waits import SemaphoreMap, Wait, wait
-from tilegen.errors import PlanError, SpecError
+from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.machine import Machine, machine_from_json
 from tilegen.ops.base import Bound, Epilogue, TileOp, kind
 from tilegen.ops.pointwise import check_expression
@@ -157,7 +157,7 @@ class Plan:
         try:
             plan = _plan_from_json(data)
             same = list(plan.targets) == list(data["semaphores"])
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError) as error:
             raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
         if not same:
             raise PlanError("the plan's semaphore targets do not follow from its maps: the file was changed by hand")

@@ -119,7 +119,13 @@ def test_store_rounds_like_torch(kernels, dtype):
     bits = torch.randint(-(2**31), 2**31, (1 << 20,), generator=torch.Generator().manual_seed(1)).to(torch.int32)
     halves = torch.cat([all_halves(torch.float16).float(), all_halves(torch.bfloat16).float()])
     ties = torch.cat([halves.view(torch.int32) + d for d in (0, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001)])
-    x = torch.cat([bits.view(torch.float32), ties.view(torch.float32), torch.tensor([65519.9, 65520.0, 2.0**-25, 1.01 * 2.0**-25, NAN, INF, -INF, -0.0])])
+    x = torch.cat(
+        [
+            bits.view(torch.float32),
+            ties.view(torch.float32),
+            torch.tensor([65519.9, 65520.0, 2.0**-25, 1.01 * 2.0**-25, NAN, INF, -INF, -0.0]),
+        ]
+    )
     y = torch.empty(x.numel(), dtype=dtype)
     kernels("store", dtype, x, y, x.numel())
     want = x.to(dtype)
@@ -131,7 +137,9 @@ def test_store_rounds_like_torch(kernels, dtype):
 def units(got, want):
     """Error in units in the last place of the float32 result."""
     want32 = want.float()
-    place = torch.maximum(2.0 ** (want32.abs().double().clamp_min(2.0**-126).log2().floor() - 23), torch.tensor(2.0**-149, dtype=torch.float64))
+    place = torch.maximum(
+        2.0 ** (want32.abs().double().clamp_min(2.0**-126).log2().floor() - 23), torch.tensor(2.0**-149, dtype=torch.float64)
+    )
     return ((got.double() - want).abs() / place)[want32.isfinite()].max().item()
 
 
@@ -233,14 +241,34 @@ def reference_attention(q, k, v, scale, limit):
 
 @pytest.mark.parametrize("types", PAIRS, ids=str)
 def test_attention(kernels, types):
-    cases = itertools.product(((1, 1), (1, 77), (5, 5), (16, 100), (33, 64), (9, 130)), (8, 64, 80), (None, "causal", 0, 3, -4, 1000), (16, 64))
+    cases = itertools.product(
+        ((1, 1), (1, 77), (5, 5), (16, 100), (33, 64), (9, 130)), (8, 64, 80), (None, "causal", 0, 3, -4, 1000), (16, 64)
+    )
     for (nq, nk), D, limit, block in cases:
         limit = nk - nq if limit == "causal" else limit
         q, k, v = (normal(r, D, dtype=t, seed=i) for i, (r, t) in enumerate(((nq, types[0]), (nk, types[1]), (nk, types[1]))))
         out = torch.full((nq, D + 3), NAN)
         wide = [padded(t) for t in (q, k, v)]
-        kernels("attention", out, D + 3, types[0], wide[0], D + 5, types[1], wide[1], D + 5, wide[2], D + 5, nq, nk, D, D**-0.5,
-                limit or 0, limit is not None, block)
+        kernels(
+            "attention",
+            out,
+            D + 3,
+            types[0],
+            wide[0],
+            D + 5,
+            types[1],
+            wide[1],
+            D + 5,
+            wide[2],
+            D + 5,
+            nq,
+            nk,
+            D,
+            D**-0.5,
+            limit or 0,
+            limit is not None,
+            block,
+        )
         close(out[:, :D], reference_attention(q, k, v, D**-0.5, limit), 3e-6)
 
 
@@ -287,7 +315,12 @@ def test_norms(kernels, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rope(kernels, dtype):
-    for rows, heads, D, first, seq, base, theta in ((5, 3, 8, 2, 4, 0, 10000.0), (33, 2, 128, 0, 64, 100_000, 500000.0), (3, 1, 6, 0, 3, 7, 1e4), (2, 2, 80, 9, 10, 1_000_000, 1e4)):
+    for rows, heads, D, first, seq, base, theta in (
+        (5, 3, 8, 2, 4, 0, 10000.0),
+        (33, 2, 128, 0, 64, 100_000, 500000.0),
+        (3, 1, 6, 0, 3, 7, 1e4),
+        (2, 2, 80, 9, 10, 1_000_000, 1e4),
+    ):
         x = normal(rows, heads * D, dtype=dtype)
         position = (torch.arange(rows, dtype=torch.float64) + first) % seq + base
         angle = position[:, None] * theta ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
@@ -311,7 +344,11 @@ def test_copy(kernels, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pools(kernels, dtype):
-    for B, H, W, C, window, stride, padding in ((2, 8, 8, 20, (2, 2), (2, 2), (0, 0)), (3, 9, 7, 5, (3, 3), (2, 2), (1, 1)), (1, 10, 6, 33, (4, 3), (3, 1), (2, 1))):
+    for B, H, W, C, window, stride, padding in (
+        (2, 8, 8, 20, (2, 2), (2, 2), (0, 0)),
+        (3, 9, 7, 5, (3, 3), (2, 2), (1, 1)),
+        (1, 10, 6, 33, (4, 3), (3, 1), (2, 1)),
+    ):
         x = normal(B, H, W, C, dtype=dtype) - 10
         x[0, 3, 2, 1], x[0, 4, 4, 2], x[0, 0, 0, 3] = NAN, INF, -INF
         want = torch.nn.functional.max_pool2d(x.double().permute(0, 3, 1, 2), window, stride, padding).permute(0, 2, 3, 1)

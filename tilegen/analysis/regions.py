@@ -41,11 +41,6 @@ class _Integer(StrPrinter):
     def _print_Pow(self, e: sp.Pow, rational: bool = False) -> str:
         raise AnalysisError(f"a power {e} in an index expression")
 
-    def _print_Mul(self, e: sp.Mul) -> str:
-        if any(not a.is_integer for a in e.args):
-            raise AnalysisError(f"a fraction {e} in an index expression")
-        return str(super()._print_Mul(e))
-
     def _nested(self, name: str, args: Sequence[sp.Expr]) -> str:
         head, *rest = (self._print(a) for a in sorted(args, key=sp.default_sort_key))
         for argument in rest:

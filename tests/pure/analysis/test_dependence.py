@@ -24,7 +24,7 @@ from tilegen.planner import Options, plan, tiled
 from tilegen.tiling import Graph, fuse
 
 LAWS = settings(derandomize=True, deadline=None, max_examples=200)
-I = coord("i")  # noqa: E741
+I = coord("i")
 F = "float32"
 
 
