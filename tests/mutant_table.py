@@ -131,8 +131,12 @@ were caught; tsan and run try up to {each} of each operator and plan, {each // 2
 A mutant **counts** when the element-wise oracle (`tests/oracles/elements.py`) finds a race, a deadlock, an unwritten read or a counter
 that cannot be reused in it; those that only code can hold count by construction (`tests/mutant_code.py` says why). *Unseen* are waits for
 a partial count where another wait, or that of another part of the gang, orders the same tiles: no run goes wrong here, and the plan is
-refused since a partial count never says which tiles posted. Likewise an extra post by the only poster leaves a run right, and spoils the
-counter.
+refused since a partial count never says which tiles posted.
+
+What tsan and run leave out is right on a CPU: an extra post by the only poster (it spoils the counter, which the run then zeroes); the
+wait of one part of a gang where another part waits too (parts run in turn on one thread, and post after all stores of the tile); a wait
+that comes late but before the step touches what it is for. The same bits come out of a second run without a reset, and x86 hides
+weakened memory orders: only tsan sees these.
 
 Plans: {names}.
 

@@ -42,11 +42,7 @@ def _part(
     ranks = plan.ranks[b.op.name].tolist()
     reads = _reads(plan, b, tiles, part)
     writes = _boxes(b, tiles, _share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
-    posts = [
-        m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, _blocking(plan, m.producer, m.tensor), strict=True)])
-        for m in plan.posts_of(b.op.name)
-    ]
-    numbers = [np.broadcast_to(np.asarray(p), (tiles.count,)).tolist() for p in posts]
+    numbers = [plan.posted(m).tolist() for m in plan.posts_of(b.op.name)]
     proxy = "generic"
     for tile in range(tiles.count):
         entries = []
@@ -58,10 +54,6 @@ def _part(
             "writes": [{"tensor": b.op.result, "box": write, "proxy": proxy}] if write is not None else [],
             "posts": [[n[tile], 1] for n in numbers],
         }
-
-
-def _blocking(plan: Plan, producer: str, tensor: str) -> Any:
-    return next(e.blocking for e in plan.edges if e.producer.op.name == producer and e.tensor == tensor)
 
 
 def _share_box(b: Bound, box: Box, part: int) -> Box:

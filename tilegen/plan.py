@@ -18,7 +18,7 @@ import numpy as np
 from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.order import Order, Segment
 from tilegen.analysis.policy import Grouping
-from tilegen.analysis.regions import Array, Tiles, pretty, pretty_box, tiles_of
+from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
 from tilegen.analysis.waits import SemaphoreMap, Wait, wait
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.machine import Machine, machine_from_json
@@ -98,6 +98,16 @@ class Plan:
 
     def posts_of(self, op: str) -> tuple[SemaphoreMap, ...]:
         return tuple(m for m in self.semaphores if m.producer == op)
+
+    def blocking(self, m: SemaphoreMap) -> tuple[Blocking, ...]:
+        """How the producer cuts the tensor that a semaphore map is for."""
+        return next(e.blocking for e in self.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
+
+    def posted(self, m: SemaphoreMap) -> Array:
+        """The semaphore that each tile of the producer posts to, in row-major order of its grid."""
+        tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
+        numbers = m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, self.blocking(m), strict=True)])
+        return np.broadcast_to(np.asarray(numbers, dtype=np.int64), (tiles.count,))
 
     @cached_property
     def wait_table(self) -> WaitTable:

@@ -186,11 +186,7 @@ def _progresses(candidate: Plan) -> bool:
     """Whether every wait is on lower ranks: the check that an order must pass to be simulated at all."""
     last = np.full(len(candidate.targets), -1, dtype=np.int64)
     for m in candidate.semaphores:
-        blocking = next(e.blocking for e in candidate.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
-        ranks = candidate.ranks[m.producer]
-        tiles = tiles_of(candidate.graph.bound(candidate.graph.op(m.producer)))
-        numbers = m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)])
-        np.maximum.at(last, np.broadcast_to(numbers, ranks.shape), ranks)
+        np.maximum.at(last, candidate.posted(m), candidate.ranks[m.producer])
     table = candidate.wait_table
     return bool((last[table.semaphore] < table.rank).all())
 

@@ -148,12 +148,7 @@ def simulate(plan: Plan) -> Timeline:
         ranks = plan.ranks[b.op.name]
         duration[ranks] = tile_us(b, machine)
         for m in plan.posts_of(b.op.name):
-            blocking = next(e.blocking for e in plan.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
-            tiles = tiles_of(b)
-            numbers = np.broadcast_to(
-                m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, blocking, strict=True)]), (len(ranks),)
-            )
-            for rank, n in zip(ranks.tolist(), numbers.tolist(), strict=True):
+            for rank, n in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(n)
     offsets, before, semaphore = _waits_by_tile(plan)
     free = [(0.0, sm) for sm in range(workers(plan))]

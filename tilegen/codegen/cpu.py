@@ -205,9 +205,9 @@ def summary(plan: Plan) -> list[str]:
     lines = [equation(b) for b in plan.bounds]
     if plan.edges:
         lines.append("")
-    for e in plan.edges:
-        m = next(m for m in plan.semaphores if m.tensor == e.tensor)
-        lines.append(f"{e.name}: {e.tensor}{pretty_box(e.box)} <- {e.formula()}; {policy_words(plan, m)}")
+    for w in plan.waits:
+        e = w.edge
+        lines.append(f"{e.name}: {e.tensor}{pretty_box(e.box)} <- {e.formula()}; {policy_words(plan, w.semaphores)}")
     return lines
 
 

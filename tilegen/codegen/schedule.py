@@ -133,8 +133,7 @@ def enum(op: str) -> str:
 def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:
     posts, comments = [], []
     for m in plan.posts_of(b.op.name):
-        blocking = next(e.blocking for e in plan.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
-        groups = [_group_text(g, to_c(sp.expand(c.index)), tables) for g, c in zip(m.partition, blocking, strict=True)]
+        groups = [_group_text(g, to_c(sp.expand(c.index)), tables) for g, c in zip(m.partition, plan.blocking(m), strict=True)]
         posts.append(f"tg_post(g, {_number_text(m, groups)});")
         comments.append(f"{m.tensor}: {policy_words(plan, m)}")
     waits = tuple(_wait_text(plan, w, tables) for w in plan.waits_of(b.op.name))
@@ -148,8 +147,7 @@ def locals_text(b: Bound) -> str:
 
 def policy_words(plan: Plan, m: SemaphoreMap) -> str:
     """sem[i] of 4, target 24 (row)"""
-    blocking = next(e.blocking for e in plan.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
-    words = [w for g, c in zip(m.partition, blocking, strict=True) if (w := g.words(pretty(sp.expand(c.index))))]
+    words = [w for g, c in zip(m.partition, plan.blocking(m), strict=True) if (w := g.words(pretty(sp.expand(c.index))))]
     targets = sorted({int(n) for n in m.targets()})
     span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
     name = dict(plan.policies).get(m.tensor, "")
