@@ -137,16 +137,13 @@ class Program:
 
     def run(self, switches: dict[str, Any] | None = None, workers: int = 0, runs: int = 1) -> tuple[int, str, list[bytes]]:
         """(return code, last words, outputs and states)"""
-        plan, data = self.subject.plan, self.subject.data
-        folder = self.path.parent
+        plan, folder = self.subject.plan, self.path.parent
         for t, a in zip(self.subject.program.arguments, self.subject.arguments, strict=True):
             (folder / f"{t.name}.bin").write_bytes(a.contiguous().view(torch.uint8).numpy().tobytes())
-        if not isinstance(plan.placement, str):
-            workers = len(plan.placement)
         environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66 detect_deadlocks=0"}
         if switches:
             environment["TG_MUTANT"] = " ".join(str(switches.get(f, -1)) for f in FIELDS)
-        command = [self.path, folder, str(workers or len(data["tiles"])), str(runs)]
+        command = [self.path, folder, str(self.subject.workers(workers)), str(runs)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         kept = [n for n, t in plan.graph.tensors.items() if t.role in ("output", "state")]
         return done.returncode, done.stderr, [(folder / f"{n}.bin").read_bytes() for n in kept] if done.returncode == 0 else []

@@ -132,7 +132,7 @@ class Holding(Interpreter):
 def interpreter_objects(subject: Subject, data: Data, strategy: str, seed: int, workers: int, held: int | None = None) -> str:
     """What a run of the plan ends in: an error's name and words, "wrong result", or nothing."""
     arguments = [a.clone() for a in subject.arguments]
-    kernel = Kernel(subject.plan, None, Holding(subject.plan, strategy, seed, data, held), workers or len(data["tiles"]))
+    kernel = Kernel(subject.plan, None, Holding(subject.plan, strategy, seed, data, held), subject.workers(workers))
     try:
         result = kernel(*arguments)
     except TilegenError as error:

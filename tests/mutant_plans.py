@@ -55,6 +55,11 @@ class Subject:
         """A copy of which everything that a mutant changes may be changed."""
         return {**self.data, **pickle.loads(self.blob)}
 
+    def workers(self, wanted: int = 0) -> int:
+        """How many SMs: as many as wanted, or one for each tile; static lists know themselves how many."""
+        placement = self.plan.placement
+        return len(placement) if not isinstance(placement, str) else wanted or len(self.data["tiles"])
+
     @cached_property
     def arguments(self) -> list[torch.Tensor]:
         return random_arguments(self.program)

@@ -23,9 +23,9 @@ SEEDS = (0, 1, 2)
 
 
 def run(subject: Subject, library: Interpreter, workers: int = 0) -> list[torch.Tensor]:
-    """Outputs, then states."""
+    """Outputs, then states; on an SM for each tile where nothing else is said."""
     arguments = [a.clone() for a in subject.arguments]
-    result = Kernel(subject.plan, None, library, workers or None)(*arguments)
+    result = Kernel(subject.plan, None, library, subject.workers(workers))(*arguments)
     outputs = list(result) if isinstance(result, tuple) else [result]
     return outputs + [a for t, a in zip(subject.program.arguments, arguments, strict=True) if t.role == "state"]
 
@@ -40,7 +40,7 @@ def test_numbers(name: str, strategy: str) -> None:
     """Right for several seeds and numbers of SMs, and to the last bit the same: which SM runs a tile changes nothing."""
     subject, first = subjects()[name], None
     for seed, workers in zip(SEEDS, (1, 2, 7), strict=True):
-        results = run(subject, Interpreter(subject.plan, strategy, seed), 0 if subject.plan.placement != "ticket" else workers)
+        results = run(subject, Interpreter(subject.plan, strategy, seed), workers)
         assert is_right(subject, results)
         assert first is None or all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
         first = results
@@ -51,8 +51,7 @@ def test_any_tile_may_come_late(name: str) -> None:
     """Each tile in turn stands still until nothing else can go on."""
     subject = subjects()[name]
     for tile in subject.data["tiles"]:
-        workers = 0 if subject.plan.placement != "ticket" else len(subject.data["tiles"])
-        assert is_right(subject, run(subject, Holding(subject.plan, "round-robin", 0, subject.data, tile["rank"]), workers))
+        assert is_right(subject, run(subject, Holding(subject.plan, "round-robin", 0, subject.data, tile["rank"])))
 
 
 class Recorded(Interpreter):

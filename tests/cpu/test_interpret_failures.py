@@ -19,7 +19,7 @@ SPREAD = ("random", "round-robin")  # strategies under which tiles run on differ
 def run(subject: Subject, data: Data, strategy: str = "round-robin", seed: int = 0, workers: int = 0, held: int | None = None) -> Any:
     """One run on as many SMs as there are tiles; the tile of rank `held` comes as late as it can."""
     library = Holding(subject.plan, strategy, seed, data, held)
-    return Kernel(subject.plan, None, library, workers or len(data["tiles"]))(*(a.clone() for a in subject.arguments))
+    return Kernel(subject.plan, None, library, subject.workers(workers))(*(a.clone() for a in subject.arguments))
 
 
 def said(*given: Any, **more: Any) -> str:

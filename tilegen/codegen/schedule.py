@@ -190,7 +190,7 @@ def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, 
             factors.append(f"{_table(g, tables)}_size[{group}]")
         else:
             symbol = sp.Symbol("group", integer=True, nonnegative=True)
-            factors.append(to_c(g.size_formula(symbol)).replace("group", f"({group})"))
+            factors.append(_paren(to_c(g.size_formula(symbol)).replace("group", f"({group})")))
     return " * ".join([*([str(constant)] if constant != 1 or not factors else []), *factors])
 
 

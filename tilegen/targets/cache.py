@@ -109,6 +109,8 @@ def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]
         files = load(level, key)  # another process may have built it meanwhile
         if files is not None:
             return files
+        for left in folder.glob(f".{key}-*"):  # by a process that was killed: nobody else builds this key now
+            shutil.rmtree(left, ignore_errors=True)
         try:
             temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
         except OSError as error:
