@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tests.mutant_code import HANGING, PLAIN_FLAGS, WEAKENED, Outcome, built, code_mutants, control, outcome, switches_of
+from tests.mutant_code import HANGING, PLAIN_FLAGS, WEAKENED, Outcome, built, code_mutants, control, outcomes, switches_of
 from tests.mutant_layers import RULES, harmless, interpreted, ordered, proof_objects, remembered_work, sample
 from tests.mutant_plans import Subject, subjects
 from tests.mutants import Mutant, mutants
@@ -78,15 +78,11 @@ def through_code(subject: Subject, counting: list[Mutant], rows: Rows, each: int
         for operator, found in by_operator.items():
             for m in sample(found, each // 2 if operator in HANGING else each, f"{subject.name} {operator}"):
                 switches, workers = switches_of(m)
-                ends = Outcome()
-                for p in programs:
-                    ends |= Outcome() if ends.run else outcome(p, right, switches, workers)
+                ends = outcomes(programs, right, switches, workers)
                 rows[operator].note("tsan", ends.tsan)
                 rows[operator].note("run", ends.run)
         for c in code_mutants(subject):
-            ends = Outcome()
-            for p in programs:
-                ends |= outcome(p, right, c.switches, 0, c.runs)
+            ends = outcomes(programs, right, c.switches, 0, c.runs)
             _note_code(rows[c.operator], f"{subject.name}: {c.operator}, {c.what}", ends)
 
 
@@ -94,7 +90,7 @@ def through_weakened(subject: Subject, rows: Rows) -> None:
     """Memory orders weakened at compile time: two more builds."""
     for operator, flag in WEAKENED.items():
         with built(subject, (*TSAN_FLAGS, flag)) as program:
-            _note_code(rows[operator], f"{subject.name}: {operator}", outcome(program, [], {"kind": "none"}))
+            _note_code(rows[operator], f"{subject.name}: {operator}", outcomes([program], None, {"kind": "none"}))
 
 
 def _note_code(row: Row, name: str, ends: Outcome) -> None:
