@@ -1,0 +1,38 @@
+"""Every example beside torch on this machine's CPU, same threads, interleaved: writes results/cpu.json and prints the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilegen.bench.compare import compare, result_file, save, table
+from tilegen.loader import load_program
+from tilegen.planner import Options
+
+ROOT = Path(__file__).resolve().parent
+WORKLOADS: list[tuple[str, dict[str, Any]]] = [
+    *(("gpt3_mlp", {"M": m, "dtype": d}) for m in (1, 64, 256) for d in ("float32", "bfloat16")),
+    *(("llama_mlp", {"M": m}) for m in (1, 64, 256)),
+    ("gpt3_attention", {"S": 512}),
+    ("llama_attention", {"S": 512}),
+    ("llama_layer", {"S": 1}),
+    ("llama_layer", {"S": 256}),
+    *(("resnet38", {"stage": s, "dtype": "float32"}) for s in (1, 2, 3, 4)),
+    ("resnet38", {"dtype": "float32"}),
+    *(("vgg19", {"block": b, "dtype": "float32"}) for b in (1, 3, 5)),
+]
+
+
+def main() -> None:
+    rows = []
+    for example, sizes in WORKLOADS:
+        program = load_program(str(ROOT.parent / "examples" / f"{example}.py"), sizes)
+        found = compare(program, Options(), None, rounds=7)
+        rows += [replace(r, sizes={**r.sizes, **sizes}) for r in found]
+        print(table(rows[-3:]), flush=True)
+    save(result_file(rows, "benchmarks/cpu.py"), ROOT / "results" / "cpu.json")
+
+
+if __name__ == "__main__":
+    main()
