@@ -2,7 +2,8 @@
 
 It is the definition of what a plan means. Virtual SMs take ranks and interleave at every wait, read, write and post; each read is
 checked, element by element, to be ordered after the write it needs (by posts and waits alone, whatever the interleaving happened to
-be), and tiles compute from nothing but what they read: everything else in their operands is garbage.
+be; with tickets not even the order of tiles on one SM counts, since that is chance), and tiles compute from nothing but what they read:
+everything else in their operands is garbage.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class _Run:
     """The state of one run."""
 
     tensors: Mapping[str, torch.Tensor]  # in plan shape
-    clocks: Any  # [thread, thread]
+    clocks: Any  # [thread, thread]: what each tile knows of the others, by posts and waits
+    times: Any  # [thread]: each thread's own clock
     counts: list[int]
     semaphore_clocks: Any  # [semaphore, thread]
     shadows: dict[str, _Shadow]
@@ -83,7 +85,14 @@ class Interpreter:
         shaped = {n: t.reshape(self.plan.graph.tensors[n].plan_shape) for n, t in tensors.items()}
         shadows = {t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64)) for t in self._synchronised}
         targets = self.data["semaphores"]
-        run = _Run(shaped, np.eye(threads, dtype=np.int64), [0] * len(targets), np.zeros((len(targets), threads), np.int64), shadows)
+        run = _Run(
+            shaped,
+            np.zeros((threads, threads), np.int64),
+            np.ones(threads, np.int64),
+            [0] * len(targets),
+            np.zeros((len(targets), threads), np.int64),
+            shadows,
+        )
         self._schedule(run, [self._gang(run, g, lists) for g in range(gangs)])
         for semaphore, (count, target) in enumerate(zip(run.counts, targets, strict=True)):
             if count != target:
@@ -143,12 +152,17 @@ class Interpreter:
     # --- one tile ----------------------------------------------------------------------------------------------------------
 
     def _tile(self, run: _Run, gang: int, tile: Mapping[str, Any]) -> Step:
-        """All parts of a gang: their reads interleave, they exchange their sums, each writes its share and posts."""
+        """The parts of a gang read in turn, exchange their sums, then each writes its share and posts."""
         b = self._bounds[tile["op"]]
         name = f"{tile['op']}{tuple(tile['coord'])}"
         run.doing[gang] = name
         buffers: dict[str, torch.Tensor] = {}
         threads = [gang * self.plan.gang + part for part in range(len(tile["parts"]))]
+        if isinstance(self.data["placement"], str):
+            run.clocks[threads] = 0  # which tiles share an SM is chance: what ran here before orders nothing
+        else:
+            run.clocks[threads, threads] = run.times[threads]
+        run.times[threads] += 1
         for thread, part in zip(threads, tile["parts"], strict=True):
             for read in part["reads"]:
                 for semaphore, target in read["waits"]:
@@ -157,18 +171,20 @@ class Interpreter:
                 self._read(run, thread, name, b, read, buffers)
                 yield None
         if len(threads) > 1:  # the exchange orders every part after all reads of the others
-            run.clocks[threads] = run.clocks[threads].max(axis=0)
-            for thread in threads:
-                run.clocks[thread, thread] += 1
+            known = run.clocks[threads].max(axis=0)
+            known[threads] = run.times[threads]
+            run.clocks[threads] = known
+            run.times[threads] += 1
         result = self._compute(run, b, tile, buffers)
         for thread, part in zip(threads, tile["parts"], strict=True):
             for write in part["writes"]:
                 self._write(run, thread, name, b, write, result)
                 yield None
             for semaphore, amount in part["posts"]:
+                run.clocks[thread, thread] = run.times[thread]
                 np.maximum(run.semaphore_clocks[semaphore], run.clocks[thread], out=run.semaphore_clocks[semaphore])
                 run.counts[semaphore] += amount
-                run.clocks[thread, thread] += 1
+                run.times[thread] += 1
                 yield None
 
     def _read(self, run: _Run, thread: int, name: str, b: Bound, read: Mapping[str, Any], buffers: dict[str, torch.Tensor]) -> None:
@@ -191,7 +207,7 @@ class Interpreter:
         if late.any():
             raise RaceError(f"{name} reads {tensor}{where}: nothing orders it after the write of element {first_of(late, box)}")
         if role == "state":
-            shadow.reads.append((box, thread, int(run.clocks[thread, thread]), name))
+            shadow.reads.append((box, thread, int(run.times[thread]), name))
 
     def _compute(self, run: _Run, b: Bound, tile: Mapping[str, Any], buffers: dict[str, torch.Tensor]) -> torch.Tensor:
         """The op on operands that hold what the tile read and garbage elsewhere; right only inside the tile."""
@@ -222,10 +238,10 @@ class Interpreter:
                 f"{name} writes {tensor}{write['box']}: nothing orders it after another write of element {first_of(twice, box)}"
             )
         for other, reader, clock, reader_name in shadow.reads:
-            if overlap(box, other) and clock > run.clocks[thread][reader] and reader != thread:
+            if overlap(box, other) and clock > run.clocks[thread][reader] and reader_name != name:
                 raise RaceError(f"{name} writes {tensor}{write['box']}: nothing orders it after the read by {reader_name}")
         shadow.thread[box] = thread
-        shadow.clock[box] = run.clocks[thread, thread]
+        shadow.clock[box] = run.times[thread]
         target = run.tensors[tensor]
         target[box] = result[box].to(target.dtype)
 
