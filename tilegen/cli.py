@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
     verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
+    v.add_argument("--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile")
     v.add_argument("--expand", action="store_true", help="with every tile's reads, waits, writes and posts (docs/plan-format.md)")
     v = verb("verify", verify, "check a plan file, or the plan of a spec, by code that shares nothing with the planner")
     v = verb("generate", generate, "write the generated source, plan and certificate")
@@ -160,6 +161,10 @@ def plan(o: argparse.Namespace) -> int:
     from tilegen.simulate import simulate
 
     made = _plan(o)
+    if o.svg:
+        from tilegen.svg import svg
+
+        Path(o.svg).write_text(svg([(made.program, simulate(made))]))
     if o.json or o.expand:
         _print(expanded(made) if o.expand else made.to_json())
         return 0

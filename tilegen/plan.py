@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -302,7 +302,3 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         placement,
         data["lowering"],
     )
-
-
-def with_placement(plan: Plan, placement: Placement) -> Plan:
-    return replace(plan, placement=placement)

@@ -212,9 +212,6 @@ class Append(Kind):
             return (Interval(first, sp.sympify(first + b.max_len)), columns)
         return (Interval(sp.sympify(first + b.at), sp.sympify(first + b.at + b.seq)), columns)
 
-    def write_exact(self, b: Bound) -> bool:
-        return b.at >= 0
-
     def flops(self, b: Bound) -> float:
         return 1.0 * b.seq * b.tile[0]
 

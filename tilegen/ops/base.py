@@ -249,9 +249,6 @@ class Kind:
         """What a tile writes of the result."""
         raise NotImplementedError
 
-    def write_exact(self, b: Bound) -> bool:
-        return True
-
     def flops(self, b: Bound) -> float:
         """Floating-point operations of one full tile (multiply and add count two)."""
         raise NotImplementedError
