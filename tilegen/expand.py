@@ -59,13 +59,8 @@ def _part(
 def _share_box(b: Bound, box: Box, part: int) -> Box:
     if b.op.parts == 1:
         return box
-    width = b.tile[_column_entry(b)]
-    return (*box[:-1], share(box[-1], width, part, b.op.parts))
-
-
-def _column_entry(b: Bound) -> int:
-    """Which entry of the tile is its width in the result's last dimension."""
-    return {"linear": 1, "matmul": 1, "conv2d": 3}[b.op.kind]
+    assert b.kind.width is not None  # as for every kind that gangs can run
+    return (*box[:-1], share(box[-1], b.tile[b.kind.width], part, b.op.parts))
 
 
 def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[tuple[int, int, str, list[list[int]]]]]:

@@ -16,7 +16,7 @@ from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
-from tilegen.ops.base import Bound, TileOp, ceil_div
+from tilegen.ops.base import Bound, TileOp, ceil_div, kind
 from tilegen.plan import Plan
 from tilegen.simulate import Timeline, simulate, tile_us
 from tilegen.spec import Program, Spec, check_acyclic
@@ -116,9 +116,10 @@ _ANY = Machine("any", "cuda", 132, 1e15, 1e14, 1e12, 1e12, 1.0, 1.0, 1.0)
 def checked_parts(graph: Graph, op: TileOp, machine: Machine) -> TileOp:
     if op.parts == 1 and isinstance(op.parts, int):
         return op
-    if op.kind not in ("linear", "matmul", "conv2d"):
+    width = kind(op.kind).width
+    if not kind(op.kind).gangs or width is None:
         raise PlanError(f"{op.name!r}: only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot", op.where)
-    columns = op.tile[3] if op.kind == "conv2d" else op.tile[1]
+    columns = op.tile[width]
     if not isinstance(op.parts, int) or op.parts < 1 or op.parts > machine.sms or columns % op.parts:
         raise PlanError(
             f"{op.name!r}: a gang of {op.parts} does not share {columns} columns evenly, or exceeds {machine.sms} SMs", op.where

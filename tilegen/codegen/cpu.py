@@ -155,7 +155,7 @@ class CpuOp:
     def columns(self) -> int:
         """The most columns a tile has."""
         out = self.bound.out[-1]
-        width = {"linear": 1, "matmul": 1, "conv2d": 3, "max_pool2d": 3, "global_avg_pool": 1}.get(self.bound.op.kind)
+        width = self.bound.kind.width
         return int(min(out, self.tile[width])) if width is not None else int(out)
 
     @property

@@ -224,6 +224,10 @@ class Kind:
     coords: ClassVar[tuple[str, ...]]
     stem: ClassVar[str]  # templates/<target>/<stem>.*.j2 holds its tile code
     fusable: ClassVar[bool] = False  # may carry an epilogue
+    width: ClassVar[int | None] = (
+        None  # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the result
+    )
+    gangs: ClassVar[bool] = False  # a gang can share out its steps and exchange the sums
     templates: ClassVar[str] = ""  # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
 
     @property

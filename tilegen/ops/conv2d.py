@@ -124,6 +124,7 @@ class Conv2d(Kind):
     """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter positions inside a step."""
 
     name, coords, stem, fusable = "conv2d", ("b", "p", "q", "j"), "conv2d", True
+    width, gangs = 3, True
 
     def grid(self, b: Bound) -> tuple[Size, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))

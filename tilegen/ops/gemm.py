@@ -84,6 +84,7 @@ class Linear(Kind):
     """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only k_range of it."""
 
     name, coords, stem, fusable = "linear", ("i", "j"), "gemm", True
+    width, gangs = 1, True
 
     def k_range(self, b: Bound) -> tuple[Size, Size]:
         return next((v for key, v in b.op.attributes if key == "k_range"), (0, b.shape(0)[1]))
@@ -125,6 +126,7 @@ class Matmul(Kind):
     """y[b, m, n] = Σ_k a[b, m, k] c[b, k, n]; rows of all batches lie in one row tensor."""
 
     name, coords, stem, fusable = "matmul", ("b", "i", "j"), "gemm", True
+    width, gangs = 1, True
 
     def grid(self, b: Bound) -> tuple[Size, ...]:
         return (b.batch, ceil_div(b.m, b.tile[0]), ceil_div(b.n, b.tile[1]))

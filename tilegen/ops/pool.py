@@ -53,6 +53,7 @@ class MaxPool2d(Kind):
     """Tile tb images x th rows x tw columns x tc channels of the output."""
 
     name, coords, stem, fusable = "max_pool2d", ("b", "p", "q", "c"), "pool", True
+    width = 3
 
     def grid(self, b: Bound) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
@@ -85,6 +86,7 @@ class GlobalAvgPool(Kind):
     """Tile tb images x tc channels."""
 
     name, coords, stem, fusable = "global_avg_pool", ("b", "c"), "pool", True
+    width = 1
 
     def grid(self, b: Bound) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
