@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.plan import Plan
-from tilegen.spec import Tensor
+from tilegen.spec import DTYPES, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -62,12 +63,8 @@ class Kernel:
     @property
     def workspace_bytes(self) -> int:
         """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and outputs."""
-        import math
-
-        from tilegen.spec import DTYPES
-
         tensors = [t for t in self._tensors if t.role in ("intermediate", "partial")]
-        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 128 * (len(self.plan.targets) + 3)
+        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 128 * (len(self.plan.targets) + 4)  # and ticket, exits, abort, progress
 
     def explain(self) -> str:
         from tilegen.explain import explain_plan

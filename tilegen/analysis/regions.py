@@ -16,7 +16,7 @@ import sympy as sp
 from sympy.printing.str import StrPrinter
 
 from tilegen.errors import AnalysisError
-from tilegen.ops.base import Bound, Box, Interval, K, ceil_div, coord, spread
+from tilegen.ops.base import Bound, Box, Interval, K, spread
 
 Array = np.ndarray[Any, Any]
 
@@ -308,21 +308,3 @@ class Tiles:
 
 def depends_on_step(box: Box) -> bool:
     return any(K in sp.sympify(e).free_symbols for i in box for e in (i.lo, i.hi))
-
-
-__all__ = [
-    "Blocking",
-    "Tiles",
-    "blocking",
-    "ceil_div",
-    "compiled",
-    "coord",
-    "depends_on_step",
-    "divide",
-    "evaluate",
-    "modulo",
-    "pretty",
-    "pretty_box",
-    "to_c",
-    "to_python",
-]

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from tilegen.analysis.regions import pretty, pretty_box, to_c
+from tilegen.analysis.regions import pretty_box, to_c
 from tilegen.codegen.environment import environment, render
 from tilegen.codegen.schedule import enum, locals_text, policy_words, schedule_text
 from tilegen.errors import CompileError
@@ -250,6 +250,3 @@ def generate(plan: Plan) -> str:
         tiles=[tile_text(op) for op in ops],
         tensors=[tensor_context(plan, t) for t in plan.graph.tensors.values()],
     )
-
-
-__all__ = ["generate", "pretty"]

@@ -244,6 +244,3 @@ def _may_be_empty(w: Wait) -> bool:
     tiles = tiles_of(w.edge.consumer)
     where: dict[str, Any] = {**tiles.coords, "k": np.zeros(tiles.count, dtype=np.int64)}
     return any(bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where)))) for i in w.edge.box)
-
-
-__all__ = ["enum", "policy_words", "pretty", "schedule_text"]
