@@ -71,9 +71,9 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor",
     )
     v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum into shares through partial tensors")
-    v.add_argument("--parts", action="append", default=[], metavar="up=2", help="run an op's tiles by gangs")
+    v.add_argument("--parts", action="append", default=[], metavar="up=2:rows", help="run an op's tiles by gangs that share steps, rows or columns")
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
-    v.add_argument("--placement", default="ticket", help="ticket or static")
+    v.add_argument("--placement", default="ticket", help="ticket, static or strided")
     v.add_argument("--machine", default="cpu", help="cpu, cpu:N (threads), h200 or a number of SMs")
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
@@ -98,7 +98,7 @@ def _options(o: argparse.Namespace) -> Any:
         tiles=pairs("--tile", o.tile, lambda v: tuple(int(n) for n in v.split("x"))),
         policies=pairs("--policy", o.policy, str),
         split=pairs("--split", o.split, int),
-        parts=pairs("--parts", o.parts, int),
+        parts=pairs("--parts", o.parts, str),
         order=o.order,
         placement=o.placement,
     )

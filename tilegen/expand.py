@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from tilegen.analysis.memory_order import load_proxy, store_proxy
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Bound, Box
-from tilegen.ops.gemm import share
-from tilegen.plan import Plan
+from tilegen.ops.gemm import share_box
+from tilegen.plan import Plan, step_range
+
+TMA = ("linear", "matmul")  # kinds whose tiles come and go by TMA, on a machine that has it
+_Read = tuple[int, int, str, list[list[int]], dict[str, str]]  # step, operand, tensor, box, {"proxy": …}
 
 
 def expanded(plan: Plan) -> dict[str, Any]:
@@ -41,13 +45,13 @@ def _part(
 ) -> Iterator[dict[str, Any]]:
     ranks = plan.ranks[b.op.name].tolist()
     reads = _reads(plan, b, tiles, part)
-    writes = _boxes(b, tiles, _share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
+    writes = _boxes(b, tiles, share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
     numbers = [plan.posted(m).tolist() for m in plan.posts_of(b.op.name)]
-    proxy = "generic"
+    proxy = _store_proxy(plan, b)
     for tile in range(tiles.count):
         entries = []
-        for step, operand, tensor, box in reads[tile]:
-            entries.append({"tensor": tensor, "box": box, "waits": waits.get((ranks[tile], part, operand, step), [])})
+        for step, operand, tensor, box, how in reads[tile]:
+            entries.append({"tensor": tensor, "box": box, "waits": waits.get((ranks[tile], part, operand, step), []), **how})
         write = writes[tile]
         yield {
             "reads": entries,
@@ -56,22 +60,28 @@ def _part(
         }
 
 
-def _share_box(b: Bound, box: Box, part: int) -> Box:
-    if b.op.parts == 1:
-        return box
-    assert b.kind.width is not None  # as for every kind that gangs can run
-    return (*box[:-1], share(box[-1], b.tile[b.kind.width], part, b.op.parts))
+def _store_proxy(plan: Plan, b: Bound) -> str:
+    if b.op.kind not in TMA:
+        return "generic"
+    rows = b.tile[0] // b.op.parts if b.op.share == "rows" else b.tile[0]
+    return store_proxy(plan.machine.family, b.result.dtype, rows)
 
 
-def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[tuple[int, int, str, list[list[int]]]]]:
-    """For each tile its reads (step, operand, tensor, box) in step order; a new one starts where a new wait stands."""
-    out: list[list[tuple[int, int, str, list[list[int]]]]] = [[] for _ in range(tiles.count)]
-    parts = b.op.parts
-    start, end = tiles.steps * part // parts, tiles.steps * (part + 1) // parts
+def _load_proxy(plan: Plan, b: Bound, when: str) -> dict[str, str]:
+    """The proxy of a read, listed where it is not the generic one."""
+    proxy = load_proxy(plan.machine.family, when) if b.op.kind in TMA else "generic"
+    return {} if proxy == "generic" else {"proxy": proxy}
+
+
+def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[_Read]]:
+    """For each tile its reads in step order; a new one starts where a new wait stands."""
+    out: list[list[_Read]] = [[] for _ in range(tiles.count)]
+    start, end = step_range(tiles, part)
     cuts = _wait_steps(plan, b, part)
     for access in b.reads:
-        shared = Access(access.operand, _share_box(b, access.box, part), access.when, access.exact) if access.when == "epilogue" else access
+        shared = Access(access.operand, share_box(b, access.box, part), access.when, access.exact) if access.when == "epilogue" else access
         tensor, box, _ = b.tensor_box(shared)
+        how = _load_proxy(plan, b, access.when)
         everything = np.arange(tiles.count)
         if access.when != "step":
             step = np.full(tiles.count, -1) if access.when == "first" else tiles.steps
@@ -81,7 +91,7 @@ def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[tuple[int
         lows = _boxes(b, tiles, box, {n: a[tile] for n, a in tiles.coords.items()}, tile, lo, hi)
         for t, step, bounds in zip(tile.tolist(), lo.tolist(), lows, strict=True):
             if bounds is not None:
-                out[t].append((step, access.operand, tensor, bounds))
+                out[t].append((step, access.operand, tensor, bounds, how))
     for entries in out:
         entries.sort(key=lambda e: e[:2])
     return out

@@ -67,7 +67,7 @@ def _ops(graph: Graph) -> list[str]:
         lines.append(f"{op.name}: {equation(b)}")
         grid = ", ".join(f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True))
         lines.append(
-            f"  tile {' x '.join(map(str, op.tile))}{f', gang of {op.parts}' if op.parts > 1 else ''}; tiles {grid}; steps {pretty(b.steps)}"
+            f"  tile {' x '.join(map(str, op.tile))}{f', gang of {op.parts} sharing {op.share}' if op.parts > 1 else ''}; tiles {grid}; steps {pretty(b.steps)}"
         )
         for access in b.reads:
             tensor, box, exact = b.tensor_box(access)
@@ -125,7 +125,7 @@ def _explain_open(program: Program, machine: Machine, options: Options) -> str:
     concrete = tiled(sample, machine, options)
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
-    graph = replace(graph, ops=tuple(replace(op, tile=tiles[op.name].tile, parts=tiles[op.name].parts) for op in graph.ops))
+    graph = replace(graph, ops=tuple(replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops))
     lines = [
         f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for {', '.join(f'{s.name} = {at}' for s in symbols)})",
         "",

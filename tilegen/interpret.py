@@ -152,31 +152,32 @@ class Interpreter:
     # --- one tile ----------------------------------------------------------------------------------------------------------
 
     def _tile(self, run: _Run, gang: int, tile: Mapping[str, Any]) -> Step:
-        """The parts of a gang read in turn, exchange their sums, then each writes its share and posts."""
+        """The parts of a gang read in turn, then each writes its share and posts: of sums that they exchanged, or of its own rows or columns."""
         b = self._bounds[tile["op"]]
         name = f"{tile['op']}{tuple(tile['coord'])}"
         run.doing[gang] = name
-        buffers: dict[str, torch.Tensor] = {}
         threads = [gang * self.plan.gang + part for part in range(len(tile["parts"]))]
+        exchange = b.op.share == "steps"
+        buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]  # one for all, or one each
         if isinstance(self.data["placement"], str):
             run.clocks[threads] = 0  # which tiles share an SM is chance: what ran here before orders nothing
         else:
             run.clocks[threads, threads] = run.times[threads]
         run.times[threads] += 1
-        for thread, part in zip(threads, tile["parts"], strict=True):
+        for thread, part, own in zip(threads, tile["parts"], buffers, strict=True):
             for read in part["reads"]:
                 for semaphore, target in read["waits"]:
                     yield semaphore, target
                     np.maximum(run.clocks[thread], run.semaphore_clocks[semaphore], out=run.clocks[thread])
-                self._read(run, thread, name, b, read, buffers)
+                self._read(run, thread, name, b, read, own)
                 yield None
-        if len(threads) > 1:  # the exchange orders every part after all reads of the others
+        if len(threads) > 1 and exchange:  # it orders every part after all reads of the others
             known = run.clocks[threads].max(axis=0)
             known[threads] = run.times[threads]
             run.clocks[threads] = known
             run.times[threads] += 1
-        result = self._compute(run, b, tile, buffers)
-        for thread, part in zip(threads, tile["parts"], strict=True):
+        results = [self._compute(run, b, tile, own) for own in (buffers[:1] if exchange else buffers)]
+        for thread, part, result in zip(threads, tile["parts"], results * len(threads) if exchange else results, strict=True):
             for write in part["writes"]:
                 self._write(run, thread, name, b, write, result)
                 yield None

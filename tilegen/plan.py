@@ -22,7 +22,8 @@ from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box,
 from tilegen.analysis.waits import SemaphoreMap, Wait, wait
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.machine import Machine, machine_from_json
-from tilegen.ops.base import Bound, Epilogue, TileOp, kind
+from tilegen.ops.base import SHARES, Bound, Epilogue, TileOp, kind
+from tilegen.ops.gemm import gang_problem
 from tilegen.ops.pointwise import check_expression
 from tilegen.spec import DTYPES, Operand, Tensor, check_name
 from tilegen.tiling import Graph
@@ -174,11 +175,23 @@ class Plan:
         return plan
 
 
+def strided(tiles: int, workers: int) -> tuple[tuple[int, ...], ...]:
+    """The static lists that need no table: worker w runs ranks w, w + workers, w + 2·workers, …"""
+    return tuple(tuple(range(worker, tiles, workers)) for worker in range(workers))
+
+
+def step_range(tiles: Tiles, part: int) -> tuple[Array, Array]:
+    """The steps [start, end) that a part of each tile runs: its share of them, or all where the gang shares rows or columns."""
+    op = tiles.bound.op
+    if op.share != "steps":
+        return np.zeros_like(tiles.steps), tiles.steps
+    return tiles.steps * part // op.parts, tiles.steps * (part + 1) // op.parts
+
+
 def part_steps(tiles: Tiles, w: Wait, part: int) -> tuple[Array, Array, Array]:
     """(tile, step, whether it is the part's first) at which a wait of this part may stand."""
-    parts = tiles.bound.op.parts
     tile = np.arange(tiles.count)
-    start, end = tiles.steps * part // parts, tiles.steps * (part + 1) // parts
+    start, end = step_range(tiles, part)
     always = np.ones(tiles.count, dtype=bool)
     match w.edge.access.when:
         case "first":
@@ -210,6 +223,7 @@ def _op_to_json(b: Bound) -> dict[str, Any]:
         "result": op.result,
         "tile": list(op.tile),
         "parts": op.parts,
+        **({"share": op.share} if op.parts > 1 else {}),
         **({} if b.kind.built_in else {"footprint": "declared"}),
     }
 
@@ -253,6 +267,9 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
     for what, numbers in (("tile", data["tile"]), ("parts", [data["parts"]])):
         if not isinstance(numbers, list) or not numbers or not all(type(n) is int and 1 <= n < 2**31 for n in numbers):
             raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
+    share = data.get("share", "steps")
+    if share not in SHARES:
+        raise PlanError(f"op {name!r} of the plan: share is {share!r}, expected one of {', '.join(SHARES)}")
     return TileOp(
         name,
         data["kind"],
@@ -262,6 +279,7 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         epilogue,
         tuple(data["tile"]),
         data["parts"],
+        share if data["parts"] > 1 else "steps",
     )
 
 
@@ -290,6 +308,10 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     segments = tuple(Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"]) for s in data["order"]["segments"])
     placement = data["placement"] if isinstance(data["placement"], str) else tuple(tuple(ranks) for ranks in data["placement"])
     graph = Graph(data["program"], tensors, ops, tuple(data["outputs"]))
+    for op in ops:
+        problem = gang_problem(graph.bound(op))
+        if problem:
+            raise PlanError(f"op {op.name!r} of the plan: {problem}")
     return Plan(
         data["program"],
         tuple((k, _frozen(v)) for k, v in data["sizes"].items()),

@@ -16,9 +16,10 @@ from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
-from tilegen.ops.base import Bound, TileOp, ceil_div, kind
-from tilegen.plan import Plan
-from tilegen.simulate import Timeline, simulate, tile_us
+from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
+from tilegen.ops.gemm import gang_problem
+from tilegen.plan import Plan, strided
+from tilegen.simulate import simulate, tile_us
 from tilegen.spec import Program, Spec, check_acyclic
 from tilegen.tiling import Graph, fuse, split_sum
 
@@ -29,13 +30,14 @@ Progress = Callable[[str], None]
 class Options:
     """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into the cache key.
 
-    tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size.
+    tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size, and
+    what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: ticket, static or strided.
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
     policies: tuple[tuple[str, str], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
-    parts: tuple[tuple[str, int], ...] = ()
+    parts: tuple[tuple[str, int | str], ...] = ()
     order: str = "auto"
     placement: str = "ticket"
 
@@ -85,7 +87,7 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
     for op in graph.ops:
         b = graph.bound(op)
         tile = checked_tile(b, tiles[op.name]) if op.name in tiles else _best_tile(graph, op, machine)
-        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile, parts=parts.get(op.name, 1)), machine))
+        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), parts.get(op.name, 1), machine))
     for name, shares in options.split:
         graph = split_sum(graph, name, shares)
     return graph
@@ -113,17 +115,22 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
 _ANY = Machine("any", "cuda", 132, 1e15, 1e14, 1e12, 1e12, 1.0, 1.0, 1.0)
 
 
-def checked_parts(graph: Graph, op: TileOp, machine: Machine) -> TileOp:
-    if op.parts == 1 and isinstance(op.parts, int):
-        return op
-    width = kind(op.kind).width
-    if not kind(op.kind).gangs or width is None:
-        raise PlanError(f"{op.name!r}: only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot", op.where)
-    columns = op.tile[width]
-    if not isinstance(op.parts, int) or op.parts < 1 or op.parts > machine.sms or columns % op.parts:
+def checked_parts(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
+    """The op with the gang that an option asks for: 2, "2", "2:steps", "2:rows" or "2:columns"."""
+    count, colon, share = str(given).partition(":")
+    share = share if colon else "steps"
+    if not isinstance(given, (int, str)) or not count.isdecimal() or int(count) < 1 or share not in SHARES:
         raise PlanError(
-            f"{op.name!r}: a gang of {op.parts} does not share {columns} columns evenly, or exceeds {machine.sms} SMs", op.where
+            f"{op.name!r}: a gang of {given}: expected its size, and what it shares after a colon where that is not steps, "
+            f"such as 2 or '2:rows'; it may share {', '.join(SHARES)}",
+            op.where,
         )
+    op = replace(op, parts=int(count), share=share if int(count) > 1 else "steps")
+    problem = gang_problem(graph.bound(op))
+    if not problem and op.parts > machine.sms:
+        problem = f"a gang of {op.parts} exceeds the {machine.sms} SMs of {machine.name}"
+    if problem:
+        raise PlanError(f"{op.name!r}: {problem}", op.where)
     return op
 
 
@@ -241,13 +248,17 @@ def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
 
 
 def _placement(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
-    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it."""
-    if placement == "ticket":
-        return "ticket"
-    if placement != "static":
-        raise PlanError(f"unknown placement {placement!r}; expected ticket or static")
-    timeline: Timeline = simulate(p)
-    lists: list[list[int]] = [[] for _ in range(p.machine.sms // p.gang)]
-    for rank, sm in enumerate(timeline.sm.tolist()):
-        lists[sm].append(rank)
-    return tuple(tuple(ranks) for ranks in lists)
+    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it; strided: worker w
+    gets ranks w, w + workers, …"""
+    workers = p.machine.sms // p.gang
+    match placement:
+        case "ticket":
+            return "ticket"
+        case "static":
+            lists: list[list[int]] = [[] for _ in range(workers)]
+            for rank, sm in enumerate(simulate(p).sm.tolist()):
+                lists[sm].append(rank)
+            return tuple(tuple(ranks) for ranks in lists)
+        case "strided":
+            return strided(p.order.count, workers)
+    raise PlanError(f"unknown placement {placement!r}; expected ticket, static or strided")

@@ -173,9 +173,14 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
     shapes["result"] = plan["tensors"][op["result"]]["shape"]
     attributes = op["attributes"] | {"vectors": 2 if op["kind"] == "layer_norm" else 1}
     tile, parts = _KINDS[op["kind"]](attributes, tuple(op["tile"]), coord, shapes), op["parts"]
-    steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
-    columns = range(tile.first + part * tile.width // parts, tile.first + (part + 1) * tile.width // parts)
-    writes = [at for at in tile.writes if at[-1] in columns]
+    axis, first, size, steps = -1, tile.first, tile.width, range(tile.steps)
+    match op.get("share", "steps"):
+        case "steps":
+            steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
+        case "rows":
+            axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
+    mine = range(first + part * size // parts, first + (part + 1) * size // parts)
+    writes = [at for at in tile.writes if at[axis] in mine]
     reads = {views[operand][1](at) for step, operand, at in tile.reads if step is None or step in steps}
     for e in (op["attributes"].get("epilogue") or {}).get("operands", []):
         reads |= {views[e["index"]][1](at[-1:] if e["as"] == "columns" else at) for at in writes}

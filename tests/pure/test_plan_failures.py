@@ -201,6 +201,12 @@ def test_wrong_parts(data, parts):
         tg.verify(data)
 
 
+@pytest.mark.parametrize(("share", "said"), [("diagonal", "steps, rows, columns"), (2, "steps"), (None, "steps"), ("rows", "7 does not share 64 rows evenly")])
+def test_wrong_share(data, share, said):
+    data["ops"]["up"].update(parts=7, share=share)
+    refused(data, "'up'", said)
+
+
 @pytest.mark.parametrize("operand", ["nope", 5, {"tensor": "nope"}, {"columns": [0, 8]}, None], ids=str)
 def test_wrong_operand(data, operand):
     data["ops"]["down"]["operands"][0] = operand

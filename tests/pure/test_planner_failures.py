@@ -118,7 +118,7 @@ def test_an_order_that_would_deadlock(attention):
 
 @pytest.mark.parametrize("placement", ["", "dynamic", "Ticket", None, 1])
 def test_unknown_placement(mlp, placement):
-    refused(["unknown placement", repr(placement), "ticket or static"], mlp, placement=placement)
+    refused(["unknown placement", repr(placement), "ticket, static or strided"], mlp, placement=placement)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,24 @@ def test_wrong_number_of_threads(mlp, monkeypatch, threads):
 # ---- gangs and splits ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [0, -2, 3, 200, "2", 1.5, None])
+NO_GANGS = [0, -2, 1.5, None, True, "", "two", " 2", "2:", "2:diagonal", "2:rows:columns", "0:rows", ":rows"]
+
+
+@pytest.mark.parametrize("parts", NO_GANGS)
 def test_wrong_gang(mlp, parts):
-    refused(["'up'", f"gang of {parts}", "64 columns", "132 SMs"], mlp, on="h200", tiles={"up": (64, 64, 64)}, parts={"up": parts})
+    refused(["'up'", f"gang of {parts}", "expected its size", "steps, rows, columns"], mlp, on="h200", parts={"up": parts})
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [(3, "3 does not share 64 columns"), ("3:columns", "64 columns"), ("5:rows", "5 does not share 32 rows"), ("32:rows", "exceeds the 6 SMs")],
+)
+def test_gangs_that_do_not_fit(mlp, parts, said):
+    refused(["'up'", "a gang of", said], mlp, on="6", tiles={"up": (32, 64, 64)}, parts={"up": parts})
+
+
+def test_gangs_cannot_share_the_rows_of_a_picture():
+    refused(["'wide'", "share the rows", "conv2d", "4 dimensions"], skipping(), on="h200", parts={"wide": "2:rows"})
 
 
 def test_kinds_without_gangs(attention):

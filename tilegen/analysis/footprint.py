@@ -27,7 +27,7 @@ def _linear(op: Op) -> Footprint:
     reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
     for g in range(groups):
         reads += f.read(w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk)
-    return f.footprint(reads, f.block(0, tm, m), f.columns(start, tn, n))
+    return f.footprint(reads, f.lines(tm * f.coord[0], tm, m), f.columns(start, tn, n))
 
 
 def _matmul(op: Op) -> Footprint:
@@ -53,7 +53,7 @@ def _matmul(op: Op) -> Footprint:
         return f.read(view, Span(outer * length + block.low, outer * length + block.high), depth(0), axis=1, size=tk)
 
     reads = read(a, b, m, ta, f.block(1, tm, m)) + read(c, own, n, not tb, f.block(2, tn, n))
-    return f.footprint(reads, f.nested(0, 1, tm, m), f.columns(tn * f.coord[2], tn, n))
+    return f.footprint(reads, f.lines(b * m + tm * f.coord[1], tm, (b + 1) * m), f.columns(tn * f.coord[2], tn, n))
 
 
 def _windows(f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]) -> list[Span]:

@@ -83,6 +83,7 @@ class Op:
     result: View
     tile: tuple[int, ...]
     parts: int
+    share: str  # what its parts share out: steps, rows or columns
     coords: Sequence[Sequence[int]]
 
     def integer(self, key: str, least: int = 1) -> int:
@@ -170,13 +171,22 @@ class Frame:
         start = self.coord[axis] * size
         return self.span(self.coord[batch] * limit + start, self.coord[batch] * limit + np.minimum(start + size, limit), LIMIT)
 
+    def lines(self, start: Array | int, size: int, limit: Array | int) -> Span:
+        """The part's share of the tile's rows: all of them unless rows are shared out."""
+        return self._cut(self.op.share == "rows", start, size, limit)
+
     def columns(self, start: Array | int, width: int, limit: Array | int) -> Span:
-        """The part's share of the tile's columns."""
-        low, high = start + self.part * width // self.op.parts, start + (self.part + 1) * width // self.op.parts
-        return Span(low, np.minimum(high, limit))
+        """The part's share of the tile's columns: all of them where rows are shared out."""
+        return self._cut(self.op.share != "rows", start, width, limit)
+
+    def _cut(self, shared: bool, start: Array | int, size: int, limit: Array | int) -> Span:
+        part, parts = (self.part, self.op.parts) if shared else (0 * self.part, 1)
+        return Span(start + part * size // parts, np.minimum(start + (part + 1) * size // parts, limit))
 
     def share(self, steps: Array | int) -> tuple[Array, Array]:
-        """The part's share of the steps: [first, end)."""
+        """The steps [first, end) that the part runs: its share, or all where rows or columns are shared out."""
+        if self.op.share != "steps":
+            return 0 * self.part, 0 * self.part + steps
         return self.part * steps // self.op.parts, (self.part + 1) * steps // self.op.parts
 
     def once(self, view: View, *spans: Span) -> list[Access]:

@@ -53,6 +53,16 @@ _CUDA = (
 )
 
 
+def store_proxy(machine_family: str, dtype: str, rows: int) -> str:
+    """How a product tile leaves its part, `rows` high: by TMA store, or, where that does not pay or fit, from registers by st.global."""
+    return "async" if machine_family == "cuda" and dtype not in ("float32", "int32") and rows >= 128 else "generic"
+
+
+def load_proxy(machine_family: str, when: str) -> str:
+    """How a product tile reads: operands of its steps by TMA load, those of its epilogue by ld.global."""
+    return "async" if machine_family == "cuda" and when == "step" else "generic"
+
+
 def row(machine: str, writer: str, reader: str) -> Row | None:
     """The row for this machine and pair of proxies; None where the machine has no such chain."""
     table = _CPU if machine.startswith("cpu") else _CUDA

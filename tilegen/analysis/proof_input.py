@@ -17,6 +17,7 @@ from tilegen.analysis.footprint_frame import DIMENSIONS, LIMIT, Access, Array, F
 from tilegen.analysis.proof_table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
+ROWS = ("linear", "matmul")  # kinds whose rows a gang may share out
 _BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
 
 
@@ -272,13 +273,16 @@ class _Reader:
             raise Malformed(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
         if not (isinstance(tile, list) and all(is_int(t, 1) for t in tile) and is_int(parts, 1)):
             raise Malformed(f"tile is {tile!r} and parts {parts!r}, expected ints >= 1")
+        share, shares = op.get("share", "steps"), ("steps", "columns", *(("rows",) if kind in ROWS else ()))
+        if share not in shares:
+            raise Malformed(f"share is {share!r} of a {kind}, expected one of {', '.join(shares)}")
         if not _finite(op["attributes"]):
             raise Malformed("an attribute is not finite")
         if self.roles[self._tensor(result)] in ("input", "weight"):
             raise Malformed(f"result {result} has role {self.roles[self._tensor(result)]}, expected one that is written")
         views = tuple(map(self._view, _expect(op["operands"], list, "operands")))
         attributes = _expect(op["attributes"], dict, "attributes")
-        return Op(name, kind, attributes, views, self._view(result), tuple(tile), parts, self.coords.get(name, []))
+        return Op(name, kind, attributes, views, self._view(result), tuple(tile), parts, share, self.coords.get(name, []))
 
     def _view(self, operand: Any) -> View:
         if isinstance(operand, str):

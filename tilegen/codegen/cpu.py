@@ -55,6 +55,14 @@ class CpuOp:
         return self.bound.op.parts
 
     @property
+    def share(self) -> str:
+        return self.bound.op.share
+
+    @property
+    def splits_steps(self) -> bool:
+        return self.parts > 1 and self.share == "steps"
+
+    @property
     def grid(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.bound.grid)
 

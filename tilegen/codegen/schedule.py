@@ -15,7 +15,7 @@ from tilegen.analysis.regions import evaluate, pretty, pretty_box, tiles_of, to_
 from tilegen.analysis.waits import Range, SemaphoreMap, Wait
 from tilegen.codegen.environment import render
 from tilegen.ops.base import Bound
-from tilegen.plan import Plan
+from tilegen.plan import Plan, strided
 
 STEP = (("k", "step"),)  # the step symbol's name in the generated text
 
@@ -76,7 +76,9 @@ def schedule_text(plan: Plan) -> str:
     for g, name in tables.items():
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
         lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))
-    if not isinstance(plan.placement, str):
+    workers = plan.machine.sms // plan.gang
+    turns = "ticket" if isinstance(plan.placement, str) else "strided" if plan.placement == strided(plan.order.count, workers) else "lists"
+    if not isinstance(plan.placement, str) and turns == "lists":
         starts = np.cumsum([0, *(len(ranks) for ranks in plan.placement)])
         lists.append(TableText("tg_list_start", "first entry of each worker in tg_list", tuple(int(n) for n in starts)))
         lists.append(TableText("tg_list", "ranks, worker by worker", tuple(r for ranks in plan.placement for r in ranks)))
@@ -90,8 +92,8 @@ def schedule_text(plan: Plan) -> str:
         ops=ops,
         segments=segments,
         tables=lists,
-        ticket=plan.placement == "ticket",
-        workers=plan.machine.sms // plan.gang,
+        turns=turns,
+        workers=workers,
         semaphores=len(plan.targets),
         tiles=plan.order.count,
     )
@@ -197,7 +199,8 @@ def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, 
 def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     """The C form of Wait.entries."""
     consumer, when = w.edge.consumer, w.edge.access.when
-    first = "step == 0" if consumer.op.parts == 1 else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
+    whole = consumer.op.parts == 1 or consumer.op.share != "steps"  # each part runs all steps
+    first = "step == 0" if whole else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
     inside = f"step >= 0 && step < {_paren(to_c(consumer.steps, STEP))}"
     condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.steps, STEP)}", "step": inside if w.stepped else first}[when]
     if _may_be_empty(w):

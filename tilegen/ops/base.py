@@ -116,9 +116,16 @@ class Epilogue:
         return Epilogue(data["expression"], tuple((o["index"], o["as"]) for o in data["operands"]))
 
 
+SHARES = ("steps", "rows", "columns")
+
+
 @dataclass(frozen=True)
 class TileOp:
-    """An op of a plan: what it computes, on which tensors, in tiles of which size, by gangs of how many parts."""
+    """An op of a plan: what it computes, on which tensors, in tiles of which size, by gangs of how many parts.
+
+    share: what the parts of a gang share out, one of SHARES. steps: part p runs steps [n·p/parts, n·(p+1)/parts) of n, sums are exchanged,
+    part p finishes column share p. rows, columns: part p runs all steps for row or column share p and finishes it.
+    """
 
     name: str
     kind: str
@@ -128,6 +135,7 @@ class TileOp:
     epilogue: Epilogue | None = None
     tile: tuple[int, ...] = ()
     parts: int = 1
+    share: str = "steps"
     where: str = field(default="", compare=False)
 
 
@@ -227,7 +235,7 @@ class Kind:
     width: ClassVar[int | None] = (
         None  # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the result
     )
-    gangs: ClassVar[bool] = False  # a gang can share out its steps and exchange the sums
+    gangs: ClassVar[bool] = False  # a gang can run a tile: see TileOp.share
     templates: ClassVar[str] = ""  # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
 
     @property

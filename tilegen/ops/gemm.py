@@ -165,9 +165,32 @@ class Matmul(Kind):
         return [(a @ c).reshape(b.batch * b.m, b.n)]
 
 
-def share(columns: Interval, tile: int, part: int, parts: int) -> Interval:
-    """The columns that part `part` of a gang finishes: [c0 + part·tile/parts, c0 + (part+1)·tile/parts), clipped to the tile's."""
+def share(whole: Interval, size: int, part: int, parts: int) -> Interval:
+    """The rows or columns of part `part` of a gang: [lo + part·size/parts, lo + (part+1)·size/parts), clipped to the tile's."""
     if parts == 1:
-        return columns
-    width = tile // parts
-    return Interval(minimum(columns.lo + part * width, columns.hi), minimum(columns.lo + (part + 1) * width, columns.hi))
+        return whole
+    width = size // parts
+    return Interval(minimum(whole.lo + part * width, whole.hi), minimum(whole.lo + (part + 1) * width, whole.hi))
+
+
+def share_box(b: Bound, box: Box, part: int) -> Box:
+    """What part `part` has of a box in the last dimensions of the result: its rows, where rows are shared out, else its columns."""
+    if b.op.parts == 1:
+        return box
+    if b.op.share == "rows":
+        return (share(box[0], b.tile[0], part, b.op.parts), *box[1:]) if len(box) == len(b.out) else box
+    assert b.kind.width is not None  # as for every kind that gangs can run
+    return (*box[:-1], share(box[-1], b.tile[b.kind.width], part, b.op.parts))
+
+
+def gang_problem(b: Bound) -> str:
+    """Why the op cannot be run by such gangs, or an empty string."""
+    op, kind = b.op, b.kind
+    if op.parts == 1:
+        return ""
+    if not kind.gangs or kind.width is None:
+        return f"only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot"
+    if op.share == "rows" and len(b.out) != 2:
+        return f"a gang cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)} dimensions; expected 2"
+    what, size = ("rows", op.tile[0]) if op.share == "rows" else ("columns", op.tile[kind.width])
+    return f"a gang of {op.parts} does not share {size} {what} evenly" if size % op.parts else ""

@@ -1,0 +1,169 @@
+"""What each part of a gang reads, waits for, writes and posts, by what the gang shares: steps, rows or columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from tests.oracles.elements import examine
+from tilegen.analysis.memory_order import load_proxy, store_proxy
+from tilegen.codegen.cpu import generate
+from tilegen.expand import expanded
+from tilegen.plan import Plan
+from tilegen.simulate import tile_us
+
+SHARES = ("steps", "rows", "columns")
+
+
+@tg.spec
+def mlp(M: int = 10, H: int = 6, I: int = 7, dtype: str = "float32") -> Any:
+    x = tg.input("x", (M, H), dtype)
+    h = tg.gelu(tg.linear(x, tg.weight("w1", (I, H), dtype), name="up"), name="h")
+    return tg.add(tg.linear(h, tg.weight("w2", (H, I), dtype), name="down"), x, name="y")
+
+
+@tg.spec
+def products() -> Any:
+    """Batched, both operands transposed; 2 x 7 x 5 from 2 x 7 x 6."""
+    a = tg.linear(tg.input("x", (2, 6, 4), "float32"), tg.weight("w", (7, 4), "float32"), name="a")
+    return tg.matmul(a, tg.input("c", (2, 5, 6), "float32"), transpose_a=True, transpose_b=True, name="y")
+
+
+@tg.spec
+def convs() -> Any:
+    x = tg.input("x", (1, 5, 4, 3), "float32")
+    a = tg.conv2d(x, tg.weight("w1", (5, 3, 3, 3), "float32"), padding=1, name="a")
+    return tg.conv2d(a, tg.weight("w2", (4, 3, 3, 5), "float32"), padding=1, name="c")
+
+
+TILES = {"up": (4, 4, 4), "down": (4, 4, 3)}
+
+
+def planned(up: int | str = 1, down: int | str = 1, on: str = "6", **options: Any) -> Plan:
+    return tg.plan(mlp(), on, tiles=TILES, parts={"up": up, "down": down}, **{"policies": {"h": "tile"}, "order": "phase", **options})
+
+
+def parts_of(plan: Plan, op: str, *coord: int) -> list[dict[str, Any]]:
+    return next(t["parts"] for t in expanded(plan)["tiles"] if t["op"] == op and t["coord"] == list(coord))
+
+
+def boxes(part: dict[str, Any], tensor: str) -> list[Any]:
+    return [r["box"] for r in part["reads"] if r["tensor"] == tensor]
+
+
+def test_steps_are_shared_out() -> None:
+    one, two = parts_of(planned(2), "up", 1, 0)
+    assert boxes(one, "x") == [[[4, 8], [0, 4]]] and boxes(two, "x") == [[[4, 8], [4, 6]]]
+    assert [p["writes"][0]["box"] for p in (one, two)] == [[[4, 8], [0, 2]], [[4, 8], [2, 4]]]
+
+
+def test_rows_are_shared_out() -> None:
+    """Each part reads what the whole tile reads, in all steps, waits for all of it, and finishes its rows."""
+    one, two = parts_of(planned(down="2:rows"), "down", 1, 0)
+    alone = parts_of(planned(), "down", 1, 0)[0]
+    for part in (one, two):
+        assert [r for r in part["reads"] if r["tensor"] != "x"] == [r for r in alone["reads"] if r["tensor"] != "x"]
+    assert [p["writes"][0]["box"] for p in (one, two)] == [[[4, 6], [0, 4]], [[6, 8], [0, 4]]]
+    assert [boxes(p, "x") for p in (one, two)] == [[[[4, 6], [0, 4]]], [[[6, 8], [0, 4]]]]  # the residual: its own rows only
+
+
+def test_columns_are_shared_out() -> None:
+    one, two = parts_of(planned(down="2:columns"), "down", 1, 1)  # columns 4:6 of a tile of 4
+    alone = parts_of(planned(), "down", 1, 1)[0]
+    assert one["reads"] == alone["reads"]
+    assert two["reads"] == [r for r in alone["reads"] if r["tensor"] != "x"] and two["writes"] == []  # its share is clipped away
+    assert [w["box"] for w in one["writes"]] == [[[4, 8], [4, 6]]]
+
+
+def test_every_part_posts() -> None:
+    for share in SHARES:
+        plan = planned(f"2:{share}")
+        assert all(n == 2 for n in plan.targets)
+        one, two = parts_of(plan, "up", 2, 1)  # rows 8:10 of a tile of 4: with rows, part 1 writes nothing and posts
+        assert one["posts"] == two["posts"] != []
+        assert bool(two["writes"]) == (share != "rows")
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("policy", ["row", "tile", "chunk:2"])
+def test_plans_are_right(share: str, policy: str) -> None:
+    """By the checker, by the oracle element by element, and after a round trip."""
+    for up, down in ((f"2:{share}", 1), (1, f"2:{share}"), (f"4:{share}", f"2:{share}"), ("2:rows", f"4:{share}")):
+        plan = planned(up, down, policies={"h": policy}, placement="strided")
+        back = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+        assert back.digest == plan.digest and back.graph.ops == plan.graph.ops
+        assert tg.verify(plan).ok and examine(expanded(back)).ok
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_matmuls_and_convolutions(share: str) -> None:
+    plan = tg.plan(products(), "6", tiles={"a": (4, 4, 3), "y": (6, 4, 2)}, parts={"a": 2, "y": f"2:{share}"}, policies={"a": "tile"})
+    assert tg.verify(plan).ok and examine(expanded(plan)).ok
+    if share != "rows":
+        tiles = {"a": (1, 2, 3, 4, 2), "c": (1, 2, 3, 4, 2)}
+        plan = tg.plan(convs(), "6", tiles=tiles, parts={"a": f"2:{share}", "c": f"4:{share}"}, policies={"a": "tile"})
+        assert tg.verify(plan).ok and examine(expanded(plan)).ok
+
+
+def test_how_gangs_are_asked_for_and_stored() -> None:
+    for given, parts, share in ((2, 2, "steps"), ("2", 2, "steps"), ("2:steps", 2, "steps"), ("4:rows", 4, "rows"), ("1:rows", 1, "steps")):
+        op = planned(given).graph.op("up")
+        assert (op.parts, op.share) == (parts, share)
+    ops = planned("2:rows").to_json()["ops"]
+    assert (ops["up"]["parts"], ops["up"]["share"]) == (2, "rows") and "share" not in ops["down"]
+    assert len({planned(f"2:{share}").digest for share in SHARES}) == 3
+
+
+def test_a_plan_from_before_shares_steps() -> None:
+    data = planned(2).to_json()
+    del data["ops"]["up"]["share"]
+    assert Plan.from_json(data).graph.op("up").share == "steps"
+    assert tg.verify(data).ok
+
+
+def test_a_gang_runs_a_tile_in_a_share_of_the_time() -> None:
+    """Whatever it shares: half the work of a tile, besides what each tile costs."""
+
+    def work(given: int | str) -> float:
+        plan = planned(given)
+        return tile_us(plan.graph.bound(plan.graph.op("up")), plan.machine) - plan.machine.tile_us
+
+    for share in SHARES:
+        assert work(f"2:{share}") == pytest.approx(work(1) / 2)
+
+
+# --- how tiles come and go -------------------------------------------------------------------------------------------------------
+
+
+def test_proxies() -> None:
+    assert store_proxy("cpu", "bfloat16", 256) == load_proxy("cpu", "step") == "generic"
+    assert store_proxy("cuda", "bfloat16", 128) == load_proxy("cuda", "step") == "async"
+    assert store_proxy("cuda", "float16", 127) == store_proxy("cuda", "float32", 256) == store_proxy("cuda", "int32", 256) == "generic"
+    assert load_proxy("cuda", "epilogue") == load_proxy("cuda", "first") == "generic"
+
+
+@pytest.mark.parametrize(("parts", "stores"), [(1, "async"), ("2:columns", "async"), ("2:rows", "generic")])
+def test_proxies_of_a_plan(parts: int | str, stores: str) -> None:
+    plan = tg.plan(mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles={"up": (128, 64, 64), "down": (128, 64, 64)}, parts={"up": parts})
+    for part in parts_of(plan, "up", 0, 0):
+        assert {w["proxy"] for w in part["writes"]} == {stores} and {r.get("proxy") for r in part["reads"]} == {"async"}
+    down = parts_of(plan, "down", 0, 0)[0]
+    assert {(r["tensor"], r.get("proxy")) for r in down["reads"]} == {("h", "async"), ("w2", "async"), ("x", None)}
+    assert f"edges {stores} -> async: " in tg.verify(plan).checks[-1].statement.replace("edge ", "edges ")
+
+
+# --- strided lists ---------------------------------------------------------------------------------------------------------------
+
+
+def test_strided_lists_need_no_table() -> None:
+    plan = planned(placement="strided", on="5")
+    assert plan.placement == tuple(tuple(range(w, plan.order.count, 5)) for w in range(5))
+    assert tg.verify(plan).ok
+    text = generate(plan)
+    assert "worker + turn * TG_WORKERS" in text and "tg_list" not in text
+    data = plan.to_json()
+    data["placement"][0], data["placement"][1] = data["placement"][1], data["placement"][0]
+    assert "tg_list_start[worker] + turn" in generate(Plan.from_json(data))
