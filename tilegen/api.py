@@ -21,7 +21,7 @@ from tilegen.spec import Program
 if TYPE_CHECKING:
     from tilegen.kernel import Kernel
 
-TARGETS = ("auto", "cpu", "interpret")
+TARGETS = ("auto", "cuda", "cpu", "interpret")
 
 
 def symbol(name: str) -> Any:
@@ -133,8 +133,9 @@ def compile(
 ) -> Kernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
-    target: "auto" (today the CPU), "cpu", or "interpret" (the plan, tile by tile, under adversarial interleavings). on: the machine to plan
-    for, by default the target's own; the CPU target runs plans made for any machine. threads: workers of the CPU target.
+    target: "cuda" (a Hopper GPU), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is
+    such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
+    threads: workers of the CPU target.
     """
     from tilegen.kernel import Kernel
 
@@ -142,7 +143,15 @@ def compile(
         raise TargetError(f"unknown target {target!r}; expected one of {', '.join(TARGETS)}")
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
-    made, certificate = planned(program, machine("cpu" if on is None else on), options or Options.of(**given), progress)
+    target = default_target() if target == "auto" else target
+    on = (gpu_machine() if target == "cuda" else "cpu") if on is None else on
+    made, certificate = planned(program, machine(on), options or Options.of(**given), progress)
+    if target == "cuda":
+        from tilegen.cuda_kernel import CudaKernel
+        from tilegen.targets.hopper import HopperLibrary
+
+        progress("NVRTC")
+        return CudaKernel(made, certificate, HopperLibrary(made))
     if target == "interpret":
         from tilegen.interpret import Interpreter
 
@@ -151,6 +160,32 @@ def compile(
 
     progress("C++ compiler")
     return Kernel(made, certificate, Library(made), threads)
+
+
+def default_target() -> str:
+    """cuda where there is a Hopper GPU, else cpu."""
+    from tilegen.targets.cuda import missing
+
+    if missing():
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.get_device_capability() == (9, 0) else "cpu"
+
+
+def gpu_machine() -> Machine:
+    """The machine of the current GPU; TargetError where there is none that kernels can be made for."""
+    from tilegen.targets.cuda import missing
+
+    if missing():
+        raise TargetError(f"target cuda: {missing()}")
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if (properties.major, properties.minor) != (9, 0):
+        raise TargetError(f"target cuda: {properties.name} has compute capability {properties.major}.{properties.minor}, expected 9.0")
+    sms = properties.multi_processor_count
+    return machine("h200" if sms == machine("h200").sms else sms)
 
 
 def reference(program: Program, *arguments: Any) -> Any:

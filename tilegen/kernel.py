@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ class Kernel:
         outputs = (
             [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared]
             if out is None
-            else self._given_outputs(declared, out, held)
+            else given_outputs(self.plan.program, declared, out, held)
         )
         held.update({t.name: o for t, o in zip(declared, outputs, strict=True)})
         workspace = self._take()
@@ -138,17 +139,6 @@ class Kernel:
     def _poison(self, outputs: list[torch.Tensor], workspace: _Workspace) -> None:
         for t in (*outputs, *workspace.intermediates.values()):
             t.fill_(float("nan"))
-
-    def _given_outputs(self, declared: list[Tensor], out: Any, held: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        given = list(out) if isinstance(out, (tuple, list)) else [out]
-        if len(given) != len(declared):
-            raise ArgumentError(f"out: {self.plan.program} has {len(declared)} outputs, {len(given)} were given")
-        outputs = [check(t, o) for t, o in zip(declared, given, strict=True)]
-        for t, o in zip(declared, outputs, strict=True):
-            for name, other in [*held.items(), *((d.name, x) for d, x in zip(declared, outputs, strict=True) if d is not t)]:
-                if _overlap(o, other):
-                    raise ArgumentError(f"out: {t.name!r} shares memory with {name!r}")
-        return outputs
 
     def _check_positions(self, held: dict[str, torch.Tensor]) -> None:
         """A position must leave room for the new rows in every cache it is used with."""
@@ -188,14 +178,27 @@ class BoundKernel:
         return self.kernel(*(given[n] for n in self.kernel.plan.arguments), out=out)
 
 
-def check(t: Tensor, a: Any) -> torch.Tensor:
+def given_outputs(program: str, declared: Sequence[Tensor], out: Any, held: Mapping[str, torch.Tensor], device: str = "cpu") -> list[torch.Tensor]:
+    """The tensors of out=, checked: one for each declared output, apart from each other and from all arguments."""
+    given = list(out) if isinstance(out, (tuple, list)) else [out]
+    if len(given) != len(declared):
+        raise ArgumentError(f"out: {program} has {len(declared)} outputs, {len(given)} were given")
+    outputs = [check(t, o, device) for t, o in zip(declared, given, strict=True)]
+    for t, o in zip(declared, outputs, strict=True):
+        for name, other in [*held.items(), *((d.name, x) for d, x in zip(declared, outputs, strict=True) if d is not t)]:
+            if _overlap(o, other):
+                raise ArgumentError(f"out: {t.name!r} shares memory with {name!r}")
+    return outputs
+
+
+def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
     """The tensor as the plan wants it, or an ArgumentError. A channels_last NCHW tensor is taken as the NHWC view that it is."""
     import torch
 
     if not isinstance(a, torch.Tensor):
         raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
-    if a.device.type != "cpu":
-        raise ArgumentError(f"{t.name!r} is on {a.device}, this kernel was compiled for the CPU")
+    if a.device.type != device:
+        raise ArgumentError(f"{t.name!r} is on {a.device}, this kernel was compiled for {device}")
     if str(a.dtype) != f"torch.{t.dtype}":
         raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {str(a.dtype).removeprefix('torch.')}")
     if a.requires_grad:

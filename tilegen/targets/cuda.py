@@ -1,8 +1,9 @@
-"""The driver side of CUDA: load a cubin, launch a kernel on torch's current stream. Touched only where a driver and a GPU are."""
+"""The driver side of CUDA: load a cubin, encode tensor maps, launch on torch's current stream. Touched only where a driver and a GPU are."""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -34,6 +35,43 @@ def _checked(result: tuple[Any, ...]) -> Any:
     return rest[0] if len(rest) == 1 else rest
 
 
+class Parameters:
+    """Kernel parameters in memory that stays: one buffer each, and the array of their addresses that a launch takes."""
+
+    def __init__(self, buffers: Sequence[bytes]):
+        self._buffers = [ctypes.create_string_buffer(b, len(b)) for b in buffers]
+        self._pointers = (ctypes.c_void_p * len(buffers))(*(ctypes.addressof(b) for b in self._buffers))
+        self.address = ctypes.addressof(self._pointers)
+
+
+class Launcher:
+    """A kernel with its grid, ready to be launched on any stream."""
+
+    def __init__(self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool):
+        from cuda.bindings import driver
+
+        self._function, self._launch = function, driver.cuLaunchKernelEx
+        attributes = []
+        if cooperative:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = shared_bytes
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        self._config = config
+        self._success = driver.CUresult.CUDA_SUCCESS
+
+    def __call__(self, parameters: Parameters, stream: int) -> None:
+        self._config.hStream = stream
+        result = self._launch(self._config, self._function, parameters.address, 0)
+        if result[0] != self._success:
+            _checked(result)
+
+
 class Module:
     """A loaded cubin."""
 
@@ -47,21 +85,79 @@ class Module:
         torch.cuda.synchronize()
         self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
 
-    def launch(self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0) -> None:
-        """Launch on torch's current stream, cooperatively: it fails rather than hang when not all CTAs fit. Arguments are 64-bit."""
-        import torch
+    def launcher(self, name: str, grid: int, block: int, shared_bytes: int = 0, cooperative: bool = True) -> Launcher:
+        """Cooperative launches fail rather than hang when not all CTAs fit."""
         from cuda.bindings import driver
 
-        function = _checked(driver.cuKernelGetFunction(_checked(driver.cuLibraryGetKernel(self._library, name.encode()))))
-        values = [ctypes.c_uint64(a) for a in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        attribute.value.cooperative = 1
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = shared_bytes
-        config.hStream = torch.cuda.current_stream().cuda_stream
-        config.attrs, config.numAttrs = [attribute], 1
-        _checked(driver.cuLaunchKernelEx(config, function, ctypes.addressof(pointers), 0))
+        kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
+        function = _checked(driver.cuKernelGetFunction(kernel))
+        if shared_bytes:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+        return Launcher(function, grid, block, shared_bytes, cooperative)
+
+    def launch(self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0) -> None:
+        """Launch cooperatively on torch's current stream. Arguments are 64-bit."""
+        import torch
+
+        values = Parameters([int(a).to_bytes(8, "little") for a in arguments])
+        self.launcher(name, grid, block, shared_bytes)(values, torch.cuda.current_stream().cuda_stream)
+
+
+def encode(address: int, dtype: str, shape: tuple[int, int], pitch: int, box: tuple[int, int], swizzle: bool) -> bytes:
+    """The 128 bytes of a tensor map: rows x columns two-byte elements, `pitch` elements from row to row, moved in boxes.
+
+    Elements beyond the edge read as zero and are not written (CUDA driver API, cuTensorMapEncodeTiled).
+    """
+    from cuda.bindings import driver
+
+    kinds = driver.CUtensorMapDataType
+    kind = {"bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16}[dtype]
+    u64, u32 = driver.cuuint64_t, driver.cuuint32_t
+    swizzles = driver.CUtensorMapSwizzle
+    made = _checked(
+        driver.cuTensorMapEncodeTiled(
+            kind,
+            2,
+            address,
+            [u64(shape[1]), u64(shape[0])],
+            [u64(2 * pitch)],
+            [u32(box[1]), u32(box[0])],
+            [u32(1), u32(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzles.CU_TENSOR_MAP_SWIZZLE_128B if swizzle else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+    return ctypes.string_at(made.getPtr(), 128)
+
+
+class Counters:
+    """Zeroed words in device memory, allocated outside torch and outside any capture: a graph must not zero them again at each replay."""
+
+    def __init__(self, words: int):
+        from cuda.bindings import driver
+
+        self.words = words
+        mode = _checked(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        try:
+            self.address = int(_checked(driver.cuMemAlloc(4 * words)))
+            self.zero()
+        finally:
+            _checked(driver.cuThreadExchangeStreamCaptureMode(mode))
+
+    def zero(self) -> None:
+        """Also after a launch that hung; nothing may be running on them."""
+        from cuda.bindings import driver
+
+        stream = _checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        _checked(driver.cuMemsetD32Async(self.address, 0, self.words, stream))
+        _checked(driver.cuStreamSynchronize(stream))
+        _checked(driver.cuStreamDestroy(stream))
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            from cuda.bindings import driver
+
+            driver.cuMemFree(self.address)  # which waits for launches that still use them

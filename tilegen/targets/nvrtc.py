@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tilegen.errors import CompileError, CompilerMissing
@@ -46,3 +47,15 @@ def _text(checked: Any, size: Any, get: Any, program: Any) -> bytes:
     buffer = b" " * checked(size(program))
     checked(get(program, buffer))
     return buffer
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    """NVRTC's version, for cache keys; CompilerMissing when there is none."""
+    from cuda.bindings import nvrtc
+
+    try:
+        _, major, minor = nvrtc.nvrtcVersion()
+    except RuntimeError as error:
+        raise CompilerMissing(f"NVRTC was not found ({error}); pip install nvidia-cuda-nvrtc, or install the CUDA toolkit") from None
+    return f"nvrtc {major}.{minor}"

@@ -1,0 +1,120 @@
+"""Chains of GeMMs for the Hopper kernel: every way of cutting a tile, odd sizes, all epilogues. Compiled everywhere, run on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tilegen as tg
+from tilegen.plan import Plan
+from tilegen.spec import Program
+
+
+@tg.spec
+def gemm(M=128, N=256, K=512, dtype="bfloat16"):
+    x = tg.input("x", (M, K), dtype)
+    w = tg.weight("w", (N, K), dtype)
+    return tg.linear(x, w, name="y")
+
+
+@tg.spec
+def mlp(M=128, H=512, I=384, dtype="bfloat16"):
+    x = tg.input("x", (M, H), dtype)
+    w1 = tg.weight("w1", (I, H), dtype)
+    w2 = tg.weight("w2", (H, I), dtype)
+    h = tg.gelu(tg.linear(x, w1, name="up"), approximate="tanh", name="h")
+    return tg.linear(h, w2, name="down")
+
+
+@tg.spec
+def gated(M=128, H=512, I=344, dtype="bfloat16"):
+    x = tg.input("x", (M, H), dtype)
+    w1 = tg.weight("w1", (2 * I, H), dtype)
+    w2 = tg.weight("w2", (H, I), dtype)
+    gate, up = tg.linear(x, w1, name="gate_up").chunk(2)
+    return tg.linear(tg.mul(tg.silu(gate), up, name="h"), w2, name="down")
+
+
+@tg.spec
+def block(M=128, H=256, I=512, dtype="bfloat16"):
+    """Bias, erf GeLU, a residual, a scale."""
+    x = tg.input("x", (M, H), dtype)
+    w1, b1 = tg.weight("w1", (I, H), dtype), tg.weight("b1", (I,), dtype)
+    w2, b2 = tg.weight("w2", (H, I), dtype), tg.weight("b2", (H,), dtype)
+    h = tg.gelu(tg.linear(x, w1, b1, name="up"), name="h")
+    return tg.add(tg.scale(tg.linear(h, w2, b2, name="down"), 0.5), x, name="y")
+
+
+@tg.spec
+def chain(M=64, H=256, dtype="bfloat16"):
+    """Four GeMMs, one after the other; the last adds what the second made."""
+    h = tg.input("x", (M, H), dtype)
+    w = [tg.weight(f"w{n}", (H, H), dtype) for n in range(4)]
+    a = tg.relu(tg.linear(h, w[0], name="first"), name="a")
+    b = tg.relu(tg.linear(a, w[1], name="second"), name="b")
+    c = tg.relu(tg.linear(b, w[2], name="third"), name="c")
+    return tg.add(tg.linear(c, w[3], name="fourth"), b, name="y")
+
+
+@tg.spec
+def fan(M=64, H=256, I=384, dtype="bfloat16"):
+    """One activation into three weights, then a fan-in: y = ((x wqᵀ) + silu(x wkᵀ)) woᵀ + x wvᵀ."""
+    x = tg.input("x", (M, H), dtype)
+    wq, wk = tg.weight("wq", (I, H), dtype), tg.weight("wk", (I, H), dtype)
+    wv, wo = tg.weight("wv", (H, H), dtype), tg.weight("wo", (H, I), dtype)
+    q = tg.linear(x, wq, name="q")
+    k = tg.add(tg.silu(tg.linear(x, wk, name="k")), q, name="qk")
+    v = tg.linear(x, wv, name="v")
+    return tg.add(tg.linear(k, wo, name="o"), v, name="y")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program at a size, cut in one way."""
+
+    name: str
+    spec: Any
+    sizes: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    packed: bool = False
+
+    @property
+    def program(self) -> Program:
+        return self.spec(**self.sizes)
+
+    def plan(self, sms: str | int = "h200") -> Plan:
+        return tg.plan(self.program, sms, **self.options)
+
+
+def both(a: str, b: str, tile_a: tuple[int, ...], tile_b: tuple[int, ...], parts_a: Any = 1, parts_b: Any = 1, **more: Any) -> dict[str, Any]:
+    return {"tiles": {a: tile_a, b: tile_b}, "parts": {a: parts_a, b: parts_b}, **more}
+
+
+CASES = [
+    Case("one tile", gemm, {}, {"tiles": {"y": (128, 256, 64)}}),
+    Case("one gemm, 64 rows", gemm, {"M": 17, "N": 1000, "K": 520}, {"tiles": {"y": (64, 96, 64)}}),
+    Case("one gemm, 256 rows", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 128, 64)}}),
+    Case("one gemm, 256 x 192", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 176, 64)}}),
+    Case("one gemm, wide steps", gemm, {"M": 129, "N": 520, "K": 1000}, {"tiles": {"y": (128, 128, 128)}}),
+    Case("one gemm, rows shared", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 256, 64)}, "parts": {"y": "2:rows"}}),
+    Case("one gemm, columns shared", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (128, 352, 64)}, "parts": {"y": "2:columns"}}),
+    Case("one gemm, steps shared", gemm, {"M": 300, "N": 1000, "K": 1032}, {"tiles": {"y": (128, 192, 64)}, "parts": {"y": 2}}),
+    Case("split sum", mlp, {"M": 129}, {**both("up", "down", (128, 64, 64), (128, 64, 64)), "split": {"up": 3}}),
+    Case("mlp, M = 1", mlp, {"M": 1}, both("up", "down", (64, 64, 64), (64, 128, 64), 2, "2:columns", placement="strided"), packed=True),
+    Case("mlp, M = 17, static", mlp, {"M": 17}, both("up", "down", (64, 32, 64), (64, 64, 64), placement="static"), packed=True),
+    Case("mlp, M = 64, deep steps", mlp, {"M": 64}, both("up", "down", (64, 32, 128), (64, 64, 128), 2, 2), packed=True),
+    Case("mlp, M = 128, steps shared", mlp, {"M": 128}, both("up", "down", (128, 96, 64), (128, 192, 64), 2, "2:columns", placement="strided"), packed=True),
+    Case("mlp, M = 1000, tile policy", mlp, {"M": 1000}, both("up", "down", (128, 64, 64), (128, 128, 64), policies={"h": "tile"})),
+    Case("mlp, M = 1000, bands", mlp, {"M": 1000}, both("up", "down", (128, 64, 64), (128, 128, 64), order="bands:4", placement="static")),
+    Case("mlp, rows shared", mlp, {"M": 1000}, both("up", "down", (256, 128, 64), (256, 256, 64), "2:rows", "2:rows")),
+    Case("mlp, columns shared", mlp, {"M": 1000, "dtype": "float16"}, both("up", "down", (128, 128, 64), (256, 256, 64), "2:columns", "2:columns", placement="strided")),
+    Case("gated, M = 1", gated, {"M": 1}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns", placement="strided"), packed=True),
+    Case("gated, M = 129", gated, {"M": 129}, both("gate_up", "down", (128, 88, 64), (128, 128, 64))),
+    Case("gated, rows shared", gated, {"M": 1000}, both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:rows")),
+    Case("gated, steps shared, 128 rows", gated, {"M": 128}, both("gate_up", "down", (128, 48, 64), (128, 96, 64), 2, 2), packed=True),
+    Case("block", block, {"M": 129}, both("up", "down", (128, 96, 64), (128, 64, 64))),
+    Case("block, 64 rows, float16", block, {"M": 33, "dtype": "float16"}, both("up", "down", (64, 96, 64), (64, 64, 64), 2, 2)),
+    Case("chain of four", chain, {"M": 100}),
+    Case("fan", fan, {"M": 200}),
+    Case("fan, M = 1", fan, {"M": 1}),
+]

@@ -1,0 +1,240 @@
+"""CUDA for sm_90a: one persistent kernel for all GeMMs of a plan, around the shared schedule (templates/cuda/kernel.cu.j2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilegen.codegen.cpu import summary
+from tilegen.codegen.environment import render
+from tilegen.codegen.hopper_op import MMA_TYPES, TYPES, HopperOp, Map
+from tilegen.codegen.schedule import schedule_text
+from tilegen.errors import PlanError
+from tilegen.plan import Plan
+from tilegen.spec import Tensor
+
+SHARED = 232448  # bytes of shared memory that a CTA may use
+SLACK = 1024  # to start at a multiple of 1024
+THREADS = 384
+BUFFER = 8192  # a 64 x 64 block of results
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shared memory: ring of stages, result buffers, exchanged sums, barriers."""
+
+    ops: tuple[HopperOp, ...]
+    ticket: bool
+
+    @property
+    def gang(self) -> int:
+        return max(op.parts for op in self.ops)
+
+    @property
+    def slots(self) -> int:
+        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
+        return 1 if self.ticket else 4
+
+    @property
+    def stage_bytes(self) -> int:
+        return max(op.stage_bytes for op in self.ops)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of one math warpgroup."""
+        return max(op.sums_bytes for op in self.ops)
+
+    @property
+    def _small(self) -> int:
+        """Barriers and slots, with room for the longest ring."""
+        return 2048
+
+    @cached_property
+    def buffers(self) -> int:
+        """Result buffers of each math warpgroup: as many as leave three stages, at most four."""
+        if not any(op.staged for op in self.ops):
+            return 0
+        return next((n for n in (4, 3) if self._stages_beside(n) >= 3), 2)
+
+    def _stages_beside(self, buffers: int) -> int:
+        return int((SHARED - SLACK - self._small - 2 * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
+
+    @cached_property
+    def stages(self) -> int:
+        n = min(self._stages_beside(self.buffers), 32)
+        if n < 2:
+            raise PlanError(f"a stage of {self.stage_bytes} bytes leaves no room for a second one in {SHARED} bytes of shared memory")
+        return n
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Where everything starts, in bytes."""
+        ring = self.stages * self.stage_bytes
+        out: dict[str, int] = {}
+        at = ring
+        for name, size in (
+            ("TG_OUT_AT", 2 * self.buffers * BUFFER),
+            ("TG_SUMS_AT", 2 * self.sums_bytes),
+            ("TG_FULL_AT", 8 * self.stages),
+            ("TG_EMPTY_AT", 8 * self.stages),
+            ("TG_FILLED_AT", 16 * self.buffers),
+            ("TG_DRAINED_AT", 16 * self.buffers),
+            ("TG_STORED_AT", 8),
+            ("TG_SUMS_BAR_AT", 32),
+            ("TG_SLOT_BARS_AT", 16 * self.slots),
+            ("TG_SLOTS_AT", 32 * self.slots),
+            ("end", 0),
+        ):
+            at = -(-at // 32) * 32
+            out[name] = at
+            at += size
+        return out
+
+    @property
+    def bytes(self) -> int:
+        last = (self.stages - 1) * self.stage_bytes + max(op.overrun for op in self.ops)
+        return max(self._places["end"], last) + SLACK
+
+    @property
+    def constants(self) -> list[tuple[str, int, str]]:
+        words = {
+            "TG_OUT_AT": "result buffers on their way out",
+            "TG_SUMS_AT": "sums sent by the other CTA of the pair",
+            "TG_FULL_AT": "barriers: a stage is loaded",
+            "TG_EMPTY_AT": "barriers: a stage is used up",
+            "TG_FILLED_AT": "barriers: a result buffer is written",
+            "TG_DRAINED_AT": "barriers: a result buffer has been read",
+            "TG_STORED_AT": "barrier: results have left the registers",
+            "TG_SUMS_BAR_AT": "barriers: sums are here, sums are read",
+            "TG_SLOT_BARS_AT": "barriers: a tile is handed out, is read",
+            "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
+        }
+        head = [
+            ("TG_STAGES", self.stages, "of the ring"),
+            ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
+            ("TG_SLOTS", self.slots, "tiles handed out ahead"),
+            ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
+            ("TG_SUMS_BYTES", self.sums_bytes, "sums sent to a math warpgroup"),
+        ]
+        return head + [(name, self._places[name], text) for name, text in words.items()]
+
+    @property
+    def producer_registers(self) -> int:
+        """The register file is shared out in eights: 128·p + 256·c ≤ 384·168."""
+        return 24 if max(op.m64 * op.registers for op in self.ops) > 160 else 40
+
+    @property
+    def consumer_registers(self) -> int:
+        return 240 if self.producer_registers == 24 else 232
+
+
+@dataclass(frozen=True)
+class HopperSource:
+    """The text, and what the host must know to launch it."""
+
+    text: str
+    maps: tuple[Map, ...]
+    tensors: tuple[str, ...]
+    packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
+    shared_bytes: int
+    gang: int
+    threads: int = THREADS
+
+
+def generate(plan: Plan, packed: frozenset[str] = frozenset()) -> HopperSource:
+    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once (Kernel.prepare).
+
+    PlanError where an op has no form on sm_90a.
+    """
+    tensors = plan.graph.tensors
+    ops = tuple(HopperOp(plan, b, packed) for b in plan.bounds)
+    sizes = {op.parts for op in ops}
+    if len(sizes) > 1:
+        named = ", ".join(f"{op.name} {op.parts}" for op in ops)
+        raise PlanError(f"on sm_90a all ops are run by gangs of one size, given {named}")
+    layout = Layout(ops, plan.placement == "ticket")
+    text = render(
+        "cuda/kernel.cu.j2",
+        plan=plan,
+        sizes=", ".join(f"{k}={v}" for k, v in plan.sizes),
+        summary=summary(plan),
+        schedule=schedule_text(plan),
+        layout=layout,
+        ops=ops,
+        maps=[m for op in ops for m in op.maps],
+        tensors=[_tensor(t) for t in tensors.values()],
+        mma_widths=_mma_widths(ops),
+        loaders=_loaders(ops),
+        waiters=sum(_waits(role) for role in _loaders(ops)),
+        staged=any(op.staged for op in ops),
+        direct=any(op.posts and not op.staged for op in ops),
+        exchange=layout.sums_bytes > 0,
+        coupled=any(op.multicast for op in ops),
+    )
+    return HopperSource(
+        text,
+        tuple(m for op in ops for m in op.maps),
+        tuple(tensors),
+        tuple((f"{op.name}_b", op) for op in ops if op.packed),
+        layout.bytes,
+        layout.gang,
+    )
+
+
+def _tensor(t: Tensor) -> dict[str, Any]:
+    return {"name": t.name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
+
+
+def _waits(role: dict[str, Any]) -> int:
+    return int(role["waits"])
+
+
+def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
+    """The two loading roles. Activations always close the launch: the last of them zeroes the counters."""
+    a = [_loads(op, op.a_loads, op.a_bytes, op.a_waits, "") for op in ops]
+    b = [_loads(op, op.b_loads, op.b_bytes, op.b_waits, f" + {op.b_at}") for op in ops]
+    return [
+        {
+            "name": "tg_load_activations",
+            "comment": "// Activations: waits for the semaphores of each step, then loads.",
+            "ops": a,
+            "policies": sorted({op.a_policy for op in ops}),
+            "waits": True,
+            "watches": False,
+        },
+        {
+            "name": "tg_load_weights",
+            "comment": "// Weights: runs ahead as far as the ring is deep; waits only where another op makes them.",
+            "ops": b,
+            "policies": sorted({op.b_policy for op in ops}),
+            "waits": any(op.b_waits for op in ops),
+            "watches": True,
+        },
+    ]
+
+
+def _loads(op: HopperOp, loads: list[str], size: int, waits: Any, at: str) -> dict[str, Any]:
+    shown = {"enum": op.enum, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
+    return {**shown, "loads": loads, "bytes": size, "waits": waits, "at": at}
+
+
+def _mma_widths(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
+    """Each wgmma shape that an op uses, with its operands numbered."""
+    found = {}
+    for op in ops:
+        n, count = op.columns_of_warpgroup, op.registers
+        numbers = [f"%{r}" for r in range(count)]
+        lines = [", ".join(numbers[r : r + 16]) for r in range(0, count, 16)]
+        found[op.mma] = {
+            "suffix": op.mma,
+            "columns": n,
+            "type": MMA_TYPES[op.bound.dtype(0)],
+            "registers": numbers,
+            "lines": ["{" + line + "," if i == 0 and len(lines) > 1 else line + "," for i, line in enumerate(lines[:-1])]
+            + [("{" if len(lines) == 1 else "") + lines[-1] + "},"],
+            "a": count,
+            "b": count + 1,
+            "outputs": ", ".join(f'"+f"(d[{r}])' for r in range(count)),
+        }
+    return list(found.values())

@@ -1,0 +1,533 @@
+"""What a Hopper kernel needs to know of an op: how its tile is cut between CTAs, math warpgroups and stages, as numbers and C text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tilegen.analysis.memory_order import store_proxy
+from tilegen.analysis.regions import Array, to_c
+from tilegen.codegen.cpu import equation
+from tilegen.codegen.schedule import enum, locals_text
+from tilegen.errors import PlanError
+from tilegen.ops.base import Access, Bound
+from tilegen.plan import Plan
+from tilegen.spec import DTYPES
+
+TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
+MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
+BOX = 256  # the most rows of one bulk tensor copy
+SUMS = 208  # accumulators a math thread can hold beside everything else
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy moves."""
+
+    name: str
+    tensor: str
+    rows: int
+    columns: int
+    pitch: int  # elements from row to row
+    offset: int  # elements before the first
+    box: tuple[int, int]  # rows, columns
+    swizzle: bool
+    packed: bool = False
+
+    @property
+    def comment(self) -> str:
+        what = f"{self.tensor}{', packed tile by tile' if self.packed else ''}"
+        return f"{what}: {self.rows} x {self.columns}, boxes of {self.box[0]} x {self.box[1]}{'' if self.swizzle else ', not swizzled'}"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Semaphores of one operand, before a step's load, or all before the last one."""
+
+    operand: int
+    before_last: bool
+
+
+@dataclass(frozen=True)
+class HopperOp:
+    """A linear of a plan on sm_90a. PlanError where its tile does not fit the machine's instructions."""
+
+    plan: Plan
+    bound: Bound
+    may_pack: frozenset[str] = frozenset()  # tensors that may come packed tile by tile
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem:
+            op = self.bound.op
+            raise PlanError(f"{op.name!r}, tile {'x'.join(map(str, op.tile))}, on sm_90a: {problem}", op.where)
+
+    def _problem(self) -> str:
+        b = self.bound
+        if b.op.kind != "linear":
+            return f"no template for {b.op.kind} yet; only linear runs there"
+        if b.dtype(0) not in MMA_TYPES:
+            return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+        if b.result.dtype not in (b.dtype(0), "float32"):
+            return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
+        for n in (0, 1):
+            for what, size in (("columns", int(b.shape(n)[1])), ("first column", (b.op.operands[n].columns or (0, 0))[0])):
+                if size % 8:
+                    return (
+                        f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it to {math.ceil(size / 8) * 8}"
+                    )
+        if int(b.out[1]) % 8:
+            return f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to {math.ceil(int(b.out[1]) / 8) * 8}"
+        tm, tn, tk = b.tile
+        if tk % 64 or tk > 256:
+            return "steps are 64, 128, 192 or 256 wide"
+        if self.parts > 2:
+            return f"a gang of {self.parts}: pairs are the most that share a tile"
+        if self.rows_of_part not in (64, 128, 256):
+            return f"a CTA computes 64, 128 or 256 rows, not {self.rows_of_part}"
+        halves = 2 if self.splits_columns or (self.shares("steps")) else 1
+        if self.columns_of_part % (8 * halves):
+            return f"a CTA's {self.columns_of_part} columns do not split into {halves} times eight"
+        if self.columns_of_warpgroup > 256 or self.m64 * self.columns_of_warpgroup // 2 > SUMS:
+            return f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not fit its registers"
+        if self.steps_of_tile < self.parts:
+            return f"its {self.steps_of_tile} steps cannot be shared by {self.parts} CTAs"
+        return ""
+
+    # --- how the tile is cut ---------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.bound.op.name
+
+    @property
+    def parts(self) -> int:
+        return self.bound.op.parts
+
+    def shares(self, what: str) -> bool:
+        return self.parts > 1 and self.bound.op.share == what
+
+    @property
+    def groups(self) -> int:
+        return int(self.bound.groups)
+
+    @property
+    def rows_of_part(self) -> int:
+        return self.bound.tile[0] // (self.parts if self.shares("rows") else 1)
+
+    @property
+    def columns_of_part(self) -> int:
+        return self.bound.tile[1] // (self.parts if self.shares("columns") else 1)
+
+    @property
+    def splits_columns(self) -> bool:
+        """The two math warpgroups take half the columns each where a tile has 64 rows, else half the rows."""
+        return self.rows_of_part == 64
+
+    @property
+    def m64(self) -> int:
+        return max(1, self.rows_of_part // 128)
+
+    @property
+    def octets(self) -> int:
+        """Eights of columns of one group that a math warpgroup has."""
+        return self.columns_of_part // (16 if self.splits_columns else 8)
+
+    @property
+    def columns_of_warpgroup(self) -> int:
+        return 8 * self.groups * self.octets
+
+    @property
+    def registers(self) -> int:
+        return self.columns_of_warpgroup // 2
+
+    @property
+    def blocks(self) -> int:
+        return self.bound.tile[2] // 64
+
+    @property
+    def a_rows(self) -> int:
+        """Rows of activations that are loaded: what lies beyond the tensor's last row may hold anything."""
+        need = math.ceil(int(self.bound.out[0]) / 8) * 8
+        return min(self.rows_of_part, need)
+
+    @property
+    def a_block(self) -> int:
+        return self.a_rows * ROW_BYTES
+
+    @property
+    def b_rows(self) -> int:
+        return self.groups * self.columns_of_part
+
+    @property
+    def b_block(self) -> int:
+        return self.b_rows * ROW_BYTES
+
+    @property
+    def b_at(self) -> int:
+        return self.a_block * self.blocks
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.b_at + self.b_block * self.blocks
+
+    @property
+    def overrun(self) -> int:
+        """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a stage."""
+        return (self.blocks - 1) * self.a_block + (self.rows_of_part if not self.splits_columns else 64) * ROW_BYTES
+
+    @property
+    def a_offset(self) -> str:
+        return "0" if self.splits_columns else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
+
+    @property
+    def b_offset(self) -> str:
+        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.splits_columns else "0"
+
+    @property
+    def multicast(self) -> str:
+        """What a pair of CTAs loads together: activations, weights, or nothing."""
+        if self.shares("rows") and self.columns_of_part % 16 == 0:
+            return "weights"
+        return "activations" if self.shares("columns") and self.a_rows >= 64 else ""
+
+    # --- steps, waits -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def steps_of_tile(self) -> int:
+        return int(self.bound.steps)
+
+    @property
+    def steps(self) -> str:
+        return str(self.steps_of_tile)
+
+    @property
+    def range(self) -> str:
+        if self.shares("steps"):
+            return f"const int first = part * {self.steps} / 2, last = (part + 1) * {self.steps} / 2;  // this CTA's share of the steps"
+        return f"const int first = 0, last = {self.steps};"
+
+    @cached_property
+    def waited(self) -> dict[str, list[int]]:
+        """when -> operands that wait then"""
+        found: dict[str, set[int]] = {"step": set(), "epilogue": set()}
+        for w in self.plan.waits_of(self.name):
+            found[w.edge.access.when].add(w.edge.access.operand)
+        return {when: sorted(operands) for when, operands in found.items()}
+
+    @property
+    def a_waits(self) -> list[Wait]:
+        return [Wait(n, False) for n in self.waited["step"] if n == 0] + [Wait(n, True) for n in self.waited["epilogue"]]
+
+    @property
+    def b_waits(self) -> list[Wait]:
+        return [Wait(n, False) for n in self.waited["step"] if n == 1]
+
+    @property
+    def posts(self) -> bool:
+        return bool(self.plan.posts_of(self.name))
+
+    # --- loads ------------------------------------------------------------------------------------------------------------
+
+    def _access(self, operand: int) -> list[Access]:
+        return [a for a in self.bound.reads if a.operand == operand and a.when == "step"]
+
+    @property
+    def a_bytes(self) -> int:
+        return self.a_block * self.blocks
+
+    @property
+    def b_bytes(self) -> int:
+        return self.b_block * self.blocks
+
+    @property
+    def weights_once(self) -> bool:
+        """Whether each weight is used by one or two rows of tiles only, so that it need not stay in L2."""
+        stored = self.plan.graph.tensors[self.bound.op.operands[1].tensor].role in ("weight", "input")
+        return stored and math.ceil(int(self.bound.out[0]) / self.bound.tile[0]) <= 2
+
+    @property
+    def a_policy(self) -> str:
+        return "evict_last" if self.weights_once else "evict_normal"
+
+    @property
+    def b_policy(self) -> str:
+        return "evict_first" if self.weights_once else "evict_normal"
+
+    @property
+    def a_loads(self) -> list[str]:
+        rows, columns = self._access(0)[0].box
+        row = to_c(rows.lo) + (f" + part * {self.rows_of_part}" if self.shares("rows") else "")
+        out = []
+        for block in range(self.blocks):
+            column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
+            at = block * self.a_block
+            if self.multicast == "activations":
+                half = self.a_rows // 2
+                out.append(self._load(at, "a", column, f"{row} + part * {half}", f"part * {half * ROW_BYTES}"))
+            else:
+                out.append(self._load(at, "a", column, row))
+        return out
+
+    def _load(self, at: int, operand: str, column: str, row: str, at_part: str = "") -> str:
+        """One bulk tensor copy to `at` bytes (+ a share of the part's) into the stage; shared ones go to both CTAs."""
+        to = " + ".join(["to", *([str(at)] if at else []), *([at_part] if at_part else [])])
+        policy = self.a_policy if operand == "a" else self.b_policy
+        return f"tg_load{'_pair' if at_part else ''}({to}, &maps.{self.name}_{operand}, {column}, {row}, bar, {policy});"
+
+    @cached_property
+    def b_pieces(self) -> list[tuple[int, int, int, int]]:
+        """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column block lie in shared memory."""
+        if not self.splits_columns:
+            return [(g, 0, g * self.columns_of_part, self.columns_of_part) for g in range(self.groups)]
+        half = self.columns_of_part // 2
+        if self.groups == 1:
+            return [(0, 0, 0, self.columns_of_part)]
+        return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
+
+    @property
+    def _packed_box(self) -> int:
+        """Rows of one copy from packed weights: all blocks of a step in as few copies as possible."""
+        total = self.b_rows * self.blocks // (2 if self.multicast == "weights" else 1)
+        count = next(n for n in range(1, total // 8 + 1) if total % (8 * n) == 0 and total // n <= BOX)
+        return total // count
+
+    @property
+    def _piece_rows(self) -> int:
+        """Rows of one copy from weights as they are."""
+        rows = self.b_pieces[0][3]
+        return rows // 2 if self.multicast == "weights" else rows
+
+    @property
+    def b_loads(self) -> list[str]:
+        return self._packed_loads() if self.packed else self._plain_loads()
+
+    def _packed_loads(self) -> list[str]:
+        j = to_c(self.bound.coords[1])
+        tile = f"({j} * 2 + part)" if self.shares("columns") else j
+        rows = self.b_rows * self.blocks
+        row = f"({tile} * {self.steps} + k) * {rows}"
+        if self.multicast == "weights":
+            own = rows // 2
+            starts = range(0, own, self._packed_box)
+            return [self._load(n * ROW_BYTES, "b", "0", f"{row} + part * {own} + {n}", f"part * {own * ROW_BYTES}") for n in starts]
+        return [self._load(n * ROW_BYTES, "b", "0", f"{row} + {n}" if n else row) for n in range(0, rows, self._packed_box)]
+
+    def _plain_loads(self) -> list[str]:
+        accesses, out = self._access(1), []
+        for block in range(self.blocks):
+            for group, first, at, rows in self.b_pieces:
+                box = accesses[group].box
+                column = to_c(box[1].lo) + (f" + {64 * block}" if block else "")
+                row = to_c(box[0].lo) + (f" + {first}" if first else "")
+                row += f" + part * {self.columns_of_part}" if self.shares("columns") else ""
+                to = block * self.b_block + at * ROW_BYTES
+                if self.multicast == "weights":
+                    half = rows // 2
+                    out.append(self._load(to, "b", column, f"{row} + part * {half}", f"part * {half * ROW_BYTES}"))
+                else:
+                    out.append(self._load(to, "b", column, row))
+        return out
+
+    def packed_rows(self) -> Array:
+        """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is none."""
+        n, width = int(self.bound.out[1]), self.columns_of_part
+        tiles = math.ceil(n / self.bound.tile[1]) * (2 if self.shares("columns") else 1)
+        out = np.full((tiles, self.b_rows), -1, dtype=np.int64)
+        for group, first, at, rows in self.b_pieces:
+            column = np.arange(tiles)[:, None] * width + first + np.arange(rows)[None, :]
+            out[:, at : at + rows] = np.where(column < n, group * n + column, -1)
+        return out
+
+    @property
+    def packed(self) -> bool:
+        """Packing pays where weights stream through once."""
+        return self.bound.op.operands[1].tensor in self.may_pack and self.weights_once
+
+    # --- maps -------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def maps(self) -> list[Map]:
+        a_box = self.a_rows // 2 if self.multicast == "activations" else self.a_rows
+        found = [self._operand_map("a", 0, a_box)]
+        if self.packed:
+            rows = len(self.packed_rows()) * self.steps_of_tile * self.b_rows * self.blocks
+            found.append(Map(f"{self.name}_b", self.bound.op.operands[1].tensor, rows, 64, 64, 0, (self._packed_box, 64), True, True))
+        else:
+            found.append(self._operand_map("b", 1, self._piece_rows))
+        if self.staged:
+            rows, columns = (int(n) for n in self.bound.out)
+            if self.finished_octets >= 8:
+                found.append(Map(self.store_map, self.bound.op.result, rows, columns, columns, 0, (64, 64), True))
+            if self.finished_octets % 8:
+                found.append(Map(self.rest_map, self.bound.op.result, rows, columns, columns, 0, (64, 8 * (self.finished_octets % 8)), False))
+        return found
+
+    def _operand_map(self, suffix: str, n: int, box_rows: int) -> Map:
+        operand = self.bound.op.operands[n]
+        shape = self.bound.tensors[operand.tensor].plan_shape
+        pitch = math.prod(int(s) for s in shape[1:])
+        first = operand.columns[0] if operand.columns else 0
+        rows, columns = (int(s) for s in self.bound.shape(n))
+        return Map(f"{self.name}_{suffix}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True)
+
+    # --- letting results out ----------------------------------------------------------------------------------------------
+
+    @property
+    def staged(self) -> bool:
+        """Whether results leave through shared memory and TMA (else from registers): the proof's memory-order row says the same."""
+        return store_proxy("cuda", self.bound.result.dtype, self.rows_of_part) == "async"
+
+    @property
+    def exchanges(self) -> bool:
+        return self.shares("steps")
+
+    @property
+    def finished_octets(self) -> int:
+        """Eights of columns that a math warpgroup finishes."""
+        return self.octets // 2 if self.exchanges and not self.splits_columns else self.octets
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of sums that a math warpgroup is sent."""
+        return self.m64 * self.groups * self.finished_octets * 2048 if self.exchanges else 0
+
+    @property
+    def store_map(self) -> str:
+        return f"{self.name}_out" if self.finished_octets >= 8 else self.rest_map
+
+    @property
+    def rest_map(self) -> str:
+        return f"{self.name}_rest" if self.finished_octets % 8 else ""
+
+    @property
+    def row(self) -> str:
+        return to_c(self.bound.write[0].lo) + (f" + part * {self.rows_of_part}" if self.shares("rows") else "")
+
+    @property
+    def column(self) -> str:
+        """First column that the part finishes."""
+        width = self.bound.tile[1] // 2
+        shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
+        return to_c(self.bound.write[1].lo) + (f" + part * {width}" if shared else "")
+
+    @property
+    def row_of_warpgroup(self) -> str:
+        return "" if self.splits_columns else f" + (int)warpgroup * {64 * self.m64}"
+
+    @property
+    def column_of_warpgroup(self) -> str:
+        return f" + (int)warpgroup * {8 * self.octets}" if self.splits_columns else ""
+
+    @property
+    def finish(self) -> list[str]:
+        """The statements after the main loop: exchange of sums where the gang shares steps, then the store."""
+        half = self.octets // 2
+        if not self.exchanges:
+            return [self._store(0, self.octets)]
+        if self.splits_columns:
+            give = f"tg_give<Op, 0, {self.octets}>(acc, smem, part, given, warpgroup, thread), given ^= 1;"
+            take = f"tg_take<Op, 0, {self.octets}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;"
+            return ["if ((int)warpgroup == part) {", "  " + take, "  " + self._store(0, self.octets), "} else {", "  " + give, "}"]
+        lines = []
+        for part, (own, other) in enumerate(((0, half), (half, 0))):
+            lines += ["if (part == 0) {" if part == 0 else "} else {"]
+            lines += [
+                f"  tg_give<Op, {other}, {half}>(acc, smem, part, given, warpgroup, thread), given ^= 1;",
+                f"  tg_take<Op, {own}, {half}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;",
+                "  " + self._store(own, half),
+            ]
+        return [*lines, "}"]
+
+    def _store(self, first: int, count: int) -> str:
+        if self.staged:
+            return f"tg_store_staged<Op, {first}, {count}>(acc, T, at, smem, out, warpgroup, thread);"
+        return f"tg_store_direct<Op, {first}, {count}>(acc, T, at, thread);"
+
+    # --- epilogue ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def expression(self) -> str:
+        return self.bound.op.epilogue.expression if self.bound.op.epilogue else "acc0"
+
+    @property
+    def accumulators(self) -> list[tuple[str, int]]:
+        return [(f"acc{g}", g * self.octets) for g in range(self.groups)]
+
+    @cached_property
+    def epilogue_operands(self) -> list[dict[str, str]]:
+        epilogue, found = self.bound.op.epilogue, []
+        for n, (index, how) in enumerate(epilogue.operands if epilogue else ()):
+            operand = self.bound.op.operands[index]
+            pitch = int(self.bound.tensors[operand.tensor].plan_shape[-1])
+            first = operand.columns[0] if operand.columns else 0
+            column = f"{first} + column" if first else "column"
+            inside = "column < COLUMNS" if how == "columns" else "row < ROWS && column < COLUMNS"
+            at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
+            found.append({"name": f"e{n}", "pointer": f"T.{operand.tensor} + {at}", "inside": inside})
+        return found
+
+    @property
+    def _names(self) -> list[str]:
+        return [*(name for name, _ in self.accumulators), *(e["name"] for e in self.epilogue_operands)]
+
+    @property
+    def parameters(self) -> str:
+        return ", ".join(f"float {name}" for name in self._names)
+
+    def arguments(self, side: str) -> str:
+        return ", ".join(f"{name}.{side}" for name in self._names)
+
+    # --- text -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def enum(self) -> str:
+        return enum(self.name)
+
+    @property
+    def locals(self) -> str:
+        return locals_text(self.bound)
+
+    @property
+    def equation(self) -> str:
+        return equation(self.bound)
+
+    @property
+    def tile_text(self) -> str:
+        return " x ".join(map(str, self.bound.tile))
+
+    @property
+    def gang_text(self) -> str:
+        return f", by pairs that share its {self.bound.op.share}" if self.parts > 1 else ""
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.bound.grid)
+
+    @property
+    def mma(self) -> str:
+        return f"{MMA_TYPES[self.bound.dtype(0)]}_n{self.columns_of_warpgroup}"
+
+    @property
+    def rows(self) -> int:
+        return int(self.bound.out[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.bound.out[1])
+
+    @property
+    def result_type(self) -> str:
+        return TYPES[self.bound.result.dtype]
+
+    @property
+    def result_name(self) -> str:
+        return self.bound.op.result
+
+    @property
+    def element_bytes(self) -> int:
+        return DTYPES[self.bound.dtype(0)]

@@ -1,0 +1,104 @@
+"""The sm_90a target: a plan's kernel compiled by NVRTC, its tensor maps, its packed weights, its launches."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilegen.codegen.hopper import HopperSource, generate
+from tilegen.codegen.hopper_op import HopperOp
+from tilegen.errors import CompileError
+from tilegen.plan import Plan
+from tilegen.targets import cache
+from tilegen.targets.cuda import Launcher, Module, Parameters, encode
+from tilegen.targets.nvrtc import compile_cuda, version
+
+if TYPE_CHECKING:
+    import torch
+
+ARCHITECTURE = "sm_90a"
+LINE = 32  # words between counters
+
+
+def check_log(log: str, source: str) -> None:
+    """CompileError where the compiler serialised wgmma or spilled registers: such a kernel is right, and several times too slow."""
+    serialised = sorted(set(re.findall(r"C75\d\d", log)))
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
+    if serialised or any(spilled):
+        what = f"serialised wgmma ({', '.join(serialised)})" if serialised else f"spilled {max(spilled)} bytes of registers"
+        raise CompileError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
+
+
+class HopperLibrary:
+    """A plan's kernel for one set of packed weights. Nothing here needs a GPU until `launcher` is asked for."""
+
+    target, source_name = "cuda", "kernel.cu"
+
+    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset()):
+        self.plan = plan
+        self.generated: HopperSource = generate(plan, packed)
+        self.packed: dict[str, HopperOp] = dict(self.generated.packed)
+
+        def build(folder: Path) -> dict[str, str]:
+            (folder / "kernel.cu").write_text(self.generated.text)
+            made = compile_cuda(self.generated.text, ARCHITECTURE)
+            check_log(made.log, self.generated.text)
+            (folder / "kernel.cubin").write_bytes(made.code)
+            (folder / "log.txt").write_text(made.log)
+            return {"note": f"{plan.program} {dict(plan.sizes)} {ARCHITECTURE}"}
+
+        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, ARCHITECTURE, version(), *sorted(packed)), build)
+
+    @property
+    def source(self) -> str:
+        return self.files["kernel.cu"].read_text()
+
+    @property
+    def counter_words(self) -> int:
+        return (len(self.plan.targets) + 3) * LINE  # and ticket, exits, abort
+
+    @property
+    def ctas(self) -> int:
+        workers = self.plan.machine.sms // self.generated.gang
+        return min(workers, self.plan.order.count) * self.generated.gang
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number."""
+        g = self.generated
+        cooperative = self.plan.placement != "ticket"
+        return Module(self.files["kernel.cubin"].read_bytes()).launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative)
+
+    def parameters(self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int) -> Parameters:
+        """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed weight."""
+        tensors = self.plan.graph.tensors
+        maps = b""
+        for m in self.generated.maps:
+            start = packed[m.name] if m.packed else addresses[m.tensor] + 2 * m.offset
+            maps += encode(start, tensors[m.tensor].dtype, (m.rows, m.columns), m.pitch, m.box, m.swizzle)
+        pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
+        return Parameters([maps, pointers, struct.pack("<3Q", counters, hang, patience_ns)])
+
+
+def pack(op: HopperOp, weight: torch.Tensor) -> torch.Tensor:
+    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous."""
+    import torch
+
+    tk, blocks = op.bound.tile[2], op.blocks
+    lo, hi = op.bound.kind.k_range(op.bound)  # type: ignore[attr-defined]
+    operand = op.bound.op.operands[1]
+    first = operand.columns[0] if operand.columns else 0
+    rows = op.packed_rows()
+    tiles, height = rows.shape
+    index = torch.from_numpy(np.maximum(rows, 0).reshape(-1)).to(weight.device)
+    flat = weight.reshape(weight.shape[0], -1)[:, first + lo : first + hi]
+    out = torch.zeros(tiles * height, op.steps_of_tile * tk, dtype=weight.dtype, device=weight.device)
+    out[:, : hi - lo] = flat[index]
+    out[torch.from_numpy((rows < 0).reshape(-1)).to(weight.device)] = 0
+    return out.view(tiles, height, op.steps_of_tile, blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
