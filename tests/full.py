@@ -68,7 +68,7 @@ def one_program(number: int) -> Found:
     counts[f"strategy {strategy}"] += 1
     for op in plan.graph.ops:
         counts[f"op {op.kind}"] += 1
-        counts["programs: gangs"] += op.parts > 1
+        counts[f"programs: gangs sharing {op.share}"] += op.parts > 1
     return counts, [f"program {number}, {what}: {wrong}" for what, wrong in found.items() if wrong]
 
 

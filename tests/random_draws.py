@@ -12,7 +12,7 @@ from tilegen.planner import Options
 from tilegen.spec import Value
 from tilegen.tiling import Graph
 
-GANGS = ("linear", "matmul", "conv2d")
+GANGS = {"linear": ("steps", "rows", "columns"), "matmul": ("steps", "rows", "columns"), "conv2d": ("steps", "columns")}
 
 
 class Draw:
@@ -90,8 +90,8 @@ def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
         entry = d.n(len(tile) - 1, 0)
         tile[entry] = min(2 * tile[entry], sizes[entry])
     if parts > 1:
-        at = 3 if b.op.kind == "conv2d" else 1
-        tile[at] = -(-tile[at] // parts) * parts
+        for at in (3,) if b.op.kind == "conv2d" else (0, 1):
+            tile[at] = -(-tile[at] // parts) * parts
     return tuple(tile)
 
 
@@ -99,10 +99,11 @@ def draw_options(d: Draw, graph: Graph, most: int = 80, gangs: tuple[int, ...] =
     """Tiles for all ops, gangs for some, and a split sum where a linear has chunks enough."""
     tiles, parts, split = {}, {}, {}
     for op in graph.ops:
-        b = graph.bound(op)
-        if op.kind in GANGS and d.maybe(0.2):
-            parts[op.name] = d.pick(gangs)
-        tiles[op.name] = draw_tile(d, b, parts.get(op.name, 1), most)
+        b, gang = graph.bound(op), 1
+        if op.kind in GANGS and d.maybe(0.3):
+            gang = d.pick(gangs)
+            parts[op.name] = f"{gang}:{d.pick(GANGS[op.kind])}"
+        tiles[op.name] = draw_tile(d, b, gang, most)
         if op.kind == "linear":
             chunks = -(-b.shape(0)[1] // tiles[op.name][2])
             if chunks >= 2 and d.maybe(0.25):

@@ -225,7 +225,7 @@ def _try_case(d: Draw) -> Case | None:
     """None when a consumer reads nothing at all of a tensor, as a 1x1 filter that only ever stands on padding: there is nothing to plan."""
     program = draw_program(d)
     on, folded = d.pick(MACHINES), fuse(program)
-    placement, order = d.pick(("ticket", "static")), d.pick(ORDERS)
+    placement, order = d.pick(("ticket", "static", "strided")), d.pick(ORDERS)
     options = draw_options(d, folded, 24, (2, 3) if on == "h200" else (2,), placement=placement, order=order)
     graph = tiled(folded, machine(on), options)
     policies = {}

@@ -51,8 +51,12 @@ def parser() -> argparse.ArgumentParser:
     v.add_argument("--target", default="auto", help="auto, cpu or interpret")
     v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
     v = verb("compare", compare, "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64")
-    v.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
-    v.add_argument("-o", "--out", help="also write the result file here")
+    v.add_argument("--target", choices=("auto", "cuda", "cpu"), default="auto", help="auto (default): the GPU if there is one")
+    v.add_argument("--only", default="", metavar="eager,tilegen", help="these contenders alone")
+    v.add_argument("--no-inductor", action="store_true", help="without torch.compile, which takes up to a minute a size")
+    v.add_argument("--rounds", type=int, default=None, help="interleaved rounds (default: 9 on a GPU, else 5)")
+    v.add_argument("-o", "--out", help="also write the result file here, anew after each size")
+    v.add_argument("--svg", metavar="FILE", help="also draw a bar chart")
     verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
     v = verb("cache", cache, "list or clear the cache of plans and binaries", spec=False)
     v.add_argument("action", choices=("ls", "clear"))
@@ -71,7 +75,9 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor",
     )
     v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum into shares through partial tensors")
-    v.add_argument("--parts", action="append", default=[], metavar="up=2:rows", help="run an op's tiles by gangs that share steps, rows or columns")
+    v.add_argument(
+        "--parts", action="append", default=[], metavar="up=2:rows", help="run an op's tiles by gangs that share steps, rows or columns"
+    )
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
     v.add_argument("--placement", default="ticket", help="ticket, static or strided")
     v.add_argument("--machine", default="cpu", help="cpu, cpu:N (threads), h200 or a number of SMs")
@@ -251,25 +257,50 @@ def run(o: argparse.Namespace) -> int:
 
 
 def compare(o: argparse.Namespace) -> int:
-    from tilegen.bench.compare import compare as measure
-    from tilegen.bench.compare import result_file, save, table
-    from tilegen.errors import PlanError
-    from tilegen.loader import load_program
+    from tilegen.bench.compare import failed, result_file, save, table
 
-    if o.rounds < 1:
-        raise PlanError(f"--rounds {o.rounds}: expected at least 1")
-    rows, progress = [], Progress()
-    for sizes in _grid(o.size):
-        rows += measure(load_program(o.spec, sizes), _options(o), o.threads, o.rounds, progress)
+    progress = Progress()
+    measure, environment = _ladder(o, progress)
+    programs = [_program(argparse.Namespace(spec=o.spec, size=sizes)) for sizes in _grid(o.size)]
+    cells, data = [], {}
+    for program in programs:
+        cells.append(measure(program))
+        data = result_file(cells, "compare " + " ".join([Path(o.spec).name, *o.size]), environment)
+        if o.out:
+            save(data, Path(o.out))
     progress.done()
-    data = result_file(rows, "compare " + " ".join([Path(o.spec).name, *o.size]))
-    if o.out:
-        save(data, Path(o.out))
+    if o.svg:
+        from tilegen.bench.chart import chart
+
+        Path(o.svg).write_text(chart([r for c in cells for r in c.rows]))
     if o.json:
         _print(data)
     else:
-        print(table(rows))
-    return 0
+        print(table(cells))
+    return 1 if failed(cells) else 0
+
+
+def _ladder(o: argparse.Namespace, progress: Progress) -> tuple[Callable[[Any], Any], dict[str, Any]]:
+    """(what measures a program, what it runs on): the CUDA ladder where there is a GPU, else the CPU's."""
+    from tilegen.bench import compare as cpu
+    from tilegen.errors import PlanError, TargetError
+    from tilegen.targets.cuda import missing
+
+    if o.rounds is not None and o.rounds < 1:
+        raise PlanError(f"--rounds {o.rounds}: expected at least 1")
+    why = "" if o.target == "cpu" else missing()
+    if o.target == "cuda" and why:
+        raise TargetError(f"--target cuda: {why}")
+    on_cpu = o.target == "cpu" or bool(why)
+    options = _options(o)
+    peers = ("eager",) if on_cpu else cpu.PEERS
+    known = (*peers, "tilegen-barrier", "tilegen")
+    select = cpu.selected(known, o.only, ("inductor",) if o.no_inductor else ())
+    if on_cpu:
+        return lambda p: cpu.compare(p, cpu.own_variants(p, options), select, o.threads, o.rounds or 5, progress), cpu.cpu_environment()
+    from tilegen.bench.ladder import environment, ladder
+
+    return lambda p: ladder(p, cpu.own_variants(p, options), select, o.rounds or 9, progress), environment()
 
 
 def _grid(sizes: Sequence[str]) -> list[list[str]]:

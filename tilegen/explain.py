@@ -66,9 +66,8 @@ def _ops(graph: Graph) -> list[str]:
         b = graph.bound(op)
         lines.append(f"{op.name}: {equation(b)}")
         grid = ", ".join(f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True))
-        lines.append(
-            f"  tile {' x '.join(map(str, op.tile))}{f', gang of {op.parts} sharing {op.share}' if op.parts > 1 else ''}; tiles {grid}; steps {pretty(b.steps)}"
-        )
+        gang = f", gang of {op.parts} sharing {op.share}" if op.parts > 1 else ""
+        lines.append(f"  tile {' x '.join(map(str, op.tile))}{gang}; tiles {grid}; steps {pretty(b.steps)}")
         for access in b.reads:
             tensor, box, exact = b.tensor_box(access)
             lines.append(f"  reads  {tensor}{pretty_box(box)}{_when(access.when)}{'' if exact else ' (covering range)'}")

@@ -152,7 +152,7 @@ class Interpreter:
     # --- one tile ----------------------------------------------------------------------------------------------------------
 
     def _tile(self, run: _Run, gang: int, tile: Mapping[str, Any]) -> Step:
-        """The parts of a gang read in turn, then each writes its share and posts: of sums that they exchanged, or of its own rows or columns."""
+        """The parts of a gang read in turn, then each writes its share and posts; where they share steps, they exchange sums in between."""
         b = self._bounds[tile["op"]]
         name = f"{tile['op']}{tuple(tile['coord'])}"
         run.doing[gang] = name

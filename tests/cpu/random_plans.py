@@ -13,6 +13,7 @@ from cases import Case
 import tilegen as tg
 from tilegen.analysis.policy import grouping
 from tilegen.analysis.waits import SemaphoreMap
+from tilegen.ops.base import SHARES
 from tilegen.plan import Plan
 
 
@@ -96,10 +97,10 @@ def _draw(program: tg.Program, pick: random.Random) -> Plan:
         pick.choice(("cpu:3", "h200", "7")),
         tiles={op.name: tuple(pick.choice(widths) for _ in op.tile) for op in usual.graph.ops if pick.random() < 0.8},
         policies={t: pick.choice(POLICIES) for t, _ in usual.policies if pick.random() < 0.7},
-        parts={name: pick.choice((2, 3)) for name in ganged if pick.random() < 0.3},
+        parts={name: f"{pick.choice((2, 3))}:{pick.choice(SHARES)}" for name in ganged if pick.random() < 0.3},
         split={name: pick.choice((2, 3)) for name in linears if pick.random() < 0.2},
         order=pick.choice(ORDERS),
-        placement=pick.choice(("ticket", "static")),
+        placement=pick.choice(("ticket", "static", "strided")),
     )
 
 

@@ -91,7 +91,7 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
     for b in plan.bounds:
         ranks, steps = plan.ranks[b.op.name].tolist(), tiles_of(b).steps.tolist()
         for (rank, last), part in itertools.product(zip(ranks, steps, strict=True), range(b.op.parts)):
-            mine = range(last * part // b.op.parts, last * (part + 1) // b.op.parts)
+            mine = range(last * part // b.op.parts, last * (part + 1) // b.op.parts) if b.op.share == "steps" else range(last)
             at = {"first": (-1,), "step": mine, "epilogue": (last,)}
             for operand, when in {(a.operand, a.when) for a in b.reads}:
                 for step in at[when]:
@@ -128,7 +128,7 @@ def agree(plans: list[Plan], folder: Path) -> None:
     for question, answer in zip(wanted, answers, strict=True):
         given = in_order(answer) if question[1] == "w" else answer
         plan = plans[question[0]]
-        ops = [(o.name, o.tile, o.parts) for o in plan.graph.ops]
+        ops = [(o.name, o.tile, o.parts, o.share) for o in plan.graph.ops]
         about = f"{plan.program} {dict(plan.sizes)} {plan.order.name} {dict(plan.policies)} {ops}"
         assert given == wanted[question], f"question {question[1:]} about {about}"
 
@@ -156,7 +156,8 @@ def test_random_plans_have_everything() -> None:
     how = Counter(g.how for p in plans for m in p.semaphores for g in m.partition)
     assert set(how) == {"all", "each", "every", "modulo", "table"}
     assert {"ticket", "static"} == {p.placement if isinstance(p.placement, str) else "static" for p in plans}
-    assert any(op.parts > 1 for p in plans for op in p.graph.ops)
+    assert {"worker + turn" in schedule_text(p) for p in plans if not isinstance(p.placement, str)} == {True, False}
+    assert {op.share for p in plans for op in p.graph.ops if op.parts > 1} == {"steps", "rows", "columns"}
     assert any(s.group > 1 for p in plans for s in p.order.segments)
     assert any(s.last_first for p in plans for s in p.order.segments)
     assert any(p.order.name.startswith("bands") for p in plans)

@@ -67,9 +67,15 @@ def test_plan_as_json(capsys, tmp_path):
     assert "gpt3_mlp" in out
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--machine", "h200", "--parts", "up=2"], ["--placement", "static", "--order", "bands:2"]], ids=str
-)
+CHOICES = [
+    [],
+    ["--machine", "h200", "--parts", "up=2"],
+    ["--machine", "h200", "--parts", "up=2:rows", "--placement", "strided"],
+    ["--placement", "static", "--order", "bands:2"],
+]
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=str)
 def test_an_expanded_plan_passes_verify(capsys, tmp_path, options):
     out, _ = called(capsys, "plan", *SMALL, "--json", "--expand", *options)
     assert json.loads(out)["tiles"]
@@ -175,6 +181,7 @@ BAD = [
     (["plan", *MLP, "--tile", "up=0x8"], "positive sizes"),
     (["plan", *MLP, "--tile", "none=8x8"], "no such op; the ops are down, up"),
     (["plan", *MLP, "--parts", "none=2"], "--parts none"),
+    (["plan", *MLP, "--parts", "up=2:diagonal"], "steps, rows, columns"),
     (["plan", *MLP, "--split", "up=x"], "--split up=x"),
     (["plan", *MLP, "--policy", "up->down=some"], "no policy 'some'"),
     (["plan", *MLP, "--order", "some"], "unknown order 'some'"),

@@ -51,8 +51,8 @@ def test_lattice_of_a_gemm_chain():
 
 
 def test_bands_gangs_and_lists():
-    text = explained("gpt3_mlp", MLP, "6", tiles=TILES, parts={"up": 2}, order="bands:2", placement="static")
-    assert "gang of 2" in text and "order: bands:2:1" in text and "static lists of 3 SMs" in text
+    text = explained("gpt3_mlp", MLP, "6", tiles=TILES, parts={"up": "2:rows"}, order="bands:2", placement="static")
+    assert "gang of 2 sharing rows" in text and "order: bands:2:1" in text and "static lists of 3 SMs" in text
 
 
 def test_a_plan_with_its_proof():

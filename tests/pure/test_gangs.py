@@ -147,7 +147,8 @@ def test_proxies() -> None:
 
 @pytest.mark.parametrize(("parts", "stores"), [(1, "async"), ("2:columns", "async"), ("2:rows", "generic")])
 def test_proxies_of_a_plan(parts: int | str, stores: str) -> None:
-    plan = tg.plan(mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles={"up": (128, 64, 64), "down": (128, 64, 64)}, parts={"up": parts})
+    tiles = {"up": (128, 64, 64), "down": (128, 64, 64)}
+    plan = tg.plan(mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles=tiles, parts={"up": parts})
     for part in parts_of(plan, "up", 0, 0):
         assert {w["proxy"] for w in part["writes"]} == {stores} and {r.get("proxy") for r in part["reads"]} == {"async"}
     down = parts_of(plan, "down", 0, 0)[0]

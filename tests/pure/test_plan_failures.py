@@ -201,7 +201,10 @@ def test_wrong_parts(data, parts):
         tg.verify(data)
 
 
-@pytest.mark.parametrize(("share", "said"), [("diagonal", "steps, rows, columns"), (2, "steps"), (None, "steps"), ("rows", "7 does not share 64 rows evenly")])
+SHARES = [("diagonal", "steps, rows, columns"), (2, "steps"), (None, "steps"), ("rows", "7 does not share 64 rows evenly")]
+
+
+@pytest.mark.parametrize(("share", "said"), SHARES)
 def test_wrong_share(data, share, said):
     data["ops"]["up"].update(parts=7, share=share)
     refused(data, "'up'", said)
