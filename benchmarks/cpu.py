@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilegen.bench.compare import compare, result_file, save, table
+from tilegen.bench.compare import own_variants, result_file, save, table
+from tilegen.bench.contest import contest
 from tilegen.loader import load_program
 from tilegen.planner import Options
 
@@ -25,13 +25,13 @@ WORKLOADS: list[tuple[str, dict[str, Any]]] = [
 
 
 def main() -> None:
-    rows = []
+    ladder = contest("cpu", rounds=7)
+    cells = []
     for example, sizes in WORKLOADS:
         program = load_program(str(ROOT.parent / "examples" / f"{example}.py"), sizes)
-        found = compare(program, Options(), None, rounds=7)
-        rows += [replace(r, sizes={**r.sizes, **sizes}) for r in found]
-        print(table(rows[-3:]), flush=True)
-    save(result_file(rows, "benchmarks/cpu.py"), ROOT / "results" / "cpu.json")
+        cells.append(ladder.measure(program, own_variants(program, Options())))
+        save(result_file(cells, "benchmarks/cpu.py", ladder.environment), ROOT / "results" / "cpu.json")
+        print(table(cells[-1:]), flush=True)
 
 
 if __name__ == "__main__":

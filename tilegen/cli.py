@@ -257,15 +257,17 @@ def run(o: argparse.Namespace) -> int:
 
 
 def compare(o: argparse.Namespace) -> int:
-    from tilegen.bench.compare import failed, result_file, save, table
+    from tilegen.bench.compare import failed, own_variants, result_file, save, table
+    from tilegen.bench.contest import contest
+    from tilegen.loader import load_program
 
-    progress = Progress()
-    measure, environment = _ladder(o, progress)
-    programs = [_program(argparse.Namespace(spec=o.spec, size=sizes)) for sizes in _grid(o.size)]
+    progress, options = Progress(), _options(o)
+    without = ("inductor",) if o.no_inductor else ()
+    ladder = contest(o.target, o.only, without, rounds=o.rounds, threads=o.threads, progress=progress)
     cells, data = [], {}
-    for program in programs:
-        cells.append(measure(program))
-        data = result_file(cells, "compare " + " ".join([Path(o.spec).name, *o.size]), environment)
+    for program in [load_program(o.spec, sizes) for sizes in _grid(o.size)]:
+        cells.append(ladder.measure(program, own_variants(program, options)))
+        data = result_file(cells, "compare " + " ".join([Path(o.spec).name, *o.size]), ladder.environment)
         if o.out:
             save(data, Path(o.out))
     progress.done()
@@ -278,29 +280,6 @@ def compare(o: argparse.Namespace) -> int:
     else:
         print(table(cells))
     return 1 if failed(cells) else 0
-
-
-def _ladder(o: argparse.Namespace, progress: Progress) -> tuple[Callable[[Any], Any], dict[str, Any]]:
-    """(what measures a program, what it runs on): the CUDA ladder where there is a GPU, else the CPU's."""
-    from tilegen.bench import compare as cpu
-    from tilegen.errors import PlanError, TargetError
-    from tilegen.targets.cuda import missing
-
-    if o.rounds is not None and o.rounds < 1:
-        raise PlanError(f"--rounds {o.rounds}: expected at least 1")
-    why = "" if o.target == "cpu" else missing()
-    if o.target == "cuda" and why:
-        raise TargetError(f"--target cuda: {why}")
-    on_cpu = o.target == "cpu" or bool(why)
-    options = _options(o)
-    peers = ("eager",) if on_cpu else cpu.PEERS
-    known = (*peers, "tilegen-barrier", "tilegen")
-    select = cpu.selected(known, o.only, ("inductor",) if o.no_inductor else ())
-    if on_cpu:
-        return lambda p: cpu.compare(p, cpu.own_variants(p, options), select, o.threads, o.rounds or 5, progress), cpu.cpu_environment()
-    from tilegen.bench.ladder import environment, ladder
-
-    return lambda p: ladder(p, cpu.own_variants(p, options), select, o.rounds or 9, progress), environment()
 
 
 def _grid(sizes: Sequence[str]) -> list[list[str]]:

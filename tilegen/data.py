@@ -9,16 +9,16 @@ import torch
 from tilegen.spec import Program, Tensor
 
 
-def random_arguments(program: Program, seed: int = 0) -> list[torch.Tensor]:
-    """One tensor per argument, in declaration order. Positions leave just enough room in their caches."""
-    generator = torch.Generator().manual_seed(seed)
+def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
+    """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in their caches."""
+    generator = torch.Generator(device).manual_seed(seed)
     return [_argument(program, t, generator) for t in program.arguments]
 
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
     if t.dtype == "int32":
-        return torch.tensor([free_rows(program, t.name)], dtype=torch.int32)
-    x = torch.empty(t.shape, dtype=torch.float32).normal_(generator=generator)
+        return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
+    x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
     if t.role == "weight" and len(t.shape) == 1:
         x = 1.0 + 0.1 * x  # norm weights, variances, biases
     elif t.role == "weight":

@@ -1,81 +1,168 @@
-"""What people use today for the same program: torch, op by op, in the storage type."""
+"""What people use today for the same program: torch, op by op, in the storage type, as straight-line code.
+
+Tracing the program once leaves a module of torch calls alone: eager pays for nothing of ours on the host, torch.compile sees nothing
+that it cannot follow, and a CUDA graph captures no copy from the host, since positions, masks and tables are made while tracing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from tilegen.errors import TargetError
 from tilegen.ops.base import Bound, TileOp
 from tilegen.ops.pointwise import evaluate
-from tilegen.reference import plan_view, view
+from tilegen.reference import view
 from tilegen.spec import Call, Program
 
 
-def eager(program: Program, arguments: Sequence[torch.Tensor]) -> Callable[[], Any]:
-    """A function that runs the program with torch's own ops on the given arguments."""
-    held = {t.name: plan_view(t, a) for t, a in zip(program.arguments, arguments, strict=True)}
+def eager(program: Program, arguments: Sequence[torch.Tensor], fused: bool = False) -> torch.fx.GraphModule:
+    """A function of the program's arguments that runs it with torch's own ops, on the device of the arguments given here.
 
-    def run() -> Any:
-        values = dict(held)
+    Positions are read here, once. fused: every gelu_tanh(x wᵀ + b) is one cublasLt call.
+    """
+    at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.dtype == "int32"}
+    device = arguments[0].device
+    pairs = gelu_pairs(program) if fused else {}
+    inside = {c.result for chain in pairs.values() for c in chain[:-1]}
+
+    def run(*given: Any) -> Any:
+        values = {t.name: _shaped(given[n], t.shape, t.plan_shape) for n, t in enumerate(program.arguments)}
         for c in program.calls:
-            values[c.result] = _call(program, c, values)
-        results = [values[name] for name in program.outputs]
+            if c.result in pairs:
+                values[c.result] = _fused(program, pairs[c.result], values, device)
+            elif c.result not in inside:
+                values[c.result] = _call(program, c, values, at, device)
+        outputs = [program.tensor(name) for name in program.outputs]
+        results = [_shaped(values[t.name], t.plan_shape, t.shape) for t in outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
-    return run
+    with torch.device(device):
+        return torch.fx.symbolic_trace(run)
 
 
-def _call(program: Program, c: Call, values: dict[str, torch.Tensor]) -> torch.Tensor:
-    b = Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors})
-    x = [view(values[o.tensor], o) for o in c.operands]
-    result = evaluate(b.expression, {f"e{n}": o for n, o in enumerate(x)}) if c.kind == "pointwise" else _OPS[c.kind](b, *x)
-    return result.reshape(b.out)
+def inductor(traced: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The same function through torch.compile, every GeMM autotuned; the CUDA graph is the caller's."""
+    import torch._dynamo
+
+    torch._dynamo.reset()  # each size is a new function to it, and it gives up after a few recompilations
+    compiled: Callable[..., Any] = torch.compile(traced, mode="max-autotune-no-cudagraphs", fullgraph=True, dynamic=False)
+    return compiled
 
 
-def _matmul(b: Bound, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    x, y = x.reshape(b.batch, -1, x.shape[1]), y.reshape(b.b_batch, -1, y.shape[1])
-    return (x.mT if b.transpose_a else x) @ (y.mT if b.transpose_b else y)
+def gelu_pairs(program: Program) -> dict[str, tuple[Call, ...]]:
+    """Result -> its chain linear → [+ vector →] gelu(tanh), where nothing else reads what lies between."""
+    made = {c.result: c for c in program.calls}
+    readers: dict[str, int] = {name: 1 for name in program.outputs}
+    for c in program.calls:
+        for o in c.operands:
+            readers[o.tensor] = readers.get(o.tensor, 0) + 1
+
+    def before(c: Call) -> Call | None:
+        """The op that writes the first operand, if only this one reads it, and all of it."""
+        o = c.operands[0]
+        return made.get(o.tensor) if readers[o.tensor] == 1 and o.columns is None and not o.flatten else None
+
+    found = {}
+    for gelu in program.calls:
+        if _expression(gelu) != "gelu_tanh(e0)":
+            continue
+        chain = [gelu]
+        first = before(gelu)
+        if first is not None and _expression(first) == "e0 + e1" and dict(first.attributes)["how"][1] == "columns":
+            chain.insert(0, first)
+            first = before(first)
+        if first is not None and first.kind == "linear":
+            found[gelu.result] = (first, *chain)
+    return found
 
 
-def _conv2d(b: Bound, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:
+    return x if shape == wanted else x.reshape(wanted)
+
+
+def _expression(c: Call) -> str:
+    return str(dict(c.attributes)["expression"]) if c.kind == "pointwise" else ""
+
+
+def _bound(program: Program, c: Call) -> Bound:
+    return Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors})
+
+
+def _fused(program: Program, chain: tuple[Call, ...], values: dict[str, Any], device: torch.device) -> Any:
+    linear, *rest = chain
+    x, w = (view(values[o.tensor], o) for o in linear.operands)
+    b = _bound(program, linear)
+    if len(rest) == 2:
+        bias = view(values[rest[0].operands[1].tensor], rest[0].operands[1]).reshape(b.out[-1])
+    else:
+        bias = torch.zeros(b.out[-1], dtype=getattr(torch, b.result.dtype), device=device)
+    return torch.ops.aten._addmm_activation(bias, x, w.t(), use_gelu=True)
+
+
+def _call(program: Program, c: Call, values: dict[str, Any], at: dict[str, int], device: torch.device) -> Any:
+    b = _bound(program, c)
+    x = [at[o.tensor] if o.tensor in at else view(values[o.tensor], o) for o in c.operands]
+    if c.kind == "pointwise":
+        return evaluate(b.expression, {f"e{n}": o for n, o in enumerate(x)})
+    if c.kind not in _OPS:
+        raise TargetError(f"{c.name!r}: torch has no op of kind {c.kind!r} to compare with", c.where)
+    return _OPS[c.kind](b, *x)
+
+
+def _matmul(b: Bound, x: Any, y: Any) -> Any:
+    x, y = x.reshape(b.batch, -1, b.shape(0)[1]), y.reshape(b.b_batch, -1, b.shape(1)[1])
+    return ((x.mT if b.transpose_a else x) @ (y.mT if b.transpose_b else y)).reshape(b.out)
+
+
+def _conv2d(b: Bound, x: Any, w: Any) -> Any:
     return F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, b.stride, b.padding, b.dilation).permute(0, 2, 3, 1)
 
 
-def _softmax(b: Bound, x: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(b.kind.reference(b, [x])[0])
+def _softmax(b: Bound, x: Any) -> Any:
+    columns = b.shape(0)[1]
+    x = x.reshape(b.batch, b.rows, columns) * b.scale
+    if b.causal:
+        x = x.masked_fill(torch.ones(b.rows, columns, dtype=torch.bool).triu(1 + columns - b.rows), -math.inf)
+    return x.softmax(dim=-1).reshape(b.out)
 
 
-def _attention(b: Bound, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-    def heads(t: torch.Tensor, length: int, n: int) -> torch.Tensor:
+def _attention(b: Bound, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
+    def heads(t: Any, length: int, n: int) -> Any:
         return t.reshape(b.batch, length, n, b.head_dim).transpose(1, 2)
 
     q, k, v = heads(q, b.q_len, b.heads), heads(k, b.k_len, b.kv_heads), heads(v, b.k_len, b.kv_heads)
-    mask = None
-    if at is not None:
-        seen = int(at[0]) + b.q_len
+    seen = b.k_len if at is None else at + b.q_len
+    if seen != b.k_len:
         k, v = k[:, :, :seen], v[:, :, :seen]
-    if b.causal and k.shape[2] != b.q_len and b.q_len > 1:
-        mask = torch.ones(b.q_len, k.shape[2], dtype=torch.bool).tril(k.shape[2] - b.q_len)
-    plain = b.causal and mask is None and b.q_len > 1
+    causal = b.causal and b.q_len > 1
+    mask = torch.ones(b.q_len, seen, dtype=torch.bool).tril(seen - b.q_len) if causal and seen != b.q_len else None
+    plain = causal and mask is None
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=plain, scale=b.scale, enable_gqa=b.heads != b.kv_heads)
-    return y.transpose(1, 2)
+    return y.transpose(1, 2).reshape(b.out)
 
 
-def _append(b: Bound, cache: torch.Tensor, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-    first = b.at if at is None else int(at[0])
-    cache.view(b.batch, b.max_len, -1)[:, first : first + b.seq] = x.reshape(b.batch, b.seq, -1)
+def _append(b: Bound, cache: Any, x: Any, at: int | None = None) -> Any:
+    first = b.at if at is None else at
+    cache.view(b.batch, b.max_len, -1)[:, first : first + b.seq].copy_(x.reshape(b.batch, b.seq, -1))
     return cache
 
 
-def _rope(b: Bound, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-    operands: list[Any] = [x.float()] if at is None else [x.float(), int(at[0])]
-    return torch.as_tensor(b.kind.reference(b, operands)[0]).to(x.dtype)
+def _rope(b: Bound, x: Any, at: int = 0) -> Any:
+    rows, d = b.out[0], b.head_dim
+    p = torch.arange(rows, dtype=torch.float64) % b.seq + at
+    phi = p[:, None] * b.theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]  # tables, as models keep them
+    y = x.float().reshape(rows, -1, d)
+    lo, hi = y[..., : d // 2], y[..., d // 2 :]
+    return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1).to(getattr(torch, b.result.dtype)).reshape(b.out)
 
 
-_OPS: dict[str, Callable[..., torch.Tensor]] = {
+_OPS: dict[str, Callable[..., Any]] = {
     "linear": lambda b, x, w: F.linear(x, w),
     "matmul": _matmul,
     "conv2d": _conv2d,
@@ -83,8 +170,8 @@ _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "attention": _attention,
     "append": _append,
     "rope": _rope,
-    "rms_norm": lambda b, x, w: F.rms_norm(x, x.shape[-1:], w, b.eps),
-    "layer_norm": lambda b, x, w, bias: F.layer_norm(x, x.shape[-1:], w, bias, b.eps),
+    "rms_norm": lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.eps),
+    "layer_norm": lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.eps),
     "max_pool2d": lambda b, x: F.max_pool2d(x.permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(0, 2, 3, 1),
-    "global_avg_pool": lambda b, x: x.float().mean(dim=(1, 2)).to(x.dtype),
+    "global_avg_pool": lambda b, x: x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype)),
 }

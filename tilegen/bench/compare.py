@@ -1,4 +1,4 @@
-"""Contenders side by side: interleaved rounds, medians, the error beside each time, and a result file."""
+"""Contenders side by side: rows and notes of each size, ratios, the table, the result file; and the CPU's ladder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import math
 import platform
 import statistics
 import subprocess
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,21 @@ import torch
 
 import tilegen
 from tilegen import api
+from tilegen.bench import timing
 from tilegen.bench.baselines import eager
 from tilegen.data import random_arguments, relative_error
 from tilegen.errors import PlanError
-from tilegen.plan import Plan
+from tilegen.ops.base import Bound, TileOp
 from tilegen.planner import Options
 from tilegen.spec import DTYPES, Program
+from tilegen.tiling import fuse
+
+PEERS = ("eager", "graph", "cublaslt", "inductor")  # rungs a-d of the ladder
+OWN = ("tilegen-kernel", "tilegen-pdl", "tilegen-barrier")  # rungs e-g: tilegen without tile sync
+OVER_PEERS, OVER_OWN = "best(a-d)/tilegen", f"best({', '.join(OWN)})/tilegen"
+WRONG = 1e-2  # a larger error is no rounding
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,78 @@ class Row:
     tbs: float
     floor_us: float | None = None  # what the machine's ceilings allow, where they are known
 
+    @property
+    def wrong(self) -> bool:
+        return not self.error <= WRONG  # NaN too
+
+
+@dataclass(frozen=True)
+class Note:
+    """A contender that could not be measured, and why."""
+
+    workload: str
+    sizes: dict[str, Any]
+    variant: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was found for one program at one size. clock: SM clock in MHz at the middle of the run."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[Note, ...] = ()
+    clock: int | None = None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster tilegen is than the best of others in the same cell; None where one of the two is missing or wrong."""
+
+    workload: str
+    sizes: dict[str, Any]
+    over_peers: float | None
+    over_own: float | None
+
+
+Key = tuple[str, tuple[tuple[str, Any], ...]]
+
+
+def key(r: Row | Note | Ratio) -> Key:
+    """Names the cell that it belongs to."""
+    return r.workload, tuple(r.sizes.items())
+
+
+def sizes_of(program: Program) -> dict[str, Any]:
+    return {k: v for k, v in program.sizes if isinstance(v, (int, float, str))}
+
+
+def note(program: Program, variant: str, error: Exception) -> Note:
+    """The first line of the error is enough to name it; compilers' logs are long."""
+    text = str(error).strip()
+    return Note(program.name, sizes_of(program), variant, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:400])
+
+
+def own_variants(program: Program, options: Options) -> dict[str, Options]:
+    """tilegen, and where there is anything to synchronise, the same with one semaphore per tensor: a kernel boundary."""
+    alone = len(fuse(program).ops) == 1 and not options.split
+    barrier = {} if alone else {"tilegen-barrier": replace(options, policies=(("*", "kernel"),))}
+    return {**barrier, "tilegen": options}
+
+
+# --- one size ------------------------------------------------------------------------------------------------------------
+
 
 def compare(
-    program: Program, options: Options, threads: int | None, rounds: int = 5, progress: Callable[[str], None] = lambda _: None
-) -> list[Row]:
-    """The CPU ladder: torch eager; tilegen with one semaphore per tensor (a barrier); tilegen. Same threads, random data, interleaved."""
-    if program.symbolic:
-        raise PlanError(f"{program.name}: sizes are left open; comparing needs all of them")
+    program: Program,
+    variants: Mapping[str, Options],
+    select: Sequence[str],
+    threads: int | None = None,
+    rounds: int = 5,
+    progress: Progress = lambda _: None,
+) -> Cell:
+    """The CPU ladder: torch eager, then tilegen's variants. Same threads, random data, interleaved."""
+    refuse_open(program)
     count = threads or torch.get_num_threads()
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -56,81 +129,208 @@ def compare(
         arguments = random_arguments(program)
         fresh = [a.clone() for a in arguments]
         expected = api.reference(program, *arguments)
-        barrier = Options(options.tiles, (("*", "kernel"),), options.split, options.parts, options.order, options.placement)
-        kernels = {}
-        for name, o in {"tilegen-barrier": barrier, "tilegen": options}.items():
+        runs: dict[str, Callable[[], Any]] = {}
+        for name in (n for n in select if n == "eager" or n in variants):
             progress(f"{program.name} {name}")
-            kernels[name] = api.compile(program, on=f"cpu:{count}", options=o, threads=count)
-        contenders: dict[str, Callable[[], Any]] = {"eager": eager(program, fresh)}
-        contenders |= {name: functools.partial(k, *fresh) for name, k in kernels.items()}
-        times: dict[str, list[float]] = {name: [] for name in contenders}
-        errors = {name: error_of(call(), expected) for name, call in contenders.items()}  # the first run warms up
-        for n in range(rounds):
-            progress(f"{program.name} round {n + 1} of {rounds}")
-            for name, call in contenders.items():
-                start = time.perf_counter()
-                call()
-                times[name].append(time.perf_counter() - start)
+            made: Callable[..., Any]
+            if name == "eager":
+                made = eager(program, fresh)
+            else:
+                made = api.compile(program, "cpu", on=f"cpu:{count}", options=variants[name], threads=count)
+            runs[name] = functools.partial(made, *fresh)
+        refuse_none(program, runs, select)
+        errors = {name: error_of(outcome(program, run(), fresh), expected) for name, run in runs.items()}  # the first run warms up
+        once = {name: 1 for name in runs}
+        times = timing.interleave(
+            runs, once, timing.host_seconds, rounds, lambda n: progress(f"{program.name} round {n + 1} of {rounds}")
+        )
     finally:
         torch.set_num_threads(before)
-    flops, moved = work(kernels["tilegen"].plan)
-    sizes = {k: v for k, v in program.sizes if isinstance(v, int)}
-    return [row(program.name, sizes, name, t, errors[name], flops, moved) for name, t in times.items()]
+    return Cell(tuple(row(program, name, times[name], errors[name]) for name in runs))
 
 
-def row(workload: str, sizes: dict[str, Any], variant: str, seconds: Sequence[float], error: float, flops: float, moved: float) -> Row:
+def refuse_open(program: Program) -> None:
+    if program.symbolic:
+        raise PlanError(f"{program.name}: sizes are left open; comparing needs all of them")
+
+
+def refuse_none(program: Program, offered: Collection[str], select: Sequence[str]) -> None:
+    if not offered:
+        raise PlanError(f"{program.name}: none of {', '.join(select)} is offered for it")
+
+
+def row(program: Program, variant: str, seconds: Sequence[float], error: float, floor_us: float | None = None) -> Row:
     median = statistics.median(seconds)
-    spread = (max(seconds) - min(seconds)) / median
-    return Row(
-        workload,
-        sizes,
-        variant,
-        round(1e6 * median, 2),
-        round(spread, 3),
-        len(seconds),
-        error,
-        flops / median / 1e12,
-        moved / median / 1e12,
-    )
+    flops, moved = work(program)
+    us, spread = round(1e6 * median, 2), round(timing.spread(seconds), 3)
+    rates = flops / median / 1e12, moved / median / 1e12
+    return Row(program.name, sizes_of(program), variant, us, spread, len(seconds), error, *rates, floor_us)
+
+
+def outcome(program: Program, result: Any, arguments: Sequence[torch.Tensor]) -> Any:
+    """What a run gave: its outputs, or the states that it wrote where it has none."""
+    return result if program.outputs else tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
+
+
+def worst(errors: Sequence[float]) -> float:
+    """The largest; NaN if any is (max would keep or drop it by its place)."""
+    return math.nan if any(math.isnan(e) for e in errors) else max(errors)
 
 
 def error_of(result: Any, expected: Any) -> float:
     """The largest error over the outputs; states that the reference gives after them are left out."""
-    results = result if isinstance(result, tuple) else (result,)
+    results = result if isinstance(result, (tuple, list)) else (result,)
     wanted = expected if isinstance(expected, tuple) else (expected,)
-    return max(relative_error(r, w) for r, w in zip(results, wanted, strict=False))
+    return worst([relative_error(r, w) for r, w in zip(results, wanted, strict=False)])
 
 
-def work(plan: Plan) -> tuple[float, float]:
+def work(program: Program) -> tuple[float, float]:
     """(FLOPs of the multiplying ops, bytes of arguments and outputs)."""
-    flops = 0.0
-    for b in plan.bounds:
-        if b.op.kind in ("linear", "matmul", "conv2d", "attention"):
-            inner = {
-                "linear": lambda b=b: b.shape(0)[1] * b.groups,
-                "matmul": lambda b=b: b.k,
-                "conv2d": lambda b=b: math.prod(b.shape(1)[1:]),
-                "attention": lambda b=b: 2 * b.k_len,
-            }[b.op.kind]()
-            flops += 2.0 * math.prod(b.out) * inner
-    outside = [t for t in plan.graph.tensors.values() if t.role in ("input", "weight", "state", "output")]
-    return flops, float(sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in outside))
+    tensors = {t.name: t for t in program.tensors}
+    bounds = [Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), tensors) for c in program.calls]
+    flops = sum(2.0 * math.prod(b.out) * _inner(b) for b in bounds)
+    outside = [t for t in program.tensors if t.role in ("input", "weight", "state", "output")]
+    return flops, float(sum(math.prod(t.shape) * DTYPES[t.dtype] for t in outside))
 
 
-def result_file(rows: Sequence[Row], run: str) -> dict[str, Any]:
-    """The JSON of benchmarks/results: enough to know what was measured, with what, on what."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    ).stdout.strip()
+def _inner(b: Bound) -> float:
+    """Multiply-adds for one element of the result."""
+    match b.op.kind:
+        case "linear":
+            return float(b.shape(0)[1])
+        case "matmul":
+            return float(b.k)
+        case "conv2d":
+            return float(math.prod(b.shape(1)[1:]))
+        case "attention":  # scores and values; under a causal mask query i sees k_len - q_len + i + 1 keys
+            return 2.0 * (b.k_len - (b.q_len - 1) / 2 if b.causal else b.k_len)
+    return 0.0
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------------
+
+
+def ratios(rows: Sequence[Row]) -> list[Ratio]:
+    """best of others / tilegen, of each cell."""
+    cells: dict[Key, list[Row]] = {}
+    for r in rows:
+        cells.setdefault(key(r), []).append(r)
+    found = []
+    for of_cell in cells.values():
+        it = best_us(of_cell, ["tilegen"])
+        best = best_us(of_cell, PEERS), best_us(of_cell, OWN)
+        found.append(Ratio(of_cell[0].workload, of_cell[0].sizes, *(b / it if b and it else None for b in best)))
+    return found
+
+
+def best_us(rows: Sequence[Row], variants: Sequence[str]) -> float | None:
+    """The least time of these variants among those that are right."""
+    return min((r.us for r in rows if r.variant in variants and not r.wrong), default=None)
+
+
+def geometric_mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.geometric_mean(known) if known else None
+
+
+def failed(cells: Sequence[Cell]) -> bool:
+    """Whether a variant of tilegen gave a wrong result, or none."""
+    return any(r.wrong and ours(r.variant) for c in cells for r in c.rows) or any(ours(n.variant) for c in cells for n in c.notes)
+
+
+def ours(variant: str) -> bool:
+    return variant not in PEERS
+
+
+def size_labels(rows: Sequence[Row | Note]) -> dict[Key, str]:
+    """A short text for each cell's sizes: those that differ among the cells of the workload; the first if none does."""
+    values: dict[tuple[str, str], set[Any]] = {}
+    for r in rows:
+        for k, v in r.sizes.items():
+            values.setdefault((r.workload, k), set()).add(v)
+    found = {}
+    for r in rows:
+        shown = [k for k in r.sizes if len(values[r.workload, k]) > 1] or list(r.sizes)[:1]
+        found[key(r)] = " ".join(f"{k}={r.sizes[k]}" for k in shown)
+    return found
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """A line per row, the ratios of each cell, their geometric means, and what could not be measured."""
+    rows = [r for c in cells for r in c.rows]
+    notes = [n for c in cells for n in c.notes]
+    labels = size_labels([*rows, *notes])
+    wide = max([5, *map(len, labels.values())]) + 2
+
+    def start(r: Row | Note | Ratio) -> str:
+        return f"{r.workload:<16}{labels[key(r)]:<{wide}}"
+
+    peers = {k: best_us([r for r in rows if key(r) == k], PEERS) for k in labels}
+    rates = f"{'TFLOP/s':>9}{'TB/s':>7}{'/floor':>8}{'best(a-d)/it':>14}"
+    lines = [f"{'workload':<16}{'sizes':<{wide}}{'variant':<18}{'µs':>10}{'spread':>9}{'error':>10}{rates}"]
+    for r in rows:
+        floor = f"{r.us / r.floor_us:>8.2f}" if r.floor_us else f"{'-':>8}"
+        rates = f"{r.tflops:>9.3f}{r.tbs:>7.3f}{floor}"
+        peer = peers[key(r)]
+        ratio = f"{'ERROR: wrong' if r.wrong else f'{peer / r.us:.2f}' if peer else '-':>14}"
+        lines.append(f"{start(r)}{r.variant:<18}{r.us:>10.1f}{r.spread:>9.1%}{r.error:>10.1e}{rates}{ratio}")
+    found = ratios(rows)
+    if any(r.over_peers is not None or r.over_own is not None for r in found):
+        lines += ["", f"{'':<{16 + wide}}{OVER_PEERS:>20}  {OVER_OWN}"]
+        lines += [f"{start(r)}{_ratio(r.over_peers):>20}  {_ratio(r.over_own)}" for r in found]
+        means = [geometric_mean([getattr(r, over) for r in found]) for over in ("over_peers", "over_own")]
+        lines.append(f"{'geometric mean':<{16 + wide}}{_ratio(means[0]):>20}  {_ratio(means[1])}")
+    lines += [f"not measured: {start(n)}{n.variant}: {n.error}" for n in notes]
+    return "\n".join(lines)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+# --- the result file -------------------------------------------------------------------------------------------------------
+
+
+def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of benchmarks/results: enough to know what was measured, with what, on what. clocks_mhz: one a cell."""
+    rows = [r for c in cells for r in c.rows]
+    found = ratios(rows)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit or None,
-        "device": cpu_name(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "tilegen": tilegen.__version__},
+        "commit": commit(),
+        **environment,
         "run": run,
-        "clocks_mhz": None,
-        "rows": [asdict(r) for r in rows],
+        "clocks_mhz": [c.clock for c in cells] if any(c.clock for c in cells) else None,
+        "rows": [{**asdict(r), "error": None if math.isnan(r.error) else r.error} for r in rows],
+        "notes": [asdict(n) for c in cells for n in c.notes],
+        "ratios": [{"workload": r.workload, "sizes": r.sizes, OVER_PEERS: r.over_peers, OVER_OWN: r.over_own} for r in found],
+        "geometric_means": {
+            OVER_PEERS: geometric_mean([r.over_peers for r in found]),
+            OVER_OWN: geometric_mean([r.over_own for r in found]),
+        },
     }
+
+
+def rows_of(data: Mapping[str, Any]) -> list[Row]:
+    """The rows of a result file."""
+    return [Row(**{**r, "error": math.nan if r["error"] is None else r["error"]}) for r in data["rows"]]
+
+
+def commit() -> str | None:
+    """None where there is no git, or no checkout."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
+
+
+def cpu_environment() -> dict[str, Any]:
+    return {"device": cpu_name(), "versions": versions()}
+
+
+def versions() -> dict[str, Any]:
+    return {"python": platform.python_version(), "torch": torch.__version__, "tilegen": tilegen.__version__}
 
 
 def cpu_name() -> str:
@@ -141,18 +341,7 @@ def cpu_name() -> str:
     )
 
 
-def table(rows: Sequence[Row]) -> str:
-    lines = [f"{'workload':<18}{'sizes':<26}{'variant':<18}{'µs':>12}{'spread':>8}{'error':>10}{'TFLOP/s':>9}{'eager / it':>12}"]
-    for r in rows:
-        base = next(x.us for x in rows if (x.workload, x.sizes, x.variant) == (r.workload, r.sizes, "eager"))
-        sizes = " ".join(f"{k}={v}" for k, v in list(r.sizes.items())[:3])
-        lines.append(
-            f"{r.workload:<18}{sizes:<26}{r.variant:<18}{r.us:>12.1f}{r.spread:>8.1%}{r.error:>10.1e}{r.tflops:>9.3f}{base / r.us:>12.2f}"
-        )
-    return "\n".join(lines)
-
-
-def save(data: dict[str, Any], path: Path) -> None:
+def save(data: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(data, indent=1) + "\n")

@@ -1,0 +1,141 @@
+"""GPT-3's and LLaMA's feed-forward blocks over many M, and single GeMMs, on the whole ladder: writes a result file anew after each size.
+
+python benchmarks/chains.py 1 16 64 --tuned tuned.json --svg chains.svg
+python benchmarks/chains.py --chains --gemm 512,6144,12288 512,12288,6144
+
+The tuned file maps a program and its sizes to the fields of Options; of the entries whose sizes all fit, the one that names most wins.
+Under "variants" stand further contenders, each with fields of its own:
+
+{"gpt3_mlp M=512": {"tiles": {"up": [128, 192, 64]}, "order": "phase", "variants": {"tilegen-barrier": {"order": "bands:4"}}}}
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tilegen as tg
+from tilegen.api import load_json
+from tilegen.bench.chart import chart
+from tilegen.bench.compare import Cell, failed, note, own_variants, result_file, save, sizes_of, table
+from tilegen.bench.contest import DEFAULT, contest
+from tilegen.cli import Progress
+from tilegen.errors import PlanError, TilegenError
+from tilegen.loader import load_program
+from tilegen.planner import Options
+from tilegen.spec import Program
+
+ROOT = Path(__file__).resolve().parent
+SIZES = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+CHAINS = ("gpt3_mlp", "llama_mlp")
+Tuned = Mapping[str, Mapping[str, Any]]
+
+
+@tg.spec
+def gemm(M=512, N=6144, K=12288, dtype="bfloat16"):
+    """y = x wᵀ"""
+    return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="gemm")
+
+
+def programs(chains: Sequence[str], sizes: Sequence[int], gemms: Sequence[Sequence[int]]) -> list[Program]:
+    found = [load_program(str(ROOT.parent / "examples" / f"{name}.py"), {"M": m}) for name in chains for m in sizes]
+    return found + [gemm(M=m, N=n, K=k) for m, n, k in gemms]
+
+
+def fitting(program: Program, tuned: Tuned) -> Mapping[str, Any]:
+    """The fields of the entry for this program: "NAME A=1 B=2" fits where all the sizes that it names agree."""
+    sizes = {k: str(v) for k, v in sizes_of(program).items()}
+
+    def fits(entry: str) -> bool:
+        name, *given = entry.split()
+        return name == program.name and all(sizes.get(k) == v for k, _, v in (g.partition("=") for g in given))
+
+    best = max((e for e in tuned if e and fits(e)), key=lambda e: len(e.split()), default=None)
+    return tuned[best] if best is not None else {}
+
+
+def options_of(fields: Mapping[str, Any]) -> Options:
+    """Options from JSON: its lists are tuples."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return Options.of(**{k: {n: frozen(x) for n, x in v.items()} if isinstance(v, Mapping) else frozen(v) for k, v in fields.items()})
+
+
+def variants_of(program: Program, tuned: Tuned) -> dict[str, Options]:
+    """tilegen and tilegen-barrier with the tuned options of this cell, and the variants that the file adds or replaces."""
+    fields = dict(fitting(program, tuned))
+    further = fields.pop("variants", {})
+    return {**own_variants(program, options_of(fields)), **{name: options_of(f) for name, f in further.items()}}
+
+
+def names_of(tuned: Tuned) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*(n for fields in tuned.values() for n in fields.get("variants", {})), *DEFAULT]))
+
+
+def sweep(
+    cells: Sequence[tuple[Program, Mapping[str, Options]]], measure: Callable[..., Cell], keep: Callable[[list[Cell]], None]
+) -> list[Cell]:
+    """Measure cell after cell and keep what there is after each: a time limit loses the cell at hand alone."""
+    found: list[Cell] = []
+    for program, variants in cells:
+        try:
+            found.append(measure(program, variants))
+        except Exception as error:  # out of memory, say: the other sizes are still measured
+            found.append(Cell((), (note(program, "tilegen", error),)))
+        keep(found)
+    return found
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    p = argparse.ArgumentParser("chains.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("sizes", type=int, nargs="*", default=list(SIZES), metavar="M", help=f"default: {' '.join(map(str, SIZES))}")
+    p.add_argument("--chains", nargs="*", choices=CHAINS, default=list(CHAINS), help="default: both; none after the flag: none")
+    p.add_argument("--gemm", nargs="*", type=_triple, default=[], metavar="M,N,K")
+    p.add_argument("--tuned", help="JSON of tuned options")
+    p.add_argument("--target", choices=("auto", "cuda", "cpu"), default="cuda")
+    p.add_argument("--only", default="", help="eager,graph,tilegen: these contenders alone")
+    p.add_argument("--no-inductor", action="store_true")
+    p.add_argument("--rounds", type=int, default=None)
+    p.add_argument("-o", "--out", default=str(ROOT / "results" / "chains-h200.json"))
+    p.add_argument("--svg")
+    return p.parse_args(arguments)
+
+
+def _triple(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(n) for n in text.split(","))
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"expected M,N,K, given {text}")
+    return sizes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    o = parsed(arguments)
+    try:
+        tuned = load_json(o.tuned) if o.tuned else {}
+        cells = [(p, variants_of(p, tuned)) for p in programs(o.chains, o.sizes, o.gemm)]
+        if not cells:
+            raise PlanError("nothing to measure: neither chains nor --gemm")
+        without = ("inductor",) if o.no_inductor else ()
+        ladder = contest(o.target, o.only, without, names_of(tuned), o.rounds, progress=Progress())
+    except TilegenError as error:
+        print(f"chains.py: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+    def keep(found: list[Cell]) -> None:
+        save(result_file(found, "benchmarks/chains.py", ladder.environment), Path(o.out))
+        if o.svg:
+            Path(o.svg).write_text(chart([r for c in found for r in c.rows]))
+        print(table(found[-1:]), flush=True)
+
+    found = sweep(cells, ladder.measure, keep)
+    print("\n" + table(found))
+    return 1 if failed(found) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

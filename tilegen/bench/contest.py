@@ -1,0 +1,60 @@
+"""Which ladder is climbed: the CUDA one where there is a GPU, else the CPU's; with which rungs, for how many rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilegen.bench.compare import PEERS, Cell, Progress, compare, cpu_environment
+from tilegen.errors import PlanError, TargetError
+from tilegen.planner import Options
+from tilegen.spec import Program
+from tilegen.targets.cuda import missing
+
+CPU_ROUNDS, CUDA_ROUNDS = 5, 9
+DEFAULT = ("tilegen-barrier", "tilegen")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """measure: all selected contenders on one program, tilegen's by name and options. environment: what it runs on."""
+
+    measure: Callable[[Program, Mapping[str, Options]], Cell]
+    environment: dict[str, Any]
+
+
+def contest(
+    target: str = "auto",
+    only: str = "",
+    without: Sequence[str] = (),
+    variants: Sequence[str] = DEFAULT,
+    rounds: int | None = None,
+    threads: int | None = None,
+    progress: Progress = lambda _: None,
+) -> Contest:
+    """target: auto, cuda or cpu. only, without: names of contenders; variants: those of tilegen that a program may come with."""
+    if rounds is not None and rounds < 1:
+        raise PlanError(f"--rounds {rounds}: expected at least 1")
+    why = "" if target == "cpu" else missing()
+    if target == "cuda" and why:
+        raise TargetError(f"--target cuda: {why}")
+    if target == "cpu" or why:
+        select = selected((PEERS[0], *variants), only, without)
+        return Contest(lambda p, v: compare(p, v, select, threads, rounds or CPU_ROUNDS, progress), cpu_environment())
+    from tilegen.bench.ladder import environment, ladder
+
+    select = selected((*PEERS, *variants), only, without)
+    return Contest(lambda p, v: ladder(p, v, select, rounds or CUDA_ROUNDS, progress), environment())
+
+
+def selected(names: Sequence[str], only: str, without: Sequence[str]) -> tuple[str, ...]:
+    """The contenders of names that `only` ("eager,graph"; empty: all) asks for."""
+    asked = [name.strip() for name in only.split(",")] if only else list(names)
+    for name in asked:
+        if name not in names:
+            raise PlanError(f"--only {only}: no contender {name!r}; they are {', '.join(names)}")
+    found = tuple(name for name in names if name in asked and name not in without)
+    if not found:
+        raise PlanError("no contender is left to measure")
+    return found
