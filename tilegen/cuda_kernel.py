@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen.config import count, knob
 from tilegen.errors import ArgumentError, HangError, TargetError
+from tilegen.codegen.hopper import NOTE_WORDS
 from tilegen.kernel import Kernel, check, given_outputs
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES
 from tilegen.targets.cpu import describe_hang
 from tilegen.targets.cuda import Counters, Parameters
 from tilegen.targets.hopper import HopperLibrary, pack
+from tilegen.trace import Trace
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +53,7 @@ class CudaKernel(Kernel):
         self._by_stream: dict[int, _Workspace] = {}
         self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()
         self._guard = threading.Lock()
+        self._notes = 0
         self._patience_ns = 1_000_000 * count("TILEGEN_TIMEOUT_MS", 10000)
 
     @property
@@ -115,7 +118,7 @@ class CudaKernel(Kernel):
         addresses |= {t.name: a.data_ptr() for t, a in zip(self._declared, outputs, strict=True)}
         addresses |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
         packed = {name: a.data_ptr() for name, a in self._packed.items()}
-        made = self._hopper.parameters(addresses, packed, workspace.counters.address, self._hang.data_ptr(), self._patience_ns)
+        made = self._hopper.parameters(addresses, packed, workspace.counters.address, self._hang.data_ptr(), self._patience_ns, self._notes)
         with self._guard:
             self._launches[key] = made
             if len(self._launches) > KEPT:
@@ -137,6 +140,20 @@ class CudaKernel(Kernel):
         }
         with self._guard:
             return self._by_stream.setdefault(key, _Workspace(Counters(self._hopper.counter_words), made))
+
+    def trace(self, *arguments: torch.Tensor) -> Trace:
+        """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and stored, on which SM."""
+        import torch
+
+        library = HopperLibrary(self.plan, frozenset(self._bound), trace=True)
+        traced = CudaKernel(self.plan, self.proof, library, self._bound)
+        notes = torch.zeros(library.ctas * (library.generated.turns + 1) * NOTE_WORDS, dtype=torch.int32, device=self._device)
+        traced._notes = notes.data_ptr()
+        for _ in range(3):  # the first runs load the code
+            notes.zero_()
+            traced(*arguments)
+            traced.check()
+        return Trace.read(self.plan, notes.cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns)
 
     # --- hangs -----------------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ CASES = [
     Case("one tile", gemm, {}, {"tiles": {"y": (128, 256, 64)}}),
     Case("one gemm, 64 rows", gemm, {"M": 17, "N": 1000, "K": 520}, {"tiles": {"y": (64, 96, 64)}}),
     Case("one gemm, 256 rows", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 128, 64)}}),
-    Case("one gemm, 256 x 192", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 176, 64)}}),
+    Case("one gemm, 256 x 176", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 176, 64)}}),
     Case("one gemm, wide steps", gemm, {"M": 129, "N": 520, "K": 1000}, {"tiles": {"y": (128, 128, 128)}}),
     Case("one gemm, rows shared", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 256, 64)}, "parts": {"y": "2:rows"}}),
     Case("one gemm, columns shared", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (128, 352, 64)}, "parts": {"y": "2:columns"}}),

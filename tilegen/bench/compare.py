@@ -301,7 +301,7 @@ def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any])
         **environment,
         "run": run,
         "clocks_mhz": [c.clock for c in cells] if any(c.clock for c in cells) else None,
-        "rows": [{**asdict(r), "error": None if math.isnan(r.error) else r.error} for r in rows],
+        "rows": [{**asdict(r), "error": r.error if math.isfinite(r.error) else None} for r in rows],
         "notes": [asdict(n) for c in cells for n in c.notes],
         "ratios": [{"workload": r.workload, "sizes": r.sizes, OVER_PEERS: r.over_peers, OVER_OWN: r.over_own} for r in found],
         "geometric_means": {

@@ -17,16 +17,19 @@ from typing import Any
 
 import torch
 
-from tilegen import api, machine, reference
+from tilegen import api
 from tilegen.bench import timing
 from tilegen.bench.baselines import eager, gelu_pairs, inductor
 from tilegen.bench.compare import Cell, Note, Progress, error_of, note, outcome, refuse_none, refuse_open, row, versions, work, worst
 from tilegen.bench.timing import Contender, Runner
 from tilegen.data import random_arguments
+from tilegen.machine import H200
 from tilegen.planner import Options
+from tilegen.reference import run as run_reference
 from tilegen.spec import DTYPES, Program
 
 DEVICE = "cuda"
+PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no more of a lent machine's time
 cudnn: Any = torch.backends.cudnn  # carries no types
 Sets = Sequence[Sequence[torch.Tensor]]
 
@@ -123,14 +126,21 @@ def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Conte
 
 def own(program: Program, options: Options, sets: Sets) -> Contender:
     """tilegen's kernel, with the weights of each set prepared, into outputs of its own."""
-    kernel: Any = api.compile(program, target="cuda", options=options)
-    calls = []
-    for arguments in sets:
-        named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
-        weights = {t.name: named[t.name] for t in program.arguments if t.role == "weight"}
-        others = [a for name, a in named.items() if name not in weights]
-        calls.append(functools.partial(kernel.prepare(**weights), *others, out=poisoned_outputs(program)))
-    return Contender(tuple(calls), check=kernel.check)
+    calls, prepared = [], []
+    with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
+        kernel = api.compile(program, target="cuda", options=options)
+        for arguments in sets:
+            named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
+            weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight"}
+            bound: Any = kernel.prepare(**weights)
+            prepared.append(bound)
+            calls.append(functools.partial(bound, *named.values(), out=poisoned_outputs(program)))
+
+    def check() -> None:
+        for bound in prepared:
+            bound.check()
+
+    return Contender(tuple(calls), check=check)
 
 
 def poisoned_outputs(program: Program) -> Any:
@@ -150,28 +160,29 @@ def on_device_reference(program: Program, arguments: Sequence[torch.Tensor]) -> 
     matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
         with torch.device(arguments[0].device):
-            return reference.run(program, arguments)
+            return run_reference(program, arguments)
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @contextmanager
-def poison_knob() -> Iterator[None]:
-    """TILEGEN_POISON=1 inside."""
-    before = os.environ.get("TILEGEN_POISON")
-    os.environ["TILEGEN_POISON"] = "1"
+def knobs(**values: str) -> Iterator[None]:
+    """These environment variables inside."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["TILEGEN_POISON"]
-        else:
-            os.environ["TILEGEN_POISON"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def poisoned_error(program: Program, c: Contender, arguments: Sequence[torch.Tensor], expected: Any) -> float:
     """The error of the first set's call, with NaN in outputs and intermediates before it."""
-    with poison_knob():
+    with knobs(TILEGEN_POISON="1"):
         result = c.calls[0]()
         torch.cuda.synchronize()
     c.check()
@@ -204,7 +215,7 @@ def floor_us(program: Program) -> float | None:
         return None
     half = any(t.dtype in ("bfloat16", "float16") for t in program.tensors)
     flops, moved = work(program)
-    return 1e6 * max(flops / (machine.H200.flops16 if half else machine.H200.flops32), moved / machine.H200.memory)
+    return 1e6 * max(flops / (H200.flops16 if half else H200.flops32), moved / H200.memory)
 
 
 def environment() -> dict[str, Any]:

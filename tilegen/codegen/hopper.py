@@ -25,7 +25,7 @@ class Layout:
     """Shared memory: ring of stages, result buffers, exchanged sums, barriers."""
 
     ops: tuple[HopperOp, ...]
-    ticket: bool
+    ticket: bool  # else each CTA has its list
 
     @property
     def gang(self) -> int:
@@ -81,7 +81,8 @@ class Layout:
             ("TG_FILLED_AT", 16 * self.buffers),
             ("TG_DRAINED_AT", 16 * self.buffers),
             ("TG_STORED_AT", 8),
-            ("TG_SUMS_BAR_AT", 32),
+            ("TG_SUMS_HERE_AT", 16),
+            ("TG_SUMS_READ_AT", 16),
             ("TG_SLOT_BARS_AT", 16 * self.slots),
             ("TG_SLOTS_AT", 32 * self.slots),
             ("end", 0),
@@ -90,6 +91,25 @@ class Layout:
             out[name] = at
             at += size
         return out
+
+    @property
+    def readers(self) -> int:
+        """Who reads a tile that is handed out: three roles and eight math warps of each CTA that shares the slots."""
+        return 11 * (self.gang if self.ticket else 1)
+
+    def barriers(self, coupled: bool) -> list[dict[str, Any]]:
+        """All barriers but those of the slots."""
+        rows = [
+            ("TG_FULL_AT", self.stages, 2, "a stage is loaded: both loaders"),
+            ("TG_EMPTY_AT", self.stages, 4 if coupled else 2, f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}"),
+        ]
+        if self.buffers:
+            rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
+            rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
+        rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps")]
+        if self.sums_bytes:
+            rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
+        return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
 
     @property
     def bytes(self) -> int:
@@ -106,7 +126,8 @@ class Layout:
             "TG_FILLED_AT": "barriers: a result buffer is written",
             "TG_DRAINED_AT": "barriers: a result buffer has been read",
             "TG_STORED_AT": "barrier: results have left the registers",
-            "TG_SUMS_BAR_AT": "barriers: sums are here, sums are read",
+            "TG_SUMS_HERE_AT": "barriers: sums are here",
+            "TG_SUMS_READ_AT": "barriers: sums are read",
             "TG_SLOT_BARS_AT": "barriers: a tile is handed out, is read",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
         }
@@ -119,15 +140,6 @@ class Layout:
         ]
         return head + [(name, self._places[name], text) for name, text in words.items()]
 
-    @property
-    def producer_registers(self) -> int:
-        """The register file is shared out in eights: 128·p + 256·c ≤ 384·168."""
-        return 24 if max(op.m64 * op.registers for op in self.ops) > 160 else 40
-
-    @property
-    def consumer_registers(self) -> int:
-        return 240 if self.producer_registers == 24 else 232
-
 
 @dataclass(frozen=True)
 class HopperSource:
@@ -139,11 +151,17 @@ class HopperSource:
     packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
     shared_bytes: int
     gang: int
+    turns: int  # the most tiles that a CTA may run
     threads: int = THREADS
 
 
-def generate(plan: Plan, packed: frozenset[str] = frozenset()) -> HopperSource:
-    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once (Kernel.prepare).
+NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "TG_MULTIPLIED", "TG_FINISHED", "TG_POSTED", "TG_RANK")
+NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
+
+
+def generate(plan: Plan, packed: frozenset[str] = frozenset(), trace: bool = False) -> HopperSource:
+    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare);
+    `trace`: a variant that notes times.
 
     PlanError where an op has no form on sm_90a.
     """
@@ -154,6 +172,9 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset()) -> HopperSource:
         named = ", ".join(f"{op.name} {op.parts}" for op in ops)
         raise PlanError(f"on sm_90a all ops are run by gangs of one size, given {named}")
     layout = Layout(ops, plan.placement == "ticket")
+    coupled = any(op.multicast for op in ops)
+    loaders = _loaders(ops)
+    turns = plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
     text = render(
         "cuda/kernel.cu.j2",
         plan=plan,
@@ -165,12 +186,17 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset()) -> HopperSource:
         maps=[m for op in ops for m in op.maps],
         tensors=[_tensor(t) for t in tensors.values()],
         mma_widths=_mma_widths(ops),
-        loaders=_loaders(ops),
-        waiters=sum(_waits(role) for role in _loaders(ops)),
+        loaders=loaders,
+        waiters=sum(role["waits"] for role in loaders),
         staged=any(op.staged for op in ops),
         direct=any(op.posts and not op.staged for op in ops),
         exchange=layout.sums_bytes > 0,
-        coupled=any(op.multicast for op in ops),
+        coupled=coupled,
+        barriers=layout.barriers(coupled),
+        trace=trace,
+        notes=NOTES,
+        note_words=NOTE_WORDS,
+        turns=turns,
     )
     return HopperSource(
         text,
@@ -179,15 +205,12 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset()) -> HopperSource:
         tuple((f"{op.name}_b", op) for op in ops if op.packed),
         layout.bytes,
         layout.gang,
+        turns,
     )
 
 
 def _tensor(t: Tensor) -> dict[str, Any]:
     return {"name": t.name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
-
-
-def _waits(role: dict[str, Any]) -> int:
-    return int(role["waits"])
 
 
 def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
@@ -201,7 +224,10 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "ops": a,
             "policies": sorted({op.a_policy for op in ops}),
             "waits": True,
+            "depends": True,
             "watches": False,
+            "first_note": "TG_WAITED",
+            "last_note": "TG_LOADED",
         },
         {
             "name": "tg_load_weights",
@@ -209,7 +235,10 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "ops": b,
             "policies": sorted({op.b_policy for op in ops}),
             "waits": any(op.b_waits for op in ops),
+            "depends": not all(op.packed for op in ops),  # packed weights do not change, so they may be loaded before the launch before ends
             "watches": True,
+            "first_note": "TG_AHEAD",
+            "last_note": "TG_AHEAD_LAST",
         },
     ]
 

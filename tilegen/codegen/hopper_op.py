@@ -21,7 +21,7 @@ TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32"
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 BOX = 256  # the most rows of one bulk tensor copy
-SUMS = 208  # accumulators a math thread can hold beside everything else
+SUMS = 192  # accumulators a math thread can hold beside everything else
 
 
 @dataclass(frozen=True)

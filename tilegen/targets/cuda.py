@@ -47,15 +47,20 @@ class Parameters:
 class Launcher:
     """A kernel with its grid, ready to be launched on any stream."""
 
-    def __init__(self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool):
+    def __init__(self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool, programmatic: bool):
         from cuda.bindings import driver
 
         self._function, self._launch = function, driver.cuLaunchKernelEx
-        attributes = []
+        attributes, kinds = [], driver.CUlaunchAttributeID
         if cooperative:
             attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
+            attributes.append(attribute)
+        if programmatic:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
             attributes.append(attribute)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
@@ -85,8 +90,10 @@ class Module:
         torch.cuda.synchronize()
         self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
 
-    def launcher(self, name: str, grid: int, block: int, shared_bytes: int = 0, cooperative: bool = True) -> Launcher:
-        """Cooperative launches fail rather than hang when not all CTAs fit."""
+    def launcher(
+        self, name: str, grid: int, block: int, shared_bytes: int = 0, cooperative: bool = True, programmatic: bool = False
+    ) -> Launcher:
+        """Cooperative launches fail rather than hang when not all CTAs fit; programmatic ones may start while the one before ends."""
         from cuda.bindings import driver
 
         kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
@@ -94,7 +101,7 @@ class Module:
         if shared_bytes:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
-        return Launcher(function, grid, block, shared_bytes, cooperative)
+        return Launcher(function, grid, block, shared_bytes, cooperative, programmatic)
 
     def launch(self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0) -> None:
         """Launch cooperatively on torch's current stream. Arguments are 64-bit."""

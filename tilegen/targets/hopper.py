@@ -36,13 +36,13 @@ def check_log(log: str, source: str) -> None:
 
 
 class HopperLibrary:
-    """A plan's kernel for one set of packed weights. Nothing here needs a GPU until `launcher` is asked for."""
+    """A plan's kernel for one set of packed weights, or its traced variant. Nothing here needs a GPU until `launcher` is asked for."""
 
     target, source_name = "cuda", "kernel.cu"
 
-    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset()):
+    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), trace: bool = False):
         self.plan = plan
-        self.generated: HopperSource = generate(plan, packed)
+        self.generated: HopperSource = generate(plan, packed, trace)
         self.packed: dict[str, HopperOp] = dict(self.generated.packed)
 
         def build(folder: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ class HopperLibrary:
             (folder / "log.txt").write_text(made.log)
             return {"note": f"{plan.program} {dict(plan.sizes)} {ARCHITECTURE}"}
 
-        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, ARCHITECTURE, version(), *sorted(packed)), build)
+        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, ARCHITECTURE, version(), str(trace), *sorted(packed)), build)
 
     @property
     def source(self) -> str:
@@ -73,9 +73,14 @@ class HopperLibrary:
         """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number."""
         g = self.generated
         cooperative = self.plan.placement != "ticket"
-        return Module(self.files["kernel.cubin"].read_bytes()).launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative)
+        import os
+        cooperative = os.environ.get("TGX_COOP", str(int(cooperative))) == "1"
+        programmatic = os.environ.get("TGX_PDL", "0") == "1"
+        return Module(self.files["kernel.cubin"].read_bytes()).launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, programmatic)
 
-    def parameters(self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int) -> Parameters:
+    def parameters(
+        self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
+    ) -> Parameters:
         """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed weight."""
         tensors = self.plan.graph.tensors
         maps = b""
@@ -83,7 +88,7 @@ class HopperLibrary:
             start = packed[m.name] if m.packed else addresses[m.tensor] + 2 * m.offset
             maps += encode(start, tensors[m.tensor].dtype, (m.rows, m.columns), m.pitch, m.box, m.swizzle)
         pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
-        return Parameters([maps, pointers, struct.pack("<3Q", counters, hang, patience_ns)])
+        return Parameters([maps, pointers, struct.pack("<4Q", counters, hang, patience_ns, trace)])
 
 
 def pack(op: HopperOp, weight: torch.Tensor) -> torch.Tensor:
