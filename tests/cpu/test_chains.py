@@ -1,0 +1,70 @@
+"""benchmarks/chains.py: what it measures, tuned options by cell, a result file after each size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.chains import SIZES, fitting, gemm, main, names_of, options_of, parsed, programs, sweep, variants_of
+from tilegen.bench.compare import Cell
+from tilegen.planner import Options
+
+TUNED: dict[str, Any] = {
+    "gpt3_mlp": {"order": "phase"},
+    "gpt3_mlp M=16": {"tiles": {"up": [64, 192, 64]}},
+    "gpt3_mlp M=16 I=1": {"order": "bands:2"},
+    "gemm N=64": {"tiles": {"gemm": [8, 64, 16]}, "split": {"gemm": 2}, "variants": {"mine": {"tiles": {"gemm": [8, 64]}}}},
+}
+
+
+def test_what_is_measured() -> None:
+    o = parsed([])
+    names = [(p.name, dict(p.sizes)["M"]) for p in programs(o.chains, o.sizes, o.gemm)]
+    assert names == [("gpt3_mlp", m) for m in SIZES] + [("llama_mlp", m) for m in SIZES]
+    o = parsed(["--chains", "--gemm", "8,16,32", "1,2,3"])
+    assert [tuple(dict(p.sizes).values())[:3] for p in programs(o.chains, o.sizes, o.gemm)] == [(8, 16, 32), (1, 2, 3)]
+    assert parsed(["16", "64", "--chains", "llama_mlp"]).sizes == [16, 64]
+
+
+def test_the_entry_that_names_most_wins() -> None:
+    small, large = programs(["gpt3_mlp"], [16, 512], [])
+    assert fitting(small, TUNED) == TUNED["gpt3_mlp M=16"] and fitting(large, TUNED) == TUNED["gpt3_mlp"]
+    assert fitting(programs(["llama_mlp"], [16], [])[0], TUNED) == {}
+
+
+def test_options() -> None:
+    assert options_of(TUNED["gpt3_mlp M=16"]) == Options(tiles=(("up", (64, 192, 64)),))
+    found = variants_of(gemm(M=8, N=64, K=32), TUNED)
+    assert found["tilegen"] == Options(tiles=(("gemm", (8, 64, 16)),), split=(("gemm", 2),)) and found["mine"] == Options(tiles=(("gemm", (8, 64)),))
+    assert names_of(TUNED) == ("mine", "tilegen-barrier", "tilegen") and "variants" in TUNED["gemm N=64"]
+
+
+def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tuned.json").write_text(json.dumps(TUNED))
+    files = ["--tuned", str(tmp_path / "tuned.json"), "-o", str(tmp_path / "r.json"), "--svg", str(tmp_path / "r.svg")]
+    assert main(["--chains", "--gemm", "8,64,32", "8,32,64", "--target", "cpu", "--rounds", "1", *files]) == 0
+    data = json.loads((tmp_path / "r.json").read_text())
+    found = [(r["sizes"]["N"], r["variant"]) for r in data["rows"]]
+    assert found == [(64, "eager"), (64, "mine"), (64, "tilegen-barrier"), (64, "tilegen"), (32, "eager"), (32, "tilegen")]
+    assert (tmp_path / "r.svg").exists() and "geometric mean" in capsys.readouterr().out
+
+
+def test_what_was_measured_is_kept() -> None:
+    """A size that fails is noted, one that is cut off loses itself alone."""
+    cells = [(gemm(M=m), {}) for m in (1, 2, 3)]
+    kept: list[list[Cell]] = []
+
+    def measure(program: Any, variants: Any) -> Cell:
+        m = dict(program.sizes)["M"]
+        if m == 3:
+            raise KeyboardInterrupt
+        if m == 2:
+            raise RuntimeError("CUDA out of memory")
+        return Cell(())
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cells, measure, lambda found: kept.append(list(found)))
+    assert list(map(len, kept)) == [1, 2] and [n.error for n in kept[1][1].notes] == ["RuntimeError: CUDA out of memory"]

@@ -1,0 +1,110 @@
+"""The CUDA ladder's logic, on a CPU in the GPU's place (tests/gpu/test_ladder.py is the real thing)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ladder_on_cpu import stand_in
+
+import tilegen as tg
+from tilegen.bench import ladder as module
+from tilegen.bench.compare import PEERS, own_variants
+from tilegen.bench.ladder import builders, ladder, poisoned_outputs, weight_bytes
+from tilegen.data import random_arguments, relative_error
+from tilegen.loader import load_program
+from tilegen.planner import Options
+from tilegen.spec import Program
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ALL = (*PEERS, "tilegen-barrier", "tilegen")
+
+
+@pytest.fixture(autouse=True)
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+
+
+def example(name: str, **sizes: Any) -> Program:
+    return load_program(str(EXAMPLES / f"{name}.py"), sizes)
+
+
+def mlp(name: str = "gpt3_mlp") -> Program:
+    return example(name, M=4, H=64, I=32)
+
+
+def test_all_rungs() -> None:
+    program = mlp()
+    said: list[str] = []
+    cell = ladder(program, own_variants(program, Options()), ALL, 3, said.append)
+    assert [r.variant for r in cell.rows] == list(ALL) and cell.notes == () and cell.clock == 1980
+    assert all(0 < r.error < 1e-2 and r.us > 0 and r.rounds == 3 and r.floor_us == 1.0 for r in cell.rows)
+    assert "gpt3_mlp inductor" in said and "gpt3_mlp round 3 of 3" in said
+    assert "TILEGEN_POISON" not in os.environ and "TILEGEN_TIMEOUT_MS" not in os.environ
+
+
+def test_cublaslt_is_offered_where_it_fuses() -> None:
+    program = mlp("llama_mlp")
+    cell = ladder(program, own_variants(program, Options()), ("graph", "cublaslt", "tilegen"), 1)
+    assert [r.variant for r in cell.rows] == ["graph", "tilegen"] and cell.notes == ()
+
+
+def test_variants_of_a_caller() -> None:
+    program = mlp()
+    variants = {"tilegen-kernel": Options(order="phase"), "mine": Options(), "tilegen": Options()}
+    assert [r.variant for r in ladder(program, variants, tuple(variants), 1).rows] == list(variants)
+
+
+def test_states_and_positions() -> None:
+    program = mini_layer()
+    cell = ladder(program, own_variants(program, Options()), ("eager", "graph", "tilegen"), 1)
+    assert [r.variant for r in cell.rows] == ["eager", "graph", "tilegen"] and all(r.error < 1e-2 for r in cell.rows), cell
+
+
+def test_a_program_that_only_writes_states() -> None:
+    program = writer()
+    cell = ladder(program, {"tilegen": Options()}, ("graph", "tilegen"), 1)
+    assert [(r.variant, r.error < 1e-5) for r in cell.rows] == [("graph", True), ("tilegen", True)], cell
+
+
+def test_each_set_has_weights_of_its_own() -> None:
+    program = mlp()
+    sets = [random_arguments(program, seed) for seed in range(3)]
+    calls = builders(program, {"tilegen": Options()}, sets)["tilegen"]().calls
+    results = [call().clone() for call in calls]
+    wanted = [tg.reference(program, *arguments) for arguments in sets]
+    assert len(calls) == 3 and not torch.equal(results[0], results[1])
+    assert all(relative_error(y, r) < 1e-2 for y, r in zip(results, wanted, strict=True))
+
+
+def test_outputs_begin_as_nan() -> None:
+    program = mlp()
+    assert poisoned_outputs(program).isnan().all() and poisoned_outputs(program).shape == (4, 64)
+    assert poisoned_outputs(writer()) is None
+
+
+def test_weight_bytes() -> None:
+    assert weight_bytes(mlp()) == 2 * 2 * 64 * 32
+    assert weight_bytes(example("gpt3_mlp")) == 301_989_888
+
+
+def test_cublas_version_does_not_fail() -> None:
+    assert module.cublas_version() is None or module.cublas_version().count(".") == 2
+
+
+@tg.spec
+def mini_layer(N=32):
+    x = tg.input("x", (1, 2, N), "bfloat16")
+    at = tg.input("at", (1,), "int32")
+    w = tg.weight("w", (N, N), "bfloat16")
+    cache = tg.append(tg.state("cache", (1, 16, N), "bfloat16"), tg.rope(tg.linear(x, w), heads=2, at=at), at=at)
+    return tg.attention(tg.linear(x, w, name="q"), cache, cache, heads=2, at=at)
+
+
+@tg.spec
+def writer(N=32):
+    x = tg.input("x", (1, 2, N), "float32")
+    return tg.append(tg.state("cache", (1, 16, N), "float32"), x, at=3)

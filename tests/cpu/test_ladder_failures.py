@@ -1,0 +1,138 @@
+"""Rungs that fail: each becomes a note or an error, the others are measured."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+from ladder_on_cpu import Checked, compiled, stand_in
+from test_ladder import ALL, EXAMPLES, mlp
+
+from tilegen.bench import ladder as module
+from tilegen.bench import timing
+from tilegen.bench.compare import failed, own_variants
+from tilegen.bench.ladder import knobs, ladder
+from tilegen.errors import CompileError, HangError, PlanError
+from tilegen.loader import load_program
+from tilegen.planner import Options
+
+
+@pytest.fixture(autouse=True)
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+
+
+def measured(select: tuple[str, ...] = ("graph", "tilegen-barrier", "tilegen")) -> Any:
+    program = mlp()
+    return ladder(program, own_variants(program, Options()), select, 1)
+
+
+def test_inductor_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(traced: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            raise RuntimeError("Failed to find C compiler\nlong log")
+
+        return run
+
+    monkeypatch.setattr(module, "inductor", broken)
+    cell = measured(ALL)
+    assert [r.variant for r in cell.rows] == [name for name in ALL if name != "inductor"] and not failed([cell])
+    assert [(n.workload, n.variant, n.error) for n in cell.notes] == [("gpt3_mlp", "inductor", "RuntimeError: Failed to find C compiler")]
+
+
+def test_a_plan_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(program: Any, target: str, options: Options) -> Any:
+        if options.policies:
+            raise CompileError("ptxas spilled 8 bytes", "log", "source")
+        return compiled(program, target, options)
+
+    monkeypatch.setattr(module.api, "compile", refuses)
+    cell = measured()
+    assert [r.variant for r in cell.rows] == ["graph", "tilegen"] and failed([cell])
+    assert [(n.variant, n.error) for n in cell.notes] == [("tilegen-barrier", "CompileError: ptxas spilled 8 bytes")]
+
+
+class Broken(Checked):
+    """Writes nothing after its first `good` calls, or hangs at its check number `hangs`."""
+
+    good, hangs, value = 10**9, 10**9, math.nan
+
+    def prepare(self, **weights: torch.Tensor) -> Any:
+        bound = type(self)(self.kernel.prepare(**weights))
+        bound.calls = 0
+        return bound
+
+    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+        self.calls += 1
+        if self.calls <= self.good:
+            return super().__call__(*arguments, out=out)
+        return out.fill_(self.value)
+
+    def check(self) -> None:
+        super().check()
+        if self.checks >= self.hangs:
+            raise HangError("down(0, 1) waits for semaphore 3: 5 of 8 posts")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
+    kind = type("Kind", (Broken,), values)
+    monkeypatch.setattr(module.api, "compile", lambda *a, **k: kind(compiled(*a, **k).kernel))
+
+
+@pytest.mark.parametrize("good", [0, 1, 2], ids=["at once", "in the graph", "in its replay"])
+@pytest.mark.parametrize("value", [math.nan, 0.0, 7.0])
+def test_a_wrong_result_is_an_error(monkeypatch: pytest.MonkeyPatch, good: int, value: float) -> None:
+    use(monkeypatch, good=good, value=value)
+    cell = measured()
+    assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen-barrier": True, "tilegen": True} and failed([cell])
+
+
+@pytest.mark.parametrize("hangs", [1, 2, 3], ids=["at once", "in the replay", "while it is timed"])
+def test_a_hang_is_a_note(monkeypatch: pytest.MonkeyPatch, hangs: int) -> None:
+    use(monkeypatch, hangs=hangs)
+    cell = measured()
+    assert [r.variant for r in cell.rows] == ["graph"] and failed([cell])
+    assert [n.variant for n in cell.notes] == ["tilegen-barrier", "tilegen"]
+    assert cell.notes[0].error == "HangError: down(0, 1) waits for semaphore 3: 5 of 8 posts"
+
+
+def test_a_call_that_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = timing.ready
+
+    def refuses(c: timing.Contender) -> Any:
+        if c.captured:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return usual(c)
+
+    monkeypatch.setattr(timing, "ready", refuses)
+    cell = measured(("eager", "graph", "tilegen"))
+    assert [r.variant for r in cell.rows] == ["eager"] and [n.variant for n in cell.notes] == ["graph", "tilegen"]
+
+
+def test_nothing_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, hangs=1)
+    cell = measured(("tilegen",))
+    assert cell.rows == () and len(cell.notes) == 1 and cell.clock is None
+
+
+def test_nothing_is_offered() -> None:
+    program = mlp("llama_mlp")
+    with pytest.raises(PlanError, match="llama_mlp: none of cublaslt is offered"):
+        ladder(program, {}, ("cublaslt",))
+
+
+def test_open_sizes() -> None:
+    program = load_program(str(EXAMPLES / "gpt3_mlp.py"), ["M=?"])
+    with pytest.raises(PlanError, match="left open"):
+        ladder(program, {}, ALL)
+
+
+def test_knobs_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_POISON", "0")
+    monkeypatch.delenv("TILEGEN_TIMEOUT_MS", raising=False)
+    with pytest.raises(ValueError), knobs(TILEGEN_POISON="1", TILEGEN_TIMEOUT_MS="5"):
+        raise ValueError
+    assert os.environ["TILEGEN_POISON"] == "0" and "TILEGEN_TIMEOUT_MS" not in os.environ
