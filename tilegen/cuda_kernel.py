@@ -50,6 +50,7 @@ class CudaKernel(Kernel):
         self._hang = torch.full((8,), -1, dtype=torch.int32).pin_memory()
         self._hang_view = self._hang.numpy()
         self._packed = {name: pack(op, self._bound[op.bound.op.operands[1].tensor]) for name, op in library.packed.items()}
+        self._libraries: dict[frozenset[str], HopperLibrary] = {frozenset(): library} if not self._bound else {}
         self._by_stream: dict[int, _Workspace] = {}
         self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()
         self._guard = threading.Lock()
@@ -68,14 +69,18 @@ class CudaKernel(Kernel):
 
     def prepare(self, **weights: torch.Tensor) -> CudaKernel:  # type: ignore[override]
         """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
-        names = [t.name for t in self._arguments]
+        known = [t.name for t in self._arguments]
         for name in weights:
-            if name not in names:
-                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(names)}")
-            check(self._arguments[names.index(name)], weights[name], "cuda")
+            if name not in known:
+                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(known)}")
+            check(self._arguments[known.index(name)], weights[name], "cuda")
         bound = {**self._bound, **weights}
-        library = HopperLibrary(self.plan, frozenset(bound))
-        return CudaKernel(self.plan, self.proof, library, bound)
+        names = frozenset(bound)
+        if names not in self._libraries:
+            self._libraries[names] = HopperLibrary(self.plan, names)
+        prepared = CudaKernel(self.plan, self.proof, self._libraries[names], bound)
+        prepared._libraries = self._libraries  # one copy of the code on the GPU, however many weights it is prepared for
+        return prepared
 
     # --- calling it ------------------------------------------------------------------------------------------------------
 
@@ -149,10 +154,9 @@ class CudaKernel(Kernel):
         traced = CudaKernel(self.plan, self.proof, library, self._bound)
         notes = torch.zeros(library.ctas * (library.generated.turns + 1) * NOTE_WORDS, dtype=torch.int32, device=self._device)
         traced._notes = notes.data_ptr()
-        for _ in range(3):  # the first runs load the code
-            notes.zero_()
+        for _ in range(5):  # the first load the code; the last is read
             traced(*arguments)
-            traced.check()
+        traced.check()
         return Trace.read(self.plan, notes.cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns)
 
     # --- hangs -----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ class Layout:
     @property
     def slots(self) -> int:
         """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
-        return 1 if self.ticket else 4
+        import os
+        return int(os.environ.get("TGX_SLOTS", "1")) if self.ticket else 4
 
     @property
     def stage_bytes(self) -> int:
@@ -46,19 +47,27 @@ class Layout:
         return max(op.sums_bytes for op in self.ops)
 
     @property
+    def sums_regions(self) -> int:
+        """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
+        return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
+
+    @property
     def _small(self) -> int:
         """Barriers and slots, with room for the longest ring."""
         return 2048
 
     @cached_property
     def buffers(self) -> int:
-        """Result buffers of each math warpgroup: as many as leave three stages, at most four."""
+        """Result buffers of each math warpgroup: the least where weights stream, since only the ring hides memory's latency; else as many as
+        leave four stages, or three with all four buffers."""
         if not any(op.staged for op in self.ops):
             return 0
-        return next((n for n in (4, 3) if self._stages_beside(n) >= 3), 2)
+        if all(op.weights_once for op in self.ops):
+            return 1
+        return next((n for n in (4, 3, 2) if self._stages_beside(n) >= 4), 4 if self._stages_beside(4) >= 3 else 2 if self._stages_beside(2) >= 3 else 1)
 
     def _stages_beside(self, buffers: int) -> int:
-        return int((SHARED - SLACK - self._small - 2 * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
+        return int((SHARED - SLACK - self._small - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
 
     @cached_property
     def stages(self) -> int:
@@ -75,7 +84,7 @@ class Layout:
         at = ring
         for name, size in (
             ("TG_OUT_AT", 2 * self.buffers * BUFFER),
-            ("TG_SUMS_AT", 2 * self.sums_bytes),
+            ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
             ("TG_FULL_AT", 8 * self.stages),
             ("TG_EMPTY_AT", 8 * self.stages),
             ("TG_FILLED_AT", 16 * self.buffers),
@@ -83,7 +92,8 @@ class Layout:
             ("TG_STORED_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
             ("TG_SUMS_READ_AT", 16),
-            ("TG_SLOT_BARS_AT", 16 * self.slots),
+            ("TG_SLOT_FILLED_AT", 8 * self.slots),
+            ("TG_SLOT_READ_AT", 8 * self.slots),
             ("TG_SLOTS_AT", 32 * self.slots),
             ("end", 0),
         ):
@@ -92,14 +102,13 @@ class Layout:
             at += size
         return out
 
-    @property
-    def readers(self) -> int:
-        """Who reads a tile that is handed out: three roles and eight math warps of each CTA that shares the slots."""
-        return 11 * (self.gang if self.ticket else 1)
-
     def barriers(self, coupled: bool) -> list[dict[str, Any]]:
-        """All barriers but those of the slots."""
+        """All barriers: where they lie, how many, arrivals of a phase."""
+        readers = 11 * (self.gang if self.ticket else 1)
+        both = " of both CTAs" if self.ticket and self.gang == 2 else ""
         rows = [
+            ("TG_SLOT_FILLED_AT", self.slots, 1, "a tile is handed out"),
+            ("TG_SLOT_READ_AT", self.slots, readers, f"a tile is taken: by three roles and eight math warps{both}"),
             ("TG_FULL_AT", self.stages, 2, "a stage is loaded: both loaders"),
             ("TG_EMPTY_AT", self.stages, 4 if coupled else 2, f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}"),
         ]
@@ -128,7 +137,8 @@ class Layout:
             "TG_STORED_AT": "barrier: results have left the registers",
             "TG_SUMS_HERE_AT": "barriers: sums are here",
             "TG_SUMS_READ_AT": "barriers: sums are read",
-            "TG_SLOT_BARS_AT": "barriers: a tile is handed out, is read",
+            "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
+            "TG_SLOT_READ_AT": "barriers: a tile is taken",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
         }
         head = [
@@ -136,7 +146,7 @@ class Layout:
             ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
             ("TG_SLOTS", self.slots, "tiles handed out ahead"),
             ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
-            ("TG_SUMS_BYTES", self.sums_bytes, "sums sent to a math warpgroup"),
+            ("TG_SUMS_STRIDE", self.sums_bytes if self.sums_regions == 2 else 0, "from one math warpgroup's sums to the other's"),
         ]
         return head + [(name, self._places[name], text) for name, text in words.items()]
 
@@ -225,6 +235,7 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "policies": sorted({op.a_policy for op in ops}),
             "waits": True,
             "depends": True,
+            "clusters": any(op.multicast == "activations" for op in ops),
             "watches": False,
             "first_note": "TG_WAITED",
             "last_note": "TG_LOADED",
@@ -236,6 +247,7 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "policies": sorted({op.b_policy for op in ops}),
             "waits": any(op.b_waits for op in ops),
             "depends": not all(op.packed for op in ops),  # packed weights do not change, so they may be loaded before the launch before ends
+            "clusters": any(op.multicast == "weights" for op in ops),
             "watches": True,
             "first_note": "TG_AHEAD",
             "last_note": "TG_AHEAD_LAST",
