@@ -21,7 +21,7 @@ from tilegen.spec import Program
 if TYPE_CHECKING:
     from tilegen.kernel import Kernel
 
-TARGETS = ("auto", "cuda", "cpu", "interpret")
+TARGETS = ("auto", "cuda", "cuda-portable", "cpu", "interpret")
 
 
 def symbol(name: str) -> Any:
@@ -144,14 +144,13 @@ def compile(
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
     target = default_target() if target == "auto" else target
-    on = (gpu_machine() if target == "cuda" else "cpu") if on is None else on
+    on = (gpu_machine() if target.startswith("cuda") else "cpu") if on is None else on
     made, certificate = planned(program, machine(on), options or Options.of(**given), progress)
-    if target == "cuda":
+    if target.startswith("cuda"):
         from tilegen.cuda_kernel import CudaKernel
-        from tilegen.targets.hopper import HopperLibrary
 
         progress("NVRTC")
-        return CudaKernel(made, certificate, HopperLibrary(made))
+        return CudaKernel(made, certificate, gpu_library(made, target))
     if target == "interpret":
         from tilegen.interpret import Interpreter
 
@@ -163,14 +162,22 @@ def compile(
 
 
 def default_target() -> str:
-    """cuda where there is a Hopper GPU, else cpu."""
+    """cuda where there is a GPU that kernels can be made for, else cpu."""
     from tilegen.targets.cuda import missing
 
     if missing():
         return "cpu"
     import torch
 
-    return "cuda" if torch.cuda.get_device_capability() == (9, 0) else "cpu"
+    return "cuda" if torch.cuda.get_device_capability() >= (8, 0) else "cpu"
+
+
+def gpu_library(made: Plan, target: str) -> Any:
+    """The plan's kernel: Hopper's own on capability 9.0, else, or where cuda-portable is asked for, the one for sm_80 and later."""
+    from tilegen.targets.hopper import HopperLibrary
+    from tilegen.targets.portable import PortableLibrary, here
+
+    return HopperLibrary(made) if target == "cuda" and here() == "sm_90" else PortableLibrary(made)
 
 
 def gpu_machine() -> Machine:
@@ -182,8 +189,8 @@ def gpu_machine() -> Machine:
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    if (properties.major, properties.minor) != (9, 0):
-        raise TargetError(f"target cuda: {properties.name} has compute capability {properties.major}.{properties.minor}, expected 9.0")
+    if properties.major < 8:
+        raise TargetError(f"target cuda: {properties.name} has compute capability {properties.major}.{properties.minor}, expected 8.0 or later")
     sms = properties.multi_processor_count
     return machine("h200" if sms == machine("h200").sms else sms)
 

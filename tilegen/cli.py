@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     v = verb("generate", generate, "write the generated source, plan and certificate")
     v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
     v = verb("run", run, "plan, prove, compile and run on random data; error against float32 torch, and times")
-    v.add_argument("--target", default="auto", help="auto, cpu or interpret")
+    v.add_argument("--target", default="auto", help="auto, cuda, cuda-portable, cpu or interpret")
     v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
     v = verb("compare", compare, "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64")
     v.add_argument("--target", choices=("auto", "cuda", "cpu"), default="auto", help="auto (default): the GPU if there is one")
@@ -297,6 +297,7 @@ def info(o: argparse.Namespace) -> int:
     import platform
 
     import tilegen
+    from tilegen import api
     from tilegen.config import KNOBS, cache_dir
     from tilegen.errors import CompileError
     from tilegen.targets.cpu import compiler, version
@@ -318,7 +319,7 @@ def info(o: argparse.Namespace) -> int:
         "compiler": found,
         "threads": len(os.sched_getaffinity(0)),
         "cache": str(cache_dir()),
-        "targets": ["cpu", "interpret"],
+        "targets": list(api.TARGETS[1:]),
         "knobs": {k: os.environ.get(k, "") for k in KNOBS},
     }
     if o.json:

@@ -1,0 +1,74 @@
+"""The portable kernel on a GPU: against float32, poisoned, the same bits every time, on several streams and from a graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilegen as tg
+from tests.gpu.gemms import CASES, Case, mlp
+from tilegen import api
+from tilegen.cuda_kernel import CudaKernel
+from tilegen.data import random_arguments, relative_error
+from tilegen.targets.cuda import missing
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "1000")
+    monkeypatch.setenv("TILEGEN_POISON", "1")
+
+
+def compiled(case: Case) -> CudaKernel:
+    kernel = tg.compile(case.program, "cuda-portable", **case.options)
+    assert isinstance(kernel, CudaKernel) and kernel.proof.ok and "mma.sync" in kernel.source
+    return kernel
+
+
+def arguments_of(case: Case) -> list[torch.Tensor]:
+    return [a.cuda() for a in random_arguments(case.program)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_against_float32(case: Case) -> None:
+    kernel, arguments = compiled(case), arguments_of(case)
+    first = kernel(*arguments)
+    kernel.check()
+    assert relative_error(first.cpu(), api.reference(case.program, *(a.cpu() for a in arguments))) < 5e-3
+    for _ in range(20):
+        assert torch.equal(kernel(*arguments), first)
+    kernel.check()
+
+
+@pytest.mark.parametrize(
+    "tiles", [(512, 512, 128), (80, 200, 48), (16, 8, 16), (256, 384, 64)], ids=lambda t: "x".join(map(str, t))
+)
+def test_any_tile(tiles: tuple[int, int, int]) -> None:
+    """Tiles larger than a block, steps that are no whole chunks, the smallest of all."""
+    case = Case("any", mlp, {"M": 600}, {"tiles": {"up": tiles, "down": tiles}})
+    kernel, arguments = compiled(case), arguments_of(case)
+    assert relative_error(kernel(*arguments).cpu(), api.reference(case.program, *(a.cpu() for a in arguments))) < 5e-3
+    kernel.check()
+
+
+def test_graph_and_streams() -> None:
+    case = Case("mlp", mlp, {"M": 300})
+    kernel, arguments = compiled(case), arguments_of(case)
+    want, out = kernel(*arguments), torch.empty_like(kernel(*arguments))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(*arguments, out=out)
+    for _ in range(50):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, want)
+    streams, results = [torch.cuda.Stream() for _ in range(3)], []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            results += [kernel(*arguments) for _ in range(10)]
+    torch.cuda.synchronize()
+    assert all(torch.equal(r, want) for r in results)
+    kernel.check()

@@ -1,0 +1,71 @@
+"""An op's epilogue as CUDA text: y = f(acc0, acc1, e0, …) in float32, on pairs of neighbouring columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilegen.ops.base import Bound
+
+
+@dataclass(frozen=True)
+class EpilogueOperand:
+    """e_n, and where its elements of (row, column) and (row, column + 1) lie."""
+
+    name: str
+    pointer: str
+
+
+@dataclass(frozen=True)
+class EpilogueText:
+    """What a template needs to write an op's epilogue; `row` and `column` are the result's, in scope there."""
+
+    bound: Bound
+
+    @property
+    def problem(self) -> str:
+        """Why its operands cannot be read in pairs, or an empty string."""
+        for index, _ in self._read:
+            operand = self.bound.op.operands[index]
+            first, pitch = self._first_and_pitch(index)
+            if first % 2 or pitch % 2:
+                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be even"
+        return ""
+
+    @property
+    def expression(self) -> str:
+        return self.bound.op.epilogue.expression if self.bound.op.epilogue else "acc0"
+
+    @property
+    def accumulators(self) -> list[str]:
+        return [f"acc{g}" for g in range(self.bound.groups)]
+
+    @cached_property
+    def operands(self) -> list[EpilogueOperand]:
+        found = []
+        for n, (index, how) in enumerate(self._read):
+            first, pitch = self._first_and_pitch(index)
+            column = f"{first} + column" if first else "column"
+            at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
+            found.append(EpilogueOperand(f"e{n}", f"T.{self.bound.op.operands[index].tensor} + {at}"))
+        return found
+
+    @property
+    def parameters(self) -> str:
+        return ", ".join(f"float {name}" for name in self._names)
+
+    def arguments(self, side: str) -> str:
+        """The floats of one column of the pair, `x` or `y`."""
+        return ", ".join(f"{name}.{side}" for name in self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return [*self.accumulators, *(e.name for e in self.operands)]
+
+    @property
+    def _read(self) -> tuple[tuple[int, str], ...]:
+        return self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
+
+    def _first_and_pitch(self, index: int) -> tuple[int, int]:
+        operand = self.bound.op.operands[index]
+        return (operand.columns or (0, 0))[0], int(self.bound.tensors[operand.tensor].plan_shape[-1])
