@@ -128,6 +128,7 @@ def compile(
     on: str | int | Machine | None = None,
     options: Options | None = None,
     threads: int | None = None,
+    exclusive: bool = False,
     progress: Callable[[str], None] = _quiet,
     **given: Any,
 ) -> Kernel:
@@ -135,7 +136,7 @@ def compile(
 
     target: "cuda" (a Hopper GPU), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is
     such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
-    threads: workers of the CPU target.
+    threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     """
     from tilegen.kernel import Kernel
 
@@ -150,7 +151,7 @@ def compile(
         from tilegen.cuda_kernel import CudaKernel
 
         progress("NVRTC")
-        return CudaKernel(made, certificate, gpu_library(made, target))
+        return CudaKernel(made, certificate, gpu_library(made, target), exclusive)
     if target == "interpret":
         from tilegen.interpret import Interpreter
 

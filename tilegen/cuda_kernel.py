@@ -9,20 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilegen.codegen.hopper import NOTE_WORDS
 from tilegen.config import count, knob
 from tilegen.errors import ArgumentError, HangError, TargetError
-from tilegen.codegen.hopper import NOTE_WORDS
 from tilegen.kernel import Kernel, check, given_outputs
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES
 from tilegen.targets.cpu import describe_hang
 from tilegen.targets.cuda import Counters, Parameters
 from tilegen.targets.hopper import HopperLibrary, pack
+from tilegen.targets.portable import PortableLibrary
 from tilegen.trace import Trace
 
 if TYPE_CHECKING:
     import torch
 
+CudaLibrary = HopperLibrary | PortableLibrary
 KEPT = 256  # launches whose tensor maps are kept, by the addresses of their tensors
 
 
@@ -35,13 +37,20 @@ class _Workspace:
 
 
 class CudaKernel(Kernel):
-    """A plan on a GPU. Asynchronous, like torch's own ops; a hang is raised by the next call or by check()."""
+    """A plan on a GPU. Asynchronous, like torch's own ops; a hang is raised by the next call or by check().
 
-    def __init__(self, plan: Plan, certificate: Any, library: HopperLibrary, weights: dict[str, torch.Tensor] | None = None):
+    exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another stream, in another process);
+    launches are then programmatic only, not cooperative, and follow each other faster.
+    """
+
+    def __init__(
+        self, plan: Plan, certificate: Any, library: CudaLibrary, exclusive: bool = False, weights: dict[str, torch.Tensor] | None = None
+    ):
         import torch
 
         super().__init__(plan, certificate, library, plan.machine.sms // plan.gang)
-        self._hopper = library
+        self._library, self._exclusive = library, exclusive
+        self._launch = library.launcher(exclusive)
         self._bound = weights or {}
         self._given = tuple(t for t in self._arguments if t.name not in self._bound)
         self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
@@ -50,7 +59,7 @@ class CudaKernel(Kernel):
         self._hang = torch.full((8,), -1, dtype=torch.int32).pin_memory()
         self._hang_view = self._hang.numpy()
         self._packed = {name: pack(op, self._bound[op.bound.op.operands[1].tensor]) for name, op in library.packed.items()}
-        self._libraries: dict[frozenset[str], HopperLibrary] = {frozenset(): library} if not self._bound else {}
+        self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
         self._by_stream: dict[int, _Workspace] = {}
         self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()
         self._guard = threading.Lock()
@@ -65,7 +74,7 @@ class CudaKernel(Kernel):
     @property
     def workspace_bytes(self) -> int:
         tensors = [t for t in self._tensors if t.role in ("intermediate", "partial")]
-        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 4 * self._hopper.counter_words
+        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 4 * self._library.counter_words
 
     def prepare(self, **weights: torch.Tensor) -> CudaKernel:  # type: ignore[override]
         """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
@@ -77,8 +86,8 @@ class CudaKernel(Kernel):
         bound = {**self._bound, **weights}
         names = frozenset(bound)
         if names not in self._libraries:
-            self._libraries[names] = HopperLibrary(self.plan, names)
-        prepared = CudaKernel(self.plan, self.proof, self._libraries[names], bound)
+            self._libraries[names] = type(self._library)(self.plan, names)
+        prepared = CudaKernel(self.plan, self.proof, self._libraries[names], self._exclusive, bound)
         prepared._libraries = self._libraries  # one copy of the code on the GPU, however many weights it is prepared for
         return prepared
 
@@ -106,7 +115,7 @@ class CudaKernel(Kernel):
                 t.fill_(float("nan"))
         key = (workspace.counters.address, *(t.data_ptr() for t in held), *(t.data_ptr() for t in outputs))
         parameters = self._launches.get(key) or self._parameters(key, held, outputs, workspace)
-        self._hopper.launcher(parameters, raw)
+        self._launch(parameters, raw)
         if not outputs:
             return None
         return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)
@@ -123,7 +132,7 @@ class CudaKernel(Kernel):
         addresses |= {t.name: a.data_ptr() for t, a in zip(self._declared, outputs, strict=True)}
         addresses |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
         packed = {name: a.data_ptr() for name, a in self._packed.items()}
-        made = self._hopper.parameters(addresses, packed, workspace.counters.address, self._hang.data_ptr(), self._patience_ns, self._notes)
+        made = self._library.parameters(addresses, packed, workspace.counters.address, self._hang.data_ptr(), self._patience_ns, self._notes)
         with self._guard:
             self._launches[key] = made
             if len(self._launches) > KEPT:
@@ -144,17 +153,20 @@ class CudaKernel(Kernel):
             if t.role in ("intermediate", "partial")
         }
         with self._guard:
-            return self._by_stream.setdefault(key, _Workspace(Counters(self._hopper.counter_words), made))
+            return self._by_stream.setdefault(key, _Workspace(Counters(self._library.counter_words), made))
 
     def trace(self, *arguments: torch.Tensor) -> Trace:
         """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and stored, on which SM."""
         import torch
 
-        library = HopperLibrary(self.plan, frozenset(self._bound), trace=True)
-        traced = CudaKernel(self.plan, self.proof, library, self._bound)
+        if not isinstance(self._library, HopperLibrary):
+            raise TargetError(f"only the kernel for sm_90a can be traced; this one is for {self._library.architecture}")
+        library = HopperLibrary(self.plan, frozenset(self._bound), variant="trace")
+        traced = CudaKernel(self.plan, self.proof, library, self._exclusive, self._bound)
         notes = torch.zeros(library.ctas * (library.generated.turns + 1) * NOTE_WORDS, dtype=torch.int32, device=self._device)
         traced._notes = notes.data_ptr()
         for _ in range(5):  # the first load the code; the last is read
+            notes.zero_()
             traced(*arguments)
         traced.check()
         return Trace.read(self.plan, notes.cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns)

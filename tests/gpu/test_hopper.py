@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 import tilegen as tg
+import tilegen.targets.hopper
 from tests.gpu.gemms import CASES, Case, mlp
 from tilegen import api
+from tilegen.codegen.hopper import HopperSource, generate
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import random_arguments, relative_error
+from tilegen.errors import ArgumentError, HangError
 from tilegen.targets.cuda import missing
+from tilegen.targets.hopper import HopperLibrary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
 
@@ -51,3 +59,95 @@ def test_against_float32(case: Case) -> None:
         assert bound.packed_bytes > 0
         assert torch.equal(bound(*(a for t, a in zip(case.program.arguments, arguments, strict=True) if t.name not in weights)), first)
         bound.check()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan")], ids=lambda c: c.name)
+def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A captured launch can be replayed: counters come back to zero by themselves, and the graph has its own workspace."""
+    monkeypatch.setenv("TILEGEN_POISON", "0")
+    kernel, arguments = compiled(case), arguments_of(case)
+    want = kernel(*arguments).clone()
+    out = torch.empty_like(want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(*arguments, out=out)
+        kernel(*arguments, out=out)
+    for _ in range(100):
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(kernel(*arguments), want)
+        assert torch.equal(out, want)
+    kernel.check()
+
+
+def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel and another, static lists and tickets, on three streams at once: each stream has its own workspace."""
+    monkeypatch.setenv("TILEGEN_POISON", "0")
+    cases = [c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "mlp, M = 1000, bands")]
+    kernels, given = [compiled(c) for c in cases], [arguments_of(c) for c in cases]
+    wants = [k(*a).clone() for k, a in zip(kernels, given, strict=True)]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    results: list[tuple[int, torch.Tensor]] = []
+    for turn in range(60):
+        for n, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                which = (n + turn) % len(kernels)
+                results.append((which, kernels[which](*given[which])))
+    for kernel in kernels:
+        kernel.check()
+    assert all(torch.equal(y, wants[which]) for which, y in results)
+
+
+def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A kernel whose first op posts nothing ends by itself, names who waits for what; the next launches, of it and of a right one, work."""
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "50")
+    case = Case("hang", mlp, {"M": 200}, {"tiles": {"up": (128, 64, 64), "down": (128, 64, 64)}})
+    right = compiled(case)
+
+    def without_posts(*given: Any) -> HopperSource:
+        made = generate(*given)
+        first = made.text.index("tg_post(g, ", made.text.index("TG_FN void tg_posts"))
+        return dataclasses.replace(made, text=made.text[:first] + "(void)(" + made.text[first + len("tg_post(g, ") :])
+
+    monkeypatch.setattr(tilegen.targets.hopper, "generate", without_posts)
+    broken = CudaKernel(right.plan, right.proof, HopperLibrary(right.plan, frozenset({"broken"})))
+    arguments = arguments_of(case)
+    want = expected(case, arguments)
+    for _ in range(2):
+        broken(*arguments)
+        with pytest.raises(HangError, match=r"down\(.*\) .* waits before step \d+ for 'h': semaphore \d+ of up has 0 of \d+ posts"):
+            broken.check()
+        assert relative_error(right(*arguments).cpu(), want) < 5e-3
+    broken(*arguments)
+    torch.cuda.synchronize()
+    with pytest.raises(HangError):
+        broken(*arguments)
+    right.check()
+
+
+def test_out_and_errors() -> None:
+    case = CASES[0]
+    kernel, (x, w) = compiled(case), arguments_of(case)
+    out = torch.empty(kernel(x, w).shape, dtype=torch.bfloat16, device="cuda")
+    assert kernel(x, w, out=out) is out and torch.equal(out, kernel(x, w))
+    with pytest.raises(ArgumentError, match="'x' is on cpu, this kernel was compiled for cuda"):
+        kernel(x.cpu(), w)
+    with pytest.raises(ArgumentError, match="expected shape"):
+        kernel(x[:1], w)
+    with pytest.raises(ArgumentError, match="shares memory"):
+        kernel(x, w, out=x.view(-1)[: out.numel()].view(out.shape))
+    with pytest.raises(ArgumentError, match="not an argument"):
+        kernel.prepare(v=w)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "shared" in c.name or c.name == "fan"][:6], ids=lambda c: c.name)
+def test_trace(case: Case) -> None:
+    """Every tile once on each CTA of its gang, its events in order."""
+    kernel, arguments = compiled(case), arguments_of(case)
+    trace = kernel.trace(*arguments)
+    assert sorted({t.rank for t in trace.tiles}) == list(range(kernel.plan.order.count))
+    assert len(trace.tiles) == kernel.plan.order.count * kernel.plan.gang
+    for t in trace.tiles:
+        assert 0 <= t.times["waited"] <= t.times["loaded"] <= t.times["multiplied"] + 1 <= t.times["finished"] + 1

@@ -33,9 +33,8 @@ class Layout:
 
     @property
     def slots(self) -> int:
-        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
-        import os
-        return int(os.environ.get("TGX_SLOTS", "1")) if self.ticket else 4
+        """Tiles handed out ahead: few where tickets are drawn, so that a slow CTA holds back little; two, so that weights can be prefetched."""
+        return 2 if self.ticket else 4
 
     @property
     def stage_bytes(self) -> int:
@@ -169,11 +168,13 @@ NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "T
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
-def generate(plan: Plan, packed: frozenset[str] = frozenset(), trace: bool = False) -> HopperSource:
-    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare);
-    `trace`: a variant that notes times.
+VARIANTS = ("", "trace", "jitter")
 
-    PlanError where an op has no form on sm_90a.
+
+def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
+    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare).
+
+    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts, to stress the memory order. PlanError where an op has no form on sm_90a.
     """
     tensors = plan.graph.tensors
     ops = tuple(HopperOp(plan, b, packed) for b in plan.bounds)
@@ -203,7 +204,8 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), trace: bool = Fal
         exchange=layout.sums_bytes > 0,
         coupled=coupled,
         barriers=layout.barriers(coupled),
-        trace=trace,
+        trace=variant == "trace",
+        jitter=variant == "jitter",
         notes=NOTES,
         note_words=NOTE_WORDS,
         turns=turns,

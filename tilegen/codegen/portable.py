@@ -285,6 +285,7 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
         schedule=schedule_text(plan),
         ops=ops,
         threads=THREADS,
+        jitter=False,
         slot_at=ring,
         tensors=[_tensor(plan, name) for name in plan.graph.tensors],
     )

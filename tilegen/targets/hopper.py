@@ -36,13 +36,13 @@ def check_log(log: str, source: str) -> None:
 
 
 class HopperLibrary:
-    """A plan's kernel for one set of packed weights, or its traced variant. Nothing here needs a GPU until `launcher` is asked for."""
+    """A plan's kernel for one set of packed weights, or a variant of it (codegen.hopper.VARIANTS). Nothing here needs a GPU until `launcher` is asked for."""
 
     target, source_name = "cuda", "kernel.cu"
 
-    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), trace: bool = False):
+    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
         self.plan = plan
-        self.generated: HopperSource = generate(plan, packed, trace)
+        self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, HopperOp] = dict(self.generated.packed)
 
         def build(folder: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ class HopperLibrary:
             (folder / "log.txt").write_text(made.log)
             return {"note": f"{plan.program} {dict(plan.sizes)} {ARCHITECTURE}"}
 
-        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, ARCHITECTURE, version(), str(trace), *sorted(packed)), build)
+        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, ARCHITECTURE, version(), variant, *sorted(packed)), build)
 
     @property
     def source(self) -> str:
@@ -69,14 +69,16 @@ class HopperLibrary:
         return min(workers, self.plan.order.count) * self.generated.gang
 
     @cached_property
-    def launcher(self) -> Launcher:
-        """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number."""
-        g = self.generated
-        cooperative = self.plan.placement != "ticket"
-        import os
-        cooperative = os.environ.get("TGX_COOP", str(int(cooperative))) == "1"
-        programmatic = os.environ.get("TGX_PDL", "0") == "1"
-        return Module(self.files["kernel.cubin"].read_bytes()).launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, programmatic)
+    def _module(self) -> Module:
+        return Module(self.files["kernel.cubin"].read_bytes())
+
+    def launcher(self, exclusive: bool) -> Launcher:
+        """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number.
+
+        exclusive: no other kernel that waits inside runs at the same time, so all CTAs come to be resident without that.
+        """
+        g, cooperative = self.generated, self.plan.placement != "ticket" and not exclusive
+        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, programmatic=True)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0

@@ -52,10 +52,13 @@ class PortableLibrary:
         return min(self.plan.machine.sms, self.plan.order.count) if isinstance(self.plan.placement, str) else len(self.plan.placement)
 
     @cached_property
-    def launcher(self) -> Launcher:
+    def _module(self) -> Module:
+        return Module(self.files["kernel.cubin"].read_bytes())
+
+    def launcher(self, exclusive: bool) -> Launcher:
         """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number."""
-        g, cooperative = self.generated, not isinstance(self.plan.placement, str)
-        return Module(self.files["kernel.cubin"].read_bytes()).launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative)
+        g, cooperative = self.generated, not isinstance(self.plan.placement, str) and not exclusive
+        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0

@@ -1,0 +1,66 @@
+"""Memory order under stress: variants of the kernels that sleep for random times at waits and posts must give the same bits, always.
+
+python benchmarks/stress.py [LAUNCHES]: at least that many launches (default 100,000) over all cases of tests/gpu/gemms.py, plain and packed, at
+several sizes; each result is compared on the GPU, bit for bit, with the kernel's that does not sleep. Prints one line a shape; status 1 on any difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import torch
+
+import tilegen as tg
+from tests.gpu.gemms import CASES, Case
+from tilegen.cuda_kernel import CudaKernel
+from tilegen.data import random_arguments
+from tilegen.targets.hopper import HopperLibrary
+
+
+def shapes() -> list[tuple[Case, bool]]:
+    """(case, packed) of every case at its own size and at two others."""
+    found = []
+    for case in CASES:
+        for rows in (None, 5, 77):
+            made = case if rows is None else dataclasses.replace(case, name=f"{case.name}, M = {rows}", sizes={**case.sizes, "M": rows})
+            found += [(made, False), *([(made, True)] if case.packed else [])]
+    return found
+
+
+def stress(case: Case, packed: bool, launches: int) -> int:
+    """Launches whose result differs from the kernel's that does not sleep."""
+    arguments = [a.cuda() for a in random_arguments(case.program)]
+    kernel = tg.compile(case.program, "cuda", **case.options)
+    assert isinstance(kernel, CudaKernel)
+    weights = {t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if packed and t.role == "weight"}
+    given = [a for t, a in zip(case.program.arguments, arguments, strict=True) if t.name not in weights]
+    still = kernel.prepare(**weights) if packed else kernel
+    library = HopperLibrary(kernel.plan, frozenset(weights), "jitter")
+    jittery = CudaKernel(kernel.plan, kernel.proof, library, False, weights)
+    want = still(*given)
+    out = torch.empty_like(want)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(launches):
+        out.fill_(float("nan"))
+        jittery(*given, out=out)
+        wrong += (out != want).any()
+    jittery.check()
+    return int(wrong)
+
+
+def main(arguments: list[str]) -> int:
+    total: Any = int(arguments[0]) if arguments else 100_000
+    cases, failed = shapes(), 0
+    each = -(-total // len(cases))
+    for case, packed in cases:
+        wrong = stress(case, packed, each)
+        failed += wrong > 0
+        print(f"{case.name:<44}{'packed' if packed else 'plain':<8}{each:>7} launches{wrong:>7} wrong", flush=True)
+    print(f"{len(cases)} shapes, {each * len(cases):,} launches, {failed} shapes wrong")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
