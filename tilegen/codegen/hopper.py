@@ -33,8 +33,8 @@ class Layout:
 
     @property
     def slots(self) -> int:
-        """Tiles handed out ahead: few where tickets are drawn, so that a slow CTA holds back little; two, so that weights can be prefetched."""
-        return 2 if self.ticket else 4
+        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
+        return 1 if self.ticket else 4
 
     @property
     def stage_bytes(self) -> int:
