@@ -1,6 +1,6 @@
-// A GPU in one host thread, for the text of the portable kernel: every CUDA thread is a fiber, warps run in random order and for random times.
-// cp.async lands only when somebody waits for it, and leaves garbage in its place until then: who reads too early, or a stage that is
-// overwritten too early, gives NaN. Semaphores are plain words; a run without progress ends with an error.
+// A GPU in one host thread, for the text of the portable kernel: every CUDA thread is a fiber, warps run in random order, for random
+// times. cp.async lands only when somebody waits for it, and leaves garbage in its place until then: who reads too early, or a stage
+// that is overwritten too early, gives NaN. Semaphores are plain words; a run without progress ends with an error.
 #include <ucontext.h>
 
 #include <cmath>

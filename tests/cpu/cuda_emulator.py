@@ -1,4 +1,4 @@
-"""The portable kernel's own text, run on the CPU: functions that hold PTX are replaced by what PTX says they do, the rest is compiled as it is."""
+"""The portable kernel's own text, run on the CPU: functions that hold PTX are replaced by what PTX says they do, the rest is kept."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def host_text(text: str) -> str:
     return prelude + text + MAIN
 
 
-def emulate(case: Case, folder: Path, architecture: str = "sm_80", sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None) -> str:
+def emulate(
+    case: Case, folder: Path, architecture: str = "sm_80", sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None
+) -> str:
     """Run a case on emulated SMs; what went wrong, or an empty string. `change`: (old, new) in the generated text."""
     plan = case.plan(sms)
     source = generate(plan, architecture)

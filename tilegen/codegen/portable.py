@@ -58,16 +58,16 @@ class Block:
         return 4 * self.m * self.n * self.groups + 2 * (4 * self.m + 2 * self.n * self.groups)
 
     def cost(self, tm: int, tn: int) -> float:
-        """Clocks for 16 columns of K of a whole tile: the slowest of multiplying, reading fragments and loading; and a little of all three."""
+        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading; and a little of all three."""
         blocks = math.ceil(tm / self.rows) * math.ceil(tn / self.columns)
         multiply = WARPS * self.m * self.n * self.groups * 1.6  # 2,500 FLOP a clock
         fragments = WARPS * (self.m * 512 + self.n * self.groups * 256) / 128
-        load = (min(tm, self.rows) + self.groups * min(tn, self.columns)) * 1.0  # 32 bytes a row at the 32 bytes a clock an SM gets from L2
+        load = min(tm, self.rows) + self.groups * min(tn, self.columns)  # 32 bytes a row; an SM gets 32 bytes a clock from L2
         return blocks * (max(multiply, fragments, load) + 0.1 * (multiply + fragments + load))
 
 
 def best_block(tm: int, tn: int, groups: int) -> Block:
-    """The cheapest block that fits registers and stages; it may be larger than the tile, whose edge then bounds it, or smaller, and is repeated."""
+    """The cheapest block that fits registers and stages; larger than the tile, whose edge then bounds it, or smaller and repeated."""
     found = [
         Block(across, m, n, groups)
         for across in (1, 2, 4, 8)
@@ -102,7 +102,8 @@ class PortableOp:
         for n in (0, 1):
             for what, size in (("rows of", self.pitch(n)), ("first column", self.first_column(n))):
                 if size % 8:
-                    return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad to {math.ceil(size / 8) * 8}"
+                    padded = math.ceil(size / 8) * 8
+                    return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad to {padded}"
         for what, size in (("result columns", self.columns), ("tile columns", b.tile[1])):
             if size % 8:
                 return f"{what} are {size}, expected a multiple of 8"
@@ -228,7 +229,7 @@ class PortableOp:
 
     @property
     def part_of_step(self) -> str:
-        """The part whose share of the steps holds `step`; parts that share rows or columns all wait for the same, which one does for them."""
+        """The part whose share of the steps holds `step`. Parts that share rows or columns wait for the same, which one does for all."""
         return f"((step + 1) * {self.parts} - 1) / {self.steps}" if self.shares_steps else "0"
 
     @property
@@ -259,7 +260,7 @@ class PortableOp:
         b, block = self.bound, self.block
         tile, grid = (" x ".join(str(int(n)) for n in x) for x in (b.tile, b.grid))
         gang = f", for {self.parts} parts that share its {b.op.share}" if self.parts > 1 else ""
-        warps = f"{WARPS // block.across} x {block.across} warps of {16 * block.m} x {8 * block.n}{f' x {self.groups}' if self.groups > 1 else ''}"
+        warps = f"{WARPS // block.across} x {block.across} warps of {16 * block.m} x {8 * block.n}"
         return f"tile {tile}, grid {grid}{gang}; blocks of {block.rows} x {block.columns}, {warps}"
 
 
