@@ -113,7 +113,7 @@ class CudaKernel(Kernel):
         if knob("TILEGEN_POISON") == "1":
             for t in (*outputs, *workspace.intermediates.values()):
                 t.fill_(float("nan"))
-        key = (workspace.counters.address, *(t.data_ptr() for t in held), *(t.data_ptr() for t in outputs))
+        key = (workspace.counters.address, self._notes, *(t.data_ptr() for t in held), *(t.data_ptr() for t in outputs))
         parameters = self._launches.get(key) or self._parameters(key, held, outputs, workspace)
         self._launch(parameters, raw)
         if not outputs:
@@ -163,13 +163,13 @@ class CudaKernel(Kernel):
             raise TargetError(f"only the kernel for sm_90a can be traced; this one is for {self._library.architecture}")
         library = HopperLibrary(self.plan, frozenset(self._bound), variant="trace")
         traced = CudaKernel(self.plan, self.proof, library, self._exclusive, self._bound)
-        notes = torch.zeros(library.ctas * (library.generated.turns + 1) * NOTE_WORDS, dtype=torch.int32, device=self._device)
-        traced._notes = notes.data_ptr()
-        for _ in range(5):  # the first load the code; the last is read
-            notes.zero_()
+        words = library.ctas * (library.generated.turns + 1) * NOTE_WORDS
+        notes = torch.zeros(5, words, dtype=torch.int32, device=self._device)
+        for launch in notes:  # the first load the code; back to back, as in use; the last is read
+            traced._notes = launch.data_ptr()
             traced(*arguments)
         traced.check()
-        return Trace.read(self.plan, notes.cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns)
+        return Trace.read(self.plan, notes[-1].cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns)
 
     # --- hangs -----------------------------------------------------------------------------------------------------------
 

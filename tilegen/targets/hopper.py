@@ -78,7 +78,7 @@ class HopperLibrary:
         exclusive: no other kernel that waits inside runs at the same time, so all CTAs come to be resident without that.
         """
         g, cooperative = self.generated, self.plan.placement != "ticket" and not exclusive
-        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, programmatic=True)
+        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, programmatic=__import__("os").environ.get("TGX_PDL", "1") == "1")
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
