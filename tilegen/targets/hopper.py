@@ -75,10 +75,11 @@ class HopperLibrary:
     def launcher(self, exclusive: bool) -> Launcher:
         """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number.
 
-        exclusive: no other kernel that waits inside runs at the same time, so all CTAs come to be resident without that.
+        exclusive: no other kernel that waits inside runs at the same time, so all CTAs come to be resident without that. Static lists are
+        launched programmatically: they start on SMs that the launch before leaves. With tickets that was measured to cost 3 to 13 %.
         """
-        g, cooperative = self.generated, self.plan.placement != "ticket" and not exclusive
-        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, programmatic=__import__("os").environ.get("TGX_PDL", "1") == "1")
+        g, static = self.generated, self.plan.placement != "ticket"
+        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, static and not exclusive, programmatic=static)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
