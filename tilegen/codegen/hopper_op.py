@@ -1,4 +1,4 @@
-"""What a Hopper kernel needs to know of an op: how its tile is cut between CTAs, math warpgroups and stages, as numbers and C text."""
+"""What a Hopper kernel needs to know of an op: waits, loads, tensor maps, stores and epilogue as C text, around its tile's numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cpu import equation
+from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.hopper_tile import ROW_BYTES, HopperTile
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.errors import PlanError
-from tilegen.ops.base import Access, Bound
-from tilegen.plan import Plan
+from tilegen.ops.base import Access
 from tilegen.spec import DTYPES
 
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
-ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 BOX = 256  # the most rows of one bulk tensor copy
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
@@ -53,11 +53,9 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class HopperOp:
+class HopperOp(HopperTile):
     """A linear of a plan on sm_90a. PlanError where its tile does not fit the machine's instructions."""
 
-    plan: Plan
-    bound: Bound
     may_pack: frozenset[str] = frozenset()  # tensors that may come packed tile by tile
 
     def __post_init__(self) -> None:
@@ -96,110 +94,9 @@ class HopperOp:
             return f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not fit its registers"
         if self.steps_of_tile < self.parts:
             return f"its {self.steps_of_tile} steps cannot be shared by {self.parts} CTAs"
-        return ""
-
-    # --- how the tile is cut ---------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self.bound.op.name
-
-    @property
-    def parts(self) -> int:
-        return self.bound.op.parts
-
-    def shares(self, what: str) -> bool:
-        return self.parts > 1 and self.bound.op.share == what
-
-    @property
-    def groups(self) -> int:
-        return int(self.bound.groups)
-
-    @property
-    def rows_of_part(self) -> int:
-        return self.bound.tile[0] // (self.parts if self.shares("rows") else 1)
-
-    @property
-    def columns_of_part(self) -> int:
-        return self.bound.tile[1] // (self.parts if self.shares("columns") else 1)
-
-    @property
-    def splits_columns(self) -> bool:
-        """The two math warpgroups take half the columns each where a tile has 64 rows, else half the rows."""
-        return self.rows_of_part == 64
-
-    @property
-    def m64(self) -> int:
-        return max(1, self.rows_of_part // 128)
-
-    @property
-    def octets(self) -> int:
-        """Eights of columns of one group that a math warpgroup has."""
-        return self.columns_of_part // (16 if self.splits_columns else 8)
-
-    @property
-    def columns_of_warpgroup(self) -> int:
-        return 8 * self.groups * self.octets
-
-    @property
-    def registers(self) -> int:
-        return self.columns_of_warpgroup // 2
-
-    @property
-    def blocks(self) -> int:
-        return self.bound.tile[2] // 64
-
-    @property
-    def a_rows(self) -> int:
-        """Rows of activations that are loaded: what lies beyond the tensor's last row may hold anything."""
-        need = math.ceil(int(self.bound.out[0]) / 8) * 8
-        return min(self.rows_of_part, need)
-
-    @property
-    def a_block(self) -> int:
-        return self.a_rows * ROW_BYTES
-
-    @property
-    def b_rows(self) -> int:
-        return self.groups * self.columns_of_part
-
-    @property
-    def b_block(self) -> int:
-        return self.b_rows * ROW_BYTES
-
-    @property
-    def b_at(self) -> int:
-        return self.a_block * self.blocks
-
-    @property
-    def stage_bytes(self) -> int:
-        return self.b_at + self.b_block * self.blocks
-
-    @property
-    def overrun(self) -> int:
-        """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a stage."""
-        return (self.blocks - 1) * self.a_block + (self.rows_of_part if not self.splits_columns else 64) * ROW_BYTES
-
-    @property
-    def a_offset(self) -> str:
-        return "0" if self.splits_columns else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
-
-    @property
-    def b_offset(self) -> str:
-        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.splits_columns else "0"
-
-    @property
-    def multicast(self) -> str:
-        """What a pair of CTAs loads together: activations, weights, or nothing."""
-        if self.shares("rows") and self.columns_of_part % 16 == 0:
-            return "weights"
-        return "activations" if self.shares("columns") and self.a_rows >= 64 else ""
+        return self.epilogue.problem
 
     # --- steps, waits -----------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def steps_of_tile(self) -> int:
-        return int(self.bound.steps)
 
     @property
     def steps(self) -> str:
@@ -237,14 +134,6 @@ class HopperOp:
         return [a for a in self.bound.reads if a.operand == operand and a.when == "step"]
 
     @property
-    def a_bytes(self) -> int:
-        return self.a_block * self.blocks
-
-    @property
-    def b_bytes(self) -> int:
-        return self.b_block * self.blocks
-
-    @property
     def weights_once(self) -> bool:
         """Whether each weight is used by one or two rows of tiles only, so that it need not stay in L2."""
         stored = self.plan.graph.tensors[self.bound.op.operands[1].tensor].role in ("weight", "input")
@@ -278,16 +167,6 @@ class HopperOp:
         to = " + ".join(["to", *([str(at)] if at else []), *([at_part] if at_part else [])])
         policy = self.a_policy if operand == "a" else self.b_policy
         return f"tg_load{'_pair' if at_part else ''}({to}, &maps.{self.name}_{operand}, {column}, {row}, bar, {policy});"
-
-    @cached_property
-    def b_pieces(self) -> list[tuple[int, int, int, int]]:
-        """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column block lie in shared memory."""
-        if not self.splits_columns:
-            return [(g, 0, g * self.columns_of_part, self.columns_of_part) for g in range(self.groups)]
-        half = self.columns_of_part // 2
-        if self.groups == 1:
-            return [(0, 0, 0, self.columns_of_part)]
-        return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
 
     @property
     def _packed_box(self) -> int:
@@ -383,20 +262,6 @@ class HopperOp:
         return store_proxy("cuda", self.bound.result.dtype, self.rows_of_part) == "async"
 
     @property
-    def exchanges(self) -> bool:
-        return self.shares("steps")
-
-    @property
-    def finished_octets(self) -> int:
-        """Eights of columns that a math warpgroup finishes."""
-        return self.octets // 2 if self.exchanges and not self.splits_columns else self.octets
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of sums that a math warpgroup is sent."""
-        return self.m64 * self.groups * self.finished_octets * 2048 if self.exchanges else 0
-
-    @property
     def store_map(self) -> str:
         return f"{self.name}_out" if self.finished_octets >= 8 else self.rest_map
 
@@ -450,39 +315,38 @@ class HopperOp:
 
     # --- epilogue ---------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def epilogue(self) -> EpilogueText:
+        return EpilogueText(self.bound)
+
     @property
     def expression(self) -> str:
-        return self.bound.op.epilogue.expression if self.bound.op.epilogue else "acc0"
+        return self.epilogue.expression
 
     @property
     def accumulators(self) -> list[tuple[str, int]]:
-        return [(f"acc{g}", g * self.octets) for g in range(self.groups)]
-
-    @cached_property
-    def epilogue_operands(self) -> list[dict[str, str]]:
-        epilogue, found = self.bound.op.epilogue, []
-        for n, (index, how) in enumerate(epilogue.operands if epilogue else ()):
-            operand = self.bound.op.operands[index]
-            pitch = int(self.bound.tensors[operand.tensor].plan_shape[-1])
-            first = operand.columns[0] if operand.columns else 0
-            column = f"{first} + column" if first else "column"
-            inside = "column < COLUMNS" if how == "columns" else "row < ROWS && column < COLUMNS"
-            at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
-            found.append({"name": f"e{n}", "pointer": f"T.{operand.tensor} + {at}", "inside": inside})
-        return found
+        """Each group's sum, and its first octet among a thread's."""
+        return [(name, g * self.octets) for g, name in enumerate(self.epilogue.accumulators)]
 
     @property
-    def _names(self) -> list[str]:
-        return [*(name for name, _ in self.accumulators), *(e["name"] for e in self.epilogue_operands)]
+    def epilogue_operands(self) -> list[dict[str, str]]:
+        """Loads are guarded, since a tile may hang over the result's edge."""
+        read = self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
+        inside = ["column < COLUMNS" if how == "columns" else "row < ROWS && column < COLUMNS" for _, how in read]
+        return [{"name": e.name, "pointer": e.pointer, "inside": i} for e, i in zip(self.epilogue.operands, inside, strict=True)]
 
     @property
     def parameters(self) -> str:
-        return ", ".join(f"float {name}" for name in self._names)
+        return self.epilogue.parameters
 
     def arguments(self, side: str) -> str:
-        return ", ".join(f"{name}.{side}" for name in self._names)
+        return self.epilogue.arguments(side)
 
     # --- text -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.bound.op.name
 
     @property
     def enum(self) -> str:
@@ -507,6 +371,14 @@ class HopperOp:
     @property
     def grid(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.bound.grid)
+
+    @property
+    def a_offset(self) -> str:
+        return "0" if self.splits_columns else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
+
+    @property
+    def b_offset(self) -> str:
+        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.splits_columns else "0"
 
     @property
     def mma(self) -> str:

@@ -1,0 +1,141 @@
+"""How a Hopper kernel cuts a product's tile: between the CTAs of a gang, their math warpgroups, and the stages of the ring. Numbers only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilegen.ops.base import Bound
+from tilegen.plan import Plan
+
+ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
+
+
+@dataclass(frozen=True)
+class HopperTile:
+    """A linear's tile on sm_90a."""
+
+    plan: Plan
+    bound: Bound
+
+    @property
+    def parts(self) -> int:
+        return self.bound.op.parts
+
+    def shares(self, what: str) -> bool:
+        return self.parts > 1 and self.bound.op.share == what
+
+    @property
+    def groups(self) -> int:
+        return int(self.bound.groups)
+
+    @property
+    def rows_of_part(self) -> int:
+        return self.bound.tile[0] // (self.parts if self.shares("rows") else 1)
+
+    @property
+    def columns_of_part(self) -> int:
+        return self.bound.tile[1] // (self.parts if self.shares("columns") else 1)
+
+    @property
+    def splits_columns(self) -> bool:
+        """The two math warpgroups take half the columns each where a tile has 64 rows, else half the rows."""
+        return self.rows_of_part == 64
+
+    @property
+    def m64(self) -> int:
+        return max(1, self.rows_of_part // 128)
+
+    @property
+    def octets(self) -> int:
+        """Eights of columns of one group that a math warpgroup has."""
+        return self.columns_of_part // (16 if self.splits_columns else 8)
+
+    @property
+    def columns_of_warpgroup(self) -> int:
+        return 8 * self.groups * self.octets
+
+    @property
+    def registers(self) -> int:
+        return self.columns_of_warpgroup // 2
+
+    @property
+    def blocks(self) -> int:
+        return self.bound.tile[2] // 64
+
+    @property
+    def a_rows(self) -> int:
+        """Rows of activations that are loaded: what lies beyond the tensor's last row may hold anything."""
+        need = math.ceil(int(self.bound.out[0]) / 8) * 8
+        return min(self.rows_of_part, need)
+
+    @property
+    def a_block(self) -> int:
+        return self.a_rows * ROW_BYTES
+
+    @property
+    def b_rows(self) -> int:
+        return self.groups * self.columns_of_part
+
+    @property
+    def b_block(self) -> int:
+        return self.b_rows * ROW_BYTES
+
+    @property
+    def b_at(self) -> int:
+        return self.a_block * self.blocks
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.b_at + self.b_block * self.blocks
+
+    @property
+    def overrun(self) -> int:
+        """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a stage."""
+        return (self.blocks - 1) * self.a_block + (self.rows_of_part if not self.splits_columns else 64) * ROW_BYTES
+
+    @property
+    def multicast(self) -> str:
+        """What a pair of CTAs loads together: activations, weights, or nothing."""
+        if self.shares("rows") and self.columns_of_part % 16 == 0:
+            return "weights"
+        return "activations" if self.shares("columns") and self.a_rows >= 64 else ""
+
+    @property
+    def a_bytes(self) -> int:
+        return self.a_block * self.blocks
+
+    @property
+    def b_bytes(self) -> int:
+        return self.b_block * self.blocks
+
+    @cached_property
+    def b_pieces(self) -> list[tuple[int, int, int, int]]:
+        """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column block lie in shared memory."""
+        if not self.splits_columns:
+            return [(g, 0, g * self.columns_of_part, self.columns_of_part) for g in range(self.groups)]
+        half = self.columns_of_part // 2
+        if self.groups == 1:
+            return [(0, 0, 0, self.columns_of_part)]
+        return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
+
+    # --- steps, and sums that are exchanged ------------------------------------------------------------------------------
+
+    @cached_property
+    def steps_of_tile(self) -> int:
+        return int(self.bound.steps)
+
+    @property
+    def exchanges(self) -> bool:
+        return self.shares("steps")
+
+    @property
+    def finished_octets(self) -> int:
+        """Eights of columns that a math warpgroup finishes."""
+        return self.octets // 2 if self.exchanges and not self.splits_columns else self.octets
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of sums that a math warpgroup is sent."""
+        return self.m64 * self.groups * self.finished_octets * 2048 if self.exchanges else 0
