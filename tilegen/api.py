@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from tilegen.plan import Plan
 from tilegen.planner import Options
 from tilegen.planner import plan as make_plan
 from tilegen.spec import Program
+from tilegen.tune import tuned_options
 
 if TYPE_CHECKING:
     from tilegen.kernel import Kernel
 
 TARGETS = ("auto", "cuda", "cuda-portable", "cpu", "interpret")
+LOWERINGS = ("persistent", "streams")
 
 
 def symbol(name: str) -> Any:
@@ -43,7 +46,14 @@ def plan(
     **given: Any,
 ) -> Plan:
     """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
-    return make_plan(program, machine(on), options or Options.of(**given), progress)
+    return make_plan(program, machine(on), settled(program, machine(on), options or Options.of(**given)), progress)
+
+
+def settled(program: Program, on: Machine, options: Options) -> Options:
+    """The options, or, where none is given, what was measured best for this program on this machine (tilegen.tune), if it was measured."""
+    if options != Options() or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
+        return options
+    return tuned_options(program, on)
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
@@ -88,7 +98,7 @@ def explain(program: Program, on: str | int | Machine = "cpu", options: Options 
     """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol)."""
     from tilegen.explain import explain_program
 
-    return explain_program(program, machine(on), options or Options.of(**given))
+    return explain_program(program, machine(on), settled(program, machine(on), options or Options.of(**given)))
 
 
 def request_key(program: Program, on: Machine, options: Options) -> str:
@@ -129,6 +139,8 @@ def compile(
     options: Options | None = None,
     threads: int | None = None,
     exclusive: bool = False,
+    lowering: str = "persistent",
+    programmatic: bool = False,
     progress: Callable[[str], None] = _quiet,
     **given: Any,
 ) -> Kernel:
@@ -137,16 +149,22 @@ def compile(
     target: "cuda" (a Hopper GPU), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is
     such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
+    lowering: "persistent", one launch for all ops, or on a GPU "streams", one for each (tilegen.streams); programmatic: these may start while
+    the one before ends.
     """
     from tilegen.kernel import Kernel
 
+    if lowering not in LOWERINGS:
+        raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
+    if programmatic and lowering != "streams":
+        raise TargetError("programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays")
     if target not in TARGETS:
         raise TargetError(f"unknown target {target!r}; expected one of {', '.join(TARGETS)}")
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
     target = default_target() if target == "auto" else target
-    on = (gpu_machine() if target.startswith("cuda") else "cpu") if on is None else on
-    made, certificate = planned(program, machine(on), options or Options.of(**given), progress)
+    on = (gpu_machine(target) if target.startswith("cuda") else "cpu") if on is None else on
+    made, certificate = planned(program, machine(on), settled(program, machine(on), options or Options.of(**given)), progress)
     if target.startswith("cuda"):
         from tilegen.cuda_kernel import CudaKernel
 
@@ -181,8 +199,8 @@ def gpu_library(made: Plan, target: str) -> Any:
     return HopperLibrary(made) if target == "cuda" and here() == "sm_90" else PortableLibrary(made)
 
 
-def gpu_machine() -> Machine:
-    """The machine of the current GPU; TargetError where there is none that kernels can be made for."""
+def gpu_machine(target: str = "cuda") -> Machine:
+    """The machine of the current GPU for one of its targets; TargetError where there is none that kernels can be made for."""
     from tilegen.targets.cuda import missing
 
     if missing():
@@ -193,6 +211,8 @@ def gpu_machine() -> Machine:
     if properties.major < 8:
         raise TargetError(f"target cuda: {properties.name} has compute capability {properties.major}.{properties.minor}, expected 8.0 or later")
     sms = properties.multi_processor_count
+    if target == "cuda-portable" or (properties.major, properties.minor) != (9, 0):
+        return dataclasses.replace(machine(sms), name=f"gpu:{sms}")
     return machine("h200" if sms == machine("h200").sms else sms)
 
 

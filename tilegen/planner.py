@@ -14,6 +14,7 @@ from tilegen.analysis.order import Order, by_name, candidates, phase
 from tilegen.analysis.policy import Lattice, Point, lattice
 from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
+from tilegen.cuts import Cut, best_cuts
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
 from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
@@ -31,7 +32,7 @@ class Options:
     """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into the cache key.
 
     tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size, and
-    what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: ticket, static or strided.
+    what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto, ticket, static or strided.
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -39,7 +40,7 @@ class Options:
     split: tuple[tuple[str, int], ...] = ()
     parts: tuple[tuple[str, int | str], ...] = ()
     order: str = "auto"
-    placement: str = "ticket"
+    placement: str = "auto"
 
     @staticmethod
     def of(**given: Any) -> Options:
@@ -70,7 +71,7 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     base = Plan(program.name, sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket")
     placed = _with_policies(base, lattices, chosen)
-    orders = candidates(graph, machine.sms) if options.order == "auto" else [by_name(graph, options.order)]
+    orders = _orders(graph, machine) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
     placed = _best_policies(placed, lattices, chosen, fixed, progress)
     return replace(placed, placement=_placement(placed, options.placement))
@@ -84,13 +85,21 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
             if name not in names:
                 raise PlanError(f"--{'tile' if what == 'tiles' else what} {name}: no such op; the ops are {', '.join(sorted(names))}")
     tiles, parts = dict(options.tiles), dict(options.parts)
+    chosen = _hopper_cuts(graph, machine, options)
     for op in graph.ops:
-        b = graph.bound(op)
-        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else _best_tile(graph, op, machine)
-        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), parts.get(op.name, 1), machine))
+        b, cut = graph.bound(op), chosen.get(op.name)
+        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else cut.tile if cut else _best_tile(graph, op, machine)
+        gang = parts.get(op.name, cut.gang if cut else 1)
+        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, machine))
     for name, shares in options.split:
         graph = split_sum(graph, name, shares)
     return graph
+
+
+def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[str, Cut]:
+    """Tiles and gangs of a chain of GeMMs on a Hopper GPU, where the user fixes none."""
+    chain = machine.name.startswith("h200") and all(op.kind == "linear" for op in graph.ops)
+    return best_cuts(graph, machine) if chain and not (options.tiles or options.parts or options.split) else {}
 
 
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
@@ -199,6 +208,12 @@ def _progresses(candidate: Plan) -> bool:
     return bool((last[table.semaphore] < table.rank).all())
 
 
+def _orders(graph: Graph, machine: Machine) -> list[Order]:
+    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2, which the simulator does not see."""
+    found = candidates(graph, machine.sms)
+    return [phase(graph, 4), *found[1:]] if machine.family == "cuda" else found
+
+
 def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
     """The order with the least makespan; a later candidate must be better by a percent."""
     best: tuple[float, Plan] | None = None
@@ -251,6 +266,8 @@ def _placement(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
     """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it; strided: worker w
     gets ranks w, w + workers, …"""
     workers = p.machine.sms // p.gang
+    if placement == "auto":
+        placement = "strided" if _streams_weights(p) else "ticket"
     match placement:
         case "ticket":
             return "ticket"
@@ -261,4 +278,10 @@ def _placement(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
             return tuple(tuple(ranks) for ranks in lists)
         case "strided":
             return strided(p.order.count, workers)
-    raise PlanError(f"unknown placement {placement!r}; expected ticket, static or strided")
+    raise PlanError(f"unknown placement {placement!r}; expected auto, ticket, static or strided")
+
+
+def _streams_weights(p: Plan) -> bool:
+    """Whether a GPU's chain has so few rows of tiles that weights pass through once: lists known in advance then start sooner."""
+    chain = p.machine.family == "cuda" and all(op.kind == "linear" for op in p.graph.ops)
+    return chain and all(int(b.grid[0]) <= 2 for b in p.bounds)

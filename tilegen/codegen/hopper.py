@@ -53,17 +53,19 @@ class Layout:
     @property
     def _small(self) -> int:
         """Barriers and slots, with room for the longest ring."""
-        return 2048
+        return 1024
 
     @cached_property
     def buffers(self) -> int:
-        """Result buffers of each math warpgroup: the least where weights stream, since only the ring hides memory's latency; else as many as
-        leave four stages, or three with all four buffers."""
-        if not any(op.staged for op in self.ops):
+        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves three stages;
+        one where weights stream, since there only the ring hides memory's latency."""
+        staged = [op for op in self.ops if op.staged]
+        if not staged:
             return 0
         if all(op.weights_once for op in self.ops):
             return 1
-        return next((n for n in (4, 3, 2) if self._stages_beside(n) >= 4), 4 if self._stages_beside(4) >= 3 else 2 if self._stages_beside(2) >= 3 else 1)
+        most = min(4, max(op.m64 * -(-op.finished_octets // 8) for op in staged))
+        return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
 
     def _stages_beside(self, buffers: int) -> int:
         return int((SHARED - SLACK - self._small - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
