@@ -149,8 +149,8 @@ def compile(
     target: "cuda" (a Hopper GPU), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is
     such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
-    lowering: "persistent", one launch for all ops, or on a GPU "streams", one for each (tilegen.streams); programmatic: these may start while
-    the one before ends.
+    lowering: "persistent", one launch for all ops, or on a GPU "streams", one for each (tilegen.streams); programmatic: these may start
+    while the one before ends.
     """
     from tilegen.kernel import Kernel
 
@@ -164,6 +164,15 @@ def compile(
         raise TargetError(f"threads is a positive int, given {threads!r}")
     target = default_target() if target == "auto" else target
     on = (gpu_machine(target) if target.startswith("cuda") else "cpu") if on is None else on
+    if lowering == "streams":
+        if not target.startswith("cuda"):
+            raise TargetError(f"lowering 'streams' launches on a GPU, the target is {target}")
+        from tilegen.streams import compile_streams
+
+        asked = options or Options.of(**given)
+        remembered = dataclasses.replace(settled(program, machine(on), Options()), policies=())  # the tiles measured best
+        chosen = remembered if asked == Options() else asked
+        return compile_streams(program, machine(on), chosen, partial(gpu_library, target=target), programmatic, progress)
     made, certificate = planned(program, machine(on), settled(program, machine(on), options or Options.of(**given)), progress)
     if target.startswith("cuda"):
         from tilegen.cuda_kernel import CudaKernel

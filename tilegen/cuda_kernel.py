@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tilegen.codegen.hopper import NOTE_WORDS
 from tilegen.config import count, knob
 from tilegen.errors import ArgumentError, HangError, TargetError
-from tilegen.kernel import Kernel, check, given_outputs
+from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.plan import Plan
-from tilegen.spec import DTYPES
 from tilegen.targets.cpu import describe_hang
 from tilegen.targets.cuda import Counters, Parameters
 from tilegen.targets.hopper import HopperLibrary, pack
@@ -36,31 +34,33 @@ class _Workspace:
     intermediates: dict[str, torch.Tensor]
 
 
-class CudaKernel(Kernel):
-    """A plan on a GPU. Asynchronous, like torch's own ops; a hang is raised by the next call or by check().
+class CudaKernel(GpuKernel):
+    """A plan on a GPU. A hang is raised by the next call or by check().
 
     exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another stream, in another process);
     launches are then programmatic only, not cooperative, and follow each other faster.
+    programmatic: whether a launch may start while the one before ends; None: as the library knows best.
     """
 
     def __init__(
-        self, plan: Plan, certificate: Any, library: CudaLibrary, exclusive: bool = False, weights: dict[str, torch.Tensor] | None = None
+        self,
+        plan: Plan,
+        certificate: Any,
+        library: CudaLibrary,
+        exclusive: bool = False,
+        weights: dict[str, torch.Tensor] | None = None,
+        programmatic: bool | None = None,
     ):
         import torch
 
-        super().__init__(plan, certificate, library, plan.machine.sms // plan.gang)
-        self._library, self._exclusive = library, exclusive
-        self._launch = library.launcher(exclusive)
-        self._bound = weights or {}
-        self._given = tuple(t for t in self._arguments if t.name not in self._bound)
-        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
-        self._device = torch.device("cuda", torch.cuda.current_device())
-        self._shapes = [(t, getattr(torch, t.dtype)) for t in self._declared]
+        super().__init__(plan, certificate, library, weights or {})
+        self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
+        self._launch = library.launcher(exclusive, programmatic)
         self._hang = torch.full((8,), -1, dtype=torch.int32).pin_memory()
         self._hang_view = self._hang.numpy()
         self._packed = {name: pack(op, self._bound[op.bound.op.operands[1].tensor]) for name, op in library.packed.items()}
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
-        self._by_stream: dict[int, _Workspace] = {}
+        self._workspaces = PerStream[_Workspace]()
         self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()
         self._guard = threading.Lock()
         self._notes = 0
@@ -68,57 +68,33 @@ class CudaKernel(Kernel):
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of weights that prepare() packed tile by tile."""
         return sum(p.nbytes for p in self._packed.values())
 
     @property
     def workspace_bytes(self) -> int:
-        tensors = [t for t in self._tensors if t.role in ("intermediate", "partial")]
-        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 4 * self._library.counter_words
+        return super().workspace_bytes + 4 * self._library.counter_words
 
     def prepare(self, **weights: torch.Tensor) -> CudaKernel:  # type: ignore[override]
         """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
-        known = [t.name for t in self._arguments]
-        for name in weights:
-            if name not in known:
-                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(known)}")
-            check(self._arguments[known.index(name)], weights[name], "cuda")
-        bound = {**self._bound, **weights}
+        bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
             self._libraries[names] = type(self._library)(self.plan, names)
-        prepared = CudaKernel(self.plan, self.proof, self._libraries[names], self._exclusive, bound)
+        prepared = CudaKernel(self.plan, self.proof, self._libraries[names], self._exclusive, bound, self._programmatic)
         prepared._libraries = self._libraries  # one copy of the code on the GPU, however many weights it is prepared for
         return prepared
 
-    # --- calling it ------------------------------------------------------------------------------------------------------
+    # --- launching it ----------------------------------------------------------------------------------------------------
 
-    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
-        import torch
-
+    def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
         if self._hang_view[0] >= 0:
             self.check()
-        if len(arguments) != len(self._given):
-            expected = ", ".join(f"{t.name} {t.shape}" for t in self._given)
-            raise ArgumentError(f"{self.plan.program} takes {len(self._given)} tensors ({expected}), {len(arguments)} were given")
-        held = [check(t, a, "cuda") for t, a in zip(self._given, arguments, strict=True)]
-        if out is None:
-            outputs = [torch.empty(t.shape, dtype=dtype, device=self._device) for t, dtype in self._shapes]
-        else:
-            named = {**self._bound, **{t.name: a for t, a in zip(self._given, held, strict=True)}}
-            outputs = given_outputs(self.plan.program, self._declared, out, named, "cuda")
-        stream = torch.cuda.current_stream()
-        raw = stream.cuda_stream
-        workspace = self._workspace(raw)
+        workspace = self._workspaces(stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates()))
         if knob("TILEGEN_POISON") == "1":
             for t in (*outputs, *workspace.intermediates.values()):
                 t.fill_(float("nan"))
         key = (workspace.counters.address, self._notes, *(t.data_ptr() for t in held), *(t.data_ptr() for t in outputs))
-        parameters = self._launches.get(key) or self._parameters(key, held, outputs, workspace)
-        self._launch(parameters, raw)
-        if not outputs:
-            return None
-        return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)
+        self._launch(self._launches.get(key) or self._parameters(key, held, outputs, workspace), stream)
 
     def _parameters(
         self, key: tuple[int, ...], held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], workspace: _Workspace
@@ -127,7 +103,7 @@ class CudaKernel(Kernel):
         for a in (*held, *self._bound.values(), *outputs):
             if a.device != self._device:
                 raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
-        addresses = {t.name: a.data_ptr() for t, a in zip(self._given, held, strict=True)}
+        addresses = {t.name: a.data_ptr() for t, a in zip(self.given, held, strict=True)}
         addresses |= {name: a.data_ptr() for name, a in self._bound.items()}
         addresses |= {t.name: a.data_ptr() for t, a in zip(self._declared, outputs, strict=True)}
         addresses |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
@@ -138,22 +114,6 @@ class CudaKernel(Kernel):
             if len(self._launches) > KEPT:
                 self._launches.popitem(last=False)
         return made
-
-    def _workspace(self, stream: int) -> _Workspace:
-        """The workspace of a stream; a graph being captured gets its own, since it may be replayed beside the stream's other work."""
-        import torch
-
-        key = _capture_id(stream) if torch.cuda.is_current_stream_capturing() else stream
-        found = self._by_stream.get(key)
-        if found is not None:
-            return found
-        made = {
-            t.name: torch.empty(t.plan_shape, dtype=getattr(torch, t.dtype), device=self._device)
-            for t in self._tensors
-            if t.role in ("intermediate", "partial")
-        }
-        with self._guard:
-            return self._by_stream.setdefault(key, _Workspace(Counters(self._library.counter_words), made))
 
     def trace(self, *arguments: torch.Tensor) -> Trace:
         """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and stored, on which SM."""
@@ -182,17 +142,6 @@ class CudaKernel(Kernel):
             return
         rank, part, operand, step, semaphore, seen, target = (int(n) for n in self._hang_view[:7])
         self._hang_view[:] = -1
-        for workspace in self._by_stream.values():
+        for workspace in self._workspaces:
             workspace.counters.zero()
         raise HangError(describe_hang(self.plan, rank, part, operand, step, semaphore, seen, target))
-
-
-def _capture_id(stream: int) -> int:
-    """A number of the capture under way on a stream, negative so that it is no stream's."""
-    from cuda.bindings import driver
-
-    result = driver.cuStreamGetCaptureInfo(stream)
-    if int(result[0]) != 0:
-        raise TargetError(f"CUDA driver: the capture of this stream cannot be identified ({result[0]})")
-    return -1 - int(result[2])
-

@@ -12,7 +12,7 @@ from ladder_on_cpu import stand_in
 
 import tilegen as tg
 from tilegen.bench import ladder as module
-from tilegen.bench.compare import PEERS, own_variants
+from tilegen.bench.compare import OWN, PEERS, own_variants
 from tilegen.bench.ladder import builders, ladder, poisoned_outputs, weight_bytes
 from tilegen.data import random_arguments, relative_error
 from tilegen.loader import load_program
@@ -20,7 +20,7 @@ from tilegen.planner import Options
 from tilegen.spec import Program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ALL = (*PEERS, "tilegen-barrier", "tilegen")
+ALL = (*PEERS, *OWN, "tilegen")
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,21 @@ def test_variants_of_a_caller() -> None:
     program = mlp()
     variants = {"tilegen-kernel": Options(order="phase"), "mine": Options(), "tilegen": Options()}
     assert [r.variant for r in ladder(program, variants, tuple(variants), 1).rows] == list(variants)
+
+
+def test_how_each_rung_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    usual = module.api.compile
+
+    def compiled(program: Any, target: str, **how: Any) -> Any:
+        told.append({name: value for name, value in how.items() if name != "options"})
+        return usual(program, target, **how)
+
+    monkeypatch.setattr(module.api, "compile", compiled)
+    program = mlp()
+    ladder(program, own_variants(program, Options()), (*OWN, "tilegen"), 1)
+    streams = {"exclusive": True, "lowering": "streams"}
+    assert told == [{**streams, "programmatic": False}, {**streams, "programmatic": True}, {"exclusive": True}, {"exclusive": True}]
 
 
 def test_states_and_positions() -> None:

@@ -44,10 +44,10 @@ def test_inductor_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_plan_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(program: Any, target: str, options: Options) -> Any:
+    def refuses(program: Any, target: str, options: Options, **how: Any) -> Any:
         if options.policies:
             raise CompileError("ptxas spilled 8 bytes", "log", "source")
-        return compiled(program, target, options)
+        return compiled(program, target, options, **how)
 
     monkeypatch.setattr(module.api, "compile", refuses)
     cell = measured()

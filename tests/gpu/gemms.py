@@ -107,7 +107,12 @@ CASES = [
     Case("mlp, M = 1000, tile policy", mlp, {"M": 1000}, both("up", "down", (128, 64, 64), (128, 128, 64), policies={"h": "tile"})),
     Case("mlp, M = 1000, bands", mlp, {"M": 1000}, both("up", "down", (128, 64, 64), (128, 128, 64), order="bands:4", placement="static")),
     Case("mlp, rows shared", mlp, {"M": 1000}, both("up", "down", (256, 128, 64), (256, 256, 64), "2:rows", "2:rows")),
-    Case("mlp, columns shared", mlp, {"M": 1000, "dtype": "float16"}, both("up", "down", (128, 128, 64), (256, 256, 64), "2:columns", "2:columns", placement="strided")),
+    Case(
+        "mlp, columns shared",
+        mlp,
+        {"M": 1000, "dtype": "float16"},
+        both("up", "down", (128, 128, 64), (256, 256, 64), "2:columns", "2:columns", placement="strided"),
+    ),
     Case("gated, M = 1", gated, {"M": 1}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns", placement="strided"), packed=True),
     Case("gated, M = 129", gated, {"M": 129}, both("gate_up", "down", (128, 88, 64), (128, 128, 64))),
     Case("gated, rows shared", gated, {"M": 1000}, both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:rows")),

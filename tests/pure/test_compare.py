@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from tilegen.bench import contest as module
 from tilegen.bench.chart import chart
 from tilegen.bench.chart import main as draw
 from tilegen.bench.compare import (
     OVER_OWN,
     OVER_PEERS,
+    OWN,
+    PEERS,
     Cell,
     Note,
     Row,
@@ -107,14 +110,27 @@ def test_own_variants() -> None:
     mlp = load_program(str(EXAMPLES / "gpt3_mlp.py"), {})
     options = Options(order="phase", policies=(("h", "row"),))
     found = own_variants(mlp, options)
-    assert list(found) == ["tilegen-barrier", "tilegen"] and found["tilegen"] == options
+    assert list(found) == [*OWN, "tilegen"] and found["tilegen"] == options
     assert found["tilegen-barrier"] == Options(order="phase", policies=(("*", "kernel"),))
+    assert found["tilegen-kernel"] == found["tilegen-pdl"] == Options(order="phase")  # nothing waits in a launch of one op
 
 
 def test_selected() -> None:
     names = ("eager", "graph", "inductor", "tilegen")
     assert selected(names, "", ()) == names and selected(names, "", ("inductor",)) == ("eager", "graph", "tilegen")
     assert selected(names, "tilegen, eager", ()) == ("eager", "tilegen")
+
+
+def test_launches_of_single_ops_are_contenders_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(module, "missing", lambda: "")
+    monkeypatch.setattr("tilegen.bench.ladder.environment", dict)
+    monkeypatch.setattr("tilegen.bench.ladder.ladder", lambda p, v, select, *more: asked.append(select))
+    monkeypatch.setattr(module, "compare", lambda p, v, select, *more: asked.append(select))
+    contest("cuda").measure(None, {})  # type: ignore[arg-type]
+    contest("cuda", "tilegen-pdl,tilegen", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]
+    contest("cpu", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]
+    assert asked == [(*PEERS, *OWN, "tilegen"), ("tilegen-pdl", "tilegen"), ("eager", "mine", "tilegen")]
 
 
 def test_failed() -> None:

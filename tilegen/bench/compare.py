@@ -28,7 +28,8 @@ from tilegen.spec import DTYPES, Program
 from tilegen.tiling import fuse
 
 PEERS = ("eager", "graph", "cublaslt", "inductor")  # rungs a-d of the ladder
-OWN = ("tilegen-kernel", "tilegen-pdl", "tilegen-barrier")  # rungs e-g: tilegen without tile sync
+STREAMS = ("tilegen-kernel", "tilegen-pdl")  # rungs e and f: a launch for each op, on a GPU
+OWN = (*STREAMS, "tilegen-barrier")  # rungs e-g: tilegen without tile sync
 OVER_PEERS, OVER_OWN = "best(a-d)/tilegen", f"best({', '.join(OWN)})/tilegen"
 WRONG = 1e-2  # a larger error is no rounding
 
@@ -103,10 +104,11 @@ def note(program: Program, variant: str, error: Exception) -> Note:
 
 
 def own_variants(program: Program, options: Options) -> dict[str, Options]:
-    """tilegen, and where there is anything to synchronise, the same with one semaphore per tensor: a kernel boundary."""
-    alone = len(fuse(program).ops) == 1 and not options.split
-    barrier = {} if alone else {"tilegen-barrier": replace(options, policies=(("*", "kernel"),))}
-    return {**barrier, "tilegen": options}
+    """tilegen, and where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per tensor."""
+    if len(fuse(program).ops) == 1 and not options.split:
+        return {"tilegen": options}
+    launches = dict.fromkeys(STREAMS, replace(options, policies=()))
+    return {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
 
 
 # --- one size ------------------------------------------------------------------------------------------------------------
@@ -123,6 +125,10 @@ def compare(
     """The CPU ladder: torch eager, then tilegen's variants. Same threads, random data, interleaved."""
     refuse_open(program)
     count = threads or torch.get_num_threads()
+
+    def compiled(name: str) -> Callable[..., Any]:
+        return api.compile(program, "cpu", on=f"cpu:{count}", options=variants[name], threads=count)
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -132,12 +138,7 @@ def compare(
         runs: dict[str, Callable[[], Any]] = {}
         for name in (n for n in select if n == "eager" or n in variants):
             progress(f"{program.name} {name}")
-            made: Callable[..., Any]
-            if name == "eager":
-                made = eager(program, fresh)
-            else:
-                made = api.compile(program, "cpu", on=f"cpu:{count}", options=variants[name], threads=count)
-            runs[name] = functools.partial(made, *fresh)
+            runs[name] = functools.partial(eager(program, fresh) if name == "eager" else compiled(name), *fresh)
         refuse_none(program, runs, select)
         errors = {name: error_of(outcome(program, run(), fresh), expected) for name, run in runs.items()}  # the first run warms up
         once = {name: 1 for name in runs}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilegen.bench.compare import PEERS, Cell, Progress, compare, cpu_environment
+from tilegen.bench.compare import PEERS, STREAMS, Cell, Progress, compare, cpu_environment
 from tilegen.errors import PlanError, TargetError
 from tilegen.planner import Options
 from tilegen.spec import Program
@@ -33,18 +33,18 @@ def contest(
     threads: int | None = None,
     progress: Progress = lambda _: None,
 ) -> Contest:
-    """target: auto, cuda or cpu. only, without: names of contenders; variants: those of tilegen that a program may come with."""
+    """target: auto, cuda or cpu. only, without: names of contenders; variants: tilegen's that a program may come with, besides STREAMS."""
     if rounds is not None and rounds < 1:
         raise PlanError(f"--rounds {rounds}: expected at least 1")
     why = "" if target == "cpu" else missing()
     if target == "cuda" and why:
         raise TargetError(f"--target cuda: {why}")
     if target == "cpu" or why:
-        select = selected((PEERS[0], *variants), only, without)
+        select = selected((PEERS[0], *(v for v in variants if v not in STREAMS)), only, without)
         return Contest(lambda p, v: compare(p, v, select, threads, rounds or CPU_ROUNDS, progress), cpu_environment())
     from tilegen.bench.ladder import environment, ladder
 
-    select = selected((*PEERS, *variants), only, without)
+    select = selected(tuple(dict.fromkeys((*PEERS, *STREAMS, *variants))), only, without)
     return Contest(lambda p, v: ladder(p, v, select, rounds or CUDA_ROUNDS, progress), environment())
 
 

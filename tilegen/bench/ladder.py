@@ -20,7 +20,21 @@ import torch
 from tilegen import api
 from tilegen.bench import timing
 from tilegen.bench.baselines import eager, gelu_pairs, inductor
-from tilegen.bench.compare import Cell, Note, Progress, error_of, note, outcome, refuse_none, refuse_open, row, versions, work, worst
+from tilegen.bench.compare import (
+    STREAMS,
+    Cell,
+    Note,
+    Progress,
+    error_of,
+    note,
+    outcome,
+    refuse_none,
+    refuse_open,
+    row,
+    versions,
+    work,
+    worst,
+)
 from tilegen.bench.timing import Contender, Runner
 from tilegen.data import random_arguments
 from tilegen.machine import H200
@@ -30,8 +44,10 @@ from tilegen.spec import DTYPES, Program
 
 DEVICE = "cuda"
 PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no more of a lent machine's time
+EXCLUSIVE = "tilegen's kernels are compiled with exclusive=True: the benchmark runs nothing else beside them"
 cudnn: Any = torch.backends.cudnn  # carries no types
 Sets = Sequence[Sequence[torch.Tensor]]
+HOW = {name: {"lowering": "streams", "programmatic": early} for name, early in zip(STREAMS, (False, True), strict=True)}
 
 
 def ladder(
@@ -116,7 +132,7 @@ def builders(program: Program, variants: Mapping[str, Options], sets: Sets) -> d
     if gelu_pairs(program):
         found["cublaslt"] = lambda: over_sets(eager(program, sets[0], fused=True), sets)
     found["inductor"] = lambda: over_sets(inductor(plain()), sets)
-    found |= {name: functools.partial(own, program, options, sets) for name, options in variants.items()}
+    found |= {name: functools.partial(own, program, options, sets, **HOW.get(name, {})) for name, options in variants.items()}
     return found
 
 
@@ -124,11 +140,11 @@ def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Conte
     return Contender(tuple(functools.partial(f, *arguments) for arguments in sets), captured)
 
 
-def own(program: Program, options: Options, sets: Sets) -> Contender:
-    """tilegen's kernel, with the weights of each set prepared, into outputs of its own."""
+def own(program: Program, options: Options, sets: Sets, **how: Any) -> Contender:
+    """tilegen's kernel, with the weights of each set prepared, into outputs of its own. how: what api.compile is told besides."""
     calls, prepared = [], []
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
-        kernel = api.compile(program, target="cuda", options=options)
+        kernel = api.compile(program, target="cuda", options=options, exclusive=True, **how)
         for arguments in sets:
             named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
             weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight"}
@@ -219,7 +235,7 @@ def floor_us(program: Program) -> float | None:
 
 
 def environment() -> dict[str, Any]:
-    """Device and versions, for the result file."""
+    """Device, versions and what else a reader should know, for the result file."""
     driver = timing.nvidia_smi("driver_version")
     found = {
         **versions(),
@@ -229,7 +245,7 @@ def environment() -> dict[str, Any]:
         "cudnn": cudnn.version(),
         "driver": driver,
     }
-    return {"device": torch.cuda.get_device_name(), "versions": found}
+    return {"device": torch.cuda.get_device_name(), "versions": found, "remarks": [EXCLUSIVE]}
 
 
 def _distribution(name: str) -> str | None:

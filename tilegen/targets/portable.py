@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegen.codegen.portable import PortableSource, generate
+from tilegen.errors import TargetError
 from tilegen.plan import Plan
 from tilegen.targets import cache
 from tilegen.targets.cuda import Launcher, Module, Parameters
@@ -55,9 +56,12 @@ class PortableLibrary:
     def _module(self) -> Module:
         return Module(self.files["kernel.cubin"].read_bytes())
 
-    def launcher(self, exclusive: bool) -> Launcher:
-        """Static lists need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number."""
-        g, cooperative = self.generated, not isinstance(self.plan.placement, str) and not exclusive
+    def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
+        """Static lists that wait need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number."""
+        if programmatic:
+            raise TargetError(f"programmatic: the kernel for sm_90a waits for the one before, that for {self.architecture} does not")
+        g, static = self.generated, not isinstance(self.plan.placement, str)
+        cooperative = static and bool(self.plan.targets) and not exclusive
         return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative)
 
     def parameters(

@@ -1,0 +1,112 @@
+"""What kernels on a GPU have in common: arguments and outputs checked, a workspace for each stream."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tilegen.errors import ArgumentError, TargetError
+from tilegen.kernel import Kernel, check, given_outputs
+from tilegen.plan import Plan
+from tilegen.spec import DTYPES
+
+if TYPE_CHECKING:
+    import torch
+
+W = TypeVar("W")
+
+
+class PerStream(Generic[W]):
+    """One workspace for each stream; a graph being captured gets its own, since it may be replayed beside the stream's other work."""
+
+    def __init__(self) -> None:
+        self._made, self._guard = dict[int, W](), threading.Lock()
+
+    def __call__(self, stream: int, make: Callable[[], W]) -> W:
+        import torch
+
+        key = _capture_id(stream) if torch.cuda.is_current_stream_capturing() else stream
+        found = self._made.get(key)
+        if found is not None:
+            return found
+        made = make()
+        with self._guard:
+            return self._made.setdefault(key, made)
+
+    def __iter__(self) -> Iterator[W]:
+        return iter(tuple(self._made.values()))
+
+
+class GpuKernel(Kernel):
+    """A kernel on torch's current stream. Asynchronous, like torch's own ops. bound: the arguments that prepare() has fixed."""
+
+    def __init__(self, plan: Plan, certificate: Any, library: Any, bound: dict[str, torch.Tensor]):
+        import torch
+
+        super().__init__(plan, certificate, library, plan.machine.sms // plan.gang)
+        self._bound = bound
+        self.given = tuple(t for t in self._arguments if t.name not in bound)
+        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
+        self._inner = tuple(t for t in self._tensors if t.role in ("intermediate", "partial"))
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self._shapes = [(t, getattr(torch, t.dtype)) for t in self._declared]
+
+    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+        import torch
+
+        if len(arguments) != len(self.given):
+            expected = ", ".join(f"{t.name} {t.shape}" for t in self.given)
+            raise ArgumentError(f"{self.plan.program} takes {len(self.given)} tensors ({expected}), {len(arguments)} were given")
+        held = [check(t, a, "cuda") for t, a in zip(self.given, arguments, strict=True)]
+        if out is None:
+            outputs = [torch.empty(t.shape, dtype=dtype, device=self._device) for t, dtype in self._shapes]
+        else:
+            named = {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}}
+            outputs = given_outputs(self.plan.program, self._declared, out, named, "cuda")
+        self._run(held, outputs, torch.cuda.current_stream().cuda_stream)
+        if not outputs:
+            return None
+        return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)
+
+    def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
+        """Launch on the stream: held are the arguments that are not bound."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Wait for all launches so far; HangError when one of them gave up waiting."""
+        raise NotImplementedError
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of weights that prepare() packed tile by tile."""
+        raise NotImplementedError
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in self._inner)
+
+    def _intermediates(self) -> dict[str, torch.Tensor]:
+        import torch
+
+        return {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=self._device) for t in self._inner}
+
+    def _with_bound(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What is bound and these besides, checked."""
+        known = [t.name for t in self._arguments]
+        for name in weights:
+            if name not in known:
+                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(known)}")
+            check(self._arguments[known.index(name)], weights[name], "cuda")
+        return {**self._bound, **weights}
+
+
+def _capture_id(stream: int) -> int:
+    """A number of the capture under way on a stream, negative so that it is no stream's."""
+    from cuda.bindings import driver
+
+    result = driver.cuStreamGetCaptureInfo(stream)
+    if int(result[0]) != 0:
+        raise TargetError(f"CUDA driver: the capture of this stream cannot be identified ({result[0]})")
+    return -1 - int(result[2])
