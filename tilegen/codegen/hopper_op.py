@@ -16,7 +16,6 @@ from tilegen.codegen.hopper_tile import ROW_BYTES, HopperTile
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.errors import PlanError
 from tilegen.ops.base import Access
-from tilegen.spec import DTYPES
 
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
@@ -75,9 +74,8 @@ class HopperOp(HopperTile):
         for n in (0, 1):
             for what, size in (("columns", int(b.shape(n)[1])), ("first column", (b.op.operands[n].columns or (0, 0))[0])):
                 if size % 8:
-                    return (
-                        f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it to {math.ceil(size / 8) * 8}"
-                    )
+                    padded = math.ceil(size / 8) * 8
+                    return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it to {padded}"
         if int(b.out[1]) % 8:
             return f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to {math.ceil(int(b.out[1]) / 8) * 8}"
         tm, tn, tk = b.tile
@@ -94,6 +92,9 @@ class HopperOp(HopperTile):
             return f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not fit its registers"
         if self.steps_of_tile < self.parts:
             return f"its {self.steps_of_tile} steps cannot be shared by {self.parts} CTAs"
+        lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+        if hi < b.shape(0)[1] and (hi - lo) % tk:
+            return f"its share of the sum ends at column {hi}, inside a step of {tk}, which would bring the next share's columns too"
         return self.epilogue.problem
 
     # --- steps, waits -----------------------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ class HopperOp(HopperTile):
 
     @property
     def a_policy(self) -> str:
-        return "evict_last" if self.weights_once else "evict_normal"
+        return "evict_last" if self.weights_once else ""
 
     @property
     def b_policy(self) -> str:
-        return "evict_first" if self.weights_once else "evict_normal"
+        return "evict_first" if self.weights_once else ""
 
     @property
     def a_loads(self) -> list[str]:
@@ -166,7 +167,7 @@ class HopperOp(HopperTile):
         """One bulk tensor copy to `at` bytes (+ a share of the part's) into the stage; shared ones go to both CTAs."""
         to = " + ".join(["to", *([str(at)] if at else []), *([at_part] if at_part else [])])
         policy = self.a_policy if operand == "a" else self.b_policy
-        return f"tg_load{'_pair' if at_part else ''}({to}, &maps.{self.name}_{operand}, {column}, {row}, bar, {policy});"
+        return f"tg_load{'_pair' if at_part else ''}({to}, &maps.{self.name}_{operand}, {column}, {row}, bar{', ' + policy if policy else ''});"
 
     @property
     def _packed_box(self) -> int:
@@ -239,11 +240,12 @@ class HopperOp(HopperTile):
         else:
             found.append(self._operand_map("b", 1, self._piece_rows))
         if self.staged:
-            rows, columns = (int(n) for n in self.bound.out)
+            rows, columns = self.rows, self.columns
             if self.finished_octets >= 8:
                 found.append(Map(self.store_map, self.bound.op.result, rows, columns, columns, 0, (64, 64), True))
             if self.finished_octets % 8:
-                found.append(Map(self.rest_map, self.bound.op.result, rows, columns, columns, 0, (64, 8 * (self.finished_octets % 8)), False))
+                box = (64, 8 * (self.finished_octets % 8))
+                found.append(Map(self.rest_map, self.bound.op.result, rows, columns, columns, 0, box, False))
         return found
 
     def _operand_map(self, suffix: str, n: int, box_rows: int) -> Map:
@@ -369,10 +371,6 @@ class HopperOp(HopperTile):
         return f", by pairs that share its {self.bound.op.share}" if self.parts > 1 else ""
 
     @property
-    def grid(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.bound.grid)
-
-    @property
     def a_offset(self) -> str:
         return "0" if self.splits_columns else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
@@ -385,21 +383,9 @@ class HopperOp(HopperTile):
         return f"{MMA_TYPES[self.bound.dtype(0)]}_n{self.columns_of_warpgroup}"
 
     @property
-    def rows(self) -> int:
-        return int(self.bound.out[0])
-
-    @property
-    def columns(self) -> int:
-        return int(self.bound.out[1])
-
-    @property
     def result_type(self) -> str:
         return TYPES[self.bound.result.dtype]
 
     @property
     def result_name(self) -> str:
         return self.bound.op.result
-
-    @property
-    def element_bytes(self) -> int:
-        return DTYPES[self.bound.dtype(0)]

@@ -1,4 +1,4 @@
-"""How a Hopper kernel cuts a product's tile: between the CTAs of a gang, their math warpgroups, and the stages of the ring. Numbers only."""
+"""How a Hopper kernel cuts a product's tile, in numbers: between the CTAs of a gang, their math warpgroups, and the stages of the ring."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ class HopperTile:
 
     plan: Plan
     bound: Bound
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.bound.grid)
+
+    @property
+    def rows(self) -> int:
+        return int(self.bound.out[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.bound.out[1])
 
     @property
     def parts(self) -> int:

@@ -1,0 +1,182 @@
+"""What sm_90a does with the loads and stores of a HopperOp, element by element: TMA copies boxes, wgmma reads rows of 128 bytes.
+
+Elements are numbered from 1 in the memory that a tensor map looks at; 0 is what TMA fills in beyond its edge, -1 what nobody wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilegen.analysis.regions import evaluate
+from tilegen.codegen.hopper_op import HopperOp, Map
+from tilegen.targets.hopper import pack
+
+LOAD = re.compile(r"tg_load(_pair)?\((to.*), &maps\.(\w+), (.+), (.+), bar, \w+\);")
+CALL = re.compile(r"tg_(\w+)<Op, (\d+), (\d+)>")
+COLUMNS = 64  # of a block: 128 bytes
+M64_BYTES = 8192  # 64 rows of a block
+
+Coord = tuple[int, ...]
+
+
+def value(text: str, **names: int) -> int:
+    """An index expression of the generated text; all numbers in it are positive, so C's division is Python's."""
+    return int(eval(text.replace("(int)", "").replace("/", "//"), {}, names))
+
+
+class Tile:
+    """One tile of an op, run by all CTAs of its gang."""
+
+    def __init__(self, op: HopperOp, coord: Coord):
+        self.op, self.b = op, op.bound
+        self.names = {c.name: n for c, n in zip(self.b.coords, coord, strict=True)}
+        self.row, self.column = (int(evaluate(i.lo, self.names)) for i in self.b.write)
+        self.k_begin, self.k_end = (int(k) for k in self.b.kind.k_range(self.b))  # type: ignore[attr-defined]
+
+    @staticmethod
+    def all(op: HopperOp) -> Iterator[Tile]:
+        return (Tile(op, coord) for coord in product(*(range(n) for n in op.grid)))
+
+    def steps(self, part: int) -> range:
+        first, last = re.findall(r"= ([^,;]+)[,;]", self.op.range)
+        return range(value(first, part=part), value(last, part=part))
+
+    # --- loads --------------------------------------------------------------------------------------------------------------
+
+    def stages(self, memory: dict[str, Any], k: int) -> dict[int, tuple[Any, Any]]:
+        """part -> (elements, how often written) of its stage after step k, a row of 128 bytes each."""
+        parts = [p for p in range(self.op.parts) if k in self.steps(p)]
+        rows = self.op.stage_bytes // 128
+        made = {p: (np.full((rows, COLUMNS), -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)) for p in parts}
+        maps = {m.name: m for m in self.op.maps}
+        for part in parts:
+            loads = [(0, text) for text in self.op.a_loads] + [(self.op.b_at, text) for text in self.op.b_loads]
+            for base, text in loads:
+                pair, to, name, column, row = LOAD.fullmatch(text).groups()  # type: ignore[union-attr]
+                names = {**self.names, "k": k, "part": part}
+                at = value(to, to=base, **names)
+                assert at % 128 == 0, text
+                box = copied(maps[name], memory[name], value(row, **names), value(column, **names))
+                for target in parts if pair else [part]:
+                    elements, times = made[target]
+                    elements[at // 128 : at // 128 + len(box)] = box
+                    times[at // 128 : at // 128 + len(box)] += 1
+        return made
+
+    def check_loads(self, memory: dict[str, Any]) -> None:
+        """Each math warpgroup finds the rows and columns that its sums are over, each once, and zeros beyond the end of K."""
+        for k in sorted({k for p in range(self.op.parts) for k in self.steps(p)}):
+            for part, (elements, times) in self.stages(memory, k).items():
+                assert (times == 1).all(), "a row of the stage is written never or twice: the barrier counts its bytes once"
+                for warpgroup in (0, 1):
+                    self._check_operands(elements, part, warpgroup, k)
+
+    def _check_operands(self, stage: Any, part: int, warpgroup: int, k: int) -> None:
+        op = self.op
+        a_at, b_at = value(op.a_offset, warpgroup=warpgroup), op.b_at + value(op.b_offset, warpgroup=warpgroup)
+        assert a_at % 1024 == b_at % 1024 == op.a_block % 1024 == op.b_block % 1024 == 0  # the swizzle's period
+        for block in range(op.blocks):
+            columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
+            inside = columns < self.k_end
+            for m in range(op.m64):
+                rows = self.rows(part, warpgroup) + 64 * m + np.arange(64)
+                self._compare(stage, (a_at + block * op.a_block + m * M64_BYTES) // 128, 0, rows, rows < op.rows, columns, inside)
+            n = np.arange(op.columns_of_warpgroup)
+            group, column = n // 8 // op.octets, self.columns(part, warpgroup) + n // 8 % op.octets * 8 + n % 8
+            known = column < op.columns
+            self._compare(stage, (b_at + block * op.b_block) // 128, 1, group * op.columns + column, known, columns, inside)
+
+    def _compare(self, stage: Any, at: int, operand: int, rows: Any, known: Any, columns: Any, inside: Any) -> None:
+        """Where `known`, the rows of the stage from `at` on are these rows of the operand; what lies beyond K is zero."""
+        o = self.b.op.operands[operand]
+        pitch = math.prod(int(n) for n in self.b.tensors[o.tensor].plan_shape[1:])
+        first = o.columns[0] if o.columns else 0
+        expected = np.where(inside, rows[:, None] * pitch + first + columns + 1, 0)[known]
+        assert np.array_equal(stage[at + np.flatnonzero(known)], expected), (self.names, "AB"[operand], at)
+
+    # --- where sums lie -------------------------------------------------------------------------------------------------------
+
+    def rows(self, part: int, warpgroup: int) -> int:
+        """First row of the result that a warpgroup has sums of."""
+        shared = part * self.op.rows_of_part if self.op.shares("rows") else 0
+        return self.row + shared + (0 if self.op.splits_columns else warpgroup * 64 * self.op.m64)
+
+    def columns(self, part: int, warpgroup: int) -> int:
+        shared = part * self.op.columns_of_part if self.op.shares("columns") else 0
+        return self.column + shared + (warpgroup * 8 * self.op.octets if self.op.splits_columns else 0)
+
+    # --- stores -----------------------------------------------------------------------------------------------------------------
+
+    def calls(self, part: int, warpgroup: int) -> dict[str, tuple[int, int]]:
+        """give, take, store -> (first octet, octets), of the statements that this warpgroup runs."""
+        found, runs, condition = {}, True, True
+        for line in self.op.finish:
+            if line.startswith("if ("):
+                runs = condition = bool(value(line[4:-3], part=part, warpgroup=warpgroup))
+            elif line == "} else {":
+                runs = not condition
+            elif line == "}":
+                runs = True
+            elif runs:
+                name, first, count = CALL.search(line).groups()  # type: ignore[union-attr]
+                found[name.split("_")[0]] = int(first), int(count)
+        return found
+
+    def check_stores(self, times: Any) -> None:
+        """Count in `times` how often each element of the result is written; each by the thread that has its sum."""
+        for part, warpgroup in product(range(self.op.parts), (0, 1)):
+            calls = self.calls(part, warpgroup)
+            if self.op.exchanges:
+                other = self.calls(1 - part, warpgroup)
+                assert calls.get("take") == other.get("give") and calls.get("give") == other.get("take")
+                assert calls.get("store") == calls.get("take")
+            if "store" in calls:
+                self._store(times, part, warpgroup, *calls["store"])
+
+    def _store(self, times: Any, part: int, warpgroup: int, first: int, octets: int) -> None:
+        op, names = self.op, {**self.names, "part": part, "warpgroup": warpgroup}
+        row, column = value(op.row + op.row_of_warpgroup, **names), value(op.column + op.column_of_warpgroup, **names)
+        assert row == self.rows(part, warpgroup) and column == self.columns(part, warpgroup) + 8 * first
+        if not op.staged:
+            times[row : row + 64 * op.m64, column : column + 8 * octets] += 1
+            return
+        assert octets == op.finished_octets and not op.column_of_warpgroup
+        maps, corner = {m.name: m for m in op.maps}, value(op.row, **names)
+        for m, n in product(range(op.m64), range(0, octets, 8)):  # tg_ship
+            height, width = maps[op.store_map if n + 8 <= octets else op.rest_map].box
+            at = corner + 64 * (op.m64 * warpgroup + m)
+            assert at == row + 64 * m and height == 64 and width == 8 * min(8, octets - n)
+            times[at : at + height, column + 8 * n : column + 8 * n + width] += 1
+
+
+def copied(m: Map, memory: Any, row: int, column: int) -> Any:
+    """What a bulk tensor copy brings: the box of a map at (row, column), zeros beyond the window."""
+    rows, columns = row + np.arange(m.box[0])[:, None], column + np.arange(m.box[1])[None, :]
+    at = m.offset + rows * m.pitch + columns
+    return np.where((rows < m.rows) & (columns < m.columns), memory[np.minimum(at, len(memory) - 1)], 0)
+
+
+def memories(op: HopperOp) -> dict[str, Any]:
+    """map -> the numbered elements that it looks at, packed where the op takes its weights packed."""
+    found = {}
+    for m in op.maps:
+        shape = op.bound.tensors[m.tensor].plan_shape
+        whole = torch.arange(1, math.prod(shape) + 1).reshape(shape)
+        found[m.name] = (pack(op, whole) if m.packed else whole).reshape(-1).numpy()
+    return found
+
+
+def check(op: HopperOp) -> None:
+    """All tiles of an op: every step's loads, and the stores of the whole result."""
+    memory, times = memories(op), np.zeros((op.rows, op.columns), dtype=np.int64)
+    for tile in Tile.all(op):
+        tile.check_loads(memory)
+        tile.check_stores(times)
+    assert (times == 1).all(), "an element of the result is written never or twice"

@@ -1,0 +1,81 @@
+"""Machine code as a list of instructions: nvdisasm's text of a cubin, its loops, and what stands before an instruction."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+PACKAGE = "nvidia-cuda-nvdisasm"
+LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s*(?:@!?U?P\w+\s+)?(.*?)\s*;")  # without its predicate
+LABEL = re.compile(r"^(\.L_x_\d+):")
+TARGET = re.compile(r"^BRA\b.*`\((\.L_x_\d+)\)")
+
+
+@lru_cache(maxsize=1)
+def nvdisasm() -> Path:
+    """The disassembler of NVIDIA's wheel; wheels of some installers lose the executable bit."""
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise AssertionError(f'{PACKAGE} is not installed: pip install -e ".[test]"') from None
+    found = next((Path(str(f.locate())) for f in files if f.name in ("nvdisasm", "nvdisasm.exe")), None)
+    assert found is not None, f"{PACKAGE} has no nvdisasm among its files"
+    if not os.access(found, os.X_OK):
+        found.chmod(found.stat().st_mode | 0o111)
+    return found
+
+
+@dataclass(frozen=True)
+class Sass:
+    """Instructions in order; `labels`: name -> number of the instruction after it."""
+
+    code: tuple[str, ...]
+    labels: dict[str, int]
+
+    @staticmethod
+    def of(cubin: bytes, folder: Path) -> Sass:
+        file = folder / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([str(nvdisasm()), "--no-dataflow", "--print-code", str(file)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return Sass.read(done.stdout)
+
+    @staticmethod
+    def read(text: str) -> Sass:
+        code: list[str] = []
+        labels: dict[str, int] = {}
+        for line in text.splitlines():
+            if label := LABEL.match(line):
+                labels[label[1]] = len(code)
+            elif instruction := LINE.match(line):
+                code.append(instruction[2])
+        return Sass(tuple(code), labels)
+
+    def at(self, pattern: str) -> list[int]:
+        """Where instructions match."""
+        return [n for n, text in enumerate(self.code) if re.match(pattern, text)]
+
+    def before(self, n: int, count: int) -> tuple[str, ...]:
+        """The `count` instructions before instruction n, the nearest first."""
+        return self.code[max(0, n - count) : n][::-1]
+
+    @cached_property
+    def _loops(self) -> list[tuple[int, int]]:
+        """(first, last instruction) of every loop: from a label to a branch back to it."""
+        back = ((n, TARGET.match(text)) for n, text in enumerate(self.code))
+        return [(self.labels[t[1]], n) for n, t in back if t and self.labels[t[1]] <= n]
+
+    def innermost(self, pattern: str) -> Iterator[tuple[str, ...]]:
+        """The smallest loops around matching instructions; an instruction in no loop is one by itself."""
+        around = set()
+        for n in self.at(pattern):
+            loops = [(last - first, first, last) for first, last in self._loops if first <= n <= last]
+            _, first, last = min(loops, default=(0, n, n))
+            around.add((first, last))
+        return (self.code[first : last + 1] for first, last in sorted(around))

@@ -1,0 +1,164 @@
+"""What the Hopper kernel has no form for is refused with a PlanError that names it; slow machine code with a CompileError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tests.oracles.sass as sass
+import tilegen as tg
+from tests.gpu.gemms import Case, mlp
+from tilegen.codegen.hopper import generate
+from tilegen.errors import CompileError, PlanError
+from tilegen.plan import Plan
+from tilegen.targets.hopper import ARCHITECTURE, check_log
+from tilegen.targets.nvrtc import compile_cuda
+
+
+@tg.spec
+def product(M=64, N=256, K=256, dtype="bfloat16"):
+    return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="y")
+
+
+@tg.spec
+def sliced(first=4, dtype="bfloat16"):
+    x = tg.input("x", (64, 128 + first), dtype)
+    return tg.linear(x.split([first, 128])[1], tg.weight("w", (64, 128), dtype), name="y")
+
+
+@tg.spec
+def residual(first=1, dtype="bfloat16"):
+    x, z = tg.input("x", (64, 64), dtype), tg.input("z", (64, 64 + first), dtype)
+    return tg.add(tg.linear(x, tg.weight("w", (64, 64), dtype), name="y0"), z.split([first, 64])[1], name="y")
+
+
+@tg.spec
+def convolution(dtype="bfloat16"):
+    return tg.conv2d(tg.input("x", (1, 8, 8, 64), dtype), tg.weight("w", (64, 3, 3, 64), dtype), padding=1, name="y")
+
+
+@tg.spec
+def heads(dtype="bfloat16"):
+    q, k, v = (tg.input(name, (1, 64, 128), dtype) for name in "qkv")
+    return tg.attention(q, k, v, heads=2, name="y")
+
+
+def refused(plan: Plan, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        generate(plan)
+
+
+@pytest.mark.parametrize(
+    "sizes, words",
+    [
+        ({"dtype": "float32"}, "'y', tile .* on sm_90a: wgmma takes bfloat16 and float16, 'x' is float32"),
+        ({"K": 250}, "'x' has columns 250: rows must be whole 16-byte units; pad it to 256"),
+        ({"N": 250}, "'y' has 250 columns: rows must be whole 16-byte units; pad to 256"),
+    ],
+)
+def test_shapes(sizes: dict[str, Any], words: str) -> None:
+    refused(tg.plan(product(**sizes), "h200", tiles={"y": (64, 64, 64)}), words)
+
+
+@pytest.mark.parametrize(
+    "tile, parts, words",
+    [
+        ((64, 64, 32), 1, "'y', tile 64x64x32, on sm_90a: steps are 64, 128, 192 or 256 wide"),
+        ((64, 64, 320), 1, "steps are 64, 128, 192 or 256 wide"),
+        ((64, 64, 64), 4, "a gang of 4: pairs are the most"),
+        ((96, 64, 64), 1, "a CTA computes 64, 128 or 256 rows, not 96"),
+        ((64, 64, 64), "2:rows", "64, 128 or 256 rows, not 32"),
+        ((64, 24, 64), 1, "a CTA's 24 columns do not split into 2 times eight"),
+        ((128, 24, 64), 2, "a CTA's 24 columns do not split into 2 times eight"),
+        ((128, 20, 64), 1, "a CTA's 20 columns do not split into 1 times eight"),
+        ((64, 528, 64), 1, "a math warpgroup would hold 64 x 264 sums, which do not fit"),
+        ((256, 200, 64), 1, "a math warpgroup would hold 128 x 200 sums"),
+        ((64, 64, 256), 2, "its 1 steps cannot be shared by 2 CTAs"),
+    ],
+)
+def test_tiles(tile: tuple[int, int, int], parts: Any, words: str) -> None:
+    refused(tg.plan(product(), "h200", tiles={"y": tile}, parts={"y": parts}), words)
+
+
+def test_windows() -> None:
+    refused(tg.plan(sliced(), "h200", tiles={"y": (64, 64, 64)}), "'x' has first column 4: .* pad it to 8")
+    generate(tg.plan(sliced(first=8), "h200", tiles={"y": (64, 64, 64)}))
+
+
+def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
+    words = "'z' has rows of 65 elements and is read from column 1: both must be even"
+    refused(tg.plan(residual(), "h200", tiles={"y0": (64, 64, 64)}), words)
+    generate(tg.plan(residual(first=2), "h200", tiles={"y0": (64, 64, 64)}))
+
+
+@pytest.mark.parametrize("program, kind", [(convolution, "conv2d"), (heads, "attention")])
+def test_kinds(program: Any, kind: str) -> None:
+    refused(tg.plan(program(), "h200"), f"on sm_90a: no template for {kind} yet; only linear runs there")
+
+
+def test_result_of_another_type() -> None:
+    data = tg.plan(product(), "h200", tiles={"y": (64, 64, 64)}).to_json()
+    data["tensors"]["y"]["dtype"] = "float16"
+    refused(Plan.from_json(data), "the result is float16, expected bfloat16 or float32")
+
+
+def test_share_of_a_sum_that_ends_inside_a_step() -> None:
+    data = tg.plan(product(K=512), "h200", tiles={"y": (64, 64, 64)}, split={"y": 2}).to_json()
+    for op in data["ops"].values():
+        op["tile"] = [64, 64, 192]
+    refused(Plan.from_json(data), "its share of the sum ends at column 256, inside a step of 192")
+
+
+def test_gangs_of_two_sizes() -> None:
+    tiles = {"up": (64, 64, 64), "down": (64, 64, 64)}
+    plan = Case("", mlp, {"M": 64}, {"tiles": tiles, "parts": {"up": 2, "down": 1}}).plan()
+    refused(plan, "on sm_90a all ops are run by gangs of one size, given up 2, down 1")
+
+
+def test_no_room_for_stages() -> None:
+    words = "a stage of 229376 bytes leaves no room for a second one in 232448"
+    refused(tg.plan(product(M=256), "h200", tiles={"y": (256, 192, 256)}), words)
+
+
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* x) {
+  float kept[64];
+#pragma unroll
+  for (int n = 0; n < 64; ++n) kept[n] = x[n * blockDim.x];
+  asm volatile("bar.sync 0;" ::: "memory");
+#pragma unroll
+  for (int n = 0; n < 64; ++n) x[n * blockDim.x] = kept[n] * kept[63 - n];
+}
+"""
+
+
+def test_spills_are_refused() -> None:
+    log = compile_cuda(SPILLS, ARCHITECTURE).log
+    with pytest.raises(CompileError, match=r"ptxas spilled \d+ bytes of registers for sm_90a; choose smaller tiles"):
+        check_log(log, SPILLS)
+
+
+@pytest.mark.parametrize("code", ["C7510", "C7512"])
+def test_serialised_wgmma_is_refused(code: str) -> None:
+    log = f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to …"
+    with pytest.raises(CompileError, match=rf"ptxas serialised wgmma \({code}\) for sm_90a"):
+        check_log(log, "")
+    check_log("ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "")
+
+
+def test_a_way_out_of_a_math_warps_wait_is_refused() -> None:
+    """What ptxas says of a real kernel whose sums must survive an exit from the main loop's wait."""
+    text = generate(Case("", mlp, {"M": 200}, {"tiles": {"up": (128, 256, 64), "down": (128, 256, 64)}}).plan()).text
+    wait = "tg_await(tg_full(smem, ring.stage), ring.phase);"
+    assert text.count(wait) == 1
+    changed = text.replace("    " + wait, "    if (!tg_passed(tg_full(smem, ring.stage), ring.phase)) { acc[0][0] += 1.0f; " + wait + " }")
+    with pytest.raises(CompileError, match=r"ptxas (serialised wgmma \(C75\d\d|spilled \d+ bytes)"):
+        check_log(compile_cuda(changed, ARCHITECTURE).log, changed)
+
+
+def test_missing_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sass, "PACKAGE", "nvidia-cuda-nothing")
+    sass.nvdisasm.cache_clear()
+    with pytest.raises(AssertionError, match=r'nvidia-cuda-nothing is not installed: pip install -e "\.\[test\]"'):
+        sass.nvdisasm()

@@ -1,0 +1,126 @@
+"""The numbers of a Hopper kernel: every load brings what its step multiplies, every element is stored once, all of it fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
+from tests.oracles.hopper import check
+from tilegen.codegen.hopper import SHARED, Layout, generate
+from tilegen.codegen.hopper_op import HopperOp
+from tilegen.plan import Plan
+from tilegen.spec import DTYPES
+
+SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
+SHARES: list[Any] = [1, 2, "2:rows", "2:columns"]
+WIDTHS = [16, 48, 64, 96, 128, 176, 192, 256]
+NAMES = {c.name: c for c in CASES}
+
+
+def ops_of(plan: Plan, packed: bool) -> list[HopperOp]:
+    return [HopperOp(plan, b, frozenset(plan.arguments) if packed else frozenset()) for b in plan.bounds]
+
+
+def cuts() -> list[tuple[tuple[int, int, int], Any]]:
+    """Tiles and gangs as the planner may emit them."""
+    made = []
+    for rows, share, width in ((r, s, w) for r in (64, 128, 256) for s in SHARES for w in WIDTHS):
+        tile = (2 * rows if share == "2:rows" else rows, 2 * width if share == "2:columns" else width, 128 if width == 96 else 64)
+        if rows < 256 or width <= 192:
+            made.append((tile, share))
+    return made
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_loads_and_stores_of_cases(case: Case, packed: bool) -> None:
+    for op in ops_of(case.plan(), packed):
+        check(op)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("tile, share", cuts(), ids=str)
+def test_loads_and_stores(tile: tuple[int, int, int], share: Any, size: tuple[int, int, int]) -> None:
+    sizes = dict(zip("MNK", size, strict=True))
+    plan = Case("", gemm, sizes, {"tiles": {"y": tile}, "parts": {"y": share}}).plan()
+    for packed in (False, True):
+        for op in ops_of(plan, packed):
+            check(op)
+
+
+@pytest.mark.parametrize("share", SHARES, ids=str)
+@pytest.mark.parametrize("tile", [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)], ids=str)
+def test_gated_loads_and_stores(tile: tuple[int, int, int], share: Any) -> None:
+    """Two sums from one weight: a math warpgroup's columns of both lie side by side."""
+    rows, width, steps = tile
+    whole = (2 * rows if share == "2:rows" else rows, 2 * width if share == "2:columns" else width, steps)
+    plan = Case("", gated, {"M": 130, "I": 200}, both("gate_up", "down", whole, whole, share, share)).plan()
+    for packed in (False, True):
+        for op in ops_of(plan, packed):
+            check(op)
+
+
+@pytest.mark.parametrize("change", ["a_rows", "row", "packed", "half"])
+def test_the_check_finds_what_is_wrong(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = NAMES["gated, rows shared"].plan()
+    op = ops_of(plan, False)[0]
+    if change == "a_rows":
+        monkeypatch.setattr(HopperOp, "a_loads", [text.replace("+ part * 128", "+ part * 64") for text in op.a_loads])
+    elif change == "row":
+        monkeypatch.setattr(HopperOp, "row", op.row.replace("128", "120"))
+    elif change == "packed":
+        op = ops_of(NAMES["gated, M = 1"].plan(), True)[0]
+        monkeypatch.setattr("tests.oracles.hopper.pack", lambda op, w: __import__("torch").arange(1, 1 + op.maps[1].rows * 64))
+    else:
+        monkeypatch.setattr(HopperOp, "b_loads", [text.replace("_pair", "") for text in op.b_loads])
+    with pytest.raises(AssertionError):
+        check(op)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.packed], ids=lambda c: c.name)
+def test_packed_rows_are_a_permutation(case: Case) -> None:
+    for op in ops_of(case.plan(), True):
+        rows = op.packed_rows()
+        assert op.packed and rows.shape[1] == op.b_rows
+        assert sorted(rows[rows >= 0].tolist()) == list(range(op.groups * op.columns))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_shared_memory(case: Case) -> None:
+    """All places lie behind the ring, one after the other, and fit; what is swizzled starts at multiples of 1024."""
+    plan = case.plan()
+    ops = tuple(ops_of(plan, case.packed))
+    layout = Layout(ops, plan.placement == "ticket")
+    assert layout.bytes == generate(plan, frozenset(plan.arguments) if case.packed else frozenset()).shared_bytes <= SHARED == 232448
+    assert layout.stages >= 2 and layout.stage_bytes % 1024 == 0
+    places = {name: at for name, at, _ in layout.constants if name.endswith("_AT")}
+    assert min(places.values()) >= layout.stages * layout.stage_bytes and places["TG_OUT_AT"] % 1024 == places["TG_SUMS_AT"] % 16 == 0
+    used: list[tuple[int, int]] = [(places["TG_SLOTS_AT"], 32 * layout.slots), (places["TG_OUT_AT"], 2 * layout.buffers * 8192)]
+    used += [(places[b["at"]], 8 * b["count"]) for b in layout.barriers(False)]
+    used += [(places["TG_SUMS_AT"], layout.sums_regions * layout.sums_bytes)]
+    ends = sorted((at, at + size) for at, size in used if size)
+    assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)) and ends[-1][1] <= layout.bytes - 1024
+    for op in ops:
+        assert op.stage_bytes <= layout.stage_bytes and op.b_at % 1024 == 0
+        assert (layout.stages - 1) * layout.stage_bytes + op.overrun <= layout.bytes - 1024
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name)
+def test_exchanged_sums_fit_their_place(case: Case) -> None:
+    """A part sends what the other finishes: half of a tile's sums in float32."""
+    for op in ops_of(case.plan(), False):
+        tile = op.rows_of_part * op.columns_of_part * op.groups * DTYPES["float32"]
+        assert op.sums_bytes == (0 if not op.exchanges else tile // 4 if not op.splits_columns else tile // 2)
+
+
+def test_steps_beyond_a_share_of_the_sum() -> None:
+    """Shares of a split sum end where a step does: TMA would bring the next share's columns too."""
+    plan = Case("", mlp, {"M": 64}, {"tiles": {"up": (64, 64, 64), "down": (64, 64, 64)}, "split": {"up": 3}}).plan()
+    for b in plan.bounds:
+        lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+        assert hi == b.shape(0)[1] or (hi - lo) % b.tile[2] == 0
+    assert np.all([replace(op, may_pack=frozenset({"w1"})).packed == (op.name != "down") for op in ops_of(plan, False)])
