@@ -4,9 +4,9 @@ python benchmarks/chains.py 1 16 64 --tuned tuned.json --svg chains.svg
 python benchmarks/chains.py --chains --gemm 512,6144,12288 512,12288,6144
 
 The tuned file maps a program and its sizes to the fields of Options; of the entries whose sizes all fit, the one that names most wins.
-Under "variants" stand further contenders, each with fields of its own:
+Under "variants" stand further contenders, each with fields of its own; so tilegen-kernel and tilegen-pdl get tiles tuned for launches of single ops:
 
-{"gpt3_mlp M=512": {"tiles": {"up": [128, 192, 64]}, "order": "phase", "variants": {"tilegen-barrier": {"order": "bands:4"}}}}
+{"gpt3_mlp M=512": {"tiles": {"up": [128, 192, 64]}, "order": "phase", "variants": {"tilegen-pdl": {"tiles": {"up": [128, 256, 64]}}}}}
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def options_of(fields: Mapping[str, Any]) -> Options:
 
 
 def variants_of(program: Program, tuned: Tuned) -> dict[str, Options]:
-    """tilegen and tilegen-barrier with the tuned options of this cell, and the variants that the file adds or replaces."""
+    """tilegen, and tilegen without tile sync, with the tuned options of this cell; and the variants that the file adds or replaces."""
     fields = dict(fitting(program, tuned))
     further = fields.pop("variants", {})
     return {**own_variants(program, options_of(fields)), **{name: options_of(f) for name, f in further.items()}}

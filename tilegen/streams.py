@@ -46,6 +46,8 @@ OF_AN_OP = ("tiles", "split", "parts")  # options by op
 
 def whole_plan(program: Program, machine: Machine, options: Options) -> Plan:
     """The plan of all ops, each cut as is best for it alone. It has no semaphores: it says what is launched, in which order."""
+    if not isinstance(program, Program):
+        raise PlanError(f"a plan is made of a Program, given {type(program).__name__}")
     check_acyclic(program)
     if program.symbolic:
         raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")

@@ -12,7 +12,7 @@ import torch
 import tilegen as tg
 from tilegen.bench import ladder as module
 from tilegen.bench import timing
-from tilegen.bench.compare import PEERS, own_variants
+from tilegen.bench.compare import OWN, PEERS, own_variants
 from tilegen.bench.ladder import environment, ladder, on_device_reference
 from tilegen.cli import main
 from tilegen.data import random_arguments, relative_error
@@ -32,7 +32,7 @@ def mlp(name: str = "gpt3_mlp", **sizes: Any) -> Program:
 @pytest.mark.parametrize("name", ["gpt3_mlp", "llama_mlp"])
 def test_rungs_without_inductor(name: str) -> None:
     program = mlp(name)
-    select = tuple(n for n in (*PEERS, "tilegen-barrier", "tilegen") if n != "inductor")
+    select = tuple(n for n in (*PEERS, *OWN, "tilegen") if n != "inductor")
     cell = ladder(program, own_variants(program, Options()), select, 3)
     assert cell.notes == ()
     assert [r.variant for r in cell.rows] == [n for n in select if name == "gpt3_mlp" or n != "cublaslt"]
@@ -84,6 +84,7 @@ def test_a_failed_capture_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_environment() -> None:
     found = environment()
     assert found["device"] == torch.cuda.get_device_name() and found["versions"]["cuda"] and json.dumps(found)
+    assert "exclusive=True" in found["remarks"][0]
 
 
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -91,4 +92,4 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = ["-o", str(tmp_path / "r.json"), "--svg", str(tmp_path / "r.svg")]
     assert main(["compare", str(EXAMPLES / "gpt3_mlp.py"), *sizes, "--no-inductor", "--rounds", "3", *files]) == 0
     data = json.loads((tmp_path / "r.json").read_text())
-    assert len(data["rows"]) == 10 and data["notes"] == [] and "geometric mean" in capsys.readouterr().out
+    assert len(data["rows"]) == 14 and data["notes"] == [] and "geometric mean" in capsys.readouterr().out

@@ -1,0 +1,152 @@
+"""StreamsKernel with CPU kernels as its launches: what is passed between them, outputs, workspaces, export. The GPU's own is tests/gpu/test_streams.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import tilegen as tg
+from tests.gpu.gemms import chain, fan, gated, mlp
+from tilegen import gpu_kernel, kernel
+from tilegen.api import verify
+from tilegen.data import random_arguments, relative_error
+from tilegen.kernel import Kernel
+from tilegen.machine import machine
+from tilegen.planner import Options
+from tilegen.spec import Program
+from tilegen.streams import StreamsKernel, certify_launches, launch_plans, whole_plan
+from tilegen.targets.cpu import Library
+
+PROGRAMS = {
+    "mlp": lambda: mlp(M=9, H=64, I=48),
+    "gated": lambda: gated(M=9, H=64, I=48),
+    "chain": lambda: chain(M=5, H=32),
+    "fan": lambda: fan(M=5, H=32, I=48),
+    "two outputs": lambda: two_outputs(),
+}
+
+
+@tg.spec
+def two_outputs(M=8, N=32):
+    """The first is an output and read by the second."""
+    x = tg.input("x", (2, M, N), "bfloat16")
+    a = tg.relu(tg.linear(x, tg.weight("w1", (N, N), "bfloat16"), name="first"), name="a")
+    return a, tg.linear(a, tg.weight("w2", (N, N), "bfloat16"), name="second")
+
+
+class Launch(Kernel):
+    """A CPU kernel that counts its calls and checks."""
+
+    calls = checks = packed_bytes = 0
+    bound: dict[str, Any] = {}
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        return tuple(t for t in self._arguments if t.name not in self.bound)
+
+    def prepare(self, **weights: torch.Tensor) -> Any:
+        prepared = Launch(self.plan, self.proof, self._library, self.workers)
+        prepared.bound = weights
+        return prepared
+
+    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+        self.calls += 1
+        held = {**self.bound, **{t.name: a for t, a in zip(self.given, arguments, strict=True)}}
+        return super().__call__(*(held[t.name] for t in self._arguments), out=out)
+
+    def check(self) -> None:
+        self.checks += 1
+
+
+@pytest.fixture(autouse=True)
+def stream(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A CPU in the GPU's place; `number` is the current stream, `capture` the graph being captured."""
+    now = SimpleNamespace(number=0, capture=None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=now.number))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture is not None)
+    monkeypatch.setattr(gpu_kernel, "_capture_id", lambda stream: now.capture)
+    monkeypatch.setattr(gpu_kernel, "check", lambda t, a, device: kernel.check(t, a))
+    monkeypatch.setattr(gpu_kernel, "given_outputs", lambda *given: kernel.given_outputs(*given[:-1]))
+    usual = gpu_kernel.GpuKernel.__init__
+
+    def on_cpu(self: Any, *given: Any) -> None:
+        usual(self, *given)
+        self._device = torch.device("cpu")
+
+    monkeypatch.setattr(gpu_kernel.GpuKernel, "__init__", on_cpu)
+    return now
+
+
+def compiled(program: Program, **options: Any) -> StreamsKernel:
+    whole = whole_plan(program, machine("cpu:2"), Options.of(**options))
+    plans = launch_plans(whole, Options.of(**options))
+    proofs = [verify(p) for p in plans]
+    launches: list[Any] = [Launch(p, c, Library(p), 2) for p, c in zip(plans, proofs, strict=True)]
+    return StreamsKernel(whole, certify_launches(whole, proofs, False), launches)
+
+
+def tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("make", PROGRAMS.values(), ids=PROGRAMS)
+def test_against_float32_and_one_launch(make: Callable[[], Program]) -> None:
+    program = make()
+    arguments = random_arguments(program)
+    found, one = compiled(program), tg.compile(program, "cpu", on="cpu:2", threads=2)
+    wanted = tensors(tg.reference(program, *arguments))
+    results = tensors(found(*arguments))
+    assert all(relative_error(y, w) < 1e-2 for y, w in zip(results, wanted, strict=True))
+    assert all(torch.equal(y, w) for y, w in zip(results, tensors(one(*arguments)), strict=True))
+    assert all(launch.calls == 1 for launch in found._launches)  # type: ignore[attr-defined]
+
+
+def test_split_sum() -> None:
+    program = PROGRAMS["mlp"]()
+    arguments = random_arguments(program)
+    found = compiled(program, tiles={"up": (16, 16, 16)}, split={"up": 3})
+    assert len(found.plans) == 4 and relative_error(found(*arguments), tg.reference(program, *arguments)) < 1e-2
+
+
+def test_prepared_and_out() -> None:
+    program = PROGRAMS["fan"]()
+    arguments = random_arguments(program)
+    found = compiled(program)
+    want, out = found(*arguments), torch.empty(5, 32, dtype=torch.bfloat16)
+    weights = {t.name: a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "weight"}
+    bound = found.prepare(**weights)
+    assert bound(arguments[0], out=out) is out and torch.equal(out, want)
+    assert torch.equal(found.prepare(wq=weights["wq"])(*(a for t, a in zip(program.arguments, arguments, strict=True) if t.name != "wq")), want)
+
+
+def test_workspaces(stream: SimpleNamespace) -> None:
+    """Intermediates of a stream are kept; another stream, and each captured graph, has its own."""
+    program = PROGRAMS["mlp"]()
+    found, arguments = compiled(program), random_arguments(program)
+    held = []
+    for number, capture in ((0, None), (7, None), (7, -5), (7, -6), (0, None)):
+        stream.number, stream.capture = number, capture
+        found(*arguments)
+        held.append([w["h"].data_ptr() for w in found._workspaces])
+    assert [len(h) for h in held] == [1, 2, 3, 4, 4] and len(set(held[-1])) == 4
+
+
+def test_what_it_is(tmp_path: Path) -> None:
+    program = PROGRAMS["mlp"]()
+    found = compiled(program)
+    assert found.target == "cpu" and found.proof.ok and found.plan.lowering == "streams" and len(found.plans) == 2
+    assert found.workspace_bytes == 9 * 48 * 2 + sum(launch.workspace_bytes for launch in found._launches)
+    assert all(launch.source in found.source for launch in found._launches) and "kernel boundaries" in found.explain()
+    found.check()
+    assert [launch.checks for launch in found._launches] == [1, 1]  # type: ignore[attr-defined]
+    files = sorted(str(p.relative_to(tmp_path)) for p in found.export(tmp_path / "out").rglob("*") if p.is_file())
+    folders = ("out/0_up/", "out/1_down/")
+    names = ("certificate.txt", "kernel.cpp", "plan.json")
+    assert files == [*(folder + name for folder in folders for name in names), "out/certificate.txt"]
+    assert all(tg.verify(tmp_path / folder / "plan.json").ok for folder in folders)

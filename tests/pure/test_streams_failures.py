@@ -1,0 +1,85 @@
+"""The streams lowering asked for wrongly, and launches in a wrong order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from tests.gpu.gemms import chain, mlp
+from tilegen.api import verify
+from tilegen.errors import PlanError, ProofError, TargetError
+from tilegen.machine import H200
+from tilegen.planner import Options
+from tilegen.streams import certify_launches, compile_streams, launch_plans, whole_plan
+from tilegen.targets.portable import PortableLibrary
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policies": {"h": "row"}}, "no semaphores; kernel boundaries order them"),
+        ({"tiles": {"side": (64, 64, 64)}}, "'side': no such op; the ops are down, up"),
+        ({"parts": {"side": 2}}, "'side': no such op"),
+        ({"split": {"up": 99}}, "do not split into 99 shares"),
+        ({"tiles": {"up": (0, 1)}}, "positive sizes"),
+        ({"order": "spiral"}, "unknown order 'spiral'"),
+        ({"placement": "magic"}, "unknown placement 'magic'"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    asked = Options.of(**options)
+    with pytest.raises(PlanError, match=message):
+        launch_plans(whole_plan(mlp(), H200, asked), asked)
+
+
+def test_what_is_no_program() -> None:
+    with pytest.raises(PlanError, match="given Spec"):
+        whole_plan(mlp, H200, Options())  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="sizes are left open"):
+        whole_plan(mlp(M=tg.symbol("M")), H200, Options())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lowering": "magic"}, "unknown lowering 'magic'; expected one of persistent, streams"),
+        ({"lowering": "streams"}, "launches on a GPU, the target is cpu"),
+        ({"programmatic": True}, "programmatic=True is for lowering='streams'"),
+    ],
+)
+def test_targets_that_do_not_fit(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        tg.compile(mlp(), "cpu", **given)
+
+
+def test_the_portable_kernel_does_not_wait_for_the_launch_before() -> None:
+    options = Options.of(tiles={"up": (64, 64, 64), "down": (64, 64, 64)})
+    library = PortableLibrary(launch_plans(whole_plan(mlp(), H200, options), options)[0], architecture="sm_80")
+    assert "griddepcontrol" not in library.source
+    with pytest.raises(TargetError, match="that for sm_80 does not"):
+        library.launcher(False, True)
+
+
+def test_a_launch_before_what_it_reads_is_refused() -> None:
+    whole = whole_plan(chain(), H200, Options())
+    a, b, c, d = whole.graph.ops
+    wrong = replace(whole, graph=replace(whole.graph, ops=(a, c, b, d)))
+    with pytest.raises(ProofError, match=r"launch 1 \(third\) reads 'b', which launch 2 \(second\) writes"):
+        certify_launches(wrong, [], False)
+
+
+def test_the_checker_refuses_the_whole_as_one_launch() -> None:
+    """Without kernel boundaries nothing orders its ops."""
+    with pytest.raises(ProofError, match="without a full wait"):
+        verify(whole_plan(mlp(), H200, Options()))
+
+
+def test_a_plan_that_does_not_compile() -> None:
+    def refuses(_: Any) -> Any:
+        raise PlanError("no template for it")
+
+    with pytest.raises(PlanError, match="no template"):
+        compile_streams(mlp(), H200, Options(), refuses)
