@@ -57,6 +57,10 @@ def parser() -> argparse.ArgumentParser:
     v.add_argument("--rounds", type=int, default=None, help="interleaved rounds (default: 9 on a GPU, else 5)")
     v.add_argument("-o", "--out", help="also write the result file here, anew after each size")
     v.add_argument("--svg", metavar="FILE", help="also draw a bar chart")
+    v = verb("trace", trace, "where the time of a launch goes, tile by tile, from inside the kernel; what each dependence cost")
+    v.add_argument("-o", "--out", metavar="FILE.json", help="also write all tiles for Perfetto or chrome://tracing")
+    v.add_argument("--svg", metavar="FILE", help="also draw it, measured above simulated: a row per SM, a bar per tile")
+    v.add_argument("--simulate", action="store_true", help="on the machine's model alone, which needs no GPU")
     verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
     v = verb("cache", cache, "list or clear the cache of plans and binaries", spec=False)
     v.add_argument("action", choices=("ls", "clear"))
@@ -79,7 +83,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         "--parts", action="append", default=[], metavar="up=2:rows", help="run an op's tiles by gangs that share steps, rows or columns"
     )
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
-    v.add_argument("--placement", default="ticket", help="ticket, static or strided")
+    v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
     v.add_argument("--machine", default="cpu", help="cpu, cpu:N (threads), h200 or a number of SMs")
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
@@ -169,8 +173,9 @@ def plan(o: argparse.Namespace) -> int:
     made = _plan(o)
     if o.svg:
         from tilegen.svg import svg
+        from tilegen.trace import Trace
 
-        Path(o.svg).write_text(svg([(made.program, simulate(made))]))
+        Path(o.svg).write_text(svg([(made.program, Trace.simulated(made))]))
     if o.json or o.expand:
         _print(expanded(made) if o.expand else made.to_json())
         return 0
@@ -280,6 +285,42 @@ def compare(o: argparse.Namespace) -> int:
     else:
         print(table(cells))
     return 1 if failed(cells) else 0
+
+
+def trace(o: argparse.Namespace) -> int:
+    from tilegen.trace import Trace
+    from tilegen.trace_export import chrome, lost, lost_text
+
+    found = {} if o.simulate else {"measured": _measured(o)}
+    plan = _plan(o) if o.simulate else found["measured"].plan
+    if o.simulate or o.svg:
+        found["simulated"] = Trace.simulated(plan)
+    first = next(iter(found.values()))
+    if o.out:
+        Path(o.out).write_text(json.dumps(chrome(first)))
+    if o.svg:
+        from tilegen.svg import svg
+
+        Path(o.svg).write_text(svg([(f"{plan.program}, {how}", t) for how, t in found.items()]))
+    if o.json:
+        edges = {r.edge: {"tiles": r.tiles, "sum_us": r.sum_us, "max_us": r.max_us, "worst": r.worst} for r in lost(first)}
+        _print({"program": plan.program, "how": next(iter(found)), "us": first.makespan, "busy": first.busy, "edges": edges})
+    else:
+        print(f"{first.text()}\n\n{lost_text(first)}")
+    return 0
+
+
+def _measured(o: argparse.Namespace) -> Any:
+    """The trace of a launch on random data."""
+    from tilegen import api
+    from tilegen.data import random_arguments
+
+    program, progress = _program(o), Progress()
+    on = api.gpu_machine() if o.machine == "cpu" else o.machine
+    kernel = api.compile(program, "cuda", on=on, options=_options(o), progress=progress)
+    made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
+    progress.done()
+    return made
 
 
 def _grid(sizes: Sequence[str]) -> list[list[str]]:

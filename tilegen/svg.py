@@ -1,4 +1,4 @@
-"""Timelines as SVG: a row per SM, a bar per tile, with the time it stood waiting hatched. No scripts; titles show on hover."""
+"""Traces as SVG: a row per SM, a bar per tile, with the time it stood waiting hatched. No scripts; titles show on hover."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilegen.codegen.environment import render
-from tilegen.simulate import Timeline, workers
-from tilegen.targets.cpu import tile_at
+from tilegen.trace import Trace
+from tilegen.trace_export import awaited
 
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
 WIDTH, ROW, LEFT, TOP = 900.0, 12.0, 44.0, 26.0
@@ -25,7 +25,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Panel:
-    """One timeline: its title, its bars, its height."""
+    """One trace: its title, its bars, its height."""
 
     title: str
     y: float
@@ -34,33 +34,28 @@ class Panel:
     end: float  # x of the makespan
 
 
-def svg(timelines: Sequence[tuple[str, Timeline]]) -> str:
-    """The timelines below each other on one time axis."""
-    longest = max(t.makespan for _, t in timelines)
+def svg(traces: Sequence[tuple[str, Trace]]) -> str:
+    """The traces below each other on one time axis."""
+    longest = max(t.makespan for _, t in traces)
     panels, y = [], 0.0
-    for title, t in timelines:
+    for title, t in traces:
         panels.append(_panel(title, t, y, WIDTH / longest))
-        y += TOP + ROW * workers(t.plan) + 14
-    ops = [op.name for op in timelines[0][1].plan.graph.ops]
+        y += TOP + ROW * len(t.span) + 14
+    ops = [op.name for op in traces[0][1].plan.graph.ops]
     legend = [(name, COLOURS[n % len(COLOURS)], LEFT + 110 * n) for n, name in enumerate(ops[:8])]
     return render("timeline.svg.j2", panels=panels, legend=legend, width=LEFT + WIDTH + 80, height=y + 24, row=ROW, left=LEFT, top=TOP)
 
 
-def _panel(title: str, t: Timeline, y: float, scale: float) -> Panel:
-    names = [op.name for op in t.plan.graph.ops]
+def _panel(title: str, trace: Trace, y: float, scale: float) -> Panel:
+    """A bar lasts from when the math warps are free for its tile until they are done with it."""
+    names, waits = [op.name for op in trace.plan.graph.ops], awaited(trace)
     bars = []
-    for rank, (sm, start, end, waited) in enumerate(zip(t.sm.tolist(), t.start.tolist(), t.end.tolist(), t.waited.tolist(), strict=True)):
-        op, coord = tile_at(t.plan, rank)
-        text = f"{op}{coord}: {start:.1f} to {end:.1f} µs" + (f", waiting {waited:.1f}" if waited > 0.05 else "")
-        bars.append(
-            Bar(
-                LEFT + start * scale,
-                y + TOP + ROW * sm,
-                (end - start) * scale,
-                waited * scale,
-                COLOURS[names.index(op) % len(COLOURS)],
-                text,
-            )
-        )
-    full = f"{title}: {t.makespan:.0f} µs, {t.busy:.0%} busy"
-    return Panel(full, y, workers(t.plan), tuple(bars), LEFT + t.makespan * scale)
+    for t, ready in zip(trace.tiles, trace.ready, strict=True):
+        waited = max(0.0, t.times["arrived"] - ready)
+        last = max(waits.get((t.rank, t.cta % trace.plan.gang), []), key=lambda w: w.posted, default=None)
+        text = f"{t.name}: {ready:.1f} to {t.end:.1f} µs" + (f", waiting {waited:.1f}" if waited > 0.05 else "")
+        text += f"; {last.text}" if last else ""
+        colour = COLOURS[names.index(t.op) % len(COLOURS)]
+        bars.append(Bar(LEFT + ready * scale, y + TOP + ROW * t.cta, (t.end - ready) * scale, waited * scale, colour, text))
+    full = f"{title}: {trace.makespan:.0f} µs, {trace.busy:.0%} busy"
+    return Panel(full, y, len(trace.span), tuple(bars), LEFT + trace.makespan * scale)

@@ -14,7 +14,7 @@ from tilegen.cli import main
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MLP = [str(EXAMPLES / "gpt3_mlp.py"), "-s", "M=8", "-s", "H=32", "-s", "I=16"]
 SMALL = [*MLP, "-s", "dtype=float32", "--machine", "cpu:2"]
-VERBS = ("explain", "plan", "verify", "generate", "run", "compare", "info", "cache")
+VERBS = ("explain", "plan", "verify", "generate", "run", "compare", "trace", "info", "cache")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -236,7 +236,7 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "name": "tg_load_activations",
             "comment": "// Activations: waits for the semaphores of each step, then loads.",
             "ops": a,
-            "policies": sorted({op.a_policy for op in ops}),
+            "policies": sorted({op.a_policy for op in ops} - {""}),
             "waits": True,
             "depends": True,
             "clusters": any(op.multicast == "activations" for op in ops),
@@ -248,7 +248,7 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "name": "tg_load_weights",
             "comment": "// Weights: runs ahead as far as the ring is deep; waits only where another op makes them.",
             "ops": b,
-            "policies": sorted({op.b_policy for op in ops}),
+            "policies": sorted({op.b_policy for op in ops} - {""}),
             "waits": any(op.b_waits for op in ops),
             "depends": not all(op.packed for op in ops),  # packed weights do not change, so they may be loaded before the launch before ends
             "clusters": any(op.multicast == "weights" for op in ops),
