@@ -5,6 +5,7 @@ from pathlib import Path
 import tilegen as tg
 from tilegen.loader import load_program
 from tilegen.svg import svg
+from tilegen.trace import Trace
 
 HERE = Path(__file__).parent
 
@@ -14,7 +15,7 @@ def main() -> None:
     panels = []
     for title, policy in (("kernel boundary (one semaphore)", "kernel"), ("tile sync (one semaphore per row block)", "row")):
         plan = tg.plan(program, 16, tiles={"up": (128, 256), "down": (128, 256)}, policies={"h": policy}, order="phase")
-        panels.append((title, tg.simulate(plan)))
+        panels.append((title, Trace.simulated(plan)))
     (HERE / "tiles.svg").write_text(svg(panels))
 
 

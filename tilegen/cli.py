@@ -315,9 +315,8 @@ def _measured(o: argparse.Namespace) -> Any:
     from tilegen import api
     from tilegen.data import random_arguments
 
-    program, progress = _program(o), Progress()
-    on = api.gpu_machine() if o.machine == "cpu" else o.machine
-    kernel = api.compile(program, "cuda", on=on, options=_options(o), progress=progress)
+    program, progress, here = _program(o), Progress(), api.gpu_machine()
+    kernel: Any = api.compile(program, "cuda", on=here if o.machine == "cpu" else o.machine, options=_options(o), progress=progress)
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
     return made

@@ -1,4 +1,4 @@
-"""Where the time of a launch went: per tile, when it waited, loaded, multiplied and stored, by the kernel's own time stamps or simulated."""
+"""Where the time of a launch went: per tile, when it waited, loaded, multiplied and stored, by time stamps from inside or simulated."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Trace:
 
     @staticmethod
     def simulated(plan: Plan) -> Trace:
-        """The plan on its machine's model, in the form of a measured launch. A gang's CTAs do the same; roles have no times of their own."""
+        """The plan on its machine's model, in the form of a measured launch. A gang's CTAs do the same; roles have no own times."""
         t = simulate(plan)
         turns = [0] * (int(t.sm.max()) + 1)
         tiles = []

@@ -62,11 +62,11 @@ def awaited(trace: Trace) -> dict[tuple[int, int], list[Awaited]]:
     """(rank, part) -> what it waits for; semaphores whose posts were not noted are left out."""
     plan, last = trace.plan, last_posters(trace)
     steps = np.ones(plan.order.count)
-    op_of = {}
+    op_of: dict[int, str] = {}
     for b in plan.bounds:
         steps[plan.ranks[b.op.name]] = np.maximum(tiles_of(b).steps, 1)
         op_of |= dict.fromkeys(plan.ranks[b.op.name].tolist(), b.op.name)
-    edges = {}
+    edges: dict[tuple[str, int, int], str] = {}
     for w in plan.waits:
         numbers = range(w.semaphores.base, w.semaphores.base + w.semaphores.count)
         edges |= {(w.edge.consumer.op.name, w.edge.access.operand, n): w.edge.name for n in numbers}
