@@ -18,7 +18,7 @@ from tilegen.analysis.regions import evaluate
 from tilegen.codegen.hopper_op import HopperOp, Map
 from tilegen.targets.hopper import pack
 
-LOAD = re.compile(r"tg_load(_pair)?\((to.*), &maps\.(\w+), (.+), (.+), bar, \w+\);")
+LOAD = re.compile(r"tg_load(_pair)?\((to.*), &maps\.(\w+), ([^,]+), ([^,]+), bar(?:, \w+)?\);")
 CALL = re.compile(r"tg_(\w+)<Op, (\d+), (\d+)>")
 COLUMNS = 64  # of a block: 128 bytes
 M64_BYTES = 8192  # 64 rows of a block
