@@ -61,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     v.add_argument("-o", "--out", metavar="FILE.json", help="also write all tiles for Perfetto or chrome://tracing")
     v.add_argument("--svg", metavar="FILE", help="also draw it, measured above simulated: a row per SM, a bar per tile")
     v.add_argument("--simulate", action="store_true", help="on the machine's model alone, which needs no GPU")
+    v = verb("tune", tune, "time the best few plans on the GPU and remember the fastest; `compile` then uses it; sizes may be lists")
+    v.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
+    v.add_argument("-o", "--out", help="file of choices to write into (default: tuned.json in the cache folder)")
     verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
     v = verb("cache", cache, "list or clear the cache of plans and binaries", spec=False)
     v.add_argument("action", choices=("ls", "clear"))
@@ -320,6 +323,31 @@ def _measured(o: argparse.Namespace) -> Any:
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
     return made
+
+
+def tune(o: argparse.Namespace) -> int:
+    from tilegen.api import gpu_machine
+    from tilegen.errors import PlanError
+    from tilegen.loader import load_program
+    from tilegen.tune import remember
+    from tilegen.tune import tune as measure
+
+    if o.rounds < 1:
+        raise PlanError(f"--rounds {o.rounds}: expected at least 1")
+    on, progress, found = gpu_machine(), Progress(), []
+    for sizes in _grid(o.size):
+        program = load_program(o.spec, sizes)
+        best, times = measure(program, o.rounds, progress=progress)
+        path = remember(program, on, best, Path(o.out) if o.out else None)
+        progress.done()
+        found.append({**best.to_json(), "times": times})
+        if not o.json:
+            print(f"{program.name} {' '.join(sizes)}: {best.us:.1f} µs, the fastest of {best.tried}; kept in {path}")
+            for name, us in times.items():
+                print(f"  {us:9.1f} µs  {name}")
+    if o.json:
+        _print(found)
+    return 0
 
 
 def _grid(sizes: Sequence[str]) -> list[list[str]]:

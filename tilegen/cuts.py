@@ -19,8 +19,8 @@ CLOCK = 1.6e3  # clocks a µs: what the power limit leaves under full load
 STREAM = 0.96  # of the memory's read rate, with all SMs at it
 BUSY = 128  # CTAs that it takes to read at that rate
 SUMS = 192  # sums that a math thread can hold
-L2 = 42.0  # bytes a clock that a CTA gets from L2 with all SMs at it
-COUPLED = {128: 1.02, 256: 1.06}  # what waiting for each other costs a pair that loads together, by rows of a CTA
+L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
+COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
 SHARED = 228_000  # bytes of shared memory for the ring and result buffers
 

@@ -44,13 +44,17 @@ class Tuned:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Tuned:
-        fields = {k: {n: tuple(x) if isinstance(x, list) else x for n, x in v.items()} if isinstance(v, dict) else v for k, v in data["options"].items()}
-        return Tuned(data["program"], data["sizes"], Options.of(**fields), data["us"], data["tried"])
+        def frozen(value: Any) -> Any:
+            return {n: frozen(v) for n, v in value.items()} if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
+
+        return Tuned(data["program"], data["sizes"], Options.of(**frozen(data["options"])), data["us"], data["tried"])
 
 
 def key_of(program: Program) -> str:
     """Names a program by what it computes, wherever it was written: ops, tensors, sizes."""
-    content = json.dumps([asdict(replace(x, where="")) for x in (*program.tensors, *program.calls)] + [program.outputs], sort_keys=True, default=str)
+    tensors = [asdict(replace(t, where="")) for t in program.tensors]
+    calls = [asdict(replace(c, where="")) for c in program.calls]
+    content = json.dumps([tensors, calls, program.outputs], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
@@ -91,7 +95,7 @@ def _shipped() -> dict[str, Any]:
 
 
 def candidates(program: Program, on: Machine) -> dict[str, Options]:
-    """Plans worth timing, by name: for each gang size the best few cuts of every op together, with lists and with tickets, and steps twice as deep."""
+    """Plans worth timing, by name: for each gang size the best cuts of every op together, by lists and by tickets, with steps once or twice as deep."""
     graph = fuse(program)
     if any(op.kind != "linear" for op in graph.ops):
         raise PlanError(f"{program.name}: only chains of linears are tuned, {next(op.kind for op in graph.ops if op.kind != 'linear')} is not")
@@ -118,8 +122,10 @@ def _best(graph: Graph, op: str, on: Machine, gang: int) -> Sequence[Cut]:
 def tune(
     program: Program, rounds: int = 5, more: Mapping[str, Options] | None = None, progress: Callable[[str], None] = lambda _: None
 ) -> tuple[Tuned, dict[str, float]]:
-    """Time the candidates (and `more`) on this GPU, interleaved, weights from memory: (the fastest, µs of each). Those that cannot be built are
-    left out; TilegenError where none can."""
+    """Time the candidates (and `more`) on this GPU, interleaved, weights from memory: (the fastest, µs of each).
+
+    Those that cannot be built are left out; PlanError where none can.
+    """
     from tilegen import api
     from tilegen.bench import timing
     from tilegen.bench.ladder import own, weight_bytes

@@ -170,13 +170,12 @@ NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "T
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
-VARIANTS = ("", "trace", "jitter")
-
 
 def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
     """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare).
 
-    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts, to stress the memory order. PlanError where an op has no form on sm_90a.
+    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts, to stress the memory order.
+    PlanError where an op has no form on sm_90a.
     """
     tensors = plan.graph.tensors
     ops = tuple(HopperOp(plan, b, packed) for b in plan.bounds)

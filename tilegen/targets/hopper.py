@@ -36,7 +36,7 @@ def check_log(log: str, source: str) -> None:
 
 
 class HopperLibrary:
-    """A plan's kernel for one set of packed weights, or a variant of it (codegen.hopper.VARIANTS). Nothing here needs a GPU until `launcher` is asked for."""
+    """A plan's kernel for one set of packed weights, or a variant of it (codegen.hopper.generate). Nothing here needs a GPU until `launcher` is asked for."""
 
     target, source_name = "cuda", "kernel.cu"
 
