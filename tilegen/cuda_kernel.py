@@ -76,11 +76,14 @@ class CudaKernel(GpuKernel):
 
     def prepare(self, **weights: torch.Tensor) -> CudaKernel:  # type: ignore[override]
         """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
+        import torch
+
         bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
             self._libraries[names] = type(self._library)(self.plan, names)
         prepared = CudaKernel(self.plan, self.proof, self._libraries[names], self._exclusive, bound, self._programmatic)
+        torch.cuda.current_stream().synchronize()  # a launch may load packed weights before what stands before it in the stream has ended
         prepared._libraries = self._libraries  # one copy of the code on the GPU, however many weights it is prepared for
         return prepared
 

@@ -59,13 +59,20 @@ class Timeline:
             )
         return rows
 
+    def _where(self) -> str:
+        """132 SMs, 132 SMs in gangs of 2, or 4 workers"""
+        machine, gang = self.plan.machine, self.plan.gang
+        if machine.family == "cpu":
+            return f"{workers(self.plan)} workers"
+        return f"{machine.sms} SMs" + (f" in gangs of {gang}" if gang > 1 else "")
+
     def text(self) -> str:
         lines = [f"{'op':<14}{'tiles':>7}{'waves':>8}{'from µs':>10}{'to µs':>10}{'work':>8}{'waiting':>9}"]
         total = self.makespan * workers(self.plan)
         for name, tiles, waves, first, last, work, waiting in self.by_op():
             lines.append(f"{name:<14}{tiles:>7}{waves:>8.2f}{first:>10.1f}{last:>10.1f}{work / total:>8.1%}{waiting / total:>9.1%}")
         lines.append(
-            f"makespan {self.makespan:.1f} µs on {workers(self.plan)} {'workers' if self.plan.machine.family == 'cpu' else 'SMs'}, {self.busy:.1%} busy"
+            f"makespan {self.makespan:.1f} µs on {self._where()}, {self.busy:.1%} busy"
         )
         return "\n".join(lines)
 

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import tilegen as tg
 from tilegen.codegen.schedule import schedule_text
-from tilegen.explain import explain_program
 from tilegen.loader import load_program
-from tilegen.machine import machine
-from tilegen.planner import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +26,7 @@ def test_design_example(tmp_path: Path) -> None:
 
 def test_readme_example() -> None:
     program = load_program(str(ROOT / "examples" / "gpt3_mlp.py"), {"M": 512})
-    text = explain_program(program, machine("h200"), Options())
+    text = tg.explain(program, "h200")
     block = next(b for b in quoted("README.md", "") if b.startswith("h: written by up"))
     for line in block.splitlines()[:-2]:
         assert line in text, line

@@ -12,7 +12,7 @@ from tilegen.codegen.portable import PortableSource, generate
 from tilegen.errors import TargetError
 from tilegen.plan import Plan
 from tilegen.targets import cache
-from tilegen.targets.cuda import Launcher, Module, Parameters
+from tilegen.targets.cuda import Launcher, Module, Parameters, missing
 from tilegen.targets.hopper import LINE
 from tilegen.targets.nvrtc import compile_cuda, version
 
@@ -74,8 +74,11 @@ class PortableLibrary:
 
 
 def here() -> str:
-    """The architecture of the current GPU: sm_80, sm_90, …"""
+    """The architecture of the current GPU: sm_80, sm_90, …; TargetError where there is none."""
     import torch
+
+    if missing():
+        raise TargetError(f"target cuda: {missing()}")
 
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"
