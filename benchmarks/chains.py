@@ -12,21 +12,25 @@ Under "variants" stand further contenders, each with fields of its own; so tileg
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import tilegen as tg
 from tilegen.api import load_json
 from tilegen.bench.chart import chart
-from tilegen.bench.compare import Cell, failed, note, own_variants, result_file, save, sizes_of, table
+from tilegen.bench.compare import Cell, Note, failed, note, own_variants, result_file, rows_of, save, sizes_of, table
 from tilegen.bench.contest import DEFAULT, contest
 from tilegen.cli import Progress
 from tilegen.errors import PlanError, TilegenError
 from tilegen.loader import load_program
 from tilegen.planner import Options
 from tilegen.spec import Program
+from tilegen.targets.cuda import missing
 
 ROOT = Path(__file__).resolve().parent
 SIZES = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -88,7 +92,31 @@ def sweep(
         except Exception as error:  # out of memory, say: the other sizes are still measured
             found.append(Cell((), (note(program, "tilegen", error),)))
         keep(found)
+        if found[-1].notes and not usable():
+            break
     return found
+
+
+def usable() -> bool:
+    """Whether this process can still use the GPU: some CUDA errors stick to it."""
+    if missing():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def rest(arguments: Sequence[str], done: int, out: str) -> list[Cell]:
+    """The cells after the first `done`, from a process of their own."""
+    part = f"{out}.after{done}"
+    subprocess.run([sys.executable, __file__, *arguments, "--skip", str(done), "-o", part, "--svg", f"{part}.svg"], check=False)
+    if not Path(part).exists():
+        return []
+    data = load_json(part)
+    Path(part).unlink()
+    return [Cell(tuple(rows_of(data)), tuple(Note(**n) for n in data["notes"]))]
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -101,6 +129,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--only", default="", help="eager,graph,tilegen: these contenders alone")
     p.add_argument("--no-inductor", action="store_true")
     p.add_argument("--rounds", type=int, default=None)
+    p.add_argument("--skip", type=int, default=0, help="leave out this many of the first sizes")
     p.add_argument("-o", "--out", default=str(ROOT / "results" / "chains-h200.json"))
     p.add_argument("--svg")
     return p.parse_args(arguments)
@@ -117,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     o = parsed(arguments)
     try:
         tuned = load_json(o.tuned) if o.tuned else {}
-        cells = [(p, variants_of(p, tuned)) for p in programs(o.chains, o.sizes, o.gemm)]
+        cells = [(p, variants_of(p, tuned)) for p in programs(o.chains, o.sizes, o.gemm)[o.skip :]]
         if not cells:
             raise PlanError("nothing to measure: neither chains nor --gemm")
         without = ("inductor",) if o.no_inductor else ()
@@ -133,6 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(table(found[-1:]), flush=True)
 
     found = sweep(cells, ladder.measure, keep)
+    if len(found) < len(cells):  # a CUDA error ended this process's use of the GPU
+        found += rest(sys.argv[1:] if arguments is None else arguments, o.skip + len(found), o.out)
+        keep(found)
     print("\n" + table(found))
     return 1 if failed(found) else 0
 

@@ -50,10 +50,11 @@ def plan(
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
-    """The options, or, where none is given, what was measured best for this program on this machine (tilegen.tune), if it was measured."""
-    if options != Options() or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
+    """The options, or, where none but policies are given, what was measured best for this program on this machine (tilegen.tune), if it was."""
+    free = dataclasses.replace(options, policies=()) == Options()
+    if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
         return options
-    return tuned_options(program, on)
+    return dataclasses.replace(tuned_options(program, on), policies=options.policies)
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks import chains
 from benchmarks.chains import SIZES, fitting, gemm, main, names_of, options_of, parsed, programs, sweep, variants_of
 from tilegen.bench.compare import Cell
 from tilegen.planner import Options
+from tilegen.spec import Program
 
+ROW = {"workload": "", "sizes": {}, "variant": "tilegen", "us": 1.0, "spread": 0.0, "rounds": 1, "error": 1e-3, "tflops": 1.0, "tbs": 1.0, "floor_us": None}
 TUNED: dict[str, Any] = {
     "gpt3_mlp": {"order": "phase"},
     "gpt3_mlp M=16": {"tiles": {"up": [64, 192, 64]}},
@@ -68,3 +73,33 @@ def test_what_was_measured_is_kept() -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(cells, measure, lambda found: kept.append(list(found)))
     assert list(map(len, kept)) == [1, 2] and [n.error for n in kept[1][1].notes] == ["RuntimeError: CUDA out of memory"]
+
+
+def test_a_broken_process_hands_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After an error that sticks to the process the sizes left are measured by a fresh one, and all stand in one file."""
+    asked: list[list[str]] = []
+
+    run = subprocess.run
+
+    def fresh(command: list[str], **how: Any) -> Any:
+        if command[0] == "git":
+            return run(command, **how)
+        asked.append(command)
+        part = Path(command[command.index("-o") + 1])
+        program = chains.programs(["gpt3_mlp"], [64], [])[0]
+        row = chains.rows_of(json.loads(json.dumps({"rows": [ROW | {"workload": program.name, "sizes": {"M": 64}}]})))
+        chains.save(chains.result_file([chains.Cell(tuple(row))], "part", {}), part)
+
+    def broken(program: Program, variants: Any) -> Cell:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(chains, "usable", lambda: False)
+    monkeypatch.setattr(chains.subprocess, "run", fresh)
+    monkeypatch.setattr(chains, "contest", lambda *given, **more: SimpleNamespace(measure=broken, environment={}))
+    out = tmp_path / "chains.json"
+    assert chains.main(["16", "64", "--chains", "gpt3_mlp", "--no-inductor", "-o", str(out)]) == 1
+    assert asked[0][asked[0].index("--skip") + 1] == "1"
+    data = json.loads(out.read_text())
+    assert [r["sizes"] for r in data["rows"]] == [{"M": 64}] and "illegal" in data["notes"][0]["error"]
+    assert list(tmp_path.iterdir()) == [out]
+

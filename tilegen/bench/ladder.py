@@ -13,7 +13,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -144,8 +143,6 @@ def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Conte
 def own(program: Program, options: Options, sets: Sets, **how: Any) -> Contender:
     """tilegen's kernel, with the weights of each set prepared, into outputs of its own. how: what api.compile is told besides."""
     calls, prepared = [], []
-    # a rung that only fixes policies is tuned like the others
-    options = replace(api.settled(program, api.gpu_machine(), replace(options, policies=())), policies=options.policies)
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
         kernel = api.compile(program, target="cuda", options=options, exclusive=True, **how)
         for arguments in sets:

@@ -10,7 +10,8 @@ import math
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,10 +104,20 @@ def counted(runs: Mapping[str, Run], seconds: Callable[[Run, int], float]) -> di
     """n of each contender, from a first short measurement; that and one of full length warm it up."""
     counts = {}
     for name, run in runs.items():
-        run()
-        counts[name] = replays(seconds(run, 3) / 3)
-        seconds(run, counts[name])
+        with blamed(name):
+            run()
+            counts[name] = replays(seconds(run, 3) / 3)
+            seconds(run, counts[name])
     return counts
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """An error on the GPU inside is reported with the contender that was running: CUDA itself does not tell."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(f"{name}, while it was timed: {error}") from error
 
 
 def interleave(
@@ -121,7 +132,8 @@ def interleave(
     for n in range(rounds):
         before(n)
         for name, run in runs.items():
-            times[name].append(seconds(run, counts[name]) / counts[name])
+            with blamed(name):
+                times[name].append(seconds(run, counts[name]) / counts[name])
     return times
 
 
