@@ -85,7 +85,7 @@ def test_a_broken_process_hands_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         if command[0] == "git":
             return run(command, **how)
         asked.append(command)
-        part = Path(command[command.index("-o") + 1])
+        part = Path(command[command.index("-o", command.index("--skip")) + 1])
         program = chains.programs(["gpt3_mlp"], [64], [])[0]
         row = chains.rows_of(json.loads(json.dumps({"rows": [ROW | {"workload": program.name, "sizes": {"M": 64}}]})))
         chains.save(chains.result_file([chains.Cell(tuple(row))], "part", {}), part)

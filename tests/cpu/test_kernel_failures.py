@@ -79,7 +79,7 @@ WRONG = [
     (lambda: torch.randn(4, 8).half(), ["float32", "float16"]),
     (lambda: torch.randn(4, 8).double(), ["float32", "float64"]),
     (lambda: torch.zeros(4, 8, dtype=torch.int32), ["float32", "int32"]),
-    (lambda: torch.empty(4, 8, device="meta"), ["meta", "CPU"]),
+    (lambda: torch.empty(4, 8, device="meta"), ["meta", "cpu"]),
     (lambda: torch.randn(8, 4).T, ["contiguous", "(1, 4)"]),
     (lambda: torch.randn(4, 16)[:, ::2], ["contiguous", "(16, 2)"]),
     (lambda: torch.randn(1, 8).expand(4, 8), ["contiguous", "(0, 1)"]),
@@ -203,9 +203,9 @@ def test_prepare(kernel):
 # ---- compile ----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["gpu", "", "CPU", "cuda", None, 5])
+@pytest.mark.parametrize("target", ["gpu", "", "CPU", "CUDA", None, 5])
 def test_unknown_target(target):
-    refused(lambda: tg.compile(two_results(), target), "unknown target", repr(target), "auto, cpu, interpret", error=tg.TargetError)
+    refused(lambda: tg.compile(two_results(), target), "unknown target", repr(target), "auto, cuda, cuda-portable, cpu, interpret", error=tg.TargetError)
 
 
 @pytest.mark.parametrize("threads", [-1, 0, "2", 1.5])

@@ -21,7 +21,7 @@ CASES = [
     Case("gated, rows shared", gated, {"M": 140, **SMALL}, both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:columns")),
     Case("block, float16", block, {"M": 33, "I": 256, "dtype": "float16"}, both("up", "down", (64, 96, 64), (64, 64, 64), 2, 2)),
     Case("chain of four", chain, {"M": 40}),
-    Case("fan", fan, {"M": 70}),
+    Case("fan", fan, {"M": 70}, {"tiles": dict.fromkeys(("q", "k", "v", "o"), (128, 64, 64))}),
 ]
 NAMES = {c.name: c for c in CASES}
 CHANGES: list[tuple[str, tuple[str, str], dict[str, Any]]] = [

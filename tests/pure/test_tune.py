@@ -1,0 +1,65 @@
+"""Measured choices: what ships is found and can be built; what is remembered is found again, by what a program computes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tilegen as tg
+from benchmarks.chains import gemm, programs
+from tests.gpu.gemms import mlp
+from tilegen.codegen.hopper import generate
+from tilegen.machine import machine
+from tilegen.planner import Options
+from tilegen.spec import Program
+from tilegen.tune import Tuned, candidates, key_of, lookup, remember
+
+H200 = machine("h200")
+GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192)]
+SHIPPED = programs(("gpt3_mlp", "llama_mlp"), (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192), GEMMS)
+
+
+def test_nothing_else_ships() -> None:
+    shipped = json.loads((Path(tg.__file__).parent / "tuned.json").read_text())
+    assert set(shipped) == {"h200"} and set(shipped["h200"]) == {key_of(p) for p in SHIPPED}
+
+
+@pytest.mark.parametrize("program", SHIPPED, ids=lambda p: f"{p.name} {dict(p.sizes)['M']} {dict(p.sizes).get('K', '')}")
+def test_what_ships_is_used(program: Program) -> None:
+    tuned = lookup(program, H200)
+    assert tuned is not None and tuned.us > 0
+    plan = tg.plan(program, "h200")
+    assert {op.name: op.tile for op in plan.graph.ops} == dict(tuned.options.tiles)
+    assert generate(plan).text
+
+
+def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    program = mlp(M=33)
+    assert lookup(program, H200) is None
+    choice = Tuned("mlp", {"M": 33}, Options.of(tiles={"up": (64, 64, 64), "down": (64, 32, 64)}, placement="static"), 12.5, 7)
+    remember(program, H200, choice)
+    remember(mlp(M=34), H200, choice)
+    assert lookup(program, H200) == choice and lookup(mlp(M=35), H200) is None and lookup(program, machine(64)) is None
+    assert tg.plan(program, "h200").graph.op("down").tile == (64, 32, 64)
+    assert tg.plan(program, "h200", order="phase").graph.op("down").tile != (64, 32, 64)  # an option given: the planner's own choice
+    kept = tg.plan(program, "h200", policies={"h": "tile"})  # but policies alone leave tiles as they are
+    assert kept.graph.op("down").tile == (64, 32, 64) and dict(kept.policies)["h"].endswith("tile")
+
+
+def test_a_choice_is_of_what_is_computed() -> None:
+    """Not of the file or line where the spec stands."""
+
+    @tg.spec
+    def gemm(M=512, N=6144, K=12288, dtype="bfloat16"):
+        return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="gemm")
+
+    from benchmarks import chains
+
+    assert key_of(gemm(M=8)) == key_of(chains.gemm(M=8)) != key_of(chains.gemm(M=16))
+
+
+def test_candidates() -> None:
+    found = candidates(gemm(M=300, N=1024, K=1024), H200)
+    assert len({(o.tiles, o.parts, o.placement) for o in found.values()}) == len(found) >= 8
+    assert {o.placement for o in found.values()} == {"strided", "ticket"}
