@@ -11,7 +11,8 @@ import jinja2
 
 from tilegen.analysis.regions import pretty_box, to_c
 from tilegen.codegen.environment import environment, render
-from tilegen.codegen.schedule import enum, locals_text, policy_words, schedule_text
+from tilegen.codegen.op_text import OpText
+from tilegen.codegen.schedule import policy_words, schedule_text
 from tilegen.errors import CompileError
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
@@ -33,26 +34,11 @@ class View:
 
 
 @dataclass(frozen=True)
-class CpuOp:
+class CpuOp(OpText):
     """What a tile template may ask about an op; attributes of the op itself are reachable by name."""
-
-    plan: Plan
-    bound: Bound
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bound, name)
-
-    @property
-    def name(self) -> str:
-        return self.bound.op.name
-
-    @property
-    def enum(self) -> str:
-        return enum(self.name)
-
-    @property
-    def parts(self) -> int:
-        return self.bound.op.parts
 
     @property
     def share(self) -> str:
@@ -61,14 +47,6 @@ class CpuOp:
     @property
     def splits_steps(self) -> bool:
         return self.parts > 1 and self.share == "steps"
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.bound.grid)
-
-    @property
-    def locals(self) -> str:
-        return locals_text(self.bound)
 
     @property
     def steps(self) -> str:

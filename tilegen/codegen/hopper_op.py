@@ -13,7 +13,6 @@ from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cpu import equation
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.hopper_tile import ROW_BYTES, HopperTile
-from tilegen.codegen.schedule import enum, locals_text
 from tilegen.errors import PlanError
 from tilegen.ops.base import Access
 
@@ -345,18 +344,6 @@ class HopperOp(HopperTile):
         return self.epilogue.arguments(side)
 
     # --- text -------------------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self.bound.op.name
-
-    @property
-    def enum(self) -> str:
-        return enum(self.name)
-
-    @property
-    def locals(self) -> str:
-        return locals_text(self.bound)
 
     @property
     def equation(self) -> str:

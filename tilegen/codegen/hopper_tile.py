@@ -6,22 +6,14 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilegen.ops.base import Bound
-from tilegen.plan import Plan
+from tilegen.codegen.op_text import OpText
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 
 
 @dataclass(frozen=True)
-class HopperTile:
+class HopperTile(OpText):
     """A linear's tile on sm_90a."""
-
-    plan: Plan
-    bound: Bound
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.bound.grid)
 
     @property
     def rows(self) -> int:
@@ -30,10 +22,6 @@ class HopperTile:
     @property
     def columns(self) -> int:
         return int(self.bound.out[1])
-
-    @property
-    def parts(self) -> int:
-        return self.bound.op.parts
 
     def shares(self, what: str) -> bool:
         return self.parts > 1 and self.bound.op.share == what

@@ -14,9 +14,9 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.cpu import equation, summary
 from tilegen.codegen.environment import render
 from tilegen.codegen.epilogue import EpilogueText
-from tilegen.codegen.schedule import enum, locals_text, schedule_text
+from tilegen.codegen.op_text import OpText
+from tilegen.codegen.schedule import schedule_text
 from tilegen.errors import PlanError
-from tilegen.ops.base import Bound
 from tilegen.plan import Plan
 
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
@@ -78,11 +78,9 @@ def best_block(tm: int, tn: int, groups: int) -> Block:
 
 
 @dataclass(frozen=True)
-class PortableOp:
+class PortableOp(OpText):
     """A linear of a plan, as numbers and C text. PlanError where it has no form here."""
 
-    plan: Plan
-    bound: Bound
     architecture: str
 
     def __post_init__(self) -> None:
@@ -110,18 +108,6 @@ class PortableOp:
         return self.epilogue.problem
 
     # --- the product ------------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self.bound.op.name
-
-    @property
-    def enum(self) -> str:
-        return enum(self.name)
-
-    @property
-    def locals(self) -> str:
-        return locals_text(self.bound)
 
     @property
     def groups(self) -> int:
@@ -196,10 +182,6 @@ class PortableOp:
         return ", ".join(to_c(i.hi) for i in self.bound.write)
 
     # --- waits and posts ----------------------------------------------------------------------------------------------------
-
-    @property
-    def parts(self) -> int:
-        return self.bound.op.parts
 
     @property
     def steps(self) -> int:

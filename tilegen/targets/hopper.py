@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,15 +13,13 @@ from tilegen.codegen.hopper import HopperSource, generate
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.errors import CompileError
 from tilegen.plan import Plan
-from tilegen.targets import cache
-from tilegen.targets.cuda import Launcher, Module, Parameters, encode
-from tilegen.targets.nvrtc import compile_cuda, version
+from tilegen.targets.cubin import CubinLibrary
+from tilegen.targets.cuda import Launcher, Parameters, encode
 
 if TYPE_CHECKING:
     import torch
 
 ARCHITECTURE = "sm_90a"
-LINE = 32  # words between counters
 
 
 def check_log(log: str, source: str) -> None:
@@ -35,54 +31,23 @@ def check_log(log: str, source: str) -> None:
         raise CompileError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
 
 
-class HopperLibrary:
-    """A plan's kernel for one set of packed weights, or a variant of it (codegen.hopper.generate). Nothing here needs a GPU until `launcher` is asked for."""
-
-    target, source_name = "cuda", "kernel.cu"
+class HopperLibrary(CubinLibrary):
+    """A plan's kernel for one set of packed weights, or a variant of it (codegen.hopper.generate)."""
 
     def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
-        self.plan = plan
         self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, HopperOp] = dict(self.generated.packed)
-
-        def build(folder: Path) -> dict[str, str]:
-            (folder / "kernel.cu").write_text(self.generated.text)
-            made = compile_cuda(self.generated.text, ARCHITECTURE)
-            check_log(made.log, self.generated.text)
-            (folder / "kernel.cubin").write_bytes(made.code)
-            (folder / "log.txt").write_text(made.log)
-            return {"note": f"{plan.program} {dict(plan.sizes)} {ARCHITECTURE}"}
-
-        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, ARCHITECTURE, version(), variant, *sorted(packed)), build)
-
-    @property
-    def source(self) -> str:
-        return self.files["kernel.cu"].read_text()
-
-    @property
-    def counter_words(self) -> int:
-        return (len(self.plan.targets) + 3) * LINE  # and ticket, exits, abort
+        super().__init__(plan, self.generated.text, ARCHITECTURE, variant, *sorted(packed), accept=check_log)
 
     @property
     def ctas(self) -> int:
         workers = self.plan.machine.sms // self.generated.gang
         return min(workers, self.plan.order.count) * self.generated.gang
 
-    @cached_property
-    def _module(self) -> Module:
-        return Module(self.files["kernel.cubin"].read_bytes())
-
     def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
-        """Static lists that wait need every CTA resident: a cooperative launch fails instead of hanging. Tickets run on any number.
-
-        exclusive: no other kernel that waits inside runs at the same time, so all CTAs come to be resident without that.
-        programmatic: start on SMs that the launch before leaves; None: with static lists only, since with tickets that was measured to cost
-        3 to 13 %.
-        """
-        g, static = self.generated, self.plan.placement != "ticket"
-        cooperative = static and bool(self.plan.targets) and not exclusive
-        early = static if programmatic is None else programmatic
-        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, early)
+        """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets that was measured to cost 3 to 13 %."""
+        g, early = self.generated, self.static if programmatic is None else programmatic
+        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, self.cooperative(exclusive), early)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
