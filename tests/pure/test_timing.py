@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tilegen.bench import timing
 from tilegen.bench.timing import Contender
@@ -112,3 +117,39 @@ def test_without_a_graph(gpu: Gpu) -> None:
     runner = timing.ready(Contender((gpu.call("x"), gpu.call("y")), captured=False))
     runner.run()
     assert gpu.log == ["x on usual", "y on usual", "synchronize", "x on usual", "y on usual"] and not runner.captured
+
+
+def test_a_runner_holds_what_its_graph_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph holds addresses, not tensors: outputs that only the calls hold must live as long as it can be replayed."""
+    monkeypatch.setattr(timing, "cuda", FakeCuda())
+    outputs = [torch.zeros(4), torch.zeros(4)]
+    alive = [weakref.ref(o) for o in outputs]
+    contender = timing.Contender(tuple(functools.partial(torch.add, torch.ones(4), 1, out=o) for o in outputs))
+    runner = timing.ready(contender)
+    del contender, outputs
+    gc.collect()
+    assert all(o() is not None for o in alive) and runner.captured
+
+
+class FakeCuda:
+    """torch.cuda as far as `ready` needs it; a graph that captures nothing."""
+
+    class CUDAGraph:
+        def replay(self) -> None:
+            raise AssertionError("not replayed here")
+
+    class Stream:
+        def wait_stream(self, _: object) -> None: ...
+
+    def current_stream(self) -> FakeCuda.Stream:
+        return FakeCuda.Stream()
+
+    def stream(self, _: object) -> Any:
+        return contextlib.nullcontext()
+
+    def graph(self, *_: object, **__: object) -> Any:
+        return contextlib.nullcontext()
+
+    def synchronize(self) -> None: ...
+
+    def set_stream(self, _: object) -> None: ...

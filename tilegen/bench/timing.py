@@ -47,12 +47,16 @@ class Contender:
 
 @dataclass(frozen=True)
 class Runner:
-    """A contender ready to be timed. run: all sets once. first: the first set's result; where it is captured, a run writes it anew."""
+    """A contender ready to be timed. run: all sets once. first: the first set's result; where it is captured, a run writes it anew.
+
+    calls: held, since a graph keeps alive no memory but its pool's: outputs given, constants of the traced module, packed weights are the calls'.
+    """
 
     run: Run
     check: Run
     captured: bool
     first: Any = None
+    calls: tuple[Run, ...] = ()
 
 
 def ready(c: Contender) -> Runner:
@@ -73,7 +77,7 @@ def ready(c: Contender) -> Runner:
             _all(c.calls[1:])
     finally:
         cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
-    return Runner(graph.replay, c.check, True, first)
+    return Runner(graph.replay, c.check, True, first, c.calls)
 
 
 def _all(calls: Sequence[Run]) -> None:
