@@ -35,7 +35,8 @@ class _Workspace:
 
 
 class CudaKernel(GpuKernel):
-    """A plan on a GPU. A hang is raised by the next call or by check().
+    """A plan on a GPU. A hang is raised by the next call or by check(). Keep a kernel until its launches have ended, and as long as a graph
+    that captured them: counters, packed weights and the hang record are its own.
 
     exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another stream, in another process);
     launches are then programmatic only, not cooperative, and follow each other faster.

@@ -53,7 +53,11 @@ def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> 
 def cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
     """Every cut of a linear for gangs of `parts` CTAs."""
     rows, columns = (int(n) for n in b.out)
+    lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+    even = ceil_div(hi - lo, 64) % parts == 0  # a pair must take equal shares of the steps, or its rings drift apart
     for share in ("steps", "rows", "columns") if parts > 1 else ("steps",):
+        if share == "steps" and not even:
+            continue
         for height in (64, 128, 256):
             if height > 64 and height // 2 >= max(rows, 64) * (2 if share == "rows" else 1):
                 continue

@@ -8,7 +8,7 @@ import pytest
 
 import tests.oracles.sass as sass
 import tilegen as tg
-from tests.gpu.gemms import Case, mlp
+from tests.gpu.gemms import Case, gated, mlp
 from tilegen.codegen.hopper import generate
 from tilegen.errors import CompileError, PlanError
 from tilegen.plan import Plan
@@ -162,3 +162,15 @@ def test_missing_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
     sass.nvdisasm.cache_clear()
     with pytest.raises(AssertionError, match=r'nvidia-cuda-nothing is not installed: pip install -e "\.\[test\]"'):
         sass.nvdisasm()
+
+
+def test_pairs_that_load_together_take_equal_shares() -> None:
+    """129 steps would be 64 and 65: from then on the two rings stand a stage apart, and shared copies land in different stages."""
+    odd = {"M": 64, "H": 8256, "I": 2752}
+    cut = {"tiles": {"gate_up": (64, 48, 64), "down": (64, 128, 64)}, "parts": {"gate_up": 2, "down": "2:columns"}}
+    with pytest.raises(PlanError, match=r"\(for 'down'\) must take equal shares: 'gate_up' has 129 steps"):
+        generate(tg.plan(gated(**odd), "h200", **cut))
+    alone = {**cut, "parts": {"gate_up": 2, "down": 2}}
+    assert generate(tg.plan(gated(**odd), "h200", **alone)).text  # nothing is loaded together: the rings may differ
+    for rows in (16, 64, 128, 256):
+        assert generate(tg.plan(gated(**{**odd, "M": rows}), "h200")).text  # nor does the planner choose such a cut

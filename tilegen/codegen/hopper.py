@@ -185,6 +185,14 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         raise PlanError(f"on sm_90a all ops are run by gangs of one size, given {named}")
     layout = Layout(ops, plan.placement == "ticket")
     coupled = any(op.multicast for op in ops)
+    uneven = [op for op in ops if op.shares("steps") and op.steps_of_tile % 2]
+    if coupled and uneven:  # one CTA would be a stage ahead of the other, and what they load together would land in different ones
+        named = next(op.name for op in ops if op.multicast)
+        raise PlanError(
+            f"on sm_90a a pair that loads together (for {named!r}) must take equal shares: {uneven[0].name!r} has {uneven[0].steps_of_tile} steps, "
+            f"an odd number; share its rows or columns, or choose steps of another width",
+            uneven[0].bound.op.where,
+        )
     loaders = _loaders(ops)
     turns = plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
     text = render(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -67,12 +68,13 @@ class Launcher:
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
         config.sharedMemBytes = shared_bytes
         config.attrs, config.numAttrs = attributes, len(attributes)
-        self._config = config
+        self._config, self._guard = config, threading.Lock()
         self._success = driver.CUresult.CUDA_SUCCESS
 
     def __call__(self, parameters: Parameters, stream: int) -> None:
-        self._config.hStream = stream
-        result = self._launch(self._config, self._function, parameters.address, 0)
+        with self._guard:  # one config serves all threads
+            self._config.hStream = stream
+            result = self._launch(self._config, self._function, parameters.address, 0)
         if result[0] != self._success:
             _checked(result)
 
