@@ -34,3 +34,14 @@ def cache_dir() -> Path:
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tilegen"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: whoever reads it meanwhile sees the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -74,7 +74,7 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     orders = _orders(graph, machine) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
     placed = _best_policies(placed, lattices, chosen, fixed, progress)
-    return replace(placed, placement=_placement(placed, options.placement))
+    return replace(placed, placement=placement_of(placed, options.placement))
 
 
 def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
@@ -262,7 +262,7 @@ def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
     return replace(whole, graph=graph, order=order, semaphores=(), policies=())
 
 
-def _placement(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
+def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
     """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it; strided: worker w
     gets ranks w, w + workers, …"""
     workers = p.machine.sms // p.gang

@@ -30,7 +30,7 @@ from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.machine import Machine
 from tilegen.ops.base import TileOp
 from tilegen.plan import Plan
-from tilegen.planner import Options, _placement, tiled
+from tilegen.planner import Options, placement_of, tiled
 from tilegen.spec import Program, Tensor, check_acyclic
 from tilegen.tiling import Graph, fuse
 
@@ -92,7 +92,7 @@ def _of_op(options: Options, op: str) -> Options:
 def _launch_plan(whole: Plan, graph: Graph, options: Options) -> Plan:
     arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
     made = Plan(graph.name, whole.sizes, whole.machine, graph, arguments, (), (), _order(graph, options.order))
-    return replace(made, placement=_placement(made, options.placement))
+    return replace(made, placement=placement_of(made, options.placement))
 
 
 def _order(graph: Graph, name: str) -> Order:

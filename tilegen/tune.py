@@ -8,21 +8,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tilegen.config import cache_dir
+from tilegen.config import cache_dir, write_whole
 from tilegen.cuts import Cut, cuts
 from tilegen.errors import CacheError, PlanError, TilegenError
 from tilegen.machine import Machine, machine
 from tilegen.planner import Options
 from tilegen.spec import Program
+from tilegen.targets.cache import locked
 from tilegen.tiling import Graph, fuse
 
 KEPT = 2  # cuts of each op that are tried with each gang size
@@ -70,14 +70,11 @@ def lookup(program: Program, on: Machine) -> Tuned | None:
 def remember(program: Program, on: Machine, tuned: Tuned, path: Path | None = None) -> Path:
     """Write the choice into a file of choices (default: the cache folder's), whole or not at all."""
     path = path or cache_dir() / "tuned.json"
-    entries = _read(path)
-    entries.setdefault(on.name, {})[key_of(program)] = tuned.to_json()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".tuned-", dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        json.dump(entries, file, indent=1)
-        file.write("\n")
-    os.replace(temporary, path)
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with locked(cache_dir(), "tuned.json"):  # one writer at a time: each adds to what is there
+        entries = _read(path)
+        entries.setdefault(on.name, {})[key_of(program)] = tuned.to_json()
+        write_whole(path, json.dumps(entries, indent=1) + "\n")
     return path
 
 
@@ -90,6 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise CacheError(f"{path} is not a file of tuned choices: {error}; remove it") from None
 
 
+@lru_cache(maxsize=1)
 def _shipped() -> dict[str, Any]:
     return dict(json.loads(resources.files("tilegen").joinpath("tuned.json").read_text()))
 

@@ -20,6 +20,7 @@ import tilegen
 from tilegen import api
 from tilegen.bench import timing
 from tilegen.bench.baselines import eager
+from tilegen.config import write_whole
 from tilegen.data import random_arguments, relative_error
 from tilegen.errors import PlanError
 from tilegen.ops.base import Bound, TileOp
@@ -343,7 +344,4 @@ def cpu_name() -> str:
 
 
 def save(data: Mapping[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(path)
+    write_whole(path, json.dumps(data, indent=1) + "\n")

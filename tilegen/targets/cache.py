@@ -67,7 +67,7 @@ def _folder(level: str) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path, key: str) -> Iterator[None]:
+def locked(folder: Path, key: str) -> Iterator[None]:
     try:
         lock = os.open(folder / f"{key}.lock", os.O_CREAT | os.O_RDWR)
     except OSError as error:
@@ -105,7 +105,7 @@ def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]
     if files is not None:
         return files
     folder = _folder(level)
-    with _locked(folder, key):
+    with locked(folder, key):
         files = load(level, key)  # another process may have built it meanwhile
         if files is not None:
             return files
