@@ -43,7 +43,7 @@ def examine(plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), chan
 
 
 def check_products(sass: Sass, ops: list[HopperOp]) -> None:
-    """A main loop for each op, all its wgmma in it with one group in flight, and no access to memory."""
+    """A main loop for each op, all its wgmma in it with one group in flight, their operands in uniform registers, and no access to memory."""
     loops = list(sass.innermost(r"HGMMA\."))
     found = []
     for loop in loops:
@@ -51,6 +51,8 @@ def check_products(sass: Sass, ops: list[HopperOp]) -> None:
         found.append((len(shapes), shapes[0]))
         assert len(set(shapes)) == 1 and [text for text in loop if re.match(FORBIDDEN, text)] == []
         assert [text for text in loop if text.startswith("WARPGROUP.DEPBAR")] == ["WARPGROUP.DEPBAR.LE gsb0, 0x1"]
+        products = [n for n, text in enumerate(loop) if text.startswith("HGMMA")]
+        assert not any(text.startswith("R2UR") for text in loop[products[0] : products[-1]]), "operands reach wgmma's registers one by one"
     suffix = {"bfloat16": ".BF16", "float16": ""}
     expected = [(4 * op.blocks * op.m64, f"HGMMA.64x{op.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}") for op in ops]
     assert sorted(found) == sorted(expected)
@@ -61,6 +63,7 @@ def check_copies(sass: Sass, ops: list[HopperOp]) -> None:
     assert len(sass.at(r"UTMALDG\.2D\.MULTICAST")) == sum("tg_load_pair" in text for text in loads)
     assert len(sass.at(r"UTMALDG\.2D ")) == sum("tg_load(" in text for text in loads)
     assert bool(sass.at("UTMASTG")) == any(op.staged for op in ops)
+    assert not sass.at(r"(@!?U?P\d )?BRA\.U\.ANY"), "a loop over lanes around what one lane does"
 
 
 def check_waits(sass: Sass, ops: list[HopperOp]) -> None:
@@ -162,6 +165,8 @@ CHANGES = [
     ("a wait does not fence the async proxy", 'asm volatile("fence.proxy.async.global;" ::: "memory");\n#endif', "#endif"),
     ("a stage is released to the cluster", "mbarrier.arrive.shared::cluster.b64", "mbarrier.arrive.release.cluster.shared::cluster.b64"),
     ("no group of products in flight", "tg_mma_wait<1>();", "tg_mma_wait<0>();"),
+    ("operands of products may differ between lanes", "return __shfl_sync(~0u, value, 0);", "return value;"),
+    ("bulk copies may be many lanes'", "if (tg_elected()) switch", "if (lane == 0) switch"),
     ("nothing is shared", "tg_load_pair(to", "tg_load(to"),
 ]
 
