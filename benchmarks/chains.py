@@ -1,6 +1,7 @@
-"""GPT-3's and LLaMA's feed-forward blocks over many M, and single GeMMs, on the whole ladder: writes a result file anew after each size.
+"""GPT-3's and LLaMA's feed-forward blocks over many M, other chains, and single GeMMs, on the whole ladder: writes a result file anew after each size.
 
 python benchmarks/chains.py 1 16 64 --tuned tuned.json --svg chains.svg
+python benchmarks/chains.py 16 256 --chains four_gemms fan
 python benchmarks/chains.py --chains --gemm 512,6144,12288 512,12288,6144
 
 The tuned file maps a program and its sizes to the fields of Options; of the entries whose sizes all fit, the one that names most wins.
@@ -34,7 +35,7 @@ from tilegen.targets.cuda import missing
 
 ROOT = Path(__file__).resolve().parent
 SIZES = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-CHAINS = ("gpt3_mlp", "llama_mlp")
+EXAMPLES = ("gpt3_mlp", "llama_mlp")
 Tuned = Mapping[str, Mapping[str, Any]]
 
 
@@ -44,9 +45,34 @@ def gemm(M=512, N=6144, K=12288, dtype="bfloat16"):
     return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="gemm")
 
 
+@tg.spec
+def four_gemms(M=16, H=4096, dtype="bfloat16"):
+    """y = x w0ᵀ w1ᵀ w2ᵀ w3ᵀ"""
+    y = tg.input("x", (M, H), dtype)
+    for n in range(4):
+        y = tg.linear(y, tg.weight(f"w{n}", (H, H), dtype), name=f"y{n}")
+    return y
+
+
+@tg.spec
+def fan(M=16, H=4096, dtype="bfloat16"):
+    """One activation into three weights, then a fan-in: y = (x wqᵀ + silu(x wkᵀ)) woᵀ + x wvᵀ"""
+    x = tg.input("x", (M, H), dtype)
+    wq, wk, wv, wo = (tg.weight(name, (H, H), dtype) for name in ("wq", "wk", "wv", "wo"))
+    q, v = tg.linear(x, wq, name="q"), tg.linear(x, wv, name="v")
+    qk = tg.add(tg.silu(tg.linear(x, wk, name="k")), q, name="qk")
+    return tg.add(tg.linear(qk, wo, name="o"), v, name="y")
+
+
+OWN = {"four_gemms": four_gemms, "fan": fan}
+
+
 def programs(chains: Sequence[str], sizes: Sequence[int], gemms: Sequence[Sequence[int]]) -> list[Program]:
-    found = [load_program(str(ROOT.parent / "examples" / f"{name}.py"), {"M": m}) for name in chains for m in sizes]
-    return found + [gemm(M=m, N=n, K=k) for m, n, k in gemms]
+    return [program(name, m) for name in chains for m in sizes] + [gemm(M=m, N=n, K=k) for m, n, k in gemms]
+
+
+def program(name: str, rows: int) -> Program:
+    return OWN[name](M=rows) if name in OWN else load_program(str(ROOT.parent / "examples" / f"{name}.py"), {"M": rows})
 
 
 def fitting(program: Program, tuned: Tuned) -> Mapping[str, Any]:
@@ -122,7 +148,7 @@ def rest(arguments: Sequence[str], done: int, out: str) -> list[Cell]:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser("chains.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("sizes", type=int, nargs="*", default=list(SIZES), metavar="M", help=f"default: {' '.join(map(str, SIZES))}")
-    p.add_argument("--chains", nargs="*", choices=CHAINS, default=list(CHAINS), help="default: both; none after the flag: none")
+    p.add_argument("--chains", nargs="*", choices=(*EXAMPLES, *OWN), default=list(EXAMPLES), help="default: the examples; none after the flag: none")
     p.add_argument("--gemm", nargs="*", type=_triple, default=[], metavar="M,N,K")
     p.add_argument("--tuned", help="JSON of tuned options")
     p.add_argument("--target", choices=("auto", "cuda", "cpu"), default="cuda")

@@ -20,7 +20,7 @@ def ready(c: Contender) -> Runner:
         for kept, new in zip(first, [tensors(call()) for call in c.calls][0], strict=True):
             kept.copy_(new)
 
-    return Runner(run, c.check, c.captured, first)
+    return Runner(run, c.check, c.captured, first, outputs=c.outputs)
 
 
 def tensors(result: Any) -> list[torch.Tensor]:

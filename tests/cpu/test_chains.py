@@ -32,6 +32,8 @@ def test_what_is_measured() -> None:
     o = parsed(["--chains", "--gemm", "8,16,32", "1,2,3"])
     assert [tuple(dict(p.sizes).values())[:3] for p in programs(o.chains, o.sizes, o.gemm)] == [(8, 16, 32), (1, 2, 3)]
     assert parsed(["16", "64", "--chains", "llama_mlp"]).sizes == [16, 64]
+    four, fan = programs(["four_gemms", "fan"], [16], [])
+    assert [c.kind for c in four.calls] == 4 * ["linear"] and [c.kind for c in fan.calls].count("linear") == 4
 
 
 def test_the_entry_that_names_most_wins() -> None:

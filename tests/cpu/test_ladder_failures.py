@@ -90,6 +90,19 @@ def test_a_wrong_result_is_an_error(monkeypatch: pytest.MonkeyPatch, good: int, 
     assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen-barrier": True, "tilegen": True} and failed([cell])
 
 
+def test_a_wrong_result_of_another_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[Any] = []
+
+    def prepare(self: Any, **weights: torch.Tensor) -> Any:
+        prepared.append(Broken.prepare(self, **weights))
+        prepared[-1].good = 0 if len(prepared) == 2 else 10**9
+        return prepared[-1]
+
+    use(monkeypatch, prepare=prepare)
+    cell = measured(("graph", "tilegen-barrier", "tilegen"))
+    assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen-barrier": True, "tilegen": False} and failed([cell])
+
+
 @pytest.mark.parametrize("hangs", [1, 2, 3], ids=["at once", "in the replay", "while it is timed"])
 def test_a_hang_is_a_note(monkeypatch: pytest.MonkeyPatch, hangs: int) -> None:
     use(monkeypatch, hangs=hangs)

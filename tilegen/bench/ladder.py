@@ -1,6 +1,7 @@
 """The CUDA ladder: torch eager, in a graph, cublasLt, inductor, and tilegen's variants, in one interleaved run on one GPU.
 
 Each contender must be right twice: called once with poisoned outputs (tilegen's intermediates too), and as the graph that is timed.
+tilegen's outputs of every argument set are compared again after timing.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def _measured(program: Program, variants: Mapping[str, Options], select: Sequenc
     if not runners:
         return Cell((), tuple(notes))
     times, clock = _timed(program, runners, rounds, progress)
+    wanted = functools.cache(lambda n: on_device_reference(program, sets[n]))
     rows = []
     for name, runner in runners.items():
         try:
@@ -99,6 +101,7 @@ def _measured(program: Program, variants: Mapping[str, Options], select: Sequenc
             continue
         if runner.captured:
             errors[name].append(error_of(outcome(program, runner.first, sets[0]), expected))
+        errors[name] += [error_of(result, wanted(n)) for n, result in enumerate(runner.outputs) if n and program.outputs]
         rows.append(row(program, name, [t / len(sets) for t in times[name]], worst(errors[name]), floor_us(program)))
     return Cell(tuple(rows), tuple(notes), clock)
 
@@ -142,7 +145,7 @@ def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Conte
 
 def own(program: Program, options: Options, sets: Sets, **how: Any) -> Contender:
     """tilegen's kernel, with the weights of each set prepared, into outputs of its own. how: what api.compile is told besides."""
-    calls, prepared = [], []
+    calls, prepared, outputs = [], [], []
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
         kernel = api.compile(program, target="cuda", options=options, exclusive=True, **how)
         for arguments in sets:
@@ -150,13 +153,14 @@ def own(program: Program, options: Options, sets: Sets, **how: Any) -> Contender
             weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight"}
             bound: Any = kernel.prepare(**weights)
             prepared.append(bound)
-            calls.append(functools.partial(bound, *named.values(), out=poisoned_outputs(program)))
+            outputs.append(poisoned_outputs(program))
+            calls.append(functools.partial(bound, *named.values(), out=outputs[-1]))
 
     def check() -> None:
         for bound in prepared:
             bound.check()
 
-    return Contender(tuple(calls), check=check)
+    return Contender(tuple(calls), check=check, outputs=tuple(outputs))
 
 
 def poisoned_outputs(program: Program) -> Any:

@@ -38,11 +38,15 @@ def replays(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """calls: one for each argument set, enqueueing work and giving the result. check: raises when an earlier run went wrong."""
+    """calls: one for each argument set, enqueueing work and giving the result. check: raises when an earlier run went wrong.
+
+    outputs: what each call writes, where it always writes the same tensors.
+    """
 
     calls: tuple[Run, ...]
     captured: bool = True
     check: Run = lambda: None
+    outputs: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Runner:
     captured: bool
     first: Any = None
     calls: tuple[Run, ...] = ()
+    outputs: tuple[Any, ...] = ()
 
 
 def ready(c: Contender) -> Runner:
@@ -69,7 +74,7 @@ def ready(c: Contender) -> Runner:
     cuda.synchronize()
     c.check()
     if not c.captured:
-        return Runner(lambda: _all(c.calls), c.check, False)
+        return Runner(lambda: _all(c.calls), c.check, False, outputs=c.outputs)
     graph = cuda.CUDAGraph()
     try:
         with cuda.graph(graph, stream=stream):
@@ -77,7 +82,7 @@ def ready(c: Contender) -> Runner:
             _all(c.calls[1:])
     finally:
         cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
-    return Runner(graph.replay, c.check, True, first, c.calls)
+    return Runner(graph.replay, c.check, True, first, c.calls, c.outputs)
 
 
 def _all(calls: Sequence[Run]) -> None:

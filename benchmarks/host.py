@@ -1,0 +1,107 @@
+"""What a call costs the host, and what compiling costs, cold and from the cache: GPT-3's feed-forward block on this GPU.
+
+python benchmarks/host.py [FILE]
+
+A call's cost is the host's time of enqueueing it, torch's own three calls beside ours in the same loop. Compiling is timed in processes of their own, after
+imports and CUDA's set-up: first with an empty cache folder, then with the one that it has filled.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tilegen as tg
+from tilegen.bench.compare import commit
+from tilegen.bench.ladder import environment
+from tilegen.config import write_whole
+from tilegen.data import random_arguments
+from tilegen.loader import load_program
+
+ROOT = Path(__file__).resolve().parent
+CALLS, ROUNDS = 20, 101  # few enough calls in a row that the GPU's queue never fills
+
+
+def program(rows: int = 16) -> tg.Program:
+    return load_program(str(ROOT.parent / "examples" / "gpt3_mlp.py"), {"M": rows})
+
+
+def contenders() -> dict[str, Callable[[], Any]]:
+    mlp = program()
+    kernel = tg.compile(mlp, "cuda", exclusive=True)
+    x, w1, w2 = random_arguments(mlp, device="cuda")
+    bound, out = kernel.prepare(w1=w1, w2=w2), torch.empty_like(x)
+    linear, gelu = torch.nn.functional.linear, functools.partial(torch.nn.functional.gelu, approximate="tanh")
+    return {
+        "torch: linear, gelu, linear": lambda: linear(gelu(linear(x, w1)), w2),
+        "kernel(x, w1, w2)": lambda: kernel(x, w1, w2),
+        "bound(x)": lambda: bound(x),
+        "bound(x, out=y)": lambda: bound(x, out=out),
+    }
+
+
+def host_us(call: Callable[[], Any]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return 1e6 * (time.perf_counter() - start) / CALLS
+
+
+def calls() -> list[dict[str, Any]]:
+    times: dict[str, list[float]] = {}
+    with torch.no_grad():
+        runs = contenders()
+        for _ in range(ROUNDS):
+            for name, call in runs.items():
+                times.setdefault(name, []).append(host_us(call))
+    return [{"call": name, "host_us": round(statistics.median(t), 2), "least_us": round(min(t), 2), "rounds": ROUNDS} for name, t in times.items()]
+
+
+def compile_once() -> float:
+    """Seconds of tg.compile and of loading the kernel's code."""
+    mlp = program()
+    x = torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    kernel = tg.compile(mlp, "cuda", exclusive=True)
+    seconds = time.perf_counter() - start
+    del kernel, x
+    return seconds
+
+
+def compiles() -> list[dict[str, Any]]:
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for what in ("cold", "from the cache"):
+            command = [sys.executable, __file__, "--compile"]
+            answer = subprocess.run(command, env={**os.environ, "TILEGEN_CACHE_DIR": cache}, capture_output=True, text=True, check=True)
+            rows.append({"compile": what, "seconds": round(float(answer.stdout), 4)})
+    return rows
+
+
+def main() -> None:
+    if "--compile" in sys.argv:
+        print(compile_once())
+        return
+    rows = [*calls(), *compiles()]
+    for row in rows:
+        print("  ".join(f"{k} {v}" for k, v in row.items()))
+    found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), **environment(), "run": "benchmarks/host.py", "rows": rows}
+    write_whole(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results" / "host-h200.json", json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
