@@ -114,7 +114,7 @@ CASES = [
         both("up", "down", (128, 128, 64), (256, 256, 64), "2:columns", "2:columns", placement="strided"),
     ),
     Case("gated, M = 1", gated, {"M": 1}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns", placement="strided"), packed=True),
-    Case("gated, odd steps shared", gated, {"M": 17, "H": 320}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns"), packed=True),
+    Case("gated, odd steps shared", gated, {"M": 17, "H": 320}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, 2), packed=True),
     Case(
         "gated, M = 64, steps shared, activations to both",
         gated,
