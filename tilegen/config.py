@@ -1,9 +1,11 @@
-"""The knobs of tilegen: one table of environment variables."""
+"""The knobs of tilegen, one table of environment variables, and its folders."""
 
 from __future__ import annotations
 
 import os
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from tilegen.errors import TilegenError
 
@@ -34,6 +36,14 @@ def cache_dir() -> Path:
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tilegen"
+
+
+def own_templates() -> Any:
+    """The folder of tilegen's templates: beside the package in a checkout, inside it when installed."""
+    try:
+        return resources.files("tilegen.templates")
+    except ModuleNotFoundError:  # a checkout, or a legacy editable install
+        return Path(__file__).resolve().parent.parent / "templates"
 
 
 def write_whole(path: Path, text: str) -> None:

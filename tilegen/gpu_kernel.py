@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.kernel import Kernel, check, given_outputs
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES
+from tilegen.targets.cuda import current_stream
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +24,12 @@ class PerStream(Generic[W]):
     """One workspace for each stream; a graph being captured gets its own, since it may be replayed beside the stream's other work."""
 
     def __init__(self) -> None:
-        self._made, self._guard = dict[int, W](), threading.Lock()
-
-    def __call__(self, stream: int, make: Callable[[], W]) -> W:
         import torch
 
-        key = _capture_id(stream) if torch.cuda.is_current_stream_capturing() else stream
+        self._made, self._guard, self._capturing = dict[int, W](), threading.Lock(), torch.cuda.is_current_stream_capturing
+
+    def __call__(self, stream: int, make: Callable[[], W]) -> W:
+        key = _capture_id(stream) if self._capturing() else stream
         found = self._made.get(key)
         if found is not None:
             return found
@@ -51,21 +53,19 @@ class GpuKernel(Kernel):
         self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
         self._inner = tuple(t for t in self._tensors if t.role in ("intermediate", "partial"))
         self._device = torch.device("cuda", torch.cuda.current_device())
-        self._shapes = [(t, getattr(torch, t.dtype)) for t in self._declared]
+        self._fresh = [partial(torch.empty, t.shape, dtype=getattr(torch, t.dtype)) for t in self._declared]
 
     def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
-        import torch
-
         if len(arguments) != len(self.given):
             expected = ", ".join(f"{t.name} {t.shape}" for t in self.given)
             raise ArgumentError(f"{self.plan.program} takes {len(self.given)} tensors ({expected}), {len(arguments)} were given")
         held = [check(t, a, "cuda") for t, a in zip(self.given, arguments, strict=True)]
         if out is None:
-            outputs = [torch.empty(t.shape, dtype=dtype, device=self._device) for t, dtype in self._shapes]
+            outputs = [fresh(device=self._device) for fresh in self._fresh]
         else:
             named = {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}}
             outputs = given_outputs(self.plan.program, self._declared, out, named, "cuda")
-        self._run(held, outputs, torch.cuda.current_stream().cuda_stream)
+        self._run(held, outputs, current_stream(self._device.index))
         if not outputs:
             return None
         return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)

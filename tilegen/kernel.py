@@ -101,9 +101,9 @@ class Kernel:
         held = {t.name: check(t, a) for t, a in zip(self._arguments, arguments, strict=True)}
         states = [t.name for t in self._arguments if t.role == "state"]
         for state in states:
-            for name, other in held.items():
-                if name != state and _overlap(held[state], other):
-                    raise ArgumentError(f"{state!r} shares memory with {name!r}: a state is written in place")
+            shared = _overlapping(held[state], {name: other for name, other in held.items() if name != state})
+            if shared:
+                raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
         self._check_positions(held)
         declared = [self.plan.graph.tensors[name] for name in self.plan.outputs]
         outputs = (
@@ -184,10 +184,12 @@ def given_outputs(program: str, declared: Sequence[Tensor], out: Any, held: Mapp
     if len(given) != len(declared):
         raise ArgumentError(f"out: {program} has {len(declared)} outputs, {len(given)} were given")
     outputs = [check(t, o, device) for t, o in zip(declared, given, strict=True)]
+    before = dict(held)
     for t, o in zip(declared, outputs, strict=True):
-        for name, other in [*held.items(), *((d.name, x) for d, x in zip(declared, outputs, strict=True) if d is not t)]:
-            if _overlap(o, other):
-                raise ArgumentError(f"out: {t.name!r} shares memory with {name!r}")
+        shared = _overlapping(o, before)
+        if shared:
+            raise ArgumentError(f"out: {t.name!r} shares memory with {shared!r}")
+        before[t.name] = o
     return outputs
 
 
@@ -197,17 +199,17 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
 
     if not isinstance(a, torch.Tensor):
         raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
-    if a.device.type != device:
+    if not (a.is_cuda if device == "cuda" else a.is_cpu):
         raise ArgumentError(f"{t.name!r} is on {a.device}, this kernel was compiled for {device}")
-    if str(a.dtype) != f"torch.{t.dtype}":
+    if a.dtype is not getattr(torch, t.dtype):
         raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {str(a.dtype).removeprefix('torch.')}")
     if a.requires_grad:
         raise ArgumentError(f"{t.name!r} requires grad; tilegen kernels have no backward: pass .detach()")
-    if tuple(a.shape) != t.shape and len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
+    if a.shape != t.shape and len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
         permuted = a.permute(0, 2, 3, 1)
         if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
             a = permuted
-    if tuple(a.shape) != t.shape:
+    if a.shape != t.shape:
         raise ArgumentError(f"{t.name!r}: expected shape {t.shape}, given {tuple(a.shape)}")
     if not a.is_contiguous():
         raise ArgumentError(f"{t.name!r} {t.shape}: expected a contiguous tensor, given strides {tuple(a.stride())}")
@@ -216,5 +218,12 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
     return a
 
 
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
+def _overlapping(a: torch.Tensor, others: Mapping[str, torch.Tensor]) -> str:
+    """The name of a tensor that lies in some of this one's memory, or an empty string."""
+    begin = a.data_ptr()
+    end = begin + a.nbytes
+    for name, b in others.items():
+        start = b.data_ptr()
+        if start < end and begin < start + b.nbytes:
+            return name
+    return ""

@@ -68,7 +68,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A CPU in the GPU's place; `number` is the current stream, `capture` the graph being captured."""
     now = SimpleNamespace(number=0, capture=None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=now.number))
+    monkeypatch.setattr(gpu_kernel, "current_stream", lambda device: now.number)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture is not None)
     monkeypatch.setattr(gpu_kernel, "_capture_id", lambda stream: now.capture)
     monkeypatch.setattr(gpu_kernel, "check", lambda t, a, device: kernel.check(t, a))

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jinja2
-
 from tilegen.analysis.regions import pretty_box, to_c
-from tilegen.codegen.environment import environment, render
+from tilegen.codegen.environment import render, template_of
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import policy_words, schedule_text
 from tilegen.errors import CompileError
@@ -213,9 +211,10 @@ def tile_text(op: CpuOp) -> str:
     """The tile function of an op: macro KIND of templates/cpu/STEM.cpp.j2."""
     stem = op.bound.kind.stem
     try:
-        module: Any = environment().get_template(f"cpu/{stem}.cpp.j2").module
-    except jinja2.TemplateNotFound as error:
-        raise CompileError(f"op {op.name!r} ({op.bound.op.kind}) has no template {error.name} for the CPU target") from None
+        template = template_of(f"cpu/{stem}.cpp.j2")
+    except LookupError:
+        raise CompileError(f"op {op.name!r} ({op.bound.op.kind}) has no template cpu/{stem}.cpp.j2 for the CPU target") from None
+    module: Any = template.module
     macro = getattr(module, op.bound.op.kind, None)
     if macro is None:
         raise CompileError(f"templates/cpu/{stem}.cpp.j2 has no macro {op.bound.op.kind!r}")

@@ -1,51 +1,56 @@
-"""The Jinja environment, and where templates are found: beside the package in a checkout, inside it when installed."""
+"""The Jinja environment. Jinja itself is imported when a text is first rendered: a kernel from the cache needs none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
-
+from tilegen.config import own_templates
 from tilegen.ops.base import foreign_kinds
 
+if TYPE_CHECKING:
+    import jinja2
 
-class TemplateLoader(jinja2.BaseLoader):
+
+def roots() -> list[Any]:
     """The template folders of users' own ops, then tilegen's own templates."""
-
-    def roots(self) -> list[Any]:
-        own: Any
-        try:
-            own = resources.files("tilegen.templates")
-        except ModuleNotFoundError:  # a checkout, or a legacy editable install
-            own = Path(__file__).resolve().parent.parent.parent / "templates"
-        return [*(Path(k.templates) for k in foreign_kinds() if k.templates), own]
-
-    def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
-        for root in self.roots():
-            node = root
-            for part in jinja2.loaders.split_template_path(template):
-                node = node.joinpath(part)
-            if node.is_file():
-                return node.read_text("utf-8"), str(node), lambda: True
-        raise jinja2.TemplateNotFound(template)
+    return [*(Path(k.templates) for k in foreign_kinds() if k.templates), own_templates()]
 
 
-@lru_cache(maxsize=1)
-def environment() -> jinja2.Environment:
+def source_of(template: str) -> tuple[str, str, Callable[[], bool]] | None:
+    """(text, where it was found, whether it still is that text)"""
+    for root in roots():
+        node = root.joinpath(*template.split("/"))
+        if node.is_file():
+            return _kept(node)
+    return None
+
+
+def _kept(node: Any) -> tuple[str, str, Callable[[], bool]]:
+    text = node.read_text("utf-8")
+    return text, str(node), lambda: bool(node.read_text("utf-8") == text)
+
+
+@lru_cache(maxsize=4)
+def environment(folders: tuple[str, ...]) -> jinja2.Environment:
+    """One for each list of template folders, since it keeps what it has compiled by name."""
+    import jinja2
+
     return jinja2.Environment(
-        loader=TemplateLoader(),
+        loader=jinja2.FunctionLoader(source_of),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
-        cache_size=0,
     )
 
 
+def template_of(name: str) -> jinja2.Template:
+    return environment(tuple(map(str, roots()))).get_template(name)
+
+
 def render(template: str, **context: Any) -> str:
-    return environment().get_template(template).render(**context)
+    return template_of(template).render(**context)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from tilegen.codegen.cpu import summary
-from tilegen.codegen.environment import render
 from tilegen.codegen.hopper_op import MMA_TYPES, TYPES, HopperOp, Map
-from tilegen.codegen.schedule import schedule_text
 from tilegen.errors import PlanError
 from tilegen.plan import Plan
 from tilegen.spec import Tensor
@@ -154,9 +152,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class HopperSource:
-    """The text, and what the host must know to launch it."""
+    """What the host must know to launch the kernel; and its text, written when it is first asked for: a kernel from the cache needs none."""
 
-    text: str
+    write: Callable[[], str]
     maps: tuple[Map, ...]
     tensors: tuple[str, ...]
     packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
@@ -164,6 +162,10 @@ class HopperSource:
     gang: int
     turns: int  # the most tiles that a CTA may run
     threads: int = THREADS
+
+    @cached_property
+    def text(self) -> str:
+        return self.write()
 
 
 NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "TG_MULTIPLIED", "TG_FINISHED", "TG_POSTED", "TG_RANK")
@@ -177,25 +179,40 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     variant: "trace" notes times; "jitter" sleeps for random times before waits and posts, to stress the memory order.
     PlanError where an op has no form on sm_90a.
     """
-    tensors = plan.graph.tensors
     ops = tuple(HopperOp(plan, b, packed) for b in plan.bounds)
     sizes = {op.parts for op in ops}
     if len(sizes) > 1:
         named = ", ".join(f"{op.name} {op.parts}" for op in ops)
         raise PlanError(f"on sm_90a all ops are run by gangs of one size, given {named}")
     layout = Layout(ops, plan.placement == "ticket")
-    coupled = any(op.multicast for op in ops)
     uneven = [op for op in ops if op.shares("steps") and op.steps_of_tile % 2]
-    if coupled and uneven:  # one CTA would be a stage ahead of the other, and what they load together would land in different ones
+    if uneven and any(op.multicast for op in ops):  # one CTA would be a stage ahead of the other, and what they load together would land in different ones
         named = next(op.name for op in ops if op.multicast)
         raise PlanError(
             f"on sm_90a a pair that loads together (for {named!r}) must take equal shares: {uneven[0].name!r} has {uneven[0].steps_of_tile} steps, "
             f"an odd number; share its rows or columns, or choose steps of another width",
             uneven[0].bound.op.where,
         )
-    loaders = _loaders(ops)
     turns = plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
-    text = render(
+    return HopperSource(
+        partial(_text, plan, ops, layout, variant, turns),
+        tuple(m for op in ops for m in op.maps),
+        tuple(plan.graph.tensors),
+        tuple((f"{op.name}_b", op) for op in ops if op.packed),
+        layout.bytes,
+        layout.gang,
+        turns,
+    )
+
+
+def _text(plan: Plan, ops: tuple[HopperOp, ...], layout: Layout, variant: str, turns: int) -> str:
+    from tilegen.codegen.cpu import summary
+    from tilegen.codegen.environment import render
+    from tilegen.codegen.schedule import schedule_text
+
+    loaders = _loaders(ops)
+    coupled = any(op.multicast for op in ops)
+    return render(
         "cuda/kernel.cu.j2",
         plan=plan,
         sizes=", ".join(f"{k}={v}" for k, v in plan.sizes),
@@ -204,7 +221,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         layout=layout,
         ops=ops,
         maps=[m for op in ops for m in op.maps],
-        tensors=[_tensor(t) for t in tensors.values()],
+        tensors=[_tensor(t) for t in plan.graph.tensors.values()],
         mma_widths=_mma_widths(ops),
         loaders=loaders,
         waiters=sum(role["waits"] for role in loaders),
@@ -218,15 +235,6 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         notes=NOTES,
         note_words=NOTE_WORDS,
         turns=turns,
-    )
-    return HopperSource(
-        text,
-        tuple(m for op in ops for m in op.maps),
-        tuple(tensors),
-        tuple((f"{op.name}_b", op) for op in ops if op.packed),
-        layout.bytes,
-        layout.gang,
-        turns,
     )
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from tilegen.config import cache_dir
+from tilegen.config import cache_dir, own_templates
 from tilegen.errors import CacheError
 from tilegen.ops.base import foreign_kinds
 
@@ -30,10 +30,8 @@ class CorruptEntryError(CacheError):
 @lru_cache(maxsize=1)
 def _own() -> str:
     """Hash of tilegen's own sources and templates."""
-    from tilegen.codegen.environment import TemplateLoader
-
     digest = hashlib.sha256()
-    folders = [(Path(__file__).resolve().parent.parent, "*.py"), (Path(str(TemplateLoader().roots()[-1])), "*.j2")]
+    folders = [(Path(__file__).resolve().parent.parent, "*.py"), (Path(str(own_templates())), "*.j2")]
     for folder, pattern in folders:
         for path in sorted(folder.rglob(pattern)):
             digest.update(path.read_bytes())

@@ -15,14 +15,18 @@ LINE = 32  # words between counters
 
 
 class CubinLibrary:
-    """A plan's kernel for one architecture. Nothing here needs a GPU until it is launched. accept: raises where the compiler's log is bad."""
+    """A plan's kernel for one architecture. Nothing here needs a GPU until it is launched.
+
+    write: gives the text where the cache has no binary. accept: raises where the compiler's log is bad.
+    """
 
     target, source_name = "cuda", "kernel.cu"
 
-    def __init__(self, plan: Plan, text: str, architecture: str, *kind: str, accept: Callable[[str, str], None] = lambda log, source: None):
+    def __init__(self, plan: Plan, write: Callable[[], str], architecture: str, *kind: str, accept: Callable[[str, str], None] = lambda log, source: None):
         self.plan, self.architecture = plan, architecture
 
         def build(folder: Path) -> dict[str, str]:
+            text = write()
             (folder / "kernel.cu").write_text(text)
             made = compile_cuda(text, architecture)
             accept(made.log, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -36,6 +35,13 @@ def _checked(result: tuple[Any, ...]) -> Any:
     return rest[0] if len(rest) == 1 else rest
 
 
+def current_stream(device: int) -> int:
+    """The handle of torch's current stream, as the code that inductor generates asks for it: torch.cuda.current_stream() makes an object each time."""
+    import torch
+
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
 class Parameters:
     """Kernel parameters in memory that stays: one buffer each, and the array of their addresses that a launch takes."""
 
@@ -63,20 +69,25 @@ class Launcher:
             attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             attributes.append(attribute)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = shared_bytes
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        self._config, self._guard = config, threading.Lock()
+        self._grid, self._block, self._shared_bytes, self._attributes = grid, block, shared_bytes, attributes
+        self._configs = dict[int, Any]()  # of each stream
         self._success = driver.CUresult.CUDA_SUCCESS
 
     def __call__(self, parameters: Parameters, stream: int) -> None:
-        with self._guard:  # one config serves all threads
-            self._config.hStream = stream
-            result = self._launch(self._config, self._function, parameters.address, 0)
+        config = self._configs.get(stream) or self._configs.setdefault(stream, self._config(stream))
+        result = self._launch(config, self._function, parameters.address, 0)
         if result[0] != self._success:
             _checked(result)
+
+    def _config(self, stream: int) -> Any:
+        from cuda.bindings import driver
+
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._block, 1, 1
+        config.sharedMemBytes, config.hStream = self._shared_bytes, stream
+        config.attrs, config.numAttrs = self._attributes, len(self._attributes)
+        return config
 
 
 class Module:
