@@ -94,16 +94,18 @@ class CudaKernel(GpuKernel):
         if self._hang_view[0] >= 0:
             self.check()
         workspace = self._workspaces(stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates()))
+        key = (workspace.counters.address, self._notes, *[t.data_ptr() for t in held], *[t.data_ptr() for t in outputs])
+        parameters = self._launches.get(key) or self._parameters(key, held, outputs, workspace)
         if knob("TILEGEN_POISON") == "1":
             for t in (*outputs, *workspace.intermediates.values()):
                 t.fill_(float("nan"))
-        key = (workspace.counters.address, self._notes, *(t.data_ptr() for t in held), *(t.data_ptr() for t in outputs))
-        self._launch(self._launches.get(key) or self._parameters(key, held, outputs, workspace), stream)
+        self._launch(parameters, stream)
 
     def _parameters(
         self, key: tuple[int, ...], held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], workspace: _Workspace
     ) -> Parameters:
-        """Tensor maps and pointers of a launch, kept for the next one with the same addresses."""
+        """Tensor maps and pointers of a launch, kept for the next one with the same addresses; what depends on addresses alone is checked here."""
+        self._refuse_shared(held, outputs)
         for a in (*held, *self._bound.values(), *outputs):
             if a.device != self._device:
                 raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tilegen.errors import ArgumentError, TargetError
-from tilegen.kernel import Kernel, check, given_outputs
+from tilegen.kernel import Kernel, check, given_outputs, refuse_shared
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES
 from tilegen.targets.cuda import current_stream
@@ -60,19 +60,19 @@ class GpuKernel(Kernel):
             expected = ", ".join(f"{t.name} {t.shape}" for t in self.given)
             raise ArgumentError(f"{self.plan.program} takes {len(self.given)} tensors ({expected}), {len(arguments)} were given")
         held = [check(t, a, "cuda") for t, a in zip(self.given, arguments, strict=True)]
-        if out is None:
-            outputs = [fresh(device=self._device) for fresh in self._fresh]
-        else:
-            named = {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}}
-            outputs = given_outputs(self.plan.program, self._declared, out, named, "cuda")
+        made = out is None
+        outputs = [fresh(device=self._device) for fresh in self._fresh] if made else given_outputs(self.plan.program, self._declared, out, "cuda")
         self._run(held, outputs, current_stream(self._device.index))
         if not outputs:
             return None
-        return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)
+        return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
-        """Launch on the stream: held are the arguments that are not bound."""
+        """Launch on the stream: held are the arguments that are not bound. Refuses outputs that share memory (_refuse_shared)."""
         raise NotImplementedError
+
+    def _refuse_shared(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        refuse_shared(self._declared, outputs, {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}})
 
     def check(self) -> None:
         """Wait for all launches so far; HangError when one of them gave up waiting."""

@@ -109,8 +109,9 @@ class Kernel:
         outputs = (
             [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared]
             if out is None
-            else given_outputs(self.plan.program, declared, out, held)
+            else given_outputs(self.plan.program, declared, out)
         )
+        refuse_shared(declared, outputs, held)
         held.update({t.name: o for t, o in zip(declared, outputs, strict=True)})
         workspace = self._take()
         try:
@@ -178,19 +179,22 @@ class BoundKernel:
         return self.kernel(*(given[n] for n in self.kernel.plan.arguments), out=out)
 
 
-def given_outputs(program: str, declared: Sequence[Tensor], out: Any, held: Mapping[str, torch.Tensor], device: str = "cpu") -> list[torch.Tensor]:
-    """The tensors of out=, checked: one for each declared output, apart from each other and from all arguments."""
+def given_outputs(program: str, declared: Sequence[Tensor], out: Any, device: str = "cpu") -> list[torch.Tensor]:
+    """The tensors of out=, checked: one for each declared output. Whether they lie apart is another question (refuse_shared)."""
     given = list(out) if isinstance(out, (tuple, list)) else [out]
     if len(given) != len(declared):
         raise ArgumentError(f"out: {program} has {len(declared)} outputs, {len(given)} were given")
-    outputs = [check(t, o, device) for t, o in zip(declared, given, strict=True)]
+    return [check(t, o, device) for t, o in zip(declared, given, strict=True)]
+
+
+def refuse_shared(declared: Sequence[Tensor], outputs: Sequence[torch.Tensor], held: Mapping[str, torch.Tensor]) -> None:
+    """ArgumentError where an output lies in another's memory, or in an argument's."""
     before = dict(held)
     for t, o in zip(declared, outputs, strict=True):
         shared = _overlapping(o, before)
         if shared:
             raise ArgumentError(f"out: {t.name!r} shares memory with {shared!r}")
         before[t.name] = o
-    return outputs
 
 
 def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:

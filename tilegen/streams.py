@@ -179,6 +179,7 @@ class StreamsKernel(GpuKernel):
             launch.check()
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
+        self._refuse_shared(held, outputs)
         values = {**self._workspaces(stream, self._intermediates), **{t.name: a for t, a in zip(self.given, held, strict=True)}}
         values |= {t.name: a for t, a in zip(self._declared, outputs, strict=True)}
         for launch in self._launches:

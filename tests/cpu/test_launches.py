@@ -72,7 +72,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture is not None)
     monkeypatch.setattr(gpu_kernel, "_capture_id", lambda stream: now.capture)
     monkeypatch.setattr(gpu_kernel, "check", lambda t, a, device: kernel.check(t, a))
-    monkeypatch.setattr(gpu_kernel, "given_outputs", lambda *given: kernel.given_outputs(*given[:-1]))
+    monkeypatch.setattr(gpu_kernel, "given_outputs", lambda program, declared, out, device: kernel.given_outputs(program, declared, out))
     usual = gpu_kernel.GpuKernel.__init__
 
     def on_cpu(self: Any, *given: Any) -> None:
