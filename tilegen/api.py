@@ -54,7 +54,8 @@ def settled(program: Program, on: Machine, options: Options) -> Options:
     free = dataclasses.replace(options, policies=()) == Options()
     if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
         return options
-    return dataclasses.replace(tuned_options(program, on), policies=options.policies)
+    chosen = tuned_options(program, on)
+    return dataclasses.replace(chosen, policies=options.policies or chosen.policies)
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
