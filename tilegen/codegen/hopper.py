@@ -89,6 +89,7 @@ class Layout:
             ("TG_FILLED_AT", 16 * self.buffers),
             ("TG_DRAINED_AT", 16 * self.buffers),
             ("TG_STORED_AT", 8),
+            ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
             ("TG_SUMS_READ_AT", 16),
             ("TG_SLOT_FILLED_AT", 8 * self.slots),
@@ -114,7 +115,7 @@ class Layout:
         if self.buffers:
             rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
             rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
-        rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps")]
+        rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
         if self.sums_bytes:
             rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
         return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
@@ -134,6 +135,7 @@ class Layout:
             "TG_FILLED_AT": "barriers: a result buffer is written",
             "TG_DRAINED_AT": "barriers: a result buffer has been read",
             "TG_STORED_AT": "barrier: results have left the registers",
+            "TG_STORED_SEEN_AT": "barrier: and that is known",
             "TG_SUMS_HERE_AT": "barriers: sums are here",
             "TG_SUMS_READ_AT": "barriers: sums are read",
             "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",

@@ -1,0 +1,270 @@
+"""The Hopper kernel's roles and mbarriers as a model: what templates/cuda/{kernel.cu,gemm.cuh,slots.cuh}.j2 do with each barrier, one step at a time.
+
+A scheduler runs the roles of one CTA, or of a pair, in any order. Every barrier checks what mbarriers themselves do not (PTX ISA, mbarrier): that the
+n-th arrival of whoever arrives counts for phase n, and that nobody waits for a phase while the barrier is two phases on, where parities alias.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tilegen.codegen.hopper import Layout
+from tilegen.codegen.hopper_op import HopperOp
+from tilegen.plan import Plan
+
+Role = Iterator[Callable[[], bool]]  # yields what it waits for
+
+
+class ProtocolError(AssertionError):
+    pass
+
+
+@dataclass
+class Barrier:
+    """arrivals of a phase; phase: how many are complete; bytes that are still to land in this one."""
+
+    name: str
+    arrivals: int
+    phase: int = 0
+    pending: int = 0
+    bytes: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def arrive(self, who: str, expected: int = 0) -> None:
+        n = self.counts.get(who, 0)
+        if n != self.phase:
+            raise ProtocolError(f"{self.name}: arrival {n} of {who} counts for phase {self.phase}")
+        self.counts[who] = n + 1
+        self.pending += 1
+        self.bytes += expected
+        self._turn()
+
+    def land(self, lap: int, size: int) -> None:
+        if lap != self.phase:
+            raise ProtocolError(f"{self.name}: bytes of lap {lap} land in phase {self.phase}")
+        self.bytes -= size
+        self._turn()
+
+    def _turn(self) -> None:
+        if self.pending > self.arrivals:
+            raise ProtocolError(f"{self.name}: {self.pending} arrivals in phase {self.phase}, expected {self.arrivals}")
+        if self.pending == self.arrivals and self.bytes == 0:
+            self.phase, self.pending = self.phase + 1, 0
+
+    def over(self, phase: int) -> Callable[[], bool]:
+        """Whether a phase is over, as a wait for its parity sees it; phase -1 is over from the start."""
+
+        def test() -> bool:
+            if self.phase > phase + 2 or (self.phase == phase + 2 and phase >= 0):
+                raise ProtocolError(f"{self.name}: somebody waits for phase {phase} when phase {self.phase - 1} is over")
+            return self.phase > phase
+
+        return test
+
+
+@dataclass(frozen=True)
+class Work:
+    """A tile as the roles see it: steps of each CTA, how its sums leave, whether it posts."""
+
+    name: str
+    steps: tuple[int, ...]
+    staged: bool
+    posts: bool
+    blocks: int  # result buffers that a math warpgroup fills
+    exchanges: str  # "": no; "half": one warpgroup gives, the other takes; "both": each gives and takes
+
+    @staticmethod
+    def of(op: HopperOp) -> Work:
+        n = op.steps_of_tile
+        steps = (n // 2, n - n // 2) if op.shares("steps") else (n,) * max(1, op.parts)
+        blocks = op.m64 * -(-op.finished_octets // 8)
+        return Work(op.name, steps, op.staged, op.posts, blocks, "" if not op.exchanges else "half" if op.splits_columns else "both")
+
+
+class Cta:
+    """The barriers of one CTA and its roles."""
+
+    def __init__(self, part: int, layout: Layout, tiles: list[Work], coupled: str, early: bool):
+        self.part, self.layout, self.tiles, self.coupled, self.early = part, layout, tiles, coupled, early
+        self.pair: list[Cta] = [self]
+        self.bars: dict[str, list[Barrier]] = {}
+        for row in layout.barriers(bool(coupled)):
+            self.bars[row["at"]] = [Barrier(f"{row['at']}[{n}] of CTA {part}", row["arrivals"]) for n in range(row["count"])]
+        self.begun = [[0] * 4, [0] * 4]  # steps that each math warp has begun: wgmma needs all warps of its warpgroup
+        self.freed = [0, 0]  # steps that each warpgroup is done with
+        self.stored = [0] * len(tiles)  # shares of a tile's results that are stored
+        self.posted: list[int] = []
+
+    def bar(self, name: str, n: int = 0) -> Barrier:
+        return self.bars[f"TG_{name}_AT"][n]
+
+    def roles(self) -> dict[str, Role]:
+        found = {"activations": self.load("a"), "weights": self.load("b"), "out": self.let_out(), "hand": self.hand_out()}
+        found |= {f"math{w}.{n}": self.multiply(w, n) for w in (0, 1) for n in range(4)}
+        return {f"{name} of CTA {self.part}": role for name, role in found.items()}
+
+    # --- tiles -----------------------------------------------------------------------------------------------------------
+
+    def hand_out(self) -> Role:
+        """tg_hand_out: lists by each CTA itself, tickets by the first of the pair for both."""
+        if self.layout.ticket and self.part != 0:
+            return
+        to = self.pair if self.layout.ticket else [self]
+        for turn in range(len(self.tiles) + 1):
+            slot, lap = turn % self.layout.slots, turn // self.layout.slots
+            yield self.bar("SLOT_READ", slot).over(lap - 1)
+            for cta in to:
+                yield lambda: True
+                cta.bar("SLOT_FILLED", slot).arrive("hand")
+
+    def take(self, turn: int) -> Role:
+        yield self.bar("SLOT_FILLED", turn % self.layout.slots).over(turn // self.layout.slots)
+
+    def pass_on(self, turn: int, who: str) -> None:
+        owner = self.pair[0] if self.layout.ticket else self
+        owner.bar("SLOT_READ", turn % self.layout.slots).arrive(f"{who} of CTA {self.part}")
+
+    # --- loading -----------------------------------------------------------------------------------------------------------
+
+    def load(self, operand: str) -> Role:
+        who, position = {"a": "activations", "b": "weights"}[operand], 0
+        both = self.coupled == who
+        for turn, tile in enumerate(self.tiles):
+            yield from self.take(turn)
+            if operand == "a":
+                self.pass_on(turn, who)
+            for _ in range(tile.steps[self.part]):
+                stage, lap = position % self.layout.stages, position // self.layout.stages
+                yield self.bar("EMPTY", stage).over(lap - 1)
+                self.bar("FULL", stage).arrive(who, 2)
+                for cta in self.pair if both else [self]:
+                    yield lambda: True  # it may take any time to land
+                    if min(cta.freed) <= position - self.layout.stages:
+                        raise ProtocolError(f"stage {stage} of CTA {cta.part} is overwritten in lap {lap} while it is read")
+                    cta.bar("FULL", stage).land(lap, 1 if both else 2)
+                position += 1
+            if operand == "b":
+                self.pass_on(turn, who)
+        yield from self.take(len(self.tiles))
+
+    # --- multiplying ---------------------------------------------------------------------------------------------------------
+
+    def multiply(self, w: int, warp: int) -> Role:
+        """One math warp; thread 0 of warps 0 and 1 stands for its warpgroup where one thread arrives."""
+        who, position, buffer, given, taken, told = f"math{w}.{warp}", 0, 0, 0, 0, 0
+        for turn, tile in enumerate(self.tiles):
+            yield from self.take(turn)
+            self.pass_on(turn, who)
+            for step in range(tile.steps[self.part]):
+                yield self.bar("FULL", position % self.layout.stages).over(position // self.layout.stages)
+                self.begun[w][warp] += 1
+                if step > 0:
+                    yield from self.release(position - 1, w, warp)
+                position += 1
+            yield from self.release(position - 1, w, warp)
+            half = tile.exchanges == "half"
+            if tile.exchanges and not (half and w == self.part):
+                yield self.bar("SUMS_READ", w).over(given - 1)
+                other = self.pair[1 - self.part]
+                yield lambda: True
+                other.bar("SUMS_HERE", w).land(given, 2)  # a warp's sums: 2 bytes in the model
+                given += 1
+            if tile.exchanges and not (half and w != self.part):
+                if warp == 0:
+                    self.bar("SUMS_HERE", w).arrive("taker", 8)
+                yield self.bar("SUMS_HERE", w).over(taken)
+                self.pair[1 - self.part].bar("SUMS_READ", w).arrive(f"warp {warp}")
+                taken += 1
+            if half and w != self.part:
+                pass  # what it had is with the other CTA
+            elif tile.staged:
+                for _ in range(tile.blocks):
+                    at, lap = buffer % self.layout.buffers, buffer // self.layout.buffers
+                    yield self.bar("DRAINED", w * self.layout.buffers + at).over(lap - 1)
+                    self.bar("FILLED", w * self.layout.buffers + at).arrive(f"warp {warp}")
+                    buffer += 1
+            else:
+                yield lambda: True
+                self.stored[turn] += 1
+            if tile.posts and not tile.staged:
+                if not self.early:
+                    yield self.bar("STORED_SEEN").over(told - 1)
+                self.bar("STORED").arrive(who)
+                told += 1
+        yield from self.take(len(self.tiles))
+
+    def release(self, position: int, w: int, warp: int) -> Role:
+        """tg_mma_wait, then tg_release."""
+        yield lambda: min(self.begun[w]) > position
+        self.freed[w] = max(self.freed[w], position + 1)
+        to = self.pair[warp : warp + 1] if self.coupled else [self] if warp == 0 else []
+        for cta in to:
+            cta.bar("EMPTY", position % self.layout.stages).arrive(f"math{w} of CTA {self.part}")
+
+    # --- letting out -----------------------------------------------------------------------------------------------------------
+
+    def let_out(self) -> Role:
+        buffer, stored = 0, 0
+        for turn, tile in enumerate(self.tiles):
+            yield from self.take(turn)
+            self.pass_on(turn, "out")
+            if tile.staged:
+                for _ in range(tile.blocks):
+                    at, lap = buffer % self.layout.buffers, buffer // self.layout.buffers
+                    for w in (0, 1):
+                        yield self.bar("FILLED", w * self.layout.buffers + at).over(lap)
+                    yield lambda: True
+                    for w in (0, 1):
+                        self.bar("DRAINED", w * self.layout.buffers + at).arrive("out")
+                    buffer += 1
+            elif tile.posts:
+                yield self.bar("STORED").over(stored)
+                if not self.early:
+                    self.bar("STORED_SEEN").arrive("out")
+                stored += 1
+                if self.stored[turn] < (4 if tile.exchanges == "half" else 8):
+                    raise ProtocolError(f"tile {turn} ({tile.name}) is posted with {self.stored[turn]} math warps' results stored")
+            if tile.posts:
+                self.posted.append(turn)
+        yield from self.take(len(self.tiles))
+
+
+def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None:
+    """Tiles of these ops on one CTA, or on both of a pair, under a random scheduler that starves some roles. ProtocolError where a barrier is misused.
+
+    early: math warps tell that a tile is stored without waiting until the tile before is known to be.
+    """
+    ops = {b.op.name: HopperOp(plan, b) for b in plan.bounds}
+    layout = Layout(tuple(ops.values()), plan.placement == "ticket")
+    coupled = next((op.multicast for op in ops.values() if op.multicast), "")
+    tiles = [Work.of(ops[name]) for name in sequence]
+    ctas = [Cta(part, layout, tiles, coupled, early) for part in range(layout.gang)]
+    for cta in ctas:
+        cta.pair = ctas
+    roles = {name: role for cta in ctas for name, role in cta.roles().items()}
+    schedule(roles, random.Random(seed))
+    for cta in ctas:
+        if cta.posted != [n for n, tile in enumerate(tiles) if tile.posts]:
+            raise ProtocolError(f"CTA {cta.part} posted tiles {cta.posted}")
+
+
+def schedule(roles: dict[str, Role], choose: random.Random) -> None:
+    waits: dict[str, Callable[[], bool]] = {}
+    for name, role in list(roles.items()):
+        step(roles, waits, name, role)
+    speed = {name: choose.choice((0.01, 1.0, 1.0, 30.0)) for name in roles}
+    while roles:
+        ready = [name for name in roles if waits[name]()]
+        if not ready:
+            raise ProtocolError(f"nobody can go on: {', '.join(roles)}")
+        name = choose.choices(ready, [speed[n] for n in ready])[0]
+        step(roles, waits, name, roles[name])
+
+
+def step(roles: dict[str, Role], waits: dict[str, Callable[[], bool]], name: str, role: Role) -> None:
+    try:
+        waits[name] = next(role)
+    except StopIteration:
+        del roles[name]
