@@ -36,7 +36,8 @@ class _Workspace:
 
 class CudaKernel(GpuKernel):
     """A plan on a GPU. A hang is raised by the next call or by check(). Keep a kernel until its launches have ended, and as long as a graph
-    that captured them: counters, packed weights and the hang record are its own.
+    that captured them: counters, packed weights and the hang record are its own. Replays of one graph must follow each other, as CUDA has it; two
+    copies of it must not run side by side. After a HangError everything since the last check() is to be thrown away, replays too.
 
     exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another stream, in another process);
     launches are then programmatic only, not cooperative, and follow each other faster.

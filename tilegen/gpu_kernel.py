@@ -21,15 +21,16 @@ W = TypeVar("W")
 
 
 class PerStream(Generic[W]):
-    """One workspace for each stream; a graph being captured gets its own, since it may be replayed beside the stream's other work."""
+    """One workspace for each stream. A graph being captured gets its own, since it may be replayed beside the stream's other work: one for each
+    stream that takes part, since branches of a graph run side by side. Two copies of one graph must not."""
 
     def __init__(self) -> None:
         import torch
 
-        self._made, self._guard, self._capturing = dict[int, W](), threading.Lock(), torch.cuda.is_current_stream_capturing
+        self._made, self._guard, self._capturing = dict[tuple[int, int], W](), threading.Lock(), torch.cuda.is_current_stream_capturing
 
     def __call__(self, stream: int, make: Callable[[], W]) -> W:
-        key = _capture_id(stream) if self._capturing() else stream
+        key = (stream, _capture_id(stream) if self._capturing() else 0)
         found = self._made.get(key)
         if found is not None:
             return found
@@ -103,7 +104,7 @@ class GpuKernel(Kernel):
 
 
 def _capture_id(stream: int) -> int:
-    """A number of the capture under way on a stream, negative so that it is no stream's."""
+    """A number of the capture under way on a stream, not 0."""
     from cuda.bindings import driver
 
     result = driver.cuStreamGetCaptureInfo(stream)

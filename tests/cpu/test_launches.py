@@ -126,15 +126,15 @@ def test_prepared_and_out() -> None:
 
 
 def test_workspaces(stream: SimpleNamespace) -> None:
-    """Intermediates of a stream are kept; another stream, and each captured graph, has its own."""
+    """Intermediates of a stream are kept; another stream, each captured graph, and each stream of a graph's branches has its own."""
     program = PROGRAMS["mlp"]()
     found, arguments = compiled(program), random_arguments(program)
     held = []
-    for number, capture in ((0, None), (7, None), (7, -5), (7, -6), (0, None)):
+    for number, capture in ((0, None), (7, None), (7, -5), (7, -6), (8, -6), (7, -6), (0, None)):
         stream.number, stream.capture = number, capture
         found(*arguments)
         held.append([w["h"].data_ptr() for w in found._workspaces])
-    assert [len(h) for h in held] == [1, 2, 3, 4, 4] and len(set(held[-1])) == 4
+    assert [len(h) for h in held] == [1, 2, 3, 4, 5, 5, 5] and len(set(held[-1])) == 5
 
 
 def test_what_it_is(tmp_path: Path) -> None:

@@ -80,6 +80,30 @@ def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel.check()
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("mlp, M = 17, static", "chain of four", "fan")], ids=lambda c: c.name)
+def test_branches_of_a_graph(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two streams of one capture run side by side in its replay: each has a workspace of its own."""
+    monkeypatch.setenv("TILEGEN_POISON", "0")
+    kernel, (x, *weights) = compiled(case), arguments_of(case)
+    inputs = [x, 2 * x]
+    wants = [kernel(a, *weights).clone() for a in inputs]
+    outs = [torch.empty_like(w) for w in wants]
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        for _ in range(10):
+            kernel(inputs[0], *weights, out=outs[0])
+            with torch.cuda.stream(side):
+                kernel(inputs[1], *weights, out=outs[1])
+        torch.cuda.current_stream().wait_stream(side)
+    for _ in range(50):
+        for out in outs:
+            out.fill_(float("nan"))
+        graph.replay()
+        assert all(torch.equal(out, want) for out, want in zip(outs, wants, strict=True))
+    kernel.check()
+
+
 def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel and another, static lists and tickets, on three streams at once: each stream has its own workspace."""
     monkeypatch.setenv("TILEGEN_POISON", "0")

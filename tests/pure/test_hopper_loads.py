@@ -52,6 +52,15 @@ def test_loads_and_stores(tile: tuple[int, int, int], share: Any, size: tuple[in
             check(op)
 
 
+@pytest.mark.parametrize("width", [272, 384, 512])
+def test_no_copy_moves_more_than_256_rows(width: int) -> None:
+    plan = Case("", gemm, {"M": 40, "N": 1000, "K": 136}, {"tiles": {"y": (64, width, 64)}}).plan()
+    for packed in (False, True):
+        for op in ops_of(plan, packed):
+            assert all(max(m.box) <= 256 for m in op.maps)
+            check(op)
+
+
 @pytest.mark.parametrize("share", SHARES, ids=str)
 @pytest.mark.parametrize("tile", [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)], ids=str)
 def test_gated_loads_and_stores(tile: tuple[int, int, int], share: Any) -> None:

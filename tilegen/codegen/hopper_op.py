@@ -12,13 +12,12 @@ from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cpu import equation
 from tilegen.codegen.epilogue import EpilogueText
-from tilegen.codegen.hopper_tile import ROW_BYTES, HopperTile
+from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
 from tilegen.errors import PlanError
 from tilegen.ops.base import Access
 
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
-BOX = 256  # the most rows of one bulk tensor copy
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from tilegen.codegen.op_text import OpText
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
+BOX = 256  # the most rows of one bulk tensor copy
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ class HopperTile(OpText):
         if not self.splits_columns:
             return [(g, 0, g * self.columns_of_part, self.columns_of_part) for g in range(self.groups)]
         half = self.columns_of_part // 2
-        if self.groups == 1:
-            return [(0, 0, 0, self.columns_of_part)]
+        if self.groups == 1:  # in one copy where it may move so many rows
+            return [(0, 0, 0, self.columns_of_part)] if self.columns_of_part <= BOX else [(0, w * half, w * half, half) for w in (0, 1)]
         return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
 
     # --- steps, and sums that are exchanged ------------------------------------------------------------------------------
