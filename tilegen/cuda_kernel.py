@@ -40,7 +40,7 @@ class CudaKernel(GpuKernel):
     copies of it must not run side by side. After a HangError everything since the last check() is to be thrown away, replays too.
 
     exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another stream, in another process);
-    launches are then programmatic only, not cooperative, and follow each other faster.
+    launches are then programmatic, not cooperative, and follow each other faster.
     programmatic: whether a launch may start while the one before ends; None: as the library knows best.
     """
 

@@ -48,9 +48,13 @@ class HopperLibrary(CubinLibrary):
         return gang * (1 + max((worker for worker, ranks in enumerate(placement) if ranks), default=0))
 
     def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
-        """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets that was measured to cost 3 to 13 %."""
-        g, early = self.generated, self.static if programmatic is None else programmatic
-        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, self.cooperative(exclusive), early)
+        """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets that was measured to cost 3 to 13 %.
+
+        Never when the launch is cooperative: nothing says that all CTAs or none are placed then too.
+        """
+        g, cooperative = self.generated, self.cooperative(exclusive)
+        early = (self.static if programmatic is None else programmatic) and not cooperative
+        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, early)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
