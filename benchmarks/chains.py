@@ -87,20 +87,11 @@ def fitting(program: Program, tuned: Tuned) -> Mapping[str, Any]:
     return tuned[best] if best is not None else {}
 
 
-def options_of(fields: Mapping[str, Any]) -> Options:
-    """Options from JSON: its lists are tuples."""
-
-    def frozen(value: Any) -> Any:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    return Options.of(**{k: {n: frozen(x) for n, x in v.items()} if isinstance(v, Mapping) else frozen(v) for k, v in fields.items()})
-
-
 def variants_of(program: Program, tuned: Tuned) -> dict[str, Options]:
     """tilegen, and tilegen without tile sync, with the tuned options of this cell; and the variants that the file adds or replaces."""
     fields = dict(fitting(program, tuned))
     further = fields.pop("variants", {})
-    return {**own_variants(program, options_of(fields)), **{name: options_of(f) for name, f in further.items()}}
+    return {**own_variants(program, Options.from_json(fields)), **{name: Options.from_json(f) for name, f in further.items()}}
 
 
 def names_of(tuned: Tuned) -> tuple[str, ...]:

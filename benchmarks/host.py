@@ -9,7 +9,6 @@ imports and CUDA's set-up: first with an empty cache folder, then with the one t
 from __future__ import annotations
 
 import functools
-import json
 import os
 import statistics
 import subprocess
@@ -17,16 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tilegen as tg
-from tilegen.bench.compare import commit
+from tilegen.bench import timing
+from tilegen.bench.compare import heading, save
 from tilegen.bench.ladder import environment
-from tilegen.config import write_whole
 from tilegen.data import random_arguments
 from tilegen.loader import load_program
 
@@ -52,22 +50,18 @@ def contenders() -> dict[str, Callable[[], Any]]:
     }
 
 
-def host_us(call: Callable[[], Any]) -> float:
+def enqueueing(call: Callable[[], Any], count: int) -> float:
+    """The host's seconds, beginning with an idle GPU."""
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    return 1e6 * (time.perf_counter() - start) / CALLS
+    return timing.host_seconds(call, count)
 
 
 def calls() -> list[dict[str, Any]]:
-    times: dict[str, list[float]] = {}
     with torch.no_grad():
         runs = contenders()
-        for _ in range(ROUNDS):
-            for name, call in runs.items():
-                times.setdefault(name, []).append(host_us(call))
-    return [{"call": name, "host_us": round(statistics.median(t), 2), "least_us": round(min(t), 2), "rounds": ROUNDS} for name, t in times.items()]
+        times = timing.interleave(runs, dict.fromkeys(runs, CALLS), enqueueing, ROUNDS)
+    us = {name: [1e6 * t for t in found] for name, found in times.items()}
+    return [{"call": name, "host_us": round(statistics.median(t), 2), "least_us": round(min(t), 2), "rounds": ROUNDS} for name, t in us.items()]
 
 
 def compile_seconds(rows: int) -> float:
@@ -98,8 +92,8 @@ def main() -> None:
     rows = [*calls(), *compiles()]
     for row in rows:
         print("  ".join(f"{k} {v}" for k, v in row.items()))
-    found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), **environment(), "run": "benchmarks/host.py", "rows": rows}
-    write_whole(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results" / "host-h200.json", json.dumps(found, indent=1) + "\n")
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results" / "host-h200.json"
+    save({**heading("benchmarks/host.py", environment()), "rows": rows}, out)
 
 
 if __name__ == "__main__":

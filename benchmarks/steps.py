@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 import tilegen as tg
+from benchmarks.chains import gemm
 from tilegen.machine import H200
 
 STEPS = 256
@@ -26,17 +27,12 @@ TILES: list[tuple[tuple[int, int, int], int | str]] = [
 ]
 
 
-@tg.spec
-def gemm(M=768, N=5632, K=64 * STEPS, dtype="bfloat16"):
-    """y = x wᵀ"""
-    return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="y")
-
-
 def main() -> None:
     for tile, parts in TILES:
         gangs = H200.sms // int(str(parts)[0])
         m, n, k = ROWS * tile[0], gangs // ROWS * tile[1], 64 * STEPS
-        kernel = tg.compile(gemm(M=m, N=n, K=k), "cuda", tiles={"y": tile}, parts={"y": parts}, placement="strided", order=f"phase:{ROWS}", exclusive=True)
+        cut = {"tiles": {"gemm": tile}, "parts": {"gemm": parts}, "placement": "strided", "order": f"phase:{ROWS}"}
+        kernel = tg.compile(gemm(M=m, N=n, K=k), "cuda", exclusive=True, **cut)
         x, w = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
         print("tile", "x".join(map(str, tile)), "parts", parts, flush=True)
         for _ in range(2):

@@ -106,12 +106,11 @@ class Kernel:
                 raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
         self._check_positions(held)
         declared = [self.plan.graph.tensors[name] for name in self.plan.outputs]
-        outputs = (
-            [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared]
-            if out is None
-            else given_outputs(self.plan.program, declared, out)
-        )
-        refuse_shared(declared, outputs, held)
+        if out is None:
+            outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared]
+        else:
+            outputs = given_outputs(self.plan.program, declared, out)
+            refuse_shared(declared, outputs, held)
         held.update({t.name: o for t, o in zip(declared, outputs, strict=True)})
         workspace = self._take()
         try:

@@ -54,6 +54,17 @@ class Options:
         fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
         return Options(**fixed)
 
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Options:
+        """From what JSON holds: its lists are tuples."""
+
+        def frozen(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: frozen(v) for name, v in value.items()}
+            return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+        return Options.of(**frozen(fields))
+
 
 def plan(program: Program, machine: Machine, options: Options = Options(), progress: Progress = lambda _: None) -> Plan:
     """The plan for a program with all sizes given. PlanError when an option does not fit the program."""

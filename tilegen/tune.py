@@ -44,10 +44,7 @@ class Tuned:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Tuned:
-        def frozen(value: Any) -> Any:
-            return {n: frozen(v) for n, v in value.items()} if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
-
-        return Tuned(data["program"], data["sizes"], Options.of(**frozen(data["options"])), data["us"], data["tried"])
+        return Tuned(data["program"], data["sizes"], Options.from_json(data["options"]), data["us"], data["tried"])
 
 
 def key_of(program: Program) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import chains
-from benchmarks.chains import SIZES, fitting, gemm, main, names_of, options_of, parsed, programs, sweep, variants_of
+from benchmarks.chains import SIZES, fitting, gemm, main, names_of, parsed, programs, sweep, variants_of
 from tilegen.bench.compare import Cell
 from tilegen.planner import Options
 from tilegen.spec import Program
@@ -43,7 +43,7 @@ def test_the_entry_that_names_most_wins() -> None:
 
 
 def test_options() -> None:
-    assert options_of(TUNED["gpt3_mlp M=16"]) == Options(tiles=(("up", (64, 192, 64)),))
+    assert Options.from_json(TUNED["gpt3_mlp M=16"]) == Options(tiles=(("up", (64, 192, 64)),))
     found = variants_of(gemm(M=8, N=64, K=32), TUNED)
     assert found["tilegen"] == Options(tiles=(("gemm", (8, 64, 16)),), split=(("gemm", 2),)) and found["mine"] == Options(tiles=(("gemm", (8, 64)),))
     assert names_of(TUNED) == ("mine", "tilegen-barrier", "tilegen") and "variants" in TUNED["gemm N=64"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chains import main, options_of
+from benchmarks.chains import main
 from tilegen.errors import PlanError
+from tilegen.planner import Options
 
 RUN = ["--chains", "--gemm", "8,32,64", "--target", "cpu", "--rounds", "1"]
 
@@ -36,7 +37,7 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], arguments: list[str], mes
 
 def test_bad_options() -> None:
     with pytest.raises(PlanError, match="no option 'tile'"):
-        options_of({"tile": {"gemm": [8, 8]}})
+        Options.from_json({"tile": {"gemm": [8, 8]}})
 
 
 def test_options_that_do_not_fit_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

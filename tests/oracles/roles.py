@@ -57,7 +57,7 @@ class Barrier:
         """Whether a phase is over, as a wait for its parity sees it; phase -1 is over from the start."""
 
         def test() -> bool:
-            if self.phase > phase + 2 or (self.phase == phase + 2 and phase >= 0):
+            if self.phase >= phase + 2:
                 raise ProtocolError(f"{self.name}: somebody waits for phase {phase} when phase {self.phase - 1} is over")
             return self.phase > phase
 
@@ -164,28 +164,28 @@ class Cta:
                     yield from self.release(position - 1, w, warp)
                 position += 1
             yield from self.release(position - 1, w, warp)
-            half = tile.exchanges == "half"
-            if tile.exchanges and not (half and w == self.part):
+            gives = tile.exchanges == "both" or (tile.exchanges == "half" and w != self.part)
+            takes = tile.exchanges == "both" or (tile.exchanges == "half" and w == self.part)
+            if gives:
                 yield self.bar("SUMS_READ", w).over(given - 1)
                 other = self.pair[1 - self.part]
                 yield lambda: True
                 other.bar("SUMS_HERE", w).land(given, 2)  # a warp's sums: 2 bytes in the model
                 given += 1
-            if tile.exchanges and not (half and w != self.part):
+            if takes:
                 if warp == 0:
                     self.bar("SUMS_HERE", w).arrive("taker", 8)
                 yield self.bar("SUMS_HERE", w).over(taken)
                 self.pair[1 - self.part].bar("SUMS_READ", w).arrive(f"warp {warp}")
                 taken += 1
-            if half and w != self.part:
-                pass  # what it had is with the other CTA
-            elif tile.staged:
+            finishes = takes or not gives  # else what it had is with the other CTA
+            if finishes and tile.staged:
                 for _ in range(tile.blocks):
                     at, lap = buffer % self.layout.buffers, buffer // self.layout.buffers
                     yield self.bar("DRAINED", w * self.layout.buffers + at).over(lap - 1)
                     self.bar("FILLED", w * self.layout.buffers + at).arrive(f"warp {warp}")
                     buffer += 1
-            else:
+            elif finishes:
                 yield lambda: True
                 self.stored[turn] += 1
             if tile.posts and not tile.staged:

@@ -293,15 +293,17 @@ def _ratio(value: float | None) -> str:
 # --- the result file -------------------------------------------------------------------------------------------------------
 
 
+def heading(run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What every result file begins with: when, which code, on what, by what."""
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), **environment, "run": run}
+
+
 def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of benchmarks/results: enough to know what was measured, with what, on what. clocks_mhz: one a cell."""
     rows = [r for c in cells for r in c.rows]
     found = ratios(rows)
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        **environment,
-        "run": run,
+        **heading(run, environment),
         "clocks_mhz": [c.clock for c in cells] if any(c.clock for c in cells) else None,
         "rows": [{**asdict(r), "error": r.error if math.isfinite(r.error) else None} for r in rows],
         "notes": [asdict(n) for c in cells for n in c.notes],

@@ -209,12 +209,13 @@ def tensor_context(plan: Plan, t: Tensor) -> dict[str, Any]:
 
 def tile_text(op: CpuOp) -> str:
     """The tile function of an op: macro KIND of templates/cpu/STEM.cpp.j2."""
+    import jinja2
+
     stem = op.bound.kind.stem
     try:
-        template = template_of(f"cpu/{stem}.cpp.j2")
-    except LookupError:
-        raise CompileError(f"op {op.name!r} ({op.bound.op.kind}) has no template cpu/{stem}.cpp.j2 for the CPU target") from None
-    module: Any = template.module
+        module: Any = template_of(f"cpu/{stem}.cpp.j2").module
+    except jinja2.TemplateNotFound as error:
+        raise CompileError(f"op {op.name!r} ({op.bound.op.kind}) has no template {error.name} for the CPU target") from None
     macro = getattr(module, op.bound.op.kind, None)
     if macro is None:
         raise CompileError(f"templates/cpu/{stem}.cpp.j2 has no macro {op.bound.op.kind!r}")

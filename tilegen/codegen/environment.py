@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,11 @@ def roots() -> list[Any]:
 
 def source_of(template: str) -> tuple[str, str, Callable[[], bool]] | None:
     """(text, where it was found, whether it still is that text)"""
+    from jinja2.loaders import split_template_path
+
+    parts = split_template_path(template)  # which refuses to leave the folder
     for root in roots():
-        node = root.joinpath(*template.split("/"))
+        node = root.joinpath(*parts)
         if node.is_file():
             return _kept(node)
     return None
@@ -46,6 +50,17 @@ def environment(folders: tuple[str, ...]) -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text that is written when it is first asked for: a kernel from the cache needs none."""
+
+    write: Callable[[], str]
+
+    @cached_property
+    def text(self) -> str:
+        return self.write()
 
 
 def template_of(name: str) -> jinja2.Template:

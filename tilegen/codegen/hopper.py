@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from tilegen.codegen.cpu import summary
+from tilegen.codegen.environment import Source, render
 from tilegen.codegen.hopper_op import MMA_TYPES, TYPES, HopperOp, Map
+from tilegen.codegen.schedule import schedule_text
 from tilegen.errors import PlanError
 from tilegen.plan import Plan
 from tilegen.spec import Tensor
@@ -153,10 +155,9 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class HopperSource:
-    """What the host must know to launch the kernel; and its text, written when it is first asked for: a kernel from the cache needs none."""
+class HopperSource(Source):
+    """The text, and what the host must know to launch it."""
 
-    write: Callable[[], str]
     maps: tuple[Map, ...]
     tensors: tuple[str, ...]
     packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
@@ -165,20 +166,15 @@ class HopperSource:
     turns: int  # the most tiles that a CTA may run
     threads: int = THREADS
 
-    @cached_property
-    def text(self) -> str:
-        return self.write()
-
 
 NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "TG_MULTIPLIED", "TG_FINISHED", "TG_POSTED", "TG_RANK")
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
-
 def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
     """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare).
 
-    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts, to stress the memory order.
+    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts and after products, to stress the order.
     PlanError where an op has no form on sm_90a.
     """
     ops = tuple(HopperOp(plan, b, packed) for b in plan.bounds)
@@ -208,10 +204,6 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
 
 
 def _text(plan: Plan, ops: tuple[HopperOp, ...], layout: Layout, variant: str, turns: int) -> str:
-    from tilegen.codegen.cpu import summary
-    from tilegen.codegen.environment import render
-    from tilegen.codegen.schedule import schedule_text
-
     loaders = _loaders(ops)
     coupled = any(op.multicast for op in ops)
     return render(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cpu import equation, summary
-from tilegen.codegen.environment import render
+from tilegen.codegen.environment import Source, render
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
@@ -247,10 +247,9 @@ class PortableOp(OpText):
 
 
 @dataclass(frozen=True)
-class PortableSource:
+class PortableSource(Source):
     """The text, and what the host must know to launch it."""
 
-    text: str
     shared_bytes: int
     threads: int = THREADS
 
@@ -259,7 +258,11 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
     """The kernel of a plan for `sm_80` or later. PlanError where an op has no form there."""
     ops = tuple(PortableOp(plan, b, architecture) for b in plan.bounds)
     ring = max(op.stages * op.stage_bytes for op in ops)
-    text = render(
+    return PortableSource(partial(_text, plan, architecture, ops, ring), ring + 128)
+
+
+def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int) -> str:
+    return render(
         "cuda/portable.cu.j2",
         plan=plan,
         architecture=architecture,
@@ -272,7 +275,6 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
         slot_at=ring,
         tensors=[_tensor(plan, name) for name in plan.graph.tensors],
     )
-    return PortableSource(text, ring + 128)
 
 
 def _tensor(plan: Plan, name: str) -> dict[str, Any]:
