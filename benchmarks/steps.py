@@ -9,9 +9,9 @@ clocks of a step = sm__cycles_elapsed.max / 256, some 40 of them set-up and epil
 from __future__ import annotations
 
 import torch
+from chains import gemm
 
 import tilegen as tg
-from benchmarks.chains import gemm
 from tilegen.machine import H200
 
 STEPS = 256

@@ -1,6 +1,6 @@
 """Memory order under stress: variants of the kernels that sleep for random times at waits, posts and between products must give the same bits, always.
 
-python benchmarks/stress.py [LAUNCHES]: at least that many launches (default 100,000) over all cases of tests/gpu/gemms.py, plain and packed, at
+python -m benchmarks.stress [LAUNCHES]: at least that many launches (default 100,000) over all cases of tests/gpu/gemms.py, plain and packed, at
 several sizes; outputs and intermediates are NaN before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not
 sleep. (Not poisoned, intermediates would hold what the launch before left there: the right values.) Prints one line a shape; status 1 on any difference.
 """
