@@ -18,13 +18,13 @@ from tilegen.plan import Plan
 from tilegen.planner import Options
 from tilegen.planner import plan as make_plan
 from tilegen.spec import Program
-from tilegen.tune import tuned_options
+from tilegen.tune import tuned_lowering, tuned_options
 
 if TYPE_CHECKING:
     from tilegen.kernel import Kernel
 
 TARGETS = ("auto", "cuda", "cuda-portable", "cpu", "interpret")
-LOWERINGS = ("persistent", "streams")
+LOWERINGS = ("auto", "persistent", "streams")
 
 
 def symbol(name: str) -> Any:
@@ -141,7 +141,7 @@ def compile(
     options: Options | None = None,
     threads: int | None = None,
     exclusive: bool = False,
-    lowering: str = "persistent",
+    lowering: str = "auto",
     programmatic: bool = False,
     progress: Callable[[str], None] = _quiet,
     **given: Any,
@@ -151,8 +151,8 @@ def compile(
     target: "cuda" (a Hopper GPU), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is
     such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
-    lowering: "persistent", one launch for all ops, or on a GPU "streams", one for each (tilegen.streams); programmatic: these may start
-    while the one before ends.
+    lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each (tilegen.streams), with programmatic=True each started
+    while the one before ends; "auto": persistent, or programmatic launches where no options are given and they were measured to be faster.
     """
     from tilegen.kernel import Kernel
 
@@ -166,6 +166,9 @@ def compile(
         raise TargetError(f"threads is a positive int, given {threads!r}")
     target = default_target() if target == "auto" else target
     on = (gpu_machine(target) if target.startswith("cuda") else "cpu") if on is None else on
+    if lowering == "auto" and target == "cuda":
+        lowering = tuned_lowering(program, machine(on), options or Options.of(**given))
+        programmatic = lowering == "streams"
     if lowering == "streams":
         if not target.startswith("cuda"):
             raise TargetError(f"lowering 'streams' launches on a GPU, the target is {target}")

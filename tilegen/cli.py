@@ -319,7 +319,7 @@ def _measured(o: argparse.Namespace) -> Any:
     from tilegen.data import random_arguments
 
     program, progress, here = _program(o), Progress(), api.gpu_machine()
-    kernel: Any = api.compile(program, "cuda", on=here if o.machine == "cpu" else o.machine, options=_options(o), progress=progress)
+    kernel: Any = api.compile(program, "cuda", on=here if o.machine == "cpu" else o.machine, options=_options(o), lowering="persistent", progress=progress)
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
     return made

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tilegen.analysis.order import Order, by_name, phase
 from tilegen.analysis.proof import Certificate, CheckResult
 from tilegen.cuda_kernel import CudaKernel
-from tilegen.errors import PlanError, ProofError
+from tilegen.errors import PlanError, ProofError, TargetError
 from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.machine import Machine
 from tilegen.ops.base import TileOp
@@ -177,6 +177,10 @@ class StreamsKernel(GpuKernel):
     def check(self) -> None:
         for launch in self._launches:
             launch.check()
+
+    def trace(self, *arguments: torch.Tensor) -> Any:
+        """TargetError: there is no one kernel to trace."""
+        raise TargetError(f"{self.plan.program} is {len(self._launches)} launches of single ops; compile with lowering='persistent' to trace one launch of all")
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
         self._refuse_shared(held, outputs)

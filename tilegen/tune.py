@@ -11,7 +11,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,26 +25,29 @@ from tilegen.spec import Program
 from tilegen.targets.cache import locked
 from tilegen.tiling import Graph, fuse
 
+GAIN = 0.01  # several launches must be faster than one by this share
 KEPT = 2  # cuts of each op that are tried with each gang size
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest of `tried` plans of a program: its options and µs, when they were measured."""
+    """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering: streams where one launch of all ops is slower."""
 
     program: str
     sizes: Mapping[str, Any]
     options: Options
     us: float
     tried: int
+    lowering: str = "persistent"
 
     def to_json(self) -> dict[str, Any]:
         options = {k: dict(v) if isinstance(v, tuple) else v for k, v in asdict(self.options).items() if v not in ((), "auto")}
-        return {"program": self.program, "sizes": dict(self.sizes), "options": options, "us": self.us, "tried": self.tried}
+        found = {"program": self.program, "sizes": dict(self.sizes), "options": options, "us": self.us, "tried": self.tried}
+        return found if self.lowering == "persistent" else {**found, "lowering": self.lowering}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Tuned:
-        return Tuned(data["program"], data["sizes"], Options.from_json(data["options"]), data["us"], data["tried"])
+        return Tuned(data["program"], data["sizes"], Options.from_json(data["options"]), data["us"], data["tried"], data.get("lowering", "persistent"))
 
 
 def key_of(program: Program) -> str:
@@ -119,7 +122,8 @@ def tune(
 ) -> tuple[Tuned, dict[str, float]]:
     """Time the candidates (and `more`) on this GPU, interleaved, weights from memory: (the fastest, µs of each).
 
-    Those that cannot be built are left out; PlanError where none can.
+    Those that cannot be built are left out; PlanError where none can. Then the fastest in one launch beside the same tiles in programmatic launches
+    of single ops, which are kept where they are 1 % faster (GAIN).
     """
     from tilegen import api
     from tilegen.bench import timing
@@ -129,24 +133,43 @@ def tune(
     on = api.gpu_machine()
     options = {**candidates(program, on), **(more or {})}
     sets = [random_arguments(program, seed, "cuda") for seed in range(timing.set_count(weight_bytes(program)))]
-    runners = {}
-    for name, o in options.items():
-        progress(f"{program.name} {name}")
-        try:
-            runners[name] = timing.ready(own(program, o, sets))
-        except TilegenError:
-            continue
-    if not runners:
+
+    def timed(builds: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+        runners = {}
+        for name, build in builds.items():
+            progress(f"{program.name} {name}")
+            try:
+                runners[name] = timing.ready(build())
+            except TilegenError:
+                continue
+        runs = {name: r.run for name, r in runners.items()}
+        times = timing.interleave(runs, timing.counted(runs, timing.event_seconds), timing.event_seconds, rounds)
+        return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
+
+    us = timed({name: partial(own, program, o, sets, lowering="persistent") for name, o in options.items()})
+    if not us:
         raise PlanError(f"{program.name}: none of {len(options)} candidates can be built")
-    runs = {name: r.run for name, r in runners.items()}
-    times = timing.interleave(runs, timing.counted(runs, timing.event_seconds), timing.event_seconds, rounds)
-    us = {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
     best = min(us, key=lambda name: us[name])
     sizes = {k: v for k, v in program.sizes if isinstance(v, int)}
-    return Tuned(program.name, sizes, options[best], round(us[best], 2), len(us)), dict(sorted(us.items(), key=lambda item: item[1]))
+    tuned, launches = Tuned(program.name, sizes, options[best], us[best], len(us)), f"{best}, launches of single ops"
+    if len(options[best].tiles) > 1:
+        alone = replace(options[best], policies=())
+        early = partial(own, program, alone, sets, lowering="streams", programmatic=True)
+        both = timed({best: partial(own, program, options[best], sets, lowering="persistent"), launches: early})
+        if len(both) == 2:  # its time in the first run's terms
+            us[launches] = both[launches] * us[best] / both[best]
+            if us[launches] < (1 - GAIN) * us[best]:
+                tuned = replace(tuned, us=us[launches], lowering="streams")
+    return replace(tuned, us=round(tuned.us, 2), tried=len(us)), dict(sorted(us.items(), key=lambda item: item[1]))
 
 
 def tuned_options(program: Program, on: Machine | str) -> Options:
     """The remembered options of a program, else the planner's own choice."""
     found = lookup(program, machine(on))
     return found.options if found else Options()
+
+
+def tuned_lowering(program: Program, on: Machine, options: Options) -> str:
+    """The remembered lowering, where nothing else is asked for; else persistent."""
+    found = lookup(program, on) if options == Options() else None
+    return found.lowering if found else "persistent"

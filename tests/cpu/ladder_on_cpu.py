@@ -43,7 +43,7 @@ class Checked:
         self.checks += 1
 
 
-def compiled(program: Any, target: str, options: Any, exclusive: bool, lowering: str = "persistent", programmatic: bool = False) -> Checked:
+def compiled(program: Any, target: str, options: Any, exclusive: bool, lowering: str = "auto", programmatic: bool = False) -> Checked:
     """On a CPU no launch is a launch of its own: the rungs differ in name alone."""
     assert target == "cuda" and exclusive and (lowering == "streams" or not programmatic)
     return Checked(compile_for(program, "cpu", on="cpu:2", options=options, threads=2))

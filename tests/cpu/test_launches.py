@@ -15,6 +15,7 @@ from tests.gpu.gemms import chain, fan, gated, mlp
 from tilegen import gpu_kernel, kernel
 from tilegen.api import verify
 from tilegen.data import random_arguments, relative_error
+from tilegen.errors import TargetError
 from tilegen.kernel import Kernel
 from tilegen.machine import machine
 from tilegen.planner import Options
@@ -142,6 +143,8 @@ def test_what_it_is(tmp_path: Path) -> None:
     found = compiled(program)
     assert found.target == "cpu" and found.proof.ok and found.plan.lowering == "streams" and len(found.plans) == 2
     assert found.workspace_bytes == 9 * 48 * 2 + sum(launch.workspace_bytes for launch in found._launches)
+    with pytest.raises(TargetError, match="is 2 launches of single ops; compile with lowering='persistent'"):
+        found.trace(*random_arguments(program))
     assert all(launch.source in found.source for launch in found._launches) and "kernel boundaries" in found.explain()
     found.check()
     assert [launch.checks for launch in found._launches] == [1, 1]  # type: ignore[attr-defined]

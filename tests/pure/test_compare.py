@@ -17,6 +17,7 @@ from tilegen.bench.compare import (
     OVER_OWN,
     OVER_PEERS,
     OWN,
+    PERSISTENT,
     PEERS,
     Cell,
     Note,
@@ -115,6 +116,12 @@ def test_own_variants() -> None:
     assert found["tilegen-kernel"] == found["tilegen-pdl"] == Options(order="phase")  # nothing waits in a launch of one op
 
 
+def test_one_launch_stands_beside_launches_that_were_measured_to_be_faster() -> None:
+    slow, fast = (load_program(str(EXAMPLES / "llama_mlp.py"), {"M": m}) for m in (1, 512))
+    assert list(own_variants(slow, Options())) == [*OWN, "tilegen", PERSISTENT]
+    assert PERSISTENT not in own_variants(fast, Options()) and PERSISTENT not in own_variants(slow, Options(order="phase"))
+
+
 def test_selected() -> None:
     names = ("eager", "graph", "inductor", "tilegen")
     assert selected(names, "", ()) == names and selected(names, "", ("inductor",)) == ("eager", "graph", "tilegen")
@@ -130,7 +137,7 @@ def test_launches_of_single_ops_are_contenders_on_a_gpu_alone(monkeypatch: pytes
     contest("cuda").measure(None, {})  # type: ignore[arg-type]
     contest("cuda", "tilegen-pdl,tilegen", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]
     contest("cpu", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]
-    assert asked == [(*PEERS, *OWN, "tilegen"), ("tilegen-pdl", "tilegen"), ("eager", "mine", "tilegen")]
+    assert asked == [(*PEERS, *OWN, "tilegen", PERSISTENT), ("tilegen-pdl", "tilegen"), ("eager", "mine", "tilegen")]
 
 
 def test_failed() -> None:

@@ -45,7 +45,7 @@ def test_what_is_no_program() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"lowering": "magic"}, "unknown lowering 'magic'; expected one of persistent, streams"),
+        ({"lowering": "magic"}, "unknown lowering 'magic'; expected one of auto, persistent, streams"),
         ({"lowering": "streams"}, "launches on a GPU, the target is cpu"),
         ({"programmatic": True}, "programmatic=True is for lowering='streams'"),
     ],

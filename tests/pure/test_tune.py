@@ -12,7 +12,7 @@ from tilegen.codegen.hopper import generate
 from tilegen.machine import machine
 from tilegen.planner import Options
 from tilegen.spec import Program
-from tilegen.tune import Tuned, candidates, key_of, lookup, remember
+from tilegen.tune import Tuned, candidates, key_of, lookup, remember, tuned_lowering
 
 H200 = machine("h200")
 GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192)]
@@ -45,6 +45,16 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tg.plan(program, "h200", order="phase").graph.op("down").tile != (64, 32, 64)  # an option given: the planner's own choice
     kept = tg.plan(program, "h200", policies={"h": "tile"})  # but policies alone leave tiles as they are
     assert kept.graph.op("down").tile == (64, 32, 64) and dict(kept.policies)["h"].endswith("tile")
+
+
+def test_the_lowering_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    program, tiles = mlp(M=33), Options.of(tiles={"up": (64, 64, 64)})
+    assert tuned_lowering(program, H200, Options()) == "persistent"
+    choice = Tuned("mlp", {"M": 33}, tiles, 12.5, 7, "streams")
+    remember(program, H200, choice)
+    assert lookup(program, H200) == choice and tuned_lowering(program, H200, Options()) == "streams"
+    assert tuned_lowering(program, H200, tiles) == "persistent"  # options given: what was measured says nothing about them
 
 
 def test_a_choice_is_of_what_is_computed() -> None:

@@ -22,6 +22,7 @@ from tilegen import api
 from tilegen.bench import timing
 from tilegen.bench.baselines import eager, gelu_pairs, inductor
 from tilegen.bench.compare import (
+    PERSISTENT,
     STREAMS,
     Cell,
     Note,
@@ -48,7 +49,10 @@ PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no m
 EXCLUSIVE = "tilegen's kernels are compiled with exclusive=True: the benchmark runs nothing else beside them"
 cudnn: Any = torch.backends.cudnn  # carries no types
 Sets = Sequence[Sequence[torch.Tensor]]
-HOW = {name: {"lowering": "streams", "programmatic": early} for name, early in zip(STREAMS, (False, True), strict=True)}
+HOW: dict[str, dict[str, Any]] = {
+    **{name: {"lowering": "streams", "programmatic": early} for name, early in zip(STREAMS, (False, True), strict=True)},
+    PERSISTENT: {"lowering": "persistent"},
+}
 
 
 def ladder(
