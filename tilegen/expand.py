@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.memory_order import load_proxy, store_proxy
+from tilegen.analysis.memory_order import load_proxy, store_proxy, stores_pixels
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.ops.gemm import share_box
 from tilegen.plan import Plan, step_range
 
-TMA = ("linear", "matmul")  # kinds whose tiles come and go by TMA, on a machine that has it
+TMA = ("linear", "conv2d", "attention")  # kinds whose steps load by TMA, on a machine that has it
 _Read = tuple[int, int, str, list[list[int]], dict[str, str]]  # step, operand, tensor, box, {"proxy": …}
 
 
@@ -61,7 +62,10 @@ def _part(
 
 
 def _store_proxy(plan: Plan, b: Bound) -> str:
-    if b.op.kind not in TMA:
+    if b.op.kind == "conv2d":
+        channels = b.tile[3] // (b.op.parts if b.op.parts > 1 and (b.op.share == "columns" or math.prod(b.tile[:3]) > 64) else 1)
+        return stores_pixels(plan.machine.family, b.result.dtype, math.prod(b.tile[:3]), channels)
+    if b.op.kind != "linear":
         return "generic"
     rows = b.tile[0] // b.op.parts if b.op.share == "rows" else b.tile[0]
     return store_proxy(plan.machine.family, b.result.dtype, rows)

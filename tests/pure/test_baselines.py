@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.bench.baselines import eager, gelu_pairs
+from tilegen.bench.baselines import conv_chains, eager, gelu_pairs
 from tilegen.bench.compare import error_of
 from tilegen.data import random_arguments
 from tilegen.loader import load_program
@@ -86,7 +86,15 @@ def test_which_gemms_cublaslt_fuses() -> None:
 def test_fused_gemms_are_right() -> None:
     program = pairs()
     arguments = random_arguments(program)
-    traced = eager(program, arguments, fused=True)
+    traced = eager(program, arguments, gelu_pairs(program))
     assert traced.code.count("aten._addmm_activation(") == 2
     error = error_of(traced(*arguments), tg.reference(program, *arguments))
     assert error < 3e-3  # on the CPU the op has the erf form of gelu
+
+
+def test_which_convolutions_cudnn_fuses() -> None:
+    """In a block: the first with its bias and ReLU, the second with the residual too; the 1 x 1 beside it has no ReLU of its own."""
+    program = small("resnet38")
+    kinds = {result: len(chain) for result, chain in conv_chains(program).items()}
+    assert kinds == {f"s2n{n}{which}": count for n in range(4) for which, count in (("h", 3), ("y", 4))}
+    assert not conv_chains(small("llama_mlp"))

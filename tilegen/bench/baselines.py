@@ -20,21 +20,25 @@ from tilegen.reference import view
 from tilegen.spec import Call, Program
 
 
-def eager(program: Program, arguments: Sequence[torch.Tensor], fused: bool = False) -> torch.fx.GraphModule:
+Chains = dict[str, tuple[Call, ...]]  # result -> the calls that one library call replaces
+
+
+def eager(program: Program, arguments: Sequence[torch.Tensor], fused: Chains | None = None) -> torch.fx.GraphModule:
     """A function of the program's arguments that runs it with torch's own ops, on the device of the arguments given here.
 
-    Positions are read here, once. fused: every gelu_tanh(x wᵀ + b) is one cublasLt call.
+    Positions are read here, once. fused: gelu_pairs as one cublasLt call each, conv_chains as one cuDNN call each.
     """
     at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.dtype == "int32"}
     device = arguments[0].device
-    pairs = gelu_pairs(program) if fused else {}
+    pairs = fused or {}
     inside = {c.result for chain in pairs.values() for c in chain[:-1]}
 
     def run(*given: Any) -> Any:
         values = {t.name: _shaped(given[n], t.shape, t.plan_shape) for n, t in enumerate(program.arguments)}
         for c in program.calls:
             if c.result in pairs:
-                values[c.result] = _fused(program, pairs[c.result], values, device)
+                fuse = _fused_conv if pairs[c.result][0].kind == "conv2d" else _fused
+                values[c.result] = fuse(program, pairs[c.result], values, device)
             elif c.result not in inside:
                 values[c.result] = _call(program, c, values, at, device)
         outputs = [program.tensor(name) for name in program.outputs]
@@ -54,8 +58,8 @@ def inductor(traced: torch.fx.GraphModule) -> Callable[..., Any]:
     return compiled
 
 
-def gelu_pairs(program: Program) -> dict[str, tuple[Call, ...]]:
-    """Result -> its chain linear → [+ vector →] gelu(tanh), where nothing else reads what lies between."""
+def _links(program: Program) -> Callable[[Call], Call | None]:
+    """c -> the op that writes its first operand, if only c reads it, and all of it."""
     made = {c.result: c for c in program.calls}
     readers: dict[str, int] = {name: 1 for name in program.outputs}
     for c in program.calls:
@@ -63,11 +67,32 @@ def gelu_pairs(program: Program) -> dict[str, tuple[Call, ...]]:
             readers[o.tensor] = readers.get(o.tensor, 0) + 1
 
     def before(c: Call) -> Call | None:
-        """The op that writes the first operand, if only this one reads it, and all of it."""
         o = c.operands[0]
         return made.get(o.tensor) if readers[o.tensor] == 1 and o.columns is None and not o.flatten else None
 
-    found = {}
+    return before
+
+
+def conv_chains(program: Program) -> Chains:
+    """Result -> its chain conv2d → + vector → [+ tensor →] relu, where nothing else reads what lies between."""
+    before, found = _links(program), {}
+    for relu in program.calls:
+        if _expression(relu) != "relu(e0)":
+            continue
+        chain = [relu]
+        first = before(relu)
+        for how in ("elements", "columns"):
+            if first is not None and _expression(first) == "e0 + e1" and dict(first.attributes)["how"][1] == how:
+                chain.insert(0, first)
+                first = before(first)
+        if first is not None and first.kind == "conv2d" and len(chain) > 1 and dict(chain[0].attributes)["how"][1] == "columns":
+            found[relu.result] = (first, *chain)
+    return found
+
+
+def gelu_pairs(program: Program) -> Chains:
+    """Result -> its chain linear → [+ vector →] gelu(tanh), where nothing else reads what lies between."""
+    before, found = _links(program), {}
     for gelu in program.calls:
         if _expression(gelu) != "gelu_tanh(e0)":
             continue
@@ -102,6 +127,17 @@ def _fused(program: Program, chain: tuple[Call, ...], values: dict[str, Any], de
     else:
         bias = torch.zeros(b.out[-1], dtype=getattr(torch, b.result.dtype), device=device)
     return torch.ops.aten._addmm_activation(bias, x, w.t(), use_gelu=True)
+
+
+def _fused_conv(program: Program, chain: tuple[Call, ...], values: dict[str, Any], device: torch.device) -> Any:
+    conv, bias, *rest = chain
+    x, w = (view(values[o.tensor], o).permute(0, 3, 1, 2) for o in conv.operands)
+    b, vector = _bound(program, conv), values[bias.operands[1].tensor].reshape(-1)
+    shape = (b.stride, b.padding, b.dilation, 1)
+    if len(rest) == 2:
+        z = view(values[rest[0].operands[1].tensor], rest[0].operands[1]).permute(0, 3, 1, 2)
+        return torch.cudnn_convolution_add_relu(x, w, z, 1.0, vector, *shape).permute(0, 2, 3, 1)
+    return torch.cudnn_convolution_relu(x, w, vector, *shape).permute(0, 2, 3, 1)
 
 
 def _call(program: Program, c: Call, values: dict[str, Any], at: dict[str, int], device: torch.device) -> Any:

@@ -19,6 +19,7 @@ COLOURS = {
     "eager": "#d5dae1",
     "graph": "#b3bcc8",
     "cublaslt": "#8fa6c4",
+    "cudnn": "#a9bcd4",
     "inductor": "#5f83b5",
     "tilegen-kernel": "#f6d7b0",
     "tilegen-pdl": "#f0bd85",

@@ -30,7 +30,7 @@ from tilegen.spec import DTYPES, Program
 from tilegen.tiling import fuse
 from tilegen.tune import tuned_lowering
 
-PEERS = ("eager", "graph", "cublaslt", "inductor")  # rungs a-d of the ladder
+PEERS = ("eager", "graph", "cublaslt", "cudnn", "inductor")  # rungs a-d of the ladder
 STREAMS = ("tilegen-kernel", "tilegen-pdl")  # rungs e and f: a launch for each op, on a GPU
 OWN = (*STREAMS, "tilegen-barrier")  # rungs e-g: tilegen without tile sync
 PERSISTENT = "tilegen-persistent"  # one launch with tile sync, where `tilegen` is launches of single ops because they were measured to be faster

@@ -20,7 +20,7 @@ import torch
 
 from tilegen import api
 from tilegen.bench import timing
-from tilegen.bench.baselines import eager, gelu_pairs, inductor
+from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor
 from tilegen.bench.compare import (
     PERSISTENT,
     STREAMS,
@@ -130,14 +130,16 @@ def _timed(
 
 
 def builders(program: Program, variants: Mapping[str, Options], sets: Sets) -> dict[str, Callable[[], Contender]]:
-    """What makes each rung, in the ladder's order. cublaslt is offered where the program has a GeMM that it can fuse."""
+    """What makes each rung, in the ladder's order. cublaslt and cudnn are offered where the program has GeMMs or convolutions that they can fuse."""
     plain = functools.partial(eager, program, sets[0])
     found: dict[str, Callable[[], Contender]] = {
         "eager": lambda: over_sets(plain(), sets, captured=False),
         "graph": lambda: over_sets(plain(), sets),
     }
     if gelu_pairs(program):
-        found["cublaslt"] = lambda: over_sets(eager(program, sets[0], fused=True), sets)
+        found["cublaslt"] = lambda: over_sets(eager(program, sets[0], gelu_pairs(program)), sets)
+    if conv_chains(program):
+        found["cudnn"] = lambda: over_sets(eager(program, sets[0], conv_chains(program)), sets)
     found["inductor"] = lambda: over_sets(inductor(plain()), sets)
     found |= {name: functools.partial(own, program, options, sets, **HOW.get(name, {})) for name, options in variants.items()}
     return found

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from tilegen.analysis.regions import pretty_box, to_c
-from tilegen.codegen.environment import render, template_of
+from tilegen.codegen.environment import macro_text, render
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import policy_words, schedule_text
-from tilegen.errors import CompileError
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES, Operand, Tensor
@@ -207,21 +206,6 @@ def tensor_context(plan: Plan, t: Tensor) -> dict[str, Any]:
     }
 
 
-def tile_text(op: CpuOp) -> str:
-    """The tile function of an op: macro KIND of templates/cpu/STEM.cpp.j2."""
-    import jinja2
-
-    stem = op.bound.kind.stem
-    try:
-        module: Any = template_of(f"cpu/{stem}.cpp.j2").module
-    except jinja2.TemplateNotFound as error:
-        raise CompileError(f"op {op.name!r} ({op.bound.op.kind}) has no template {error.name} for the CPU target") from None
-    macro = getattr(module, op.bound.op.kind, None)
-    if macro is None:
-        raise CompileError(f"templates/cpu/{stem}.cpp.j2 has no macro {op.bound.op.kind!r}")
-    return str(macro(op))
-
-
 def generate(plan: Plan) -> str:
     """The C++ source of a plan."""
     ops = [CpuOp(plan, b) for b in plan.bounds]
@@ -233,6 +217,6 @@ def generate(plan: Plan) -> str:
         summary=[line.rstrip() for line in summary(plan)],
         schedule=schedule_text(plan),
         libraries=[f"cpu/{name}.hpp.j2" for name in LIBRARIES],
-        tiles=[tile_text(op) for op in ops],
+        tiles=[macro_text("cpu", "cpp", op) for op in ops],
         tensors=[tensor_context(plan, t) for t in plan.graph.tensors.values()],
     )

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilegen.config import own_templates
+from tilegen.errors import CompileError
 from tilegen.ops.base import foreign_kinds
 
 if TYPE_CHECKING:
     import jinja2
+
+NAMES = {"cpu": "CPU", "cuda": "CUDA"}
 
 
 def roots() -> list[Any]:
@@ -69,3 +72,19 @@ def template_of(name: str) -> jinja2.Template:
 
 def render(template: str, **context: Any) -> str:
     return template_of(template).render(**context)
+
+
+def macro_text(target: str, suffix: str, op: Any) -> str:
+    """The tile function of an op: macro KIND of templates/TARGET/STEM.SUFFIX.j2. CompileError where there is none."""
+    import jinja2
+
+    kind, stem = op.bound.op.kind, op.bound.kind.stem
+    path = f"{target}/{stem}.{suffix}.j2"
+    try:
+        module: Any = template_of(path).module
+    except jinja2.TemplateNotFound as error:
+        raise CompileError(f"op {op.name!r} ({kind}) has no template {error.name} for the {NAMES[target]} target") from None
+    macro = getattr(module, kind, None)
+    if macro is None:
+        raise CompileError(f"templates/{path} has no macro {kind!r}")
+    return str(macro(op))

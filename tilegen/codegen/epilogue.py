@@ -38,7 +38,9 @@ class EpilogueText:
 
     @property
     def accumulators(self) -> list[str]:
-        return [f"acc{g}" for g in range(self.bound.groups)]
+        if self.bound.op.kind == "pointwise":
+            return []
+        return [f"acc{g}" for g in range(dict(self.bound.op.attributes).get("groups", 1))]
 
     @cached_property
     def operands(self) -> list[EpilogueOperand]:
@@ -57,6 +59,10 @@ class EpilogueText:
     def arguments(self, side: str) -> str:
         """The floats of one column of the pair, `x` or `y`."""
         return ", ".join(f"{name}.{side}" for name in self._names)
+
+    def elements(self, index: str) -> str:
+        """The floats of one of eight columns."""
+        return ", ".join(f"{name}.v[{index}]" for name in self._names)
 
     @property
     def _names(self) -> list[str]:

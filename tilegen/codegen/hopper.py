@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from tilegen.codegen.cpu import summary
 from tilegen.codegen.environment import Source, render
-from tilegen.codegen.hopper_op import MMA_TYPES, TYPES, HopperOp, Map
+from tilegen.codegen.hopper_attention import HopperAttention
+from tilegen.codegen.hopper_conv import HopperConv
+from tilegen.codegen.hopper_op import MMA_TYPES, TYPES, HopperOp
+from tilegen.codegen.hopper_stage import BoxMap, Loads, Map
+from tilegen.codegen.hopper_threads import HopperThreads
 from tilegen.codegen.schedule import schedule_text
+from tilegen.codegen.thread_op import THREADS as THREADS_OF_TILE
 from tilegen.errors import PlanError
+from tilegen.ops.base import Bound
 from tilegen.plan import Plan
 from tilegen.spec import Tensor
+
+Op = HopperOp | HopperAttention | HopperThreads
 
 SHARED = 232448  # bytes of shared memory that a CTA may use
 SLACK = 1024  # to start at a multiple of 1024
@@ -24,7 +33,7 @@ BUFFER = 8192  # a 64 x 64 block of results
 class Layout:
     """Shared memory: ring of stages, result buffers, exchanged sums, barriers."""
 
-    ops: tuple[HopperOp, ...]
+    ops: tuple[Op, ...]
     ticket: bool  # else each CTA has its list
 
     @property
@@ -38,7 +47,7 @@ class Layout:
 
     @property
     def stage_bytes(self) -> int:
-        return max(op.stage_bytes for op in self.ops)
+        return max(1024, *(op.stage_bytes for op in self.ops))
 
     @property
     def sums_bytes(self) -> int:
@@ -49,6 +58,11 @@ class Layout:
     def sums_regions(self) -> int:
         """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
         return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
+
+    @property
+    def queries_bytes(self) -> int:
+        """Of a tile's queries, which stay while keys and values pass through the ring."""
+        return max((op.queries_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
 
     @property
     def _small(self) -> int:
@@ -62,13 +76,13 @@ class Layout:
         staged = [op for op in self.ops if op.staged]
         if not staged:
             return 0
-        if all(op.weights_once for op in self.ops):
+        if all(op.weights_once for op in self.ops if isinstance(op, HopperOp)):
             return 1
         most = min(4, max(op.m64 * -(-op.finished_octets // 8) for op in staged))
         return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
 
     def _stages_beside(self, buffers: int) -> int:
-        return int((SHARED - SLACK - self._small - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
+        return int((SHARED - SLACK - self._small - self.queries_bytes - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
 
     @cached_property
     def stages(self) -> int:
@@ -85,6 +99,7 @@ class Layout:
         at = ring
         for name, size in (
             ("TG_OUT_AT", 2 * self.buffers * BUFFER),
+            ("TG_QUERIES_AT", self.queries_bytes),
             ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
             ("TG_FULL_AT", 8 * self.stages),
             ("TG_EMPTY_AT", 8 * self.stages),
@@ -94,9 +109,12 @@ class Layout:
             ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
             ("TG_SUMS_READ_AT", 16),
+            ("TG_QUERIES_HERE_AT", 8),
+            ("TG_QUERIES_READ_AT", 8),
             ("TG_SLOT_FILLED_AT", 8 * self.slots),
             ("TG_SLOT_READ_AT", 8 * self.slots),
             ("TG_SLOTS_AT", 32 * self.slots),
+            ("TG_SCRATCH_AT", 32 if any(op.form == "threads" for op in self.ops) else 0),
             ("end", 0),
         ):
             at = -(-at // 32) * 32
@@ -118,6 +136,8 @@ class Layout:
             rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
             rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
         rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
+        if self.queries_bytes:
+            rows += [("TG_QUERIES_HERE_AT", 1, 1, "a tile's queries are here"), ("TG_QUERIES_READ_AT", 1, 2, "they have been used: by the math warpgroups")]
         if self.sums_bytes:
             rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
         return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
@@ -140,9 +160,13 @@ class Layout:
             "TG_STORED_SEEN_AT": "barrier: and that is known",
             "TG_SUMS_HERE_AT": "barriers: sums are here",
             "TG_SUMS_READ_AT": "barriers: sums are read",
+            "TG_QUERIES_AT": "queries of a tile of attention",
+            "TG_QUERIES_HERE_AT": "barrier: they are here",
+            "TG_QUERIES_READ_AT": "barrier: they have been used",
             "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
             "TG_SLOT_READ_AT": "barriers: a tile is taken",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
+            "TG_SCRATCH_AT": "a number of each math warp",
         }
         head = [
             ("TG_STAGES", self.stages, "of the ring"),
@@ -158,7 +182,7 @@ class Layout:
 class HopperSource(Source):
     """The text, and what the host must know to launch it."""
 
-    maps: tuple[Map, ...]
+    maps: tuple[Map | BoxMap, ...]
     tensors: tuple[str, ...]
     packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
     shared_bytes: int
@@ -171,19 +195,28 @@ NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "T
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
+def hopper_op(plan: Plan, b: Bound, packed: frozenset[str] = frozenset()) -> Op:
+    """An op as the kernel computes it: products on the tensor cores, everything else by threads."""
+    if b.op.kind == "linear":
+        return HopperOp(plan, b, packed)
+    if b.op.kind == "attention":
+        return HopperAttention(plan, b)
+    return HopperConv(plan, b) if b.op.kind == "conv2d" else HopperThreads(plan, b)
+
+
 def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
     """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare).
 
     variant: "trace" notes times; "jitter" sleeps for random times before waits and posts and after products, to stress the order.
     PlanError where an op has no form on sm_90a.
     """
-    ops = tuple(HopperOp(plan, b, packed) for b in plan.bounds)
+    ops = tuple(hopper_op(plan, b, packed) for b in plan.bounds)
     sizes = {op.parts for op in ops}
     if len(sizes) > 1:
         named = ", ".join(f"{op.name} {op.parts}" for op in ops)
         raise PlanError(f"on sm_90a all ops are run by gangs of one size, given {named}")
     layout = Layout(ops, plan.placement == "ticket")
-    uneven = [op for op in ops if op.shares("steps") and op.steps_of_tile % 2]
+    uneven = [op for op in ops if isinstance(op, HopperOp) and op.shares("steps") and op.steps_of_tile % 2]
     if uneven and any(op.multicast for op in ops):  # one CTA would be a stage ahead of the other, and what they load together would land in different ones
         named = next(op.name for op in ops if op.multicast)
         raise PlanError(
@@ -196,14 +229,14 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         partial(_text, plan, ops, layout, variant, turns),
         tuple(m for op in ops for m in op.maps),
         tuple(plan.graph.tensors),
-        tuple((f"{op.name}_b", op) for op in ops if op.packed),
+        tuple((f"{op.name}_b", op) for op in ops if isinstance(op, HopperOp) and op.packed),
         layout.bytes,
         layout.gang,
         turns,
     )
 
 
-def _text(plan: Plan, ops: tuple[HopperOp, ...], layout: Layout, variant: str, turns: int) -> str:
+def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: int) -> str:
     loaders = _loaders(ops)
     coupled = any(op.multicast for op in ops)
     return render(
@@ -214,12 +247,17 @@ def _text(plan: Plan, ops: tuple[HopperOp, ...], layout: Layout, variant: str, t
         schedule=schedule_text(plan),
         layout=layout,
         ops=ops,
+        products=[op for op in ops if op.form == "product"],
+        thread_ops=[op for op in ops if op.form == "threads"],
+        attentions=[op for op in ops if op.form == "attention"],
+        thread_count=THREADS_OF_TILE,
         maps=[m for op in ops for m in op.maps],
         tensors=[_tensor(t) for t in plan.graph.tensors.values()],
         mma_widths=_mma_widths(ops),
         loaders=loaders,
         waiters=sum(role["waits"] for role in loaders),
         staged=any(op.staged for op in ops),
+        boxed=any(op.staged for op in ops if isinstance(op, HopperConv)),
         direct=any(op.posts and not op.staged for op in ops),
         exchange=layout.sums_bytes > 0,
         coupled=coupled,
@@ -236,10 +274,10 @@ def _tensor(t: Tensor) -> dict[str, Any]:
     return {"name": t.name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
 
 
-def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
+def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
     """The two loading roles. Activations always close the launch: the last of them zeroes the counters."""
-    a = [_loads(op, op.a_loads, op.a_bytes, op.a_waits, "") for op in ops]
-    b = [_loads(op, op.b_loads, op.b_bytes, op.b_waits, f" + {op.b_at}") for op in ops]
+    a = [_loads(op, op.a, "") for op in ops]
+    b = [_loads(op, op.b, f" + {op.b_at}" if op.b_at else "") for op in ops]
     return [
         {
             "name": "tg_load_activations",
@@ -258,8 +296,8 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
             "comment": "// Weights: runs ahead as far as the ring is deep; waits only where another op makes them.",
             "ops": b,
             "policies": sorted({op.b_policy for op in ops} - {""}),
-            "waits": any(op.b_waits for op in ops),
-            "depends": not all(op.packed for op in ops),  # packed weights do not change, so they may be loaded before the launch before ends
+            "waits": any(load.waits for op in ops for load in op.b.each),
+            "depends": not all(op.packed or op.form != "product" for op in ops),  # packed weights do not change, so they may be loaded before the launch before ends
             "clusters": any(op.multicast == "weights" for op in ops),
             "watches": True,
             "first_note": "TG_AHEAD",
@@ -268,27 +306,35 @@ def _loaders(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _loads(op: HopperOp, loads: list[str], size: int, waits: Any, at: str) -> dict[str, Any]:
-    shown = {"enum": op.enum, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
-    return {**shown, "loads": loads, "bytes": size, "waits": waits, "at": at}
+def _loads(op: Op, loads: Loads, at: str) -> dict[str, Any]:
+    return {"enum": op.enum, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts, "loads": loads, "at": at}
 
 
-def _mma_widths(ops: tuple[HopperOp, ...]) -> list[dict[str, Any]]:
+def _mma_widths(ops: Sequence[Op]) -> list[dict[str, Any]]:
     """Each wgmma shape that an op uses, with its operands numbered."""
     found = {}
     for op in ops:
-        n, count = op.columns_of_warpgroup, op.registers
-        numbers = [f"%{r}" for r in range(count)]
-        lines = [", ".join(numbers[r : r + 16]) for r in range(0, count, 16)]
-        found[op.mma] = {
-            "suffix": op.mma,
-            "columns": n,
-            "type": MMA_TYPES[op.bound.dtype(0)],
-            "registers": numbers,
-            "lines": ["{" + line + "," if i == 0 and len(lines) > 1 else line + "," for i, line in enumerate(lines[:-1])]
-            + [("{" if len(lines) == 1 else "") + lines[-1] + "},"],
-            "a": count,
-            "b": count + 1,
-            "outputs": ", ".join(f'"+f"(d[{r}])' for r in range(count)),
-        }
+        if isinstance(op, HopperOp):
+            found[op.mma] = _mma(op.mma, op.columns_of_warpgroup, MMA_TYPES[op.bound.dtype(0)])
+        if isinstance(op, HopperAttention):
+            found[op.scores] = _mma(op.scores, op.keys, op.type)
+            found[op.values] = _mma(op.values, op.head, op.type, held=True)
     return list(found.values())
+
+
+def _mma(name: str, columns: int, kind: str, held: bool = False) -> dict[str, Any]:
+    """held: the left operand in four registers, the right one as it lies, its rows summed over."""
+    numbers = [f"%{r}" for r in range(columns // 2)]
+    text = ",\n".join(", ".join(numbers[r : r + 16]) for r in range(0, len(numbers), 16))
+    lines = ("{" + text + "},").split("\n")
+    return {
+        "suffix": name,
+        "columns": columns,
+        "type": kind,
+        "registers": numbers,
+        "lines": lines,
+        "a": len(numbers),
+        "b": len(numbers) + (4 if held else 1),
+        "held": held,
+        "outputs": ", ".join(f'"+f"(d[{r}])' for r in range(len(numbers))),
+    }

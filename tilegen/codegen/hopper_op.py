@@ -12,6 +12,7 @@ from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cpu import equation
 from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
 from tilegen.errors import PlanError
 from tilegen.ops.base import Access
@@ -22,38 +23,12 @@ SUMS = 192  # accumulators a math thread can hold beside everything else
 
 
 @dataclass(frozen=True)
-class Map:
-    """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy moves."""
-
-    name: str
-    tensor: str
-    rows: int
-    columns: int
-    pitch: int  # elements from row to row
-    offset: int  # elements before the first
-    box: tuple[int, int]  # rows, columns
-    swizzle: bool
-    packed: bool = False
-
-    @property
-    def comment(self) -> str:
-        what = f"{self.tensor}{', packed tile by tile' if self.packed else ''}"
-        return f"{what}: {self.rows} x {self.columns}, boxes of {self.box[0]} x {self.box[1]}{'' if self.swizzle else ', not swizzled'}"
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Semaphores of one operand, before a step's load, or all before the last one."""
-
-    operand: int
-    before_last: bool
-
-
-@dataclass(frozen=True)
 class HopperOp(HopperTile):
     """A linear of a plan on sm_90a. PlanError where its tile does not fit the machine's instructions."""
 
     may_pack: frozenset[str] = frozenset()  # tensors that may come packed tile by tile
+
+    form = "product"  # how the math warps compute a tile: templates/cuda/kernel.cu.j2
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -65,10 +40,9 @@ class HopperOp(HopperTile):
         b = self.bound
         if b.op.kind != "linear":
             return f"no template for {b.op.kind} yet; only linear runs there"
-        if b.dtype(0) not in MMA_TYPES:
-            return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
-        if b.result.dtype not in (b.dtype(0), "float32"):
-            return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
+        problem = self._types_problem()
+        if problem:
+            return problem
         for n in (0, 1):
             for what, size in (("columns", int(b.shape(n)[1])), ("first column", (b.op.operands[n].columns or (0, 0))[0])):
                 if size % 8:
@@ -76,8 +50,24 @@ class HopperOp(HopperTile):
                     return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it to {padded}"
         if int(b.out[1]) % 8:
             return f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to {math.ceil(int(b.out[1]) / 8) * 8}"
-        tm, tn, tk = b.tile
-        if tk % 64 or tk > 256:
+        problem = self._tile_problem()
+        if problem:
+            return problem
+        lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+        if hi < b.shape(0)[1] and (hi - lo) % b.tile[2]:
+            return f"its share of the sum ends at column {hi}, inside a step of {b.tile[2]}, which would bring the next share's columns too"
+        return self.epilogue.problem
+
+    def _types_problem(self) -> str:
+        b = self.bound
+        if b.dtype(0) not in MMA_TYPES:
+            return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+        if b.result.dtype not in (b.dtype(0), "float32"):
+            return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
+        return ""
+
+    def _tile_problem(self) -> str:
+        if self.tile[2] % 64 or self.tile[2] > 256:
             return "steps are 64, 128, 192 or 256 wide"
         if self.parts > 2:
             return f"a gang of {self.parts}: pairs are the most that share a tile"
@@ -90,10 +80,7 @@ class HopperOp(HopperTile):
             return f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not fit its registers"
         if self.steps_of_tile < self.parts:
             return f"its {self.steps_of_tile} steps cannot be shared by {self.parts} CTAs"
-        lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
-        if hi < b.shape(0)[1] and (hi - lo) % tk:
-            return f"its share of the sum ends at column {hi}, inside a step of {tk}, which would bring the next share's columns too"
-        return self.epilogue.problem
+        return ""
 
     # --- steps, waits -----------------------------------------------------------------------------------------------------
 
@@ -126,6 +113,16 @@ class HopperOp(HopperTile):
     @property
     def posts(self) -> bool:
         return bool(self.plan.posts_of(self.name))
+
+    @property
+    def a(self) -> Loads:
+        """What the activations' role does."""
+        return Loads((Load(tuple(self.a_loads), self.a_bytes, tuple(self.a_waits)),))
+
+    @property
+    def b(self) -> Loads:
+        """What the weights' role does."""
+        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),))
 
     # --- loads ------------------------------------------------------------------------------------------------------------
 
@@ -276,7 +273,7 @@ class HopperOp(HopperTile):
     @property
     def column(self) -> str:
         """First column that the part finishes."""
-        width = self.bound.tile[1] // 2
+        width = self.tile[1] // 2
         shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
         return to_c(self.bound.write[1].lo) + (f" + part * {width}" if shared else "")
 
@@ -287,6 +284,28 @@ class HopperOp(HopperTile):
     @property
     def column_of_warpgroup(self) -> str:
         return f" + (int)warpgroup * {8 * self.octets}" if self.splits_columns else ""
+
+    @property
+    def corner(self) -> str:
+        """Where a math warpgroup's sums lie in the result: the members of tg_op_NAME::corner."""
+        return f"{self.row}{self.row_of_warpgroup}, {self.column}{self.column_of_warpgroup}"
+
+    corner_text = (
+        "using corner = tg_corner;",
+        "TG_FN static int row(tg_corner at, int local) { return at.row + local; }",
+        "TG_FN static bool inside(int row) { return row < ROWS; }",
+    )
+
+    @property
+    def ship(self) -> str:
+        """The statement that lets staged results out."""
+        rest = f"&maps.{self.rest_map}" if self.rest_map else "nullptr"
+        to = f"&maps.{self.store_map}, {rest}, {{ {self.row}, {self.column} }}"
+        return f"tg_ship<tg_op_{self.name}, {self.finished_octets}>({to}, smem, out, limit_ns);"
+
+    @property
+    def stages_of_step(self) -> int:
+        return 1
 
     @property
     def finish(self) -> list[str]:
@@ -332,7 +351,7 @@ class HopperOp(HopperTile):
     def epilogue_operands(self) -> list[dict[str, str]]:
         """Loads are guarded, since a tile may hang over the result's edge."""
         read = self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
-        inside = ["column < COLUMNS" if how == "columns" else "row < ROWS && column < COLUMNS" for _, how in read]
+        inside = ["column < COLUMNS" if how == "columns" else "inside(row) && column < COLUMNS" for _, how in read]
         return [{"name": e.name, "pointer": e.pointer, "inside": i} for e, i in zip(self.epilogue.operands, inside, strict=True)]
 
     @property

@@ -22,7 +22,13 @@ class HopperTile(OpText):
 
     @property
     def columns(self) -> int:
-        return int(self.bound.out[1])
+        return int(self.bound.out[-1])
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows and columns of the result, and columns of a step."""
+        tm, tn, tk = self.bound.tile
+        return tm, tn, tk
 
     def shares(self, what: str) -> bool:
         return self.parts > 1 and self.bound.op.share == what
@@ -33,11 +39,11 @@ class HopperTile(OpText):
 
     @property
     def rows_of_part(self) -> int:
-        return self.bound.tile[0] // (self.parts if self.shares("rows") else 1)
+        return self.tile[0] // (self.parts if self.shares("rows") else 1)
 
     @property
     def columns_of_part(self) -> int:
-        return self.bound.tile[1] // (self.parts if self.shares("columns") else 1)
+        return self.tile[1] // (self.parts if self.shares("columns") else 1)
 
     @property
     def splits_columns(self) -> bool:
@@ -63,7 +69,7 @@ class HopperTile(OpText):
 
     @property
     def blocks(self) -> int:
-        return self.bound.tile[2] // 64
+        return self.tile[2] // 64
 
     @property
     def a_rows(self) -> int:

@@ -170,7 +170,10 @@ class Attention(Kind):
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
         q = b.q_len if isinstance(b.q_len, int) else 4096
         tq = min(64 if machine.family == "cpu" else 128, max(1, q))
-        return [(tq, 256 if machine.family == "cpu" else 128), (min(tq, 64), 128)]
+        if machine.family == "cpu":
+            return [(tq, 256), (min(tq, 64), 128)]
+        tk = 112 if isinstance(b.head_dim, int) and b.head_dim > 96 else 128  # what the registers of an SM's math warps hold
+        return [(tq, tk), (min(tq, 64), tk)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         import torch

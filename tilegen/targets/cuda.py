@@ -6,9 +6,12 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilegen.errors import TargetError
+
+if TYPE_CHECKING:
+    from tilegen.codegen.hopper_stage import Geometry
 
 
 @lru_cache(maxsize=1)
@@ -124,8 +127,8 @@ class Module:
         self.launcher(name, grid, block, shared_bytes)(values, torch.cuda.current_stream().cuda_stream)
 
 
-def encode(address: int, dtype: str, shape: tuple[int, int], pitch: int, box: tuple[int, int], swizzle: bool) -> bytes:
-    """The 128 bytes of a tensor map: rows x columns two-byte elements, `pitch` elements from row to row, moved in boxes.
+def encode(address: int, dtype: str, g: Geometry, swizzle: bool) -> bytes:
+    """The 128 bytes of a tensor map over two-byte elements.
 
     Elements beyond the edge read as zero and are not written (CUDA driver API, cuTensorMapEncodeTiled).
     """
@@ -138,12 +141,12 @@ def encode(address: int, dtype: str, shape: tuple[int, int], pitch: int, box: tu
     made = _checked(
         driver.cuTensorMapEncodeTiled(
             kind,
-            2,
+            len(g.shape),
             address,
-            [u64(shape[1]), u64(shape[0])],
-            [u64(2 * pitch)],
-            [u32(box[1]), u32(box[0])],
-            [u32(1), u32(1)],
+            [u64(n) for n in g.shape],
+            [u64(2 * n) for n in g.pitches],
+            [u32(n) for n in g.box],
+            [u32(n) for n in g.traversal],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             swizzles.CU_TENSOR_MAP_SWIZZLE_128B if swizzle else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -64,7 +64,7 @@ class HopperLibrary(CubinLibrary):
         maps = b""
         for m in self.generated.maps:
             start = packed[m.name] if m.packed else addresses[m.tensor] + 2 * m.offset
-            maps += encode(start, tensors[m.tensor].dtype, (m.rows, m.columns), m.pitch, m.box, m.swizzle)
+            maps += encode(start, tensors[m.tensor].dtype, m.geometry, m.swizzle)
         pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
         return Parameters([maps, pointers, struct.pack("<4Q", counters, hang, patience_ns, trace)])
 

@@ -1,0 +1,91 @@
+"""Convolutions, attention and whole layers on the ladder: the workloads beside the chains of benchmarks/chains.py.
+
+python benchmarks/layers.py pairs stages vgg attention decode prefill
+python benchmarks/layers.py pairs --batch 1 8 32 --only graph,cudnn,tilegen
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tilegen as tg
+from benchmarks.chains import sweep
+from tilegen.bench.chart import chart
+from tilegen.bench.compare import Cell, failed, own_variants, result_file, save, table
+from tilegen.bench.contest import contest
+from tilegen.cli import Progress
+from tilegen.errors import TilegenError
+from tilegen.loader import load_program
+from tilegen.planner import Options
+from tilegen.spec import Program
+
+ROOT = Path(__file__).resolve().parent
+
+
+@tg.spec
+def conv_pair(B=1, HW=56, C=64, dtype="float16"):
+    """Two 3x3 convolutions with bias and ReLU: a pair of ResNet-38's, without its residual."""
+    x = tg.input("x", (B, HW, HW, C), dtype)
+    for n in (1, 2):
+        w, b = tg.weight(f"w{n}", (C, 3, 3, C), dtype), tg.weight(f"b{n}", (C,), dtype)
+        x = tg.relu(tg.conv2d(x, w, b, padding=1, name=f"conv{n}"), name=f"y{n}")
+    return x
+
+
+def example(name: str, **sizes: Any) -> Program:
+    return load_program(str(ROOT.parent / "examples" / f"{name}.py"), sizes)
+
+
+def workloads(name: str, batches: Sequence[int]) -> list[Program]:
+    match name:
+        case "pairs":
+            return [conv_pair(B=b, HW=hw, C=c) for b in batches for hw, c in ((56, 64), (28, 128), (14, 256), (7, 512))]
+        case "stages":
+            return [example("resnet38", stage=stage, B=b) for b in batches for stage in (1, 2, 3, 4)]
+        case "vgg":
+            return [example("vgg19", block=block, B=b) for b in batches for block in (2, 3, 4, 5)]
+        case "attention":
+            return [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)]
+        case "decode":
+            return [example("llama_layer", B=b, S=1) for b in batches]
+        case "prefill":
+            return [example("llama_layer", S=s, S_max=s + 64) for s in (512, 2048)]
+    raise ValueError(name)
+
+
+NAMES = ("pairs", "stages", "vgg", "attention", "decode", "prefill")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    p = argparse.ArgumentParser("layers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("workloads", nargs="*", choices=NAMES, default=list(NAMES))
+    p.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32])
+    p.add_argument("--only", default="", help="graph,cudnn,tilegen: these contenders alone")
+    p.add_argument("--no-inductor", action="store_true")
+    p.add_argument("--rounds", type=int, default=None)
+    p.add_argument("-o", "--out", default=str(ROOT / "results" / "layers-h200.json"))
+    p.add_argument("--svg")
+    o = p.parse_args(arguments)
+    try:
+        cells = [(p, own_variants(p, Options())) for name in o.workloads for p in workloads(name, o.batch)]
+        ladder = contest("cuda", o.only, ("inductor",) if o.no_inductor else (), rounds=o.rounds, progress=Progress())
+    except TilegenError as error:
+        print(f"layers.py: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+    def keep(found: list[Cell]) -> None:
+        save(result_file(found, "benchmarks/layers.py", ladder.environment), Path(o.out))
+        if o.svg:
+            Path(o.svg).write_text(chart([r for c in found for r in c.rows]))
+
+    found = sweep(cells, ladder.measure, keep)
+    print("\n" + table(found))
+    return 1 if failed(found) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,167 @@
+"""Programs of every kind of op for the GPU kernels, at odd sizes and in several tiles. Compiled everywhere, run on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tilegen as tg
+from tests.gpu.gemms import Case
+from tilegen.loader import load_program
+from tilegen.spec import Program
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+# --- ops that threads compute ------------------------------------------------------------------------------------------------
+
+
+@tg.spec
+def soft(M=40, N=512, scale=0.7, causal=False, batch=1, dtype="bfloat16"):
+    """A product first, so that softmax has to wait for rows of it."""
+    x, w = tg.input("x", (batch, M, 64), dtype), tg.weight("w", (N, 64), dtype)
+    return tg.softmax(tg.linear(x, w, name="scores"), scale=scale, causal=causal, name="y")
+
+
+@tg.spec
+def norms(M=40, N=512, dtype="bfloat16"):
+    """RMS norm, product, layer norm with an epilogue."""
+    x, g, bias = tg.input("x", (M, N), dtype), tg.weight("g", (N,), dtype), tg.weight("bias", (N,), dtype)
+    w = tg.weight("w", (N, N), dtype)
+    h = tg.linear(tg.rms_norm(x, g, name="n1"), w, name="h")
+    return tg.add(tg.gelu(tg.layer_norm(h, g, bias, name="n2")), x, name="y")
+
+
+@tg.spec
+def rotated(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
+    x, w = tg.input("x", (B, S, 64), dtype), tg.weight("w", (2 * heads * D, 64), dtype)
+    q, k = tg.linear(x, w, name="qk").split([heads * D, heads * D])
+    return tg.rope(q, heads=heads, name="q_rope"), tg.rope(k, heads=heads, theta=500000.0, name="k_rope")
+
+
+@tg.spec
+def alone(M=33, N=264, dtype="bfloat16"):
+    """Pointwise ops that no op before can carry: two outputs of one input."""
+    x, y = tg.input("x", (M, N), dtype), tg.input("y", (M, N), dtype)
+    return tg.silu(tg.add(x, y, name="a"), name="b"), tg.mul(x, y, name="c")
+
+
+@tg.spec
+def pools(B=3, HW=13, C=24, dtype="float16"):
+    x = tg.input("x", (B, HW, HW, C), dtype)
+    y = tg.relu(tg.max_pool2d(x, 3, stride=2, padding=1, name="m"), name="y")
+    return tg.global_avg_pool(y, name="mean")
+
+
+@tg.spec
+def products(B=2, M=40, K=72, N=88, dtype="bfloat16", transpose_a=False, transpose_b=False):
+    a = tg.input("a", (B, K, M) if transpose_a else (B, M, K), dtype)
+    b = tg.input("b", (B, N, K) if transpose_b else (B, K, N), dtype)
+    return tg.softmax(tg.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, name="s"), scale=K**-0.5, name="y")
+
+
+THREADS = [
+    Case("softmax", soft, {}),
+    Case("softmax, one row of 8192", soft, {"M": 1, "N": 8192}),
+    Case("softmax, negative scale", soft, {"M": 17, "N": 1000, "scale": -1.0, "dtype": "float16"}),
+    Case("softmax, causal", soft, {"M": 41, "N": 264, "causal": True, "batch": 2}, {"tiles": {"y": (8,)}}),
+    Case("norms", norms, {}),
+    Case("norms, M = 1, wide", norms, {"M": 1, "N": 4104}),
+    Case("norms, M = 1000, float16", norms, {"M": 1000, "N": 136, "dtype": "float16"}, {"tiles": {"n1": (16,), "n2": (3,)}}),
+    Case("rope", rotated, {}),
+    Case("rope, one token, heads of 32", rotated, {"B": 1, "S": 1, "heads": 2, "D": 32}),
+    Case("pointwise", alone, {}),
+    Case("pointwise, float32", alone, {"dtype": "float32"}),
+    Case("pools", pools, {}),
+    Case("pools, 57 x 57, bfloat16", pools, {"B": 1, "HW": 57, "C": 64, "dtype": "bfloat16"}),
+    *(Case(f"matmul {a} {b}", products, {"transpose_a": a, "transpose_b": b}) for a in (False, True) for b in (False, True)),
+]
+
+# --- convolutions --------------------------------------------------------------------------------------------------------------
+
+
+@tg.spec
+def pair(B=1, HW=14, C=64, N=0, size=3, stride=1, dilation=1, dtype="float16"):
+    """Two convolutions, the second with a residual where the shape is kept: y = relu(conv(relu(conv(x))) + x)."""
+    N = N or C
+    x = tg.input("x", (B, HW, HW, C), dtype)
+    w1, b1 = tg.weight("w1", (N, size, size, C), dtype), tg.weight("b1", (N,), dtype)
+    w2, b2 = tg.weight("w2", (N, size, size, N), dtype), tg.weight("b2", (N,), dtype)
+    padding = dilation * (size // 2)
+    h = tg.relu(tg.conv2d(x, w1, b1, stride=stride, padding=padding, dilation=dilation, name="first"), name="h")
+    y = tg.conv2d(h, w2, b2, padding=padding, dilation=dilation, name="second")
+    return tg.relu(y + x if stride == 1 and N == C else y, name="y")
+
+
+CONVOLUTIONS = [
+    Case("14 x 14 x 64", pair, {}),
+    Case("7 x 7 x 512", pair, {"HW": 7, "C": 512}, {"tiles": {n: (1, 7, 7, 16, 256) for n in ("first", "second")}}),
+    Case("7 x 7, three images in a tile", pair, {"HW": 7, "B": 3, "C": 128}, {"tiles": {n: (2, 7, 7, 128, 64) for n in ("first", "second")}}),
+    Case("13 x 13, all parts ragged", pair, {"HW": 13, "B": 3, "C": 72, "N": 200}, {"tiles": {n: (1, 5, 8, 64, 64) for n in ("first", "second")}}),
+    Case("57 x 57 x 64, wide tiles", pair, {"HW": 57, "C": 64}, {"tiles": {n: (1, 8, 16, 64, 64) for n in ("first", "second")}}),
+    Case("57 x 57, tile policy", pair, {"HW": 57, "C": 64}, {"tiles": {n: (1, 4, 8, 32, 64) for n in ("first", "second")}, "policies": {"h": "tile"}}),
+    Case("stride 2", pair, {"HW": 57, "C": 64, "N": 128, "stride": 2, "B": 3}),
+    Case("stride 2, wide tiles", pair, {"HW": 28, "C": 64, "N": 128, "stride": 2, "B": 3}, {"tiles": {n: (2, 4, 14, 128, 64) for n in ("first", "second")}}),
+    Case("dilation 2", pair, {"HW": 13, "C": 64, "dilation": 2, "dtype": "bfloat16"}),
+    Case("1 x 1", pair, {"HW": 13, "C": 136, "N": 264, "size": 1, "B": 3}),
+    Case("1 x 1, stride 2", pair, {"HW": 13, "C": 64, "size": 1, "stride": 2}),
+    Case("5 x 5, 8 channels", pair, {"HW": 13, "C": 8, "N": 16, "size": 5}),
+    Case(
+        "pairs that share steps",
+        pair,
+        {"HW": 14, "C": 256},
+        {"tiles": {n: (1, 4, 14, 32, 64) for n in ("first", "second")}, "parts": {"first": 2, "second": 2}},
+    ),
+    Case(
+        "pairs that share channels",
+        pair,
+        {"HW": 28, "C": 128, "B": 2},
+        {"tiles": {n: (1, 4, 28, 128, 64) for n in ("first", "second")}, "parts": dict.fromkeys(("first", "second"), "2:columns")},
+    ),
+]
+
+# --- attention -----------------------------------------------------------------------------------------------------------------
+
+
+@tg.spec
+def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="bfloat16"):
+    x, w = tg.input("x", (B, S, H), dtype), tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype)
+    q, k, v = tg.linear(x, w, name="qkv").split([heads * D, kv_heads * D, kv_heads * D])
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="attn")
+
+
+ATTENTIONS = [
+    Case("causal, shared heads", attended, {}),
+    Case("full, float16", attended, {"causal": False, "dtype": "float16"}),
+    Case("heads of 128", attended, {"D": 128, "heads": 3, "kv_heads": 3, "B": 1}),
+    Case("heads of 96", attended, {"D": 96, "heads": 2, "kv_heads": 1}),
+    Case("one token", attended, {"S": 1}),
+    Case("17 tokens", attended, {"S": 17, "D": 128}),
+    Case("1000 tokens, 128 queries a tile", attended, {"S": 1000, "D": 128, "B": 1}, {"tiles": {"attn": (128, 112)}}),
+    Case("1000 tokens, 64 queries a tile", attended, {"S": 1000, "B": 1, "causal": False}, {"tiles": {"attn": (64, 64)}}),
+    Case("300 tokens, 40 queries, 48 keys", attended, {"S": 300, "D": 80}, {"tiles": {"attn": (40, 48)}}),
+    Case("300 tokens, tile policy", attended, {"S": 300, "D": 128, "B": 1}, {"tiles": {"attn": (128, 64)}, "policies": {"qkv": "tile"}}),
+]
+
+# --- examples --------------------------------------------------------------------------------------------------------------------
+
+
+def example(name: str, **sizes: Any) -> Program:
+    return load_program(str(EXAMPLES / f"{name}.py"), sizes)
+
+
+EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
+    ("gpt3_mlp", {"M": 33, "H": 256, "I": 128}),
+    ("llama_mlp", {"M": 33, "H": 256, "I": 128}),
+    ("gpt3_attention", {"B": 2, "S": 137, "H": 256, "heads": 2}),
+    ("llama_attention", {"B": 2, "S": 137, "H": 256, "heads": 4, "kv_heads": 2, "D": 64}),
+    ("gpt_layer", {"B": 2, "S": 67, "H": 256, "heads": 4, "I": 512}),
+    ("llama_layer", {"B": 3, "S": 1, "S_max": 300, "H": 256, "heads": 4, "kv_heads": 2, "D": 64, "I": 512}),
+    ("llama_layer", {"B": 2, "S": 40, "S_max": 300, "H": 256, "heads": 4, "kv_heads": 2, "D": 64, "I": 512}),
+    *(("resnet38", {"stage": stage, "B": 2}) for stage in (1, 2, 3, 4)),
+    *(("vgg19", {"block": block}) for block in (2, 3, 4, 5)),
+]
+EXAMPLE_CASES = [
+    Case(f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}", lambda name=name, **s: example(name, **s), sizes) for name, sizes in EXAMPLE_SIZES
+]
+OPS = [*THREADS, *CONVOLUTIONS, *ATTENTIONS, *EXAMPLE_CASES]

@@ -1,0 +1,199 @@
+"""conv2d on sm_90a: a product whose activations are boxes of pixels, one filter position and 64 channels at a time.
+
+y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c]. TMA shifts the box and fills in zeros for the padding; with a stride
+it takes every second pixel. A box lies in shared memory as rows of 64 channels, a pixel each: what wgmma reads as 64 or 128 rows of activations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilegen.analysis.memory_order import stores_pixels
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.hopper_op import HopperOp
+from tilegen.codegen.hopper_stage import BoxMap, Load, Loads
+from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
+
+MOST_STRIDE = 8  # of a tensor map
+
+
+@dataclass(frozen=True)
+class HopperConv(HopperOp):
+    """A conv2d of a plan. PlanError where its tile does not fit the machine's instructions."""
+
+    groups = 1
+
+    def _problem(self) -> str:
+        b = self.bound
+        if b.op.kind != "conv2d":
+            return f"expected a conv2d, given {b.op.kind}"
+        problem = self._types_problem()
+        if problem:
+            return problem
+        for n, what in ((0, "channels"), (1, "channels")):
+            if self.channels % 8:
+                return f"{b.op.operands[n].tensor!r} has {self.channels} {what}: pixels must be whole 16-byte units; pad to {math.ceil(self.channels / 8) * 8}"
+        if self.columns % 8:
+            return f"{b.op.result!r} has {self.columns} channels: pixels must be whole 16-byte units; pad to {math.ceil(self.columns / 8) * 8}"
+        if self.pixels > 128:
+            return f"a tile has {self.pixels} pixels, expected at most 128"
+        if max(self.bound.stride) > MOST_STRIDE:
+            return f"stride {self.bound.stride}: a tensor map takes strides up to {MOST_STRIDE}"
+        if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], b.stride, strict=True)):
+            return f"a tile spans more than {BOX} lines or pixels of its input"
+        return self._tile_problem() or self.epilogue.problem
+
+    # --- numbers ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def channels(self) -> int:
+        return int(self.bound.shape(0)[3])
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.bound.tile[:3])
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Pixels, rounded up to what wgmma takes; channels of the result; channels of a step."""
+        return (64 if self.pixels <= 64 else 128), self.bound.tile[3], self.bound.tile[4]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(int(n) for n in self.bound.out[:3])
+
+    @property
+    def a_rows(self) -> int:
+        return self.pixels
+
+    @property
+    def a_block(self) -> int:
+        """Blocks begin at multiples of 8 rows, where the swizzle repeats."""
+        return math.ceil(self.pixels / 8) * 8 * ROW_BYTES
+
+    @property
+    def a_bytes(self) -> int:
+        return self.pixels * ROW_BYTES * self.blocks
+
+    @property
+    def multicast(self) -> str:
+        return ""
+
+    @property
+    def packed(self) -> bool:
+        return False
+
+    @property
+    def weights_once(self) -> bool:
+        return False
+
+    @property
+    def positions(self) -> int:
+        """Of the filter: each is a stage."""
+        _, r, s, _ = self.bound.shape(1)
+        return int(r * s)
+
+    @property
+    def stages_of_step(self) -> int:
+        return self.positions
+
+    # --- loads --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def a(self) -> Loads:
+        return Loads((Load(tuple(self.a_loads), self.a_bytes, tuple(self.a_waits)),), positions=self.positions)
+
+    @property
+    def b(self) -> Loads:
+        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),), positions=self.positions)
+
+    def _channel(self, block: int) -> str:
+        first = f"{self.tile[2]} * k" if self.steps_of_tile > 1 else "0"
+        return first if not block else str(64 * block) if first == "0" else f"{first} + {64 * block}"
+
+    @property
+    def a_loads(self) -> list[str]:
+        _, _, width, _ = self.bound.shape(1)
+        single = self.positions == 1
+        image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
+        shifts = ("0", "0") if single else (f"position / {width}", f"position % {width}")
+        at = [image]
+        for first, shift, stride, dilation, padding in zip(
+            (line, pixel), shifts, self.bound.stride, self.bound.dilation, self.bound.padding, strict=True
+        ):
+            text = first if stride == 1 or first == "0" else f"({first}) * {stride}"
+            text += "" if shift == "0" else f" + {shift}" if dilation == 1 else f" + {shift} * {dilation}"
+            at.append(text if not padding else f"{text} - {padding}")
+        image, line, pixel = at
+        return [
+            f"tg_load4(to{f' + {block * self.a_block}' if block else ''}, &maps.{self.name}_a, {self._channel(block)}, {pixel}, {line}, {image}, bar);"
+            for block in range(self.blocks)
+        ]
+
+    @property
+    def b_loads(self) -> list[str]:
+        column = to_c(self.bound.write[3].lo) + (f" + part * {self.columns_of_part}" if self.shares("columns") else "")
+        position = "position" if self.positions > 1 else "0"
+        out = []
+        for block in range(self.blocks):
+            for _, first, at, _ in self.b_pieces:
+                to = block * self.b_block + at * ROW_BYTES
+                row = f"{column} + {first}" if first else column
+                out.append(f"tg_load3(to{f' + {to}' if to else ''}, &maps.{self.name}_b, {self._channel(block)}, {position}, {row}, bar);")
+        return out
+
+    @property
+    def maps(self) -> list[BoxMap]:  # type: ignore[override]
+        b = self.bound
+        (tb, th, tw), (sh, sw) = b.tile[:3], b.stride
+        images, lines, pixels, c = (int(n) for n in b.shape(0))
+        n, r, s, _ = (int(x) for x in b.shape(1))
+        found = [
+            BoxMap(f"{self.name}_a", b.op.operands[0].tensor, (c, pixels, lines, images), (c, pixels * c, lines * pixels * c), (64, tw, th, tb), (1, sw, sh, 1)),
+            BoxMap(f"{self.name}_b", b.op.operands[1].tensor, (c, r * s, n), (c, r * s * c), (64, 1, self._piece_rows), (1, 1, 1)),
+        ]
+        if self.staged:
+            images, lines, pixels, c = (int(n) for n in b.out)
+            sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
+            found.append(BoxMap(self.store_map, b.op.result, sizes, pitches, (64, tw, th, tb), (1, 1, 1, 1)))
+        return found
+
+    # --- letting results out ------------------------------------------------------------------------------------------------
+
+    @property
+    def staged(self) -> bool:
+        return stores_pixels("cuda", self.bound.result.dtype, self.pixels, 8 * self.finished_octets) == "async"
+
+    @property
+    def corner(self) -> str:
+        image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
+        return f"{self.row_of_warpgroup.removeprefix(' + ') or '0'}, {self.column}{self.column_of_warpgroup}, {image}, {line}, {pixel}"
+
+    @property
+    def column(self) -> str:
+        width = self.tile[1] // 2
+        shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
+        return to_c(self.bound.write[3].lo) + (f" + part * {width}" if shared else "")
+
+    @property
+    def corner_text(self) -> tuple[str, ...]:  # type: ignore[override]
+        tb, th, tw = self.bound.tile[:3]
+        images, lines, pixels, _ = self.bound.out
+        return (
+            "struct corner {",
+            "  int row, column, image, line, pixel;",
+            "};",
+            "// A row of the tile as a row of the result, a pixel of all images; -1 where the tile hangs over.",
+            "TG_FN static int row(const corner& at, int local) {",
+            f"  const int n = at.row + local, image = at.image + n / {th * tw}, line = at.line + n / {tw} % {th}, pixel = at.pixel + n % {tw};",
+            f"  return n < {tb * th * tw} && image < {images} && line < {lines} && pixel < {pixels} ? (image * {lines} + line) * {pixels} + pixel : -1;",
+            "}",
+            "TG_FN static bool inside(int row) { return row >= 0; }",
+        )
+
+    @property
+    def ship(self) -> str:
+        image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
+        at = f"{{ {self.column}, {pixel}, {line}, {image} }}"
+        return f"tg_ship_pixels<{self.finished_octets}>(&maps.{self.store_map}, {at}, smem, out, limit_ns);"

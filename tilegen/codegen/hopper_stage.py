@@ -1,0 +1,100 @@
+"""What fills a stage of a Hopper kernel's ring: tensor maps, the copies and waits of the two loading roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a tensor map is encoded from, innermost dimension first: sizes, elements from one to the next (but for the innermost), the box that one copy
+    spans, and of which elements in it every how manieth is moved."""
+
+    shape: tuple[int, ...]
+    pitches: tuple[int, ...]
+    box: tuple[int, ...]
+    traversal: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy moves."""
+
+    name: str
+    tensor: str
+    rows: int
+    columns: int
+    pitch: int  # elements from row to row
+    offset: int  # elements before the first
+    box: tuple[int, int]  # rows, columns
+    swizzle: bool
+    packed: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry((self.columns, self.rows), (self.pitch,), (self.box[1], self.box[0]), (1, 1))
+
+    @property
+    def comment(self) -> str:
+        what = f"{self.tensor}{', packed tile by tile' if self.packed else ''}"
+        return f"{what}: {self.rows} x {self.columns}, boxes of {self.box[0]} x {self.box[1]}{'' if self.swizzle else ', not swizzled'}"
+
+
+@dataclass(frozen=True)
+class BoxMap:
+    """A tensor map of more than two dimensions. Sizes, pitches and the box as in Geometry; the box counts elements that are moved."""
+
+    name: str
+    tensor: str
+    shape: tuple[int, ...]
+    pitches: tuple[int, ...]
+    box: tuple[int, ...]
+    traversal: tuple[int, ...]
+    offset: int = 0
+    swizzle: bool = True
+    packed: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        spanned = tuple((n - 1) * by + 1 for n, by in zip(self.box, self.traversal, strict=True))
+        return Geometry(self.shape, self.pitches, spanned, self.traversal)
+
+    @property
+    def comment(self) -> str:
+        def sizes(values: tuple[int, ...]) -> str:
+            return " x ".join(map(str, reversed(values)))
+
+        every = f", every {sizes(self.traversal)}th" if set(self.traversal) != {1} else ""
+        return f"{self.tensor}: {sizes(self.shape)}, boxes of {sizes(self.box)}{every}"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Semaphores of one operand, before a step's load, or all before the last one."""
+
+    operand: int
+    before_last: bool
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a loading role does for one stage of the ring: waits, then copies of so many bytes."""
+
+    copies: tuple[str, ...] = ()
+    bytes: int = 0
+    waits: tuple[Wait, ...] = ()
+    step: str = "k"  # that is waited for
+    waited: str = ""  # the condition under which it is waited for
+    condition: str = ""  # under which there is such a stage; the waits are made in any case, so that all posts are in when the roles have ended
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What a loading role does for a tile: waits before everything, then the stages of each step, each so many times."""
+
+    each: tuple[Load, ...]
+    queries: Load | None = None  # what lies outside of the ring, for the whole tile
+    first: tuple[int, ...] = ()
+    positions: int = 1
+    setup: tuple[str, ...] = ()  # statements before everything
+    more: int = 0  # turns of the loop after the last step

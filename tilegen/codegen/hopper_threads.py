@@ -1,0 +1,33 @@
+"""An op that the math warps of a Hopper kernel compute without tensor cores: its stages carry nothing, they say that what a tile reads is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
+from tilegen.codegen.thread_op import ThreadOp
+
+
+@dataclass(frozen=True)
+class HopperThreads(ThreadOp):
+    """A ThreadOp among the roles of a Hopper kernel: it needs no shared memory of the ring, no maps, no result buffers."""
+
+    form = "threads"
+    stage_bytes = overrun = sums_bytes = b_at = 0
+    staged = exchanges = splits_columns = packed = False
+    multicast = a_policy = b_policy = ""
+    maps: tuple[Map, ...] = ()
+
+    @property
+    def range(self) -> str:
+        return f"const int first = 0, last = {self.steps};"
+
+    @property
+    def a(self) -> Loads:
+        """Each step waits for its operands, the last one also for what the epilogue reads."""
+        waits = [*(Wait(n, False) for n in self.waiting("step")), *(Wait(n, True) for n in self.waiting("epilogue"))]
+        return Loads((Load(waits=tuple(waits)),), first=tuple(self.waiting("first")))
+
+    @property
+    def b(self) -> Loads:
+        return Loads((Load(),))

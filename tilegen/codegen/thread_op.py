@@ -1,0 +1,168 @@
+"""An op that 256 threads of a CTA compute from global memory: softmax, norms, rope, pools, pointwise maths, and ops of users' own.
+
+The same text runs in the kernel for sm_90a, on the math warps, and in the one for sm_80 and later. Threads take eight neighbouring columns at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.cpu import equation
+from tilegen.codegen.environment import macro_text
+from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.op_text import OpText
+from tilegen.errors import PlanError
+
+TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
+THREADS = 256  # that compute a tile
+HELD = 8  # eights of columns that a thread holds of a row
+EIGHT = 8
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand as CUDA sees it: pointer to its first element, elements from row to row."""
+
+    pointer: str
+    pitch: int
+    shape: tuple[int, ...]
+    type: str
+
+
+@dataclass(frozen=True)
+class ThreadOp(OpText):
+    """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
+
+    THREADS = THREADS
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bound, name)
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem:
+            raise PlanError(f"{self.name!r}, tile {'x'.join(map(str, self.bound.tile))}, on a GPU: {problem}", self.bound.op.where)
+
+    def _problem(self) -> str:
+        b = self.bound
+        for n, operand in enumerate(b.op.operands):
+            tensor = b.tensors[operand.tensor]
+            if tensor.dtype == "int32":
+                continue
+            first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
+            if (first % EIGHT or pitch % EIGHT) and len(tensor.plan_shape) > 1:
+                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of {EIGHT}; pad it"
+        if self.columns % EIGHT:
+            return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
+        width = b.kind.width
+        if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
+            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {EIGHT}"
+        return ""
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(self._operand(n) for n in range(len(self.bound.op.operands)))
+
+    def _operand(self, n: int) -> Operand:
+        operand, shape = self.bound.op.operands[n], tuple(int(s) for s in self.bound.shape(n))
+        tensor = self.bound.tensors[operand.tensor]
+        first = (operand.columns or (0, 0))[0]
+        pitch = shape[-1] if operand.flatten else int(tensor.plan_shape[-1])
+        pointer = f"T.{operand.tensor} + {first}" if first else f"T.{operand.tensor}"
+        return Operand(f"({pointer})" if first else pointer, pitch, shape, TYPES[tensor.dtype])
+
+    @property
+    def columns(self) -> int:
+        """Of the result."""
+        return int(self.bound.out[-1])
+
+    @property
+    def result(self) -> str:
+        return f"T.{self.bound.op.result}"
+
+    # --- the tile ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def box(self) -> list[tuple[str, str]]:
+        """(first, end) of each dimension of what the tile writes, as C."""
+        return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.write]
+
+    @property
+    def last(self) -> int:
+        return len(self.bound.out) - 1
+
+    @property
+    def rows(self) -> str:
+        """How many rows of the result the tile has; those of an image are its pixels."""
+        return " * ".join(f"n{d}" for d in range(self.last))
+
+    @property
+    def row(self) -> str:
+        """Row r of the tile as a row of the result."""
+        if self.last == 1:
+            return "lo0 + r"
+        _, p, q, _ = self.bound.out
+        return f"((lo0 + r / (n1 * n2)) * {p} + lo1 + r / n2 % n1) * {q} + lo2 + r % n2"
+
+    @property
+    def threads_of_row(self) -> int:
+        """A warp where that holds the row and the tile has rows for all warps, else all threads."""
+        return 32 if self.columns <= 32 * EIGHT * HELD and self.bound.tile[0] >= THREADS // 32 else THREADS
+
+    @property
+    def eights_of_thread(self) -> int:
+        count = math.ceil(self.columns / EIGHT / self.threads_of_row)
+        if count > HELD:
+            most = THREADS * EIGHT * HELD
+            raise PlanError(f"{self.name!r}: rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}", self.bound.op.where)
+        return count
+
+    @property
+    def steps(self) -> str:
+        return to_c(self.bound.steps)
+
+    @property
+    def step_log2(self) -> float:
+        """rope: log2 of what the angle is multiplied by from column to column."""
+        return float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
+
+    @property
+    def per_turn(self) -> float:
+        return 1 / (2 * math.pi)
+
+    # --- waits and posts ----------------------------------------------------------------------------------------------------
+
+    def waiting(self, when: str) -> list[int]:
+        """Operands that wait then: first, step, epilogue."""
+        return sorted({w.edge.access.operand for w in self.plan.waits_of(self.name) if w.edge.access.when == when})
+
+    @property
+    def posts(self) -> bool:
+        return bool(self.plan.posts_of(self.name))
+
+    # --- text -----------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def epilogue(self) -> EpilogueText:
+        return EpilogueText(self.bound)
+
+    @property
+    def accumulators(self) -> list[str]:
+        return [] if self.bound.op.kind == "pointwise" else ["acc0"]
+
+    @property
+    def equation(self) -> str:
+        return equation(self.bound)
+
+    @property
+    def cut(self) -> str:
+        return f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by threads, eight columns at a time"
+
+    @cached_property
+    def text(self) -> str:
+        """Its tile function: macro KIND of templates/cuda/STEM.cu.j2."""
+        return macro_text("cuda", "cu", self)
