@@ -1,4 +1,4 @@
-"""How a Hopper GPU cuts GeMMs into tiles and gangs: every cut that its kernel can run, judged by clocks.
+"""How a Hopper GPU cuts GeMMs and convolutions into tiles and gangs: every cut that its kernel can run, judged by clocks.
 
 A CTA's step over 64 columns of K takes the longest of: tensor cores (rows·columns/32 clocks), shared memory (128 bytes a clock: A once and B once for
 each m64 of wgmma, and what TMA writes), and its share of L2. An op takes its waves of tiles, but never less than its bytes from memory.
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegen.machine import Machine
-from tilegen.ops.base import Bound, ceil_div
+from tilegen.ops.base import Bound, TileOp, ceil_div
+from tilegen.ops.conv2d import beside, slides
 from tilegen.tiling import Graph
 
 CLOCK = 1.6e3  # clocks a µs: what the power limit leaves under full load
@@ -29,7 +30,7 @@ SHARED = 228_000  # bytes of shared memory for the ring and result buffers
 class Cut:
     """A tile, the gang that runs it, and the op's modelled time in µs."""
 
-    tile: tuple[int, int, int]
+    tile: tuple[int, ...]
     parts: int
     share: str
     us: float
@@ -41,13 +42,34 @@ class Cut:
 
 
 def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Cut]:
-    """op -> its best cut, all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all ops."""
+    """Product -> its best cut, all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
+
+    Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart.
+    """
+    products = [op for op in graph.ops if op.kind in CUTS]
+    alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
+    busy = any(op.kind == "attention" and _tiles(graph, op, machine) > machine.sms // 2 for op in graph.ops)
     choices = []
-    for parts in gangs:
-        found = {op.name: min(cuts(graph.bound(op), machine, parts), key=lambda c: c.us, default=None) for op in graph.ops}
-        if all(found.values()):
+    for parts in gangs if not busy else gangs[:1]:
+        found = {}
+        for op in products:
+            b = graph.bound(op)
+            fitting = (c for c in CUTS[op.kind](b, machine, parts) if alone or parts == 1 or not _loads_together(b, c))
+            found[op.name] = min(fitting, key=lambda c: c.us, default=None)
+        if found and all(found.values()):
             choices.append({name: cut for name, cut in found.items() if cut is not None})
     return min(choices, key=lambda chosen: sum(cut.us for cut in chosen.values()), default={})
+
+
+def _tiles(graph: Graph, op: TileOp, machine: Machine) -> int:
+    """How many tiles an op has that is not cut yet, in its usual one."""
+    usual = graph.bound(op).kind.tiles(graph.bound(op), machine)[0]
+    return math.prod(int(n) for n in graph.bound(replace(op, tile=usual)).grid)
+
+
+def _loads_together(b: Bound, c: Cut) -> bool:
+    """Whether both CTAs of a pair get some of what they load from one copy (HopperTile.multicast)."""
+    return b.op.kind == "linear" and (c.share == "rows" or (c.share == "columns" and min(c.tile[0], int(b.out[0])) > 56))
 
 
 def cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
@@ -102,3 +124,72 @@ def _op_us(b: Bound, machine: Machine, height: int, width: int, parts: int, shar
     moved += REREAD * down * across * parts * steps * a / (2 if shared_a else 1)
     memory = moved / (machine.memory * STREAM * min(1.0, active / BUSY)) * 1e6
     return max(waves * tile, memory + 3e-5 * height * width * b.groups + (0.8 if shares_steps else 0.0)) + 0.2 * math.log2(waves + 1)
+
+
+# --- convolutions ------------------------------------------------------------------------------------------------------------
+
+
+def conv_cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
+    """Cuts of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every width. A pair shares steps."""
+    channels, (_, r, s, _) = int(b.shape(0)[3]), (int(n) for n in b.shape(1))
+    deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
+    for rows in (64, 128):
+        boxes = [(box, depth) for depth in deep for box in _boxes(b, rows, depth)]
+        for box, depth in boxes:
+            steps = ceil_div(channels, depth)
+            if steps % parts or channels % 8:
+                continue
+            for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
+                tile = (*box, width, depth)
+                if width % (16 * (2 if parts > 1 and rows == 64 else 1)) == 0 and _conv_fits(b, tile, rows, parts):
+                    yield Cut(tile, parts, "steps", _conv_us(b, machine, tile, rows, parts))
+
+
+def _boxes(b: Bound, rows: int, depth: int) -> list[tuple[int, int, int]]:
+    """(images, lines, pixels) that need the fewest tiles: for tiles that slide, and for those that do not."""
+    images, lines, pixels = (int(n) for n in b.out[:3])
+    best: dict[bool, tuple[tuple[int, int], tuple[int, int, int]]] = {}
+    for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
+        for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
+            trial = replace(b.op, tile=(1, th, tw, 16, depth))
+            sliding = slides(Bound(trial, b.tensors))
+            taken = beside((1, th, tw), int(b.shape(1)[2]), b.dilation[1]) if sliding else th * tw
+            tb = min(images, rows // taken)
+            if tb < 1 or (rows == 128 and tb * taken <= 64):
+                continue
+            count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
+            rank = (count, tb * (th + 2) * (tw + 2))
+            if sliding not in best or rank < best[sliding][0]:
+                best[sliding] = (rank, (tb, th, tw))
+    return [box for _, box in best.values()]
+
+
+def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int) -> bool:
+    bound = Bound(replace(b.op, tile=tile), b.tensors)
+    s = int(b.shape(1)[2])
+    if rows * tile[3] // 2 > SUMS * 128 or (rows == 128 and tile[3] > 256):
+        return False
+    blocks_a, blocks_w = (1, s) if slides(bound) else (tile[4] // 64, tile[4] // 64)
+    exchanged = rows * tile[3] * 2 if parts > 1 else 0
+    return 2 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
+
+
+def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int) -> float:
+    _, r, s, _ = (int(n) for n in b.shape(1))
+    bound = Bound(replace(b.op, tile=tile), b.tensors)
+    channels, width, sliding = int(b.shape(0)[3]), tile[3], slides(bound)
+    loaded = beside(tile, s, b.dilation[1]) if sliding else math.prod(tile[:3])
+    a, w = loaded * 128 * (r if sliding else r * s), width * 128 * r * s
+    block = max(  # 64 channels at all positions of the filter
+        r * s * rows * width / 32,
+        (r * s * (max(rows, 128) * 128 + max(1, rows // 64) * width * 128) + a + w) / 128,
+        (a + w) / L2,
+    )
+    count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
+    us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (3e-5 + (5e-5 if parts > 1 else 0.0))
+    waves = ceil_div(count, machine.sms // parts)
+    memory = 2.0 * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out)) / machine.memory * 1e6
+    return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
+
+
+CUTS = {"linear": cuts, "conv2d": conv_cuts}  # kinds that tensor cores compute tile by tile

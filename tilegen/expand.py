@@ -11,6 +11,7 @@ import numpy as np
 from tilegen.analysis.memory_order import load_proxy, store_proxy, stores_pixels
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Bound, Box
+from tilegen.ops.conv2d import beside, slides
 from tilegen.ops.gemm import share_box
 from tilegen.plan import Plan, step_range
 
@@ -63,8 +64,9 @@ def _part(
 
 def _store_proxy(plan: Plan, b: Bound) -> str:
     if b.op.kind == "conv2d":
-        channels = b.tile[3] // (b.op.parts if b.op.parts > 1 and (b.op.share == "columns" or math.prod(b.tile[:3]) > 64) else 1)
-        return stores_pixels(plan.machine.family, b.result.dtype, math.prod(b.tile[:3]), channels)
+        rows = beside(b.tile, b.shape(1)[2], b.dilation[1]) if slides(b) else math.prod(b.tile[:3])
+        channels = b.tile[3] // (b.op.parts if b.op.share == "columns" or rows > 64 else 1)
+        return stores_pixels(plan.machine.family, b.result.dtype, rows, channels)
     if b.op.kind != "linear":
         return "generic"
     rows = b.tile[0] // b.op.parts if b.op.share == "rows" else b.tile[0]

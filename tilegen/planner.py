@@ -108,9 +108,8 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
 
 
 def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[str, Cut]:
-    """Tiles and gangs of a chain of GeMMs on a Hopper GPU, where the user fixes none."""
-    chain = machine.name.startswith("h200") and all(op.kind == "linear" for op in graph.ops)
-    return best_cuts(graph, machine) if chain and not (options.tiles or options.parts or options.split) else {}
+    """Tiles and gangs of GeMMs and convolutions on a Hopper GPU, where the user fixes none."""
+    return best_cuts(graph, machine) if machine.name.startswith("h200") and not (options.tiles or options.parts or options.split) else {}
 
 
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:

@@ -58,9 +58,9 @@ def store_proxy(machine_family: str, dtype: str, rows: int) -> str:
     return "async" if machine_family == "cuda" and dtype not in ("float32", "int32") and rows >= 128 else "generic"
 
 
-def stores_pixels(machine_family: str, dtype: str, pixels: int, channels: int) -> str:
-    """The same for a convolution's tile: by TMA store where it has more than 64 pixels, and whole blocks of 64 channels."""
-    return store_proxy(machine_family, dtype, 128) if pixels > 64 and channels % 64 == 0 else "generic"
+def stores_pixels(machine_family: str, dtype: str, rows: int, channels: int) -> str:
+    """The same for a convolution's tile: by TMA store where it takes more than 64 rows of shared memory, and whole blocks of 64 channels."""
+    return store_proxy(machine_family, dtype, 128) if rows > 64 and channels % 64 == 0 else "generic"
 
 
 def load_proxy(machine_family: str, when: str) -> str:

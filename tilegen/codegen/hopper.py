@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -26,6 +26,7 @@ Op = HopperOp | HopperAttention | HopperThreads
 SHARED = 232448  # bytes of shared memory that a CTA may use
 SLACK = 1024  # to start at a multiple of 1024
 THREADS = 384
+REGISTERS, ROOMY = (40, 232), (56, 224)  # of a thread that loads, of one that computes
 BUFFER = 8192  # a 64 x 64 block of results
 
 
@@ -182,6 +183,7 @@ class Layout:
 class HopperSource(Source):
     """The text, and what the host must know to launch it."""
 
+    roomy: Callable[[], str]  # the text with more registers for threads that load: many ops with waits need them
     maps: tuple[Map | BoxMap, ...]
     tensors: tuple[str, ...]
     packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
@@ -211,10 +213,6 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     PlanError where an op has no form on sm_90a.
     """
     ops = tuple(hopper_op(plan, b, packed) for b in plan.bounds)
-    sizes = {op.parts for op in ops}
-    if len(sizes) > 1:
-        named = ", ".join(f"{op.name} {op.parts}" for op in ops)
-        raise PlanError(f"on sm_90a all ops are run by gangs of one size, given {named}")
     layout = Layout(ops, plan.placement == "ticket")
     uneven = [op for op in ops if isinstance(op, HopperOp) and op.shares("steps") and op.steps_of_tile % 2]
     if uneven and any(op.multicast for op in ops):  # one CTA would be a stage ahead of the other, and what they load together would land in different ones
@@ -224,9 +222,16 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
             f"an odd number; share its rows or columns, or choose steps of another width",
             uneven[0].bound.op.where,
         )
+    single = [op for op in ops if op.parts < layout.gang]
+    together = [op for op in ops if op.multicast]
+    if single and together:
+        raise PlanError(
+            f"on sm_90a a pair that loads together (for {together[0].name!r}) must run every op, {single[0].name!r} is run by one CTA", single[0].bound.op.where
+        )
     turns = plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
     return HopperSource(
-        partial(_text, plan, ops, layout, variant, turns),
+        partial(_text, plan, ops, layout, variant, turns, REGISTERS),
+        partial(_text, plan, ops, layout, variant, turns, ROOMY),
         tuple(m for op in ops for m in op.maps),
         tuple(plan.graph.tensors),
         tuple((f"{op.name}_b", op) for op in ops if isinstance(op, HopperOp) and op.packed),
@@ -236,7 +241,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     )
 
 
-def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: int) -> str:
+def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: int, registers: tuple[int, int]) -> str:
     loaders = _loaders(ops)
     coupled = any(op.multicast for op in ops)
     return render(
@@ -246,6 +251,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         summary=summary(plan),
         schedule=schedule_text(plan),
         layout=layout,
+        registers=registers,
         ops=ops,
         products=[op for op in ops if op.form == "product"],
         thread_ops=[op for op in ops if op.form == "threads"],

@@ -2,6 +2,9 @@
 
 y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c]. TMA shifts the box and fills in zeros for the padding; with a stride
 it takes every second pixel. A box lies in shared memory as rows of 64 channels, a pixel each: what wgmma reads as 64 or 128 rows of activations.
+
+Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and position s reads from row s on. Its products then
+have rows that belong to no pixel, at the end of each line. (The swizzle is a matter of addresses, so an operand may begin at any row.)
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.codegen.hopper_stage import BoxMap, Load, Loads
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
+from tilegen.ops.conv2d import beside, slides
 
 MOST_STRIDE = 8  # of a tensor map
 
@@ -57,7 +61,26 @@ class HopperConv(HopperOp):
     @property
     def tile(self) -> tuple[int, int, int]:
         """Pixels, rounded up to what wgmma takes; channels of the result; channels of a step."""
-        return (64 if self.pixels <= 64 else 128), self.bound.tile[3], self.bound.tile[4]
+        return (64 if self.a_rows <= 64 else 128), self.bound.tile[3], self.bound.tile[4]
+
+    @property
+    def slides(self) -> bool:
+        return slides(self.bound)
+
+    @property
+    def blocks(self) -> int:
+        """Products with 64 channels in a stage."""
+        return self.filter[1] if self.slides else self.tile[2] // 64
+
+    @property
+    def filter(self) -> tuple[int, int]:
+        _, r, s, _ = self.bound.shape(1)
+        return int(r), int(s)
+
+    @property
+    def line(self) -> int:
+        """Pixels of a line in shared memory."""
+        return beside((1, 1, self.bound.tile[2]), self.filter[1], self.bound.dilation[1]) if self.slides else self.bound.tile[2]
 
     @property
     def rows(self) -> int:
@@ -65,16 +88,31 @@ class HopperConv(HopperOp):
 
     @property
     def a_rows(self) -> int:
-        return self.pixels
+        """Rows of shared memory that are loaded for a block."""
+        return self.bound.tile[0] * self.bound.tile[1] * self.line
+
+    @property
+    def _loaded_rows(self) -> int:
+        """The same in whole eights: the swizzle repeats after 8 rows."""
+        return math.ceil(self.a_rows / 8) * 8
 
     @property
     def a_block(self) -> int:
-        """Blocks begin at multiples of 8 rows, where the swizzle repeats."""
-        return math.ceil(self.pixels / 8) * 8 * ROW_BYTES
+        """From the activations of one product of a stage to those of the next."""
+        return self.bound.dilation[1] * ROW_BYTES if self.slides else self._loaded_rows * ROW_BYTES
+
+    @property
+    def a_loaded(self) -> int:
+        """Blocks of activations in a stage."""
+        return 1 if self.slides else self.blocks
 
     @property
     def a_bytes(self) -> int:
-        return self.pixels * ROW_BYTES * self.blocks
+        return self.a_rows * ROW_BYTES * self.a_loaded
+
+    @property
+    def b_at(self) -> int:
+        return self._loaded_rows * ROW_BYTES * self.a_loaded
 
     @property
     def multicast(self) -> str:
@@ -90,9 +128,8 @@ class HopperConv(HopperOp):
 
     @property
     def positions(self) -> int:
-        """Of the filter: each is a stage."""
-        _, r, s, _ = self.bound.shape(1)
-        return int(r * s)
+        """Of the filter: each is a stage; or each line of it."""
+        return self.filter[0] if self.slides else math.prod(self.filter)
 
     @property
     def stages_of_step(self) -> int:
@@ -114,21 +151,22 @@ class HopperConv(HopperOp):
 
     @property
     def a_loads(self) -> list[str]:
-        _, _, width, _ = self.bound.shape(1)
-        single = self.positions == 1
+        width = self.filter[1]
         image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
-        shifts = ("0", "0") if single else (f"position / {width}", f"position % {width}")
+        shifts = (f"position / {width}", f"position % {width}")
+        if self.positions == 1 or self.slides:
+            shifts = ("position" if self.positions > 1 else "0", "0")
         at = [image]
         for first, shift, stride, dilation, padding in zip(
             (line, pixel), shifts, self.bound.stride, self.bound.dilation, self.bound.padding, strict=True
         ):
-            text = first if stride == 1 or first == "0" else f"({first}) * {stride}"
-            text += "" if shift == "0" else f" + {shift}" if dilation == 1 else f" + {shift} * {dilation}"
-            at.append(text if not padding else f"{text} - {padding}")
+            terms = [first if stride == 1 or first == "0" else f"({first}) * {stride}", shift if dilation == 1 or shift == "0" else f"{shift} * {dilation}"]
+            text = " + ".join(term for term in terms if term != "0") or "0"
+            at.append(text if not padding else f"{text} - {padding}" if text != "0" else f"-{padding}")
         image, line, pixel = at
         return [
             f"tg_load4(to{f' + {block * self.a_block}' if block else ''}, &maps.{self.name}_a, {self._channel(block)}, {pixel}, {line}, {image}, bar);"
-            for block in range(self.blocks)
+            for block in range(self.a_loaded)
         ]
 
     @property
@@ -137,10 +175,13 @@ class HopperConv(HopperOp):
         position = "position" if self.positions > 1 else "0"
         out = []
         for block in range(self.blocks):
+            channel = self._channel(0 if self.slides else block)
+            of_line = "0" if position == "0" else f"position * {self.filter[1]}"
+            where = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
             for _, first, at, _ in self.b_pieces:
                 to = block * self.b_block + at * ROW_BYTES
                 row = f"{column} + {first}" if first else column
-                out.append(f"tg_load3(to{f' + {to}' if to else ''}, &maps.{self.name}_b, {self._channel(block)}, {position}, {row}, bar);")
+                out.append(f"tg_load3(to{f' + {to}' if to else ''}, &maps.{self.name}_b, {channel}, {where if self.slides else position}, {row}, bar);")
         return out
 
     @property
@@ -150,20 +191,20 @@ class HopperConv(HopperOp):
         images, lines, pixels, c = (int(n) for n in b.shape(0))
         n, r, s, _ = (int(x) for x in b.shape(1))
         found = [
-            BoxMap(f"{self.name}_a", b.op.operands[0].tensor, (c, pixels, lines, images), (c, pixels * c, lines * pixels * c), (64, tw, th, tb), (1, sw, sh, 1)),
+            BoxMap(f"{self.name}_a", b.op.operands[0].tensor, (c, pixels, lines, images), (c, pixels * c, lines * pixels * c), (64, self.line, th, tb), (1, sw, sh, 1)),
             BoxMap(f"{self.name}_b", b.op.operands[1].tensor, (c, r * s, n), (c, r * s * c), (64, 1, self._piece_rows), (1, 1, 1)),
         ]
         if self.staged:
             images, lines, pixels, c = (int(n) for n in b.out)
             sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
-            found.append(BoxMap(self.store_map, b.op.result, sizes, pitches, (64, tw, th, tb), (1, 1, 1, 1)))
+            found.append(BoxMap(self.store_map, b.op.result, sizes, pitches, (64, tw, 1, 1) if self.slides else (64, tw, th, tb), (1, 1, 1, 1)))
         return found
 
     # --- letting results out ------------------------------------------------------------------------------------------------
 
     @property
     def staged(self) -> bool:
-        return stores_pixels("cuda", self.bound.result.dtype, self.pixels, 8 * self.finished_octets) == "async"
+        return stores_pixels("cuda", self.bound.result.dtype, self.a_rows, 8 * self.finished_octets) == "async"
 
     @property
     def corner(self) -> str:
@@ -178,7 +219,7 @@ class HopperConv(HopperOp):
 
     @property
     def corner_text(self) -> tuple[str, ...]:  # type: ignore[override]
-        tb, th, tw = self.bound.tile[:3]
+        _, th, tw = self.bound.tile[:3]
         images, lines, pixels, _ = self.bound.out
         return (
             "struct corner {",
@@ -186,8 +227,10 @@ class HopperConv(HopperOp):
             "};",
             "// A row of the tile as a row of the result, a pixel of all images; -1 where the tile hangs over.",
             "TG_FN static int row(const corner& at, int local) {",
-            f"  const int n = at.row + local, image = at.image + n / {th * tw}, line = at.line + n / {tw} % {th}, pixel = at.pixel + n % {tw};",
-            f"  return n < {tb * th * tw} && image < {images} && line < {lines} && pixel < {pixels} ? (image * {lines} + line) * {pixels} + pixel : -1;",
+            f"  const int n = at.row + local, image = at.image + n / {th * self.line}, line = at.line + n / {self.line} % {th}, pixel = at.pixel + n % {self.line};",
+            f"  const bool there = n < {self.a_rows} && image < {images} && line < {lines} && pixel < {pixels}"
+            + (f" && n % {self.line} < {tw};" if self.line > tw else ";"),
+            f"  return there ? (image * {lines} + line) * {pixels} + pixel : -1;",
             "}",
             "TG_FN static bool inside(int row) { return row >= 0; }",
         )
@@ -196,4 +239,6 @@ class HopperConv(HopperOp):
     def ship(self) -> str:
         image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
         at = f"{{ {self.column}, {pixel}, {line}, {image} }}"
-        return f"tg_ship_pixels<{self.finished_octets}>(&maps.{self.store_map}, {at}, smem, out, limit_ns);"
+        tb, th, _ = self.bound.tile[:3]
+        boxes = f"{tb * th}, {self.line}, {th}" if self.slides else "1, 0, 1"
+        return f"tg_ship_pixels<{self.finished_octets}, {boxes}>(&maps.{self.store_map}, {at}, smem, out, limit_ns);"

@@ -351,8 +351,17 @@ class HopperOp(HopperTile):
     def epilogue_operands(self) -> list[dict[str, str]]:
         """Loads are guarded, since a tile may hang over the result's edge."""
         read = self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
+        types = [TYPES[self.bound.dtype(index)] for index, _ in read]
         inside = ["column < COLUMNS" if how == "columns" else "inside(row) && column < COLUMNS" for _, how in read]
-        return [{"name": e.name, "pointer": e.pointer, "inside": i} for e, i in zip(self.epilogue.operands, inside, strict=True)]
+        return [
+            {
+                "name": e.name,
+                "tensor": e.pointer.split(" + ")[0],
+                "fetch": f"tg_fetch({e.pointer}, {i})",
+                "word": "tg_pair" if kind == "float" else "unsigned",
+            }
+            for e, kind, i in zip(self.epilogue.operands, types, inside, strict=True)
+        ]
 
     @property
     def parameters(self) -> str:

@@ -100,7 +100,7 @@ class HopperTile(OpText):
     @property
     def overrun(self) -> int:
         """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a stage."""
-        return (self.blocks - 1) * self.a_block + (self.rows_of_part if not self.splits_columns else 64) * ROW_BYTES
+        return (self.blocks - 1) * self.a_block + max(64, self.rows_of_part) * ROW_BYTES
 
     @property
     def multicast(self) -> str:

@@ -173,7 +173,7 @@ class Attention(Kind):
         if machine.family == "cpu":
             return [(tq, 256), (min(tq, 64), 128)]
         tk = 112 if isinstance(b.head_dim, int) and b.head_dim > 96 else 128  # what the registers of an SM's math warps hold
-        return [(tq, tk), (min(tq, 64), tk)]
+        return [(tq, tk)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         import torch

@@ -119,6 +119,16 @@ def spatial_tiles(out: tuple[Size, ...], pixels: Sequence[int]) -> list[tuple[in
     return list(dict.fromkeys(tiles))
 
 
+def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
+    """Rows of shared memory that a tile's pixels take, each line with the pixels that a filter line reaches beyond it."""
+    return tile[0] * tile[1] * (tile[2] + (window - 1) * dilation)
+
+
+def slides(b: Bound) -> bool:
+    """Whether a GPU loads a tile's lines once for all positions of a filter line, which read them one pixel further each."""
+    return bool(b.shape(1)[2] > 1 and b.stride[1] == 1 and b.tile[4] == 64 and beside(b.tile, b.shape(1)[2], b.dilation[1]) <= 128)
+
+
 @register
 class Conv2d(Kind):
     """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter positions inside a step."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from tilegen.errors import CompileError
 from tilegen.plan import Plan
 from tilegen.targets import cache
 from tilegen.targets.cuda import Module
-from tilegen.targets.nvrtc import compile_cuda, version
+from tilegen.targets.nvrtc import Cubin, compile_cuda, version
 
 LINE = 32  # words between counters
 
@@ -17,19 +19,31 @@ LINE = 32  # words between counters
 class CubinLibrary:
     """A plan's kernel for one architecture. Nothing here needs a GPU until it is launched.
 
-    write: gives the text where the cache has no binary. accept: raises where the compiler's log is bad.
+    writes: give the text where the cache has no binary; the first that is accepted is kept. accept: raises CompileError where the compiler's log is bad.
     """
 
     target, source_name = "cuda", "kernel.cu"
 
-    def __init__(self, plan: Plan, write: Callable[[], str], architecture: str, *kind: str, accept: Callable[[str, str], None] = lambda log, source: None):
+    def __init__(
+        self, plan: Plan, writes: Sequence[Callable[[], str]], architecture: str, *kind: str, accept: Callable[[str, str], None] = lambda log, source: None
+    ):
         self.plan, self.architecture = plan, architecture
 
-        def build(folder: Path) -> dict[str, str]:
+        def accepted(write: Callable[[], str]) -> tuple[str, Cubin]:
             text = write()
-            (folder / "kernel.cu").write_text(text)
             made = compile_cuda(text, architecture)
             accept(made.log, text)
+            return text, made
+
+        def build(folder: Path) -> dict[str, str]:
+            *others, last = writes
+            for write in others:
+                with suppress(CompileError):
+                    text, made = accepted(write)
+                    break
+            else:
+                text, made = accepted(last)
+            (folder / "kernel.cu").write_text(text)
             (folder / "kernel.cubin").write_bytes(made.code)
             (folder / "log.txt").write_text(made.log)
             return {"note": f"{plan.program} {dict(plan.sizes)} {architecture}"}

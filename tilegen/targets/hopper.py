@@ -37,7 +37,7 @@ class HopperLibrary(CubinLibrary):
     def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
         self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, HopperOp] = dict(self.generated.packed)
-        super().__init__(plan, lambda: self.generated.text, ARCHITECTURE, variant, *sorted(packed), accept=check_log)
+        super().__init__(plan, [lambda: self.generated.text, self.generated.roomy], ARCHITECTURE, variant, *sorted(packed), accept=check_log)
 
     @property
     def ctas(self) -> int:

@@ -20,7 +20,7 @@ class PortableLibrary(CubinLibrary):
         self.packed = dict[str, Any]()
         architecture = architecture or here()
         self.generated: PortableSource = generate(plan, architecture)
-        super().__init__(plan, lambda: self.generated.text, architecture, "portable")
+        super().__init__(plan, [lambda: self.generated.text], architecture, "portable")
 
     @property
     def ctas(self) -> int:
