@@ -151,16 +151,15 @@ def _boxes(b: Bound, rows: int, depth: int) -> list[tuple[int, int, int]]:
     best: dict[bool, tuple[tuple[int, int], tuple[int, int, int]]] = {}
     for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
         for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
-            trial = replace(b.op, tile=(1, th, tw, 16, depth))
-            sliding = slides(Bound(trial, b.tensors))
-            taken = beside((1, th, tw), int(b.shape(1)[2]), b.dilation[1]) if sliding else th * tw
-            tb = min(images, rows // taken)
-            if tb < 1 or (rows == 128 and tb * taken <= 64):
-                continue
-            count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
-            rank = (count, tb * (th + 2) * (tw + 2))
-            if sliding not in best or rank < best[sliding][0]:
-                best[sliding] = (rank, (tb, th, tw))
+            for sliding in (True, False):
+                taken = beside((1, th, tw), int(b.shape(1)[2]), b.dilation[1]) if sliding else th * tw
+                tb = min(images, rows // taken)
+                if tb < 1 or (rows == 128 and tb * taken <= 64) or slides(Bound(replace(b.op, tile=(tb, th, tw, 16, depth)), b.tensors)) != sliding:
+                    continue
+                count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
+                rank = (count, tb * (th + 2) * (tw + 2))
+                if sliding not in best or rank < best[sliding][0]:
+                    best[sliding] = (rank, (tb, th, tw))
     return [box for _, box in best.values()]
 
 
@@ -171,7 +170,7 @@ def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int) -> bool:
         return False
     blocks_a, blocks_w = (1, s) if slides(bound) else (tile[4] // 64, tile[4] // 64)
     exchanged = rows * tile[3] * 2 if parts > 1 else 0
-    return 2 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
+    return 4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
 
 
 def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int) -> float:

@@ -76,11 +76,11 @@ class HopperAttention(OpText):
     @property
     def queries(self) -> int:
         """Rows of q that are loaded."""
-        return 64 if self.twice else 128
+        return 64 if self.halved else 128
 
     @property
-    def twice(self) -> bool:
-        """Whether both math warpgroups have the same queries."""
+    def halved(self) -> bool:
+        """Whether the math warpgroups have the same queries, and half of the blocks of keys each."""
         return self.bound.tile[0] <= 64
 
     @property
@@ -97,7 +97,8 @@ class HopperAttention(OpText):
 
     @property
     def queries_bytes(self) -> int:
-        return self.blocks * self.row_block
+        """Of the queries; and of one warpgroup's sums, which take their place."""
+        return max(self.blocks * self.row_block, 256 * self.head + 2048 if self.halved else 0)
 
     @property
     def overrun(self) -> int:

@@ -352,15 +352,19 @@ class HopperOp(HopperTile):
         """Loads are guarded, since a tile may hang over the result's edge."""
         read = self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
         types = [TYPES[self.bound.dtype(index)] for index, _ in read]
+        roles = [self.plan.graph.tensors[self.bound.op.operands[index].tensor].role for index, _ in read]
+        fetches = ["tg_fetch_constant" if role in ("input", "weight") else "tg_fetch" for role in roles]
         inside = ["column < COLUMNS" if how == "columns" else "inside(row) && column < COLUMNS" for _, how in read]
         return [
             {
                 "name": e.name,
                 "tensor": e.pointer.split(" + ")[0],
-                "fetch": f"tg_fetch({e.pointer}, {i})",
+                "fetch": f"{fetch}({e.pointer}, {i})",
                 "word": "tg_pair" if kind == "float" else "unsigned",
+                "warm": f"if (thread * 2 < WIDTH && {i}) (void){fetch}({e.pointer}, true);" if how == "columns" else f"if ({i}) tg_warm({e.pointer});",
+                "columns": how == "columns",
             }
-            for e, kind, i in zip(self.epilogue.operands, types, inside, strict=True)
+            for e, kind, i, fetch, (_, how) in zip(self.epilogue.operands, types, inside, fetches, read, strict=True)
         ]
 
     @property

@@ -19,7 +19,7 @@ from tilegen.errors import PlanError
 
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 THREADS = 256  # that compute a tile
-HELD = 8  # eights of columns that a thread holds of a row
+HELD = 16  # eights of columns that a thread holds of a row
 EIGHT = 8
 
 
@@ -110,8 +110,10 @@ class ThreadOp(OpText):
 
     @property
     def threads_of_row(self) -> int:
-        """A warp where that holds the row and the tile has rows for all warps, else all threads."""
-        return 32 if self.columns <= 32 * EIGHT * HELD and self.bound.tile[0] >= THREADS // 32 else THREADS
+        """As few as hold it, but all threads are to have one of the tile's rows."""
+        fewest = next((n for n in (32, 64, 128) if self.columns <= n * EIGHT * HELD), THREADS)
+        fair = next(n for n in (32, 64, 128, THREADS) if n * self.bound.tile[0] >= THREADS)
+        return max(fewest, fair)
 
     @property
     def eights_of_thread(self) -> int:
