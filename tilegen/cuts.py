@@ -46,7 +46,7 @@ def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> 
 
     Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart.
     """
-    products = [op for op in graph.ops if op.kind in CUTS]
+    products = [op for op in graph.ops if op.kind in CUTS and not (op.kind == "conv2d" and int(graph.bound(op).shape(0)[3]) % 8)]
     alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
     busy = any(op.kind == "attention" and _tiles(graph, op, machine) > machine.sms // 2 for op in graph.ops)
     choices = []

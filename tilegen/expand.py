@@ -63,6 +63,8 @@ def _part(
 
 
 def _store_proxy(plan: Plan, b: Bound) -> str:
+    if b.op.kind == "conv2d" and b.shape(0)[3] % 8:
+        return "generic"
     if b.op.kind == "conv2d":
         rows = beside(b.tile, b.shape(1)[2], b.dilation[1]) if slides(b) else math.prod(b.tile[:3])
         channels = b.tile[3] // (b.op.parts if b.op.share == "columns" or rows > 64 else 1)
@@ -75,7 +77,8 @@ def _store_proxy(plan: Plan, b: Bound) -> str:
 
 def _load_proxy(plan: Plan, b: Bound, when: str) -> dict[str, str]:
     """The proxy of a read, listed where it is not the generic one."""
-    proxy = load_proxy(plan.machine.family, when) if b.op.kind in TMA else "generic"
+    few = b.op.kind == "conv2d" and b.shape(0)[3] % 8  # channels: threads load them one by one
+    proxy = load_proxy(plan.machine.family, when) if b.op.kind in TMA and not few else "generic"
     return {} if proxy == "generic" else {"proxy": proxy}
 
 

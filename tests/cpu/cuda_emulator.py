@@ -28,10 +28,14 @@ BODIES = {
     "tg_tanh": ["return tanhf(x);"],
     "tg_pack": ["return emu::pack<emu::Bf16>(v.x, v.y);", "return emu::pack<emu::F16>(v.x, v.y);"],
     "tg_unpack": ["return {emu::F16::value(v, 0), emu::F16::value(v, 1)};"],
-    "tg_get": [
-        "unsigned v = 0; if (inside) memcpy(&v, p, 4); return tg_unpack(p, v);",
-        "tg_pair v = {0, 0}; if (inside) memcpy(&v, p, 8); return v;",
-    ],
+    **{
+        name: [
+            "unsigned v = 0; if (inside) memcpy(&v, p, 4); return v;",
+            "tg_pair v = {0, 0}; if (inside) memcpy(&v, p, 8); return v;",
+        ]
+        for name in ("tg_fetch", "tg_fetch_constant")
+    },
+    "tg_warm": [""],
     "tg_put": ["const unsigned w = tg_pack(p, v); memcpy((void*)p, &w, 4);", "memcpy(p, &v, 8);"],
     "tg_put16": ['if ((uintptr_t)p % 16) emu::fail("st.global.v4: address"); memcpy(p, v, 16);'],
     "tg_shared": ["return 0;"],

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import chains
 from benchmarks.chains import SIZES, fitting, gemm, main, names_of, parsed, programs, sweep, variants_of
 from tilegen.bench.compare import Cell
+from tilegen.bench.contest import DEFAULT
 from tilegen.planner import Options
 from tilegen.spec import Program
 
@@ -46,7 +47,7 @@ def test_options() -> None:
     assert Options.from_json(TUNED["gpt3_mlp M=16"]) == Options(tiles=(("up", (64, 192, 64)),))
     found = variants_of(gemm(M=8, N=64, K=32), TUNED)
     assert found["tilegen"] == Options(tiles=(("gemm", (8, 64, 16)),), split=(("gemm", 2),)) and found["mine"] == Options(tiles=(("gemm", (8, 64)),))
-    assert names_of(TUNED) == ("mine", "tilegen-barrier", "tilegen") and "variants" in TUNED["gemm N=64"]
+    assert names_of(TUNED) == ("mine", *DEFAULT) and "variants" in TUNED["gemm N=64"]
 
 
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

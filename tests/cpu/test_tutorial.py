@@ -30,6 +30,24 @@ def run_block(language: str, text: str, folder: Path) -> None:
 
 def test_tutorial(tmp_path: Path) -> None:
     found = blocks("tutorial.md")
-    assert len(found) == 10
+    assert len(found) == 11
     for language, text in found:
+        run_block(language, text, tmp_path)
+
+
+ON_A_GPU = """
+from tilegen.loader import load_program
+from tilegen.planner import Options
+from tilegen.targets.hopper import HopperLibrary
+import tilegen as tg
+
+program = load_program("unit.py:similarity", {"dtype": "bfloat16"})
+library = HopperLibrary(tg.plan(program, "h200"))
+assert "tg_tile_unit_left" in library.source
+"""
+
+
+def test_its_own_op_compiles_for_a_gpu(tmp_path: Path) -> None:
+    files = [(language, text) for language, text in blocks("tutorial.md") if FILE.match(text) and "unit" in FILE.match(text)[1]]  # type: ignore[index]
+    for language, text in [*files, ("python", ON_A_GPU)]:
         run_block(language, text, tmp_path)

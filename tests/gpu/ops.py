@@ -94,6 +94,8 @@ def pair(B=1, HW=14, C=64, N=0, size=3, stride=1, dilation=1, dtype="float16"):
 
 
 CONVOLUTIONS = [
+    Case("3 channels", pair, {"HW": 57, "C": 3, "N": 64, "B": 2}),
+    Case("3 channels, 7 x 7, stride 2", pair, {"HW": 57, "C": 3, "N": 64, "size": 7, "stride": 2, "dtype": "bfloat16"}),
     Case("14 x 14 x 64", pair, {}),
     Case("7 x 7 x 512", pair, {"HW": 7, "C": 512}, {"tiles": {n: (1, 7, 7, 16, 256) for n in ("first", "second")}}),
     Case("7 x 7, three images in a tile", pair, {"HW": 7, "B": 3, "C": 128}, {"tiles": {n: (2, 7, 7, 128, 64) for n in ("first", "second")}}),
@@ -159,7 +161,10 @@ EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
     ("llama_layer", {"B": 3, "S": 1, "S_max": 300, "H": 256, "heads": 4, "kv_heads": 2, "D": 64, "I": 512}),
     ("llama_layer", {"B": 2, "S": 40, "S_max": 300, "H": 256, "heads": 4, "kv_heads": 2, "D": 64, "I": 512}),
     *(("resnet38", {"stage": stage, "B": 2}) for stage in (1, 2, 3, 4)),
-    *(("vgg19", {"block": block}) for block in (2, 3, 4, 5)),
+    *(("vgg19", {"block": block}) for block in (1, 2, 3, 4, 5)),
+    ("resnet38", {"B": 2, "HW": 64}),
+    ("resnet38", {}),
+    ("vgg19", {"B": 3, "HW": 64, "hidden": 264}),
 ]
 EXAMPLE_CASES = [
     Case(f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}", lambda name=name, **s: example(name, **s), sizes) for name, sizes in EXAMPLE_SIZES

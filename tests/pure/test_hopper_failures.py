@@ -34,14 +34,20 @@ def residual(first=1, dtype="bfloat16"):
 
 
 @tg.spec
-def convolution(dtype="bfloat16"):
-    return tg.conv2d(tg.input("x", (1, 8, 8, 64), dtype), tg.weight("w", (64, 3, 3, 64), dtype), padding=1, name="y")
+def convolution(C=64, N=64, stride=1, dtype="bfloat16"):
+    x, w = tg.input("x", (1, 32, 32, C), dtype), tg.weight("w", (N, 3, 3, C), dtype)
+    return tg.conv2d(x, w, padding=1, stride=stride, name="y")
 
 
 @tg.spec
-def heads(dtype="bfloat16"):
-    q, k, v = (tg.input(name, (1, 64, 128), dtype) for name in "qkv")
-    return tg.attention(q, k, v, heads=2, name="y")
+def heads(D=64, S=256, scale=1.0, dtype="bfloat16"):
+    q, k, v = (tg.input(name, (1, S, 2 * D), dtype) for name in "qkv")
+    return tg.attention(q, k, v, heads=2, scale=scale, name="y")
+
+
+@tg.spec
+def rows(N=100, first=0, dtype="bfloat16"):
+    return tg.softmax(tg.input("x", (64, N + first), dtype).split([first, N])[1] if first else tg.input("x", (64, N), dtype), name="y")
 
 
 def refused(plan: Plan, words: str) -> None:
@@ -92,9 +98,34 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
     generate(tg.plan(residual(first=2), "h200", tiles={"y0": (64, 64, 64)}))
 
 
-@pytest.mark.parametrize("program, kind", [(convolution, "conv2d"), (heads, "attention")])
-def test_kinds(program: Any, kind: str) -> None:
-    refused(tg.plan(program(), "h200"), f"on sm_90a: no template for {kind} yet; only linear runs there")
+@pytest.mark.parametrize(
+    "program, tile, words",
+    [
+        (lambda: convolution(C=12), (1, 4, 8, 64, 8), "threads compute a convolution of 12 channels in one step, not in steps of 8"),
+        (lambda: convolution(C=66), (1, 4, 8, 64, 66), "the filters of 64 channels take 152,064 bytes, expected at most 65,536"),
+        (lambda: convolution(N=12), (1, 4, 8, 16, 64), "'y' has 12 channels: pixels must be whole 16-byte units; pad to 16"),
+        (lambda: convolution(), (1, 16, 16, 64, 64), "a tile has 256 pixels, expected at most 128"),
+        (lambda: convolution(), (1, 4, 8, 64, 48), "steps are 64, 128, 192 or 256 wide"),
+        (lambda: convolution(stride=9), (1, 2, 2, 64, 64), "stride .9, 9.: a tensor map takes strides up to 8"),
+        (lambda: convolution(dtype="float32"), (1, 4, 8, 64, 64), "wgmma takes bfloat16 and float16, 'x' is float32"),
+        (lambda: heads(D=24), (64, 64), "heads have 24 columns, expected a multiple of 16 up to 128"),
+        (lambda: heads(), (256, 64), "a tile has 256 queries, expected at most 128"),
+        (lambda: heads(), (64, 136), "a block has 136 keys, expected a multiple of 16 up to 128"),
+        (lambda: heads(D=128), (128, 128), "a thread would hold the products with 128 keys and 128 columns of sums; at most 148 registers: choose fewer keys"),
+        (lambda: heads(scale=-1.0), (64, 64), "the scale is -1.0, expected a positive number"),
+        (lambda: rows(), (8,), "'x' has rows of 100 elements and is read from column 0: both must be multiples of 8; pad it"),
+        (lambda: rows(N=32768), (8,), "rows of 32768 columns; on a GPU a CTA holds rows of at most 16384"),
+    ],
+)
+def test_kinds(program: Any, tile: tuple[int, ...], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        generate(tg.plan(program(), "h200", tiles={"y": tile})).text
+
+
+@tg.spec
+def both(M=128, dtype="bfloat16"):
+    x, w, g = tg.input("x", (M, 128), dtype), tg.weight("w", (256, 128), dtype), tg.weight("g", (256,), dtype)
+    return tg.rms_norm(tg.linear(x, w, name="h"), g, name="y")
 
 
 def test_result_of_another_type() -> None:
@@ -110,10 +141,9 @@ def test_share_of_a_sum_that_ends_inside_a_step() -> None:
     refused(Plan.from_json(data), "its share of the sum ends at column 256, inside a step of 192")
 
 
-def test_gangs_of_two_sizes() -> None:
-    tiles = {"up": (64, 64, 64), "down": (64, 64, 64)}
-    plan = Case("", mlp, {"M": 64}, {"tiles": tiles, "parts": {"up": 2, "down": 1}}).plan()
-    refused(plan, "on sm_90a all ops are run by gangs of one size, given up 2, down 1")
+def test_a_pair_that_loads_together_runs_every_op() -> None:
+    plan = Case("", both, {"M": 128}, {"tiles": {"h": (128, 256, 64)}, "parts": {"h": "2:columns"}}).plan()
+    refused(plan, "on sm_90a a pair that loads together .for 'h'. must run every op, 'y' is run by one CTA")
 
 
 def test_no_room_for_stages() -> None:

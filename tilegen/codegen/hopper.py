@@ -66,6 +66,10 @@ class Layout:
         return max((op.queries_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
 
     @property
+    def scratch_bytes(self) -> int:
+        return max((op.scratch_bytes for op in self.ops if isinstance(op, HopperThreads)), default=0)
+
+    @property
     def _small(self) -> int:
         """Barriers and slots, with room for the longest ring."""
         return 1024
@@ -83,7 +87,7 @@ class Layout:
         return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
 
     def _stages_beside(self, buffers: int) -> int:
-        return int((SHARED - SLACK - self._small - self.queries_bytes - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
+        return int((SHARED - SLACK - self._small - self.queries_bytes - self.scratch_bytes - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
 
     @cached_property
     def stages(self) -> int:
@@ -115,7 +119,7 @@ class Layout:
             ("TG_SLOT_FILLED_AT", 8 * self.slots),
             ("TG_SLOT_READ_AT", 8 * self.slots),
             ("TG_SLOTS_AT", 32 * self.slots),
-            ("TG_SCRATCH_AT", 32 if any(op.form == "threads" for op in self.ops) else 0),
+            ("TG_SCRATCH_AT", self.scratch_bytes),
             ("end", 0),
         ):
             at = -(-at // 32) * 32
@@ -167,7 +171,7 @@ class Layout:
             "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
             "TG_SLOT_READ_AT": "barriers: a tile is taken",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
-            "TG_SCRATCH_AT": "a number of each math warp",
+            "TG_SCRATCH_AT": "for ops that threads compute: a number of each warp, and what else they want to share",
         }
         head = [
             ("TG_STAGES", self.stages, "of the ring"),
@@ -203,7 +207,9 @@ def hopper_op(plan: Plan, b: Bound, packed: frozenset[str] = frozenset()) -> Op:
         return HopperOp(plan, b, packed)
     if b.op.kind == "attention":
         return HopperAttention(plan, b)
-    return HopperConv(plan, b) if b.op.kind == "conv2d" else HopperThreads(plan, b)
+    if b.op.kind == "conv2d" and int(b.shape(0)[3]) % 8 == 0:
+        return HopperConv(plan, b)
+    return HopperThreads(plan, b)
 
 
 def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
@@ -255,6 +261,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         ops=ops,
         products=[op for op in ops if op.form == "product"],
         thread_ops=[op for op in ops if op.form == "threads"],
+        mixed=any(op.form != "product" for op in ops),
         attentions=[op for op in ops if op.form == "attention"],
         thread_count=THREADS_OF_TILE,
         maps=[m for op in ops for m in op.maps],

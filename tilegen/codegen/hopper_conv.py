@@ -35,9 +35,6 @@ class HopperConv(HopperOp):
         problem = self._types_problem()
         if problem:
             return problem
-        for n, what in ((0, "channels"), (1, "channels")):
-            if self.channels % 8:
-                return f"{b.op.operands[n].tensor!r} has {self.channels} {what}: pixels must be whole 16-byte units; pad to {math.ceil(self.channels / 8) * 8}"
         if self.columns % 8:
             return f"{b.op.result!r} has {self.columns} channels: pixels must be whole 16-byte units; pad to {math.ceil(self.columns / 8) * 8}"
         if self.pixels > 128:

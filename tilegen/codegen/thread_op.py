@@ -19,8 +19,9 @@ from tilegen.errors import PlanError
 
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 THREADS = 256  # that compute a tile
-HELD = 16  # eights of columns that a thread holds of a row
+HELD = 8  # eights of columns that a thread holds of a row
 EIGHT = 8
+SCRATCH = 65536  # the most bytes of shared memory for one op's own use
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,22 @@ class ThreadOp(OpText):
         if problem:
             raise PlanError(f"{self.name!r}, tile {'x'.join(map(str, self.bound.tile))}, on a GPU: {problem}", self.bound.op.where)
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Of shared memory: a number of each warp; then the filters of a tile of a convolution."""
+        if self.bound.op.kind != "conv2d":
+            return 32
+        return 32 + 4 * self.bound.tile[3] * math.prod(int(n) for n in self.bound.shape(1)[1:])
+
     def _problem(self) -> str:
         b = self.bound
+        if b.op.kind == "conv2d" and b.tile[4] < b.shape(0)[3]:
+            return f"threads compute a convolution of {b.shape(0)[3]} channels in one step, not in steps of {b.tile[4]}"
+        if self.scratch_bytes > SCRATCH:
+            return f"the filters of {b.tile[3]} channels take {self.scratch_bytes - 32:,} bytes, expected at most {SCRATCH:,}"
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            if tensor.dtype == "int32":
+            if tensor.dtype == "int32" or (b.op.kind == "conv2d" and n < 2):  # which are read number by number
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
             if (first % EIGHT or pitch % EIGHT) and len(tensor.plan_shape) > 1:
@@ -112,7 +124,8 @@ class ThreadOp(OpText):
     def threads_of_row(self) -> int:
         """As few as hold it, but all threads are to have one of the tile's rows."""
         fewest = next((n for n in (32, 64, 128) if self.columns <= n * EIGHT * HELD), THREADS)
-        fair = next(n for n in (32, 64, 128, THREADS) if n * self.bound.tile[0] >= THREADS)
+        rows = min(self.bound.tile[0], int(self.bound.out[0]))
+        fair = next(n for n in (32, 64, 128, THREADS) if n * rows >= THREADS)
         return max(fewest, fair)
 
     @property

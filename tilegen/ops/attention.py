@@ -172,7 +172,8 @@ class Attention(Kind):
         tq = min(64 if machine.family == "cpu" else 128, max(1, q))
         if machine.family == "cpu":
             return [(tq, 256), (min(tq, 64), 128)]
-        tk = 112 if isinstance(b.head_dim, int) and b.head_dim > 96 else 128  # what the registers of an SM's math warps hold
+        wide = isinstance(b.head_dim, int) and b.head_dim > 96
+        tk = (112 if tq > 64 else 96) if wide else 128  # what the registers of an SM's math warps hold
         return [(tq, tk)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,63 @@
+"""Every kind of op compiled for sm_90a without a GPU: no spills, no serialised wgmma, and the copies and products that are meant."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.gemms import Case
+from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, OPS
+from tests.oracles.sass import Sass
+from tilegen.codegen.hopper import generate, hopper_op
+from tilegen.codegen.hopper_attention import HopperAttention
+from tilegen.codegen.hopper_conv import HopperConv
+from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary, check_log
+from tilegen.targets.nvrtc import compile_cuda
+
+
+@pytest.mark.parametrize("case", OPS, ids=lambda c: c.name)
+def test_compiles(case: Case) -> None:
+    """HopperLibrary refuses slow machine code."""
+    assert HopperLibrary(case.plan()).source
+
+
+def machine_code(case: Case, folder: Path) -> Sass:
+    text = generate(case.plan()).text
+    cubin = compile_cuda(text, ARCHITECTURE)
+    check_log(cubin.log, text)
+    return Sass.of(cubin.code, folder)
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS[2::3], ids=lambda c: c.name)
+def test_convolutions(case: Case, tmp_path: Path) -> None:
+    sass, plan = machine_code(case, tmp_path), case.plan()
+    ops = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, HopperConv)]
+    assert len(sass.at(r"UTMALDG\.4D")) == sum(op.a_loaded for op in ops)
+    assert len(sass.at(r"UTMALDG\.3D")) == sum(len(op.b_loads) for op in ops)
+    assert bool(sass.at(r"UTMASTG\.4D")) == any(op.staged for op in ops)
+    loops = [[t for t in loop if t.startswith("HGMMA")] for loop in sass.innermost(r"HGMMA\.")]
+    assert sorted(len(loop) for loop in loops) == sorted(4 * op.blocks * op.m64 for op in ops)
+    assert not sass.at(r"(LDL|STL)\b")
+
+
+@pytest.mark.parametrize("case", ATTENTIONS[::3], ids=lambda c: c.name)
+def test_attentions(case: Case, tmp_path: Path) -> None:
+    """Products with keys take both operands from shared memory; those with values take the left one from registers and the right one as it lies."""
+    sass, plan = machine_code(case, tmp_path), case.plan()
+    [op] = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, HopperAttention)]
+    across = sass.at(r"HGMMA.*tnspB")
+    assert len(across) == (1 if op.halved else 2) * math.ceil(op.keys / 16)
+    assert all(re.match(rf"HGMMA\.64x{op.head}x16", sass.code[n]) for n in across)
+    assert not sass.at(r"(LDL|STL)\b")
+
+
+def test_sliding_tiles_load_their_lines_once_for_a_filter_line() -> None:
+    case = next(c for c in CONVOLUTIONS if c.name == "57 x 57, tile policy")
+    plan = case.plan()
+    op = hopper_op(plan, plan.bounds[0])
+    assert isinstance(op, HopperConv) and op.slides and op.positions == 3 and op.blocks == 3
+    tb, th, tw = op.bound.tile[:3]
+    assert op.a_rows == tb * th * (tw + 2) and len(op.a_loads) == 1 and len(op.b_loads) == 3
