@@ -62,7 +62,7 @@ NAMES = ("pairs", "stages", "vgg", "attention", "decode", "prefill")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser("layers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("workloads", nargs="*", choices=NAMES, default=list(NAMES))
+    p.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(NAMES)}; default: all")
     p.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32])
     p.add_argument("--only", default="", help="graph,cudnn,tilegen: these contenders alone")
     p.add_argument("--no-inductor", action="store_true")
@@ -70,8 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("-o", "--out", default=str(ROOT / "results" / "layers-h200.json"))
     p.add_argument("--svg")
     o = p.parse_args(arguments)
+    unknown = [name for name in o.workloads if name not in NAMES]
+    if unknown:
+        p.error(f"no workload {unknown[0]!r}; they are {', '.join(NAMES)}")
     try:
-        cells = [(p, own_variants(p, Options())) for name in o.workloads for p in workloads(name, o.batch)]
+        cells = [(p, own_variants(p, Options())) for name in o.workloads or NAMES for p in workloads(name, o.batch)]
         ladder = contest("cuda", o.only, ("inductor",) if o.no_inductor else (), rounds=o.rounds, progress=Progress())
     except TilegenError as error:
         print(f"layers.py: {type(error).__name__}: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegen.machine import Machine
-from tilegen.ops.base import Bound, TileOp, ceil_div
+from tilegen.ops.base import Bound, ceil_div
 from tilegen.ops.conv2d import beside, slides
 from tilegen.tiling import Graph
 
@@ -44,27 +44,34 @@ class Cut:
 def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Cut]:
     """Product -> its best cut, all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
 
-    Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart.
+    Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart. Pairs are for products with hardly
+    anything between them: norms, rope and attention on half of the SMs cost more than pairs gain.
     """
     products = [op for op in graph.ops if op.kind in CUTS and not (op.kind == "conv2d" and int(graph.bound(op).shape(0)[3]) % 8)]
     alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
-    busy = any(op.kind == "attention" and _tiles(graph, op, machine) > machine.sms // 2 for op in graph.ops)
+    between = {op.kind for op in graph.ops} - set(CUTS) - {"max_pool2d", "global_avg_pool"}
     choices = []
-    for parts in gangs if not busy else gangs[:1]:
+    for parts in gangs if not between else gangs[:1]:
         found = {}
         for op in products:
             b = graph.bound(op)
             fitting = (c for c in CUTS[op.kind](b, machine, parts) if alone or parts == 1 or not _loads_together(b, c))
             found[op.name] = min(fitting, key=lambda c: c.us, default=None)
         if found and all(found.values()):
-            choices.append({name: cut for name, cut in found.items() if cut is not None})
+            chosen = {name: cut for name, cut in found.items() if cut is not None}
+            choices.append(chosen if alone else _deepened(graph, chosen))
     return min(choices, key=lambda chosen: sum(cut.us for cut in chosen.values()), default={})
 
 
-def _tiles(graph: Graph, op: TileOp, machine: Machine) -> int:
-    """How many tiles an op has that is not cut yet, in its usual one."""
-    usual = graph.bound(op).kind.tiles(graph.bound(op), machine)[0]
-    return math.prod(int(n) for n in graph.bound(replace(op, tile=usual)).grid)
+def _deepened(graph: Graph, chosen: Mapping[str, Cut]) -> dict[str, Cut]:
+    """Linears of few rows with steps as deep as the largest op's stage allows: all stages of the ring are of one size, and weights should fill them."""
+    linears = {op.name: graph.bound(op) for op in graph.ops if op.kind == "linear" and op.name in chosen}
+    if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
+        return dict(chosen)
+    rows = {name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1] for name, b in linears.items()}
+    largest = max(rows.values())
+    deep = {name: 64 * max(1, min(4, largest // rows[name])) for name in rows}
+    return {name: replace(c, tile=(*c.tile[:2], deep[name])) if name in deep else c for name, c in chosen.items()}
 
 
 def _loads_together(b: Bound, c: Cut) -> bool:
@@ -131,7 +138,7 @@ def _op_us(b: Bound, machine: Machine, height: int, width: int, parts: int, shar
 
 def conv_cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
     """Cuts of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every width. A pair shares steps."""
-    channels, (_, r, s, _) = int(b.shape(0)[3]), (int(n) for n in b.shape(1))
+    channels = int(b.shape(0)[3])
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
         boxes = [(box, depth) for depth in deep for box in _boxes(b, rows, depth)]

@@ -1,5 +1,6 @@
 """The tutorial's blocks, run in order in an empty folder."""
 
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,9 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in BLOCK.finditer((ROOT / "docs" / page).read_text())]
 
 
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}  # this checkout, installed or not
+
+
 def run_block(language: str, text: str, folder: Path) -> None:
     named = FILE.match(text)
     if named:
@@ -24,7 +28,7 @@ def run_block(language: str, text: str, folder: Path) -> None:
     assert language in ("python", "bash"), f"a {language} block without a file name"
     script = text.replace("tilegen ", f"{sys.executable} -m tilegen ")
     command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euc", script]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=HERE)
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu.test_tutorial import FILE, blocks, run_block
+from tests.cpu.test_tutorial import FILE, HERE, blocks, run_block
 from tilegen.targets.cuda import missing
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
@@ -20,5 +20,5 @@ def test_it_runs(tmp_path: Path) -> None:
         if named and "unit" in named[1]:
             run_block(language, text, tmp_path)
     command = [sys.executable, "-m", "tilegen", "run", "unit.py:similarity", "--target", "cuda", "-s", "dtype=bfloat16", "-s", "M=1000"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=HERE)
     assert done.returncode == 0 and "ran on target cuda" in done.stdout, done.stdout + done.stderr

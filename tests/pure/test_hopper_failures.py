@@ -119,7 +119,7 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
 )
 def test_kinds(program: Any, tile: tuple[int, ...], words: str) -> None:
     with pytest.raises(PlanError, match=words):
-        generate(tg.plan(program(), "h200", tiles={"y": tile})).text
+        assert generate(tg.plan(program(), "h200", tiles={"y": tile})).text
 
 
 @tg.spec

@@ -19,7 +19,6 @@ from tilegen.ops.pointwise import evaluate
 from tilegen.reference import view
 from tilegen.spec import Call, Program
 
-
 Chains = dict[str, tuple[Call, ...]]  # result -> the calls that one library call replaces
 
 

@@ -78,7 +78,7 @@ class Layout:
     def buffers(self) -> int:
         """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves three stages;
         one where weights stream, since there only the ring hides memory's latency."""
-        staged = [op for op in self.ops if op.staged]
+        staged = [op for op in self.ops if isinstance(op, HopperOp) and op.staged]
         if not staged:
             return 0
         if all(op.weights_once for op in self.ops if isinstance(op, HopperOp)):
@@ -87,7 +87,8 @@ class Layout:
         return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
 
     def _stages_beside(self, buffers: int) -> int:
-        return int((SHARED - SLACK - self._small - self.queries_bytes - self.scratch_bytes - self.sums_regions * self.sums_bytes - 2 * buffers * BUFFER) // self.stage_bytes)
+        own = self._small + self.queries_bytes + self.scratch_bytes + self.sums_regions * self.sums_bytes + 2 * buffers * BUFFER
+        return int((SHARED - SLACK - own) // self.stage_bytes)
 
     @cached_property
     def stages(self) -> int:
@@ -261,6 +262,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         ops=ops,
         products=[op for op in ops if op.form == "product"],
         thread_ops=[op for op in ops if op.form == "threads"],
+        looks=any(op.epilogue_operands if isinstance(op, HopperOp) else _looks_early(op) for op in ops),
         mixed=any(op.form != "product" for op in ops),
         attentions=[op for op in ops if op.form == "attention"],
         thread_count=THREADS_OF_TILE,
@@ -310,13 +312,20 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
             "ops": b,
             "policies": sorted({op.b_policy for op in ops} - {""}),
             "waits": any(load.waits for op in ops for load in op.b.each),
-            "depends": not all(op.packed or op.form != "product" for op in ops),  # packed weights do not change, so they may be loaded before the launch before ends
+            "depends": any(_looks_early(op) for op in ops),
             "clusters": any(op.multicast == "weights" for op in ops),
             "watches": True,
             "first_note": "TG_AHEAD",
             "last_note": "TG_AHEAD_LAST",
         },
     ]
+
+
+def _looks_early(op: Op) -> bool:
+    """Whether the weights' role must wait for the launch before: not for packed weights, which do not change, nor for ops that it loads nothing for."""
+    if isinstance(op, HopperAttention):
+        return bool(op.position)
+    return isinstance(op, HopperOp) and not op.packed
 
 
 def _loads(op: Op, loads: Loads, at: str) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cpu import equation
@@ -154,19 +153,19 @@ class HopperAttention(OpText):
 
     @property
     def a(self) -> Loads:
-        both = self._keys_and_values((self._copies("k", 1), self._key_bytes, self._waits(1)), (self._copies("v", 2), self._key_bytes, self._waits(2)))
+        keys, values = (Load(self._copies(letter, n), self._key_bytes, self._waits(n)) for letter, n in (("k", 1), ("v", 2)))
         queries = Load(self._copies("q", 0), self.blocks * self.row_block)
-        return Loads(both, queries, tuple(n for n in (0, 3) if ("first", n) in self._waited), setup=self.setup, more=1)
+        return Loads(self._in_turn(keys, values), queries, tuple(n for n in (0, 3) if ("first", n) in self._waited), setup=self.setup, more=1)
 
     @property
     def b(self) -> Loads:
-        return Loads(self._keys_and_values((), ()), setup=self.setup, more=1)
+        return Loads(self._in_turn(Load(), Load()), setup=self.setup, more=1)
 
-    def _keys_and_values(self, keys: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Load, Load]:
+    def _in_turn(self, keys: Load, values: Load) -> tuple[Load, Load]:
         """The order in which the math warps use them: values one step behind keys."""
         return (
-            Load(*keys, waited="k < last", condition="k < blocks"),
-            Load(*values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks"),
+            replace(keys, waited="k < last", condition="k < blocks"),
+            replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks"),
         )
 
     def _waits(self, operand: int) -> tuple[Wait, ...]:

@@ -187,8 +187,9 @@ class HopperConv(HopperOp):
         (tb, th, tw), (sh, sw) = b.tile[:3], b.stride
         images, lines, pixels, c = (int(n) for n in b.shape(0))
         n, r, s, _ = (int(x) for x in b.shape(1))
+        sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
         found = [
-            BoxMap(f"{self.name}_a", b.op.operands[0].tensor, (c, pixels, lines, images), (c, pixels * c, lines * pixels * c), (64, self.line, th, tb), (1, sw, sh, 1)),
+            BoxMap(f"{self.name}_a", b.op.operands[0].tensor, sizes, pitches, (64, self.line, th, tb), (1, sw, sh, 1)),
             BoxMap(f"{self.name}_b", b.op.operands[1].tensor, (c, r * s, n), (c, r * s * c), (64, 1, self._piece_rows), (1, 1, 1)),
         ]
         if self.staged:
@@ -224,7 +225,8 @@ class HopperConv(HopperOp):
             "};",
             "// A row of the tile as a row of the result, a pixel of all images; -1 where the tile hangs over.",
             "TG_FN static int row(const corner& at, int local) {",
-            f"  const int n = at.row + local, image = at.image + n / {th * self.line}, line = at.line + n / {self.line} % {th}, pixel = at.pixel + n % {self.line};",
+            f"  const int n = at.row + local, image = at.image + n / {th * self.line};",
+            f"  const int line = at.line + n / {self.line} % {th}, pixel = at.pixel + n % {self.line};",
             f"  const bool there = n < {self.a_rows} && image < {images} && line < {lines} && pixel < {pixels}"
             + (f" && n % {self.line} < {tw};" if self.line > tw else ";"),
             f"  return there ? (image * {lines} + line) * {pixels} + pixel : -1;",

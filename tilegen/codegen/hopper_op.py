@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -348,7 +349,7 @@ class HopperOp(HopperTile):
         return [(name, g * self.octets) for g, name in enumerate(self.epilogue.accumulators)]
 
     @property
-    def epilogue_operands(self) -> list[dict[str, str]]:
+    def epilogue_operands(self) -> list[dict[str, Any]]:
         """Loads are guarded, since a tile may hang over the result's edge."""
         read = self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
         types = [TYPES[self.bound.dtype(index)] for index, _ in read]
