@@ -10,7 +10,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tilegen.codegen.hopper import Layout
+from tilegen.codegen.hopper import Layout, Op, hopper_op
+from tilegen.codegen.hopper_attention import HopperAttention
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.plan import Plan
 
@@ -74,13 +75,21 @@ class Work:
     posts: bool
     blocks: int  # result buffers that a math warpgroup fills
     exchanges: str  # "": no; "half": one warpgroup gives, the other takes; "both": each gives and takes
+    form: str = "product"  # or threads, attention, halved
+    alone: bool = False  # run by the first CTA of a pair
 
     @staticmethod
-    def of(op: HopperOp) -> Work:
-        n = op.steps_of_tile
+    def of(op: Op, turn: int, gang: int) -> Work:
+        if isinstance(op, HopperAttention):  # as many stages as one to four blocks of keys have: k and v of each
+            form = "halved" if op.halved else "attention"
+            return Work(op.name, (2 * (1 + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
+        if not isinstance(op, HopperOp):
+            return Work(op.name, (1,) * gang, False, op.posts, 0, "", "threads", op.parts < gang)
+        n = op.steps_of_tile * op.stages_of_step
         steps = (n // 2, n - n // 2) if op.shares("steps") else (n,) * max(1, op.parts)
         blocks = op.m64 * -(-op.finished_octets // 8)
-        return Work(op.name, steps, op.staged, op.posts, blocks, "" if not op.exchanges else "half" if op.splits_columns else "both")
+        exchanges = "" if not op.exchanges else "half" if op.splits_columns else "both"
+        return Work(op.name, steps if op.parts == gang else steps * gang, op.staged, op.posts, blocks, exchanges, alone=op.parts < gang)
 
 
 class Cta:
@@ -96,6 +105,16 @@ class Cta:
         self.freed = [0, 0]  # steps that each warpgroup is done with
         self.stored = [0] * len(tiles)  # shares of a tile's results that are stored
         self.posted: list[int] = []
+        self.met: dict[str, int] = {}  # named barriers: how many warps have come
+
+    def skips(self, tile: Work) -> bool:
+        return tile.alone and self.part != 0
+
+    def meet(self, name: str, warps: int) -> Role:
+        """A named barrier of so many warps."""
+        self.met[name] = self.met.get(name, 0) + 1
+        turn = -(-self.met[name] // warps) * warps
+        yield lambda: self.met[name] >= turn
 
     def bar(self, name: str, n: int = 0) -> Barrier:
         return self.bars[f"TG_{name}_AT"][n]
@@ -129,16 +148,26 @@ class Cta:
     # --- loading -----------------------------------------------------------------------------------------------------------
 
     def load(self, operand: str) -> Role:
-        who, position = {"a": "activations", "b": "weights"}[operand], 0
+        who, position, queries = {"a": "activations", "b": "weights"}[operand], 0, 0
         both = self.coupled == who
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             if operand == "a":
                 self.pass_on(turn, who)
-            for _ in range(tile.steps[self.part]):
+            if operand == "a" and tile.form in ("attention", "halved") and not self.skips(tile):
+                yield self.bar("QUERIES_READ").over(queries - 1)
+                self.bar("QUERIES_HERE").arrive(who, 2)
+                yield lambda: True
+                self.bar("QUERIES_HERE").land(queries, 2)
+                queries += 1
+            for _ in range(0 if self.skips(tile) else tile.steps[self.part]):
                 stage, lap = position % self.layout.stages, position // self.layout.stages
                 yield self.bar("EMPTY", stage).over(lap - 1)
-                self.bar("FULL", stage).arrive(who, 2)
+                loads = tile.form == "product" or (operand == "a" and tile.form != "threads")
+                self.bar("FULL", stage).arrive(who, 2 if loads else 0)
+                if not loads:
+                    position += 1
+                    continue
                 for cta in self.pair if both else [self]:
                     yield lambda: True  # it may take any time to land
                     if min(cta.freed) <= position - self.layout.stages:
@@ -153,17 +182,27 @@ class Cta:
 
     def multiply(self, w: int, warp: int) -> Role:
         """One math warp; thread 0 of warps 0 and 1 stands for its warpgroup where one thread arrives."""
-        who, position, buffer, given, taken, told = f"math{w}.{warp}", 0, 0, 0, 0, 0
+        who, position, buffer, given, taken, told, queries = f"math{w}.{warp}", 0, 0, 0, 0, 0, 0
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             self.pass_on(turn, who)
-            for step in range(tile.steps[self.part]):
-                yield self.bar("FULL", position % self.layout.stages).over(position // self.layout.stages)
-                self.begun[w][warp] += 1
-                if step > 0:
-                    yield from self.release(position - 1, w, warp)
-                position += 1
-            yield from self.release(position - 1, w, warp)
+            if self.skips(tile):
+                continue
+            if tile.form in ("attention", "halved"):
+                yield self.bar("QUERIES_HERE").over(queries)
+                queries += 1
+                attend = self.attend if tile.form == "attention" else self.attend_halved
+                yield from attend(position, tile.steps[self.part] // 2, w, warp)
+            else:
+                for step in range(tile.steps[self.part]):
+                    yield self.full(position + step)
+                    self.begun[w][warp] += 1
+                    if tile.form == "threads":
+                        yield from self.meet(f"warpgroup {w}", 4)
+                    if step > 0:
+                        yield from self.release(position + step - 1, w, warp)
+                yield from self.release(position + tile.steps[self.part] - 1, w, warp)
+            position += tile.steps[self.part]
             gives = tile.exchanges == "both" or (tile.exchanges == "half" and w != self.part)
             takes = tile.exchanges == "both" or (tile.exchanges == "half" and w == self.part)
             if gives:
@@ -195,9 +234,44 @@ class Cta:
                 told += 1
         yield from self.take(len(self.tiles))
 
-    def release(self, position: int, w: int, warp: int) -> Role:
+    def full(self, position: int) -> Callable[[], bool]:
+        return self.bar("FULL", position % self.layout.stages).over(position // self.layout.stages)
+
+    def attend(self, position: int, blocks: int, w: int, warp: int) -> Role:
+        """tg_attend: k0, then k1 and v0, k2 and v1, …, each pair of products begun together, then the last v."""
+        yield self.full(position)
+        self.begun[w][warp] += 1
+        yield from self.release(position, w, warp)
+        for block in range(1, blocks):
+            for n in (2 * block - 1, 2 * block):
+                yield self.full(position + n)
+                self.begun[w][warp] += 1
+            yield from self.release(position + 2 * block - 1, w, warp)
+            yield from self.release(position + 2 * block, w, warp)
+        if warp == 0:
+            self.bar("QUERIES_READ").arrive(f"math{w}")
+        yield self.full(position + 2 * blocks - 1)
+        self.begun[w][warp] += 1
+        yield from self.release(position + 2 * blocks - 1, w, warp)
+
+    def attend_halved(self, position: int, blocks: int, w: int, warp: int) -> Role:
+        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are brought together."""
+        for n, block in enumerate([0, *(m for later in range(1, blocks) for m in (later, later - 1)), blocks - 1]):
+            yield self.full(position + n)
+            self.begun[w][warp] += 1
+            if block % 2 != w and not self.early:
+                yield from self.meet(f"warpgroup {w}", 4)
+            yield from self.release(position + n, w, warp, waits=block % 2 == w)
+        for _ in range(2):
+            yield from self.meet("both", 8)
+        yield from self.meet(f"warpgroup {w}", 4)
+        if warp == 0:
+            self.bar("QUERIES_READ").arrive(f"math{w}")
+
+    def release(self, position: int, w: int, warp: int, waits: bool = True) -> Role:
         """tg_mma_wait, then tg_release."""
-        yield lambda: min(self.begun[w]) > position
+        if waits:
+            yield lambda: min(self.begun[w]) > position
         self.freed[w] = max(self.freed[w], position + 1)
         to = self.pair[warp : warp + 1] if self.coupled else [self] if warp == 0 else []
         for cta in to:
@@ -210,6 +284,8 @@ class Cta:
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             self.pass_on(turn, "out")
+            if self.skips(tile):
+                continue
             if tile.staged:
                 for _ in range(tile.blocks):
                     at, lap = buffer % self.layout.buffers, buffer // self.layout.buffers
@@ -234,19 +310,20 @@ class Cta:
 def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None:
     """Tiles of these ops on one CTA, or on both of a pair, under a random scheduler that starves some roles. ProtocolError where a barrier is misused.
 
-    early: math warps tell that a tile is stored without waiting until the tile before is known to be.
+    early: math warps tell that a tile is stored without waiting until the tile before is known to be, and give back stages that their warpgroup's other warps
+    have not looked at.
     """
-    ops = {b.op.name: HopperOp(plan, b) for b in plan.bounds}
+    ops = {b.op.name: hopper_op(plan, b) for b in plan.bounds}
     layout = Layout(tuple(ops.values()), plan.placement == "ticket")
     coupled = next((op.multicast for op in ops.values() if op.multicast), "")
-    tiles = [Work.of(ops[name]) for name in sequence]
+    tiles = [Work.of(ops[name], turn, layout.gang) for turn, name in enumerate(sequence)]
     ctas = [Cta(part, layout, tiles, coupled, early) for part in range(layout.gang)]
     for cta in ctas:
         cta.pair = ctas
     roles = {name: role for cta in ctas for name, role in cta.roles().items()}
     schedule(roles, random.Random(seed))
     for cta in ctas:
-        if cta.posted != [n for n, tile in enumerate(tiles) if tile.posts]:
+        if cta.posted != [n for n, tile in enumerate(tiles) if tile.posts and not cta.skips(tile)]:
             raise ProtocolError(f"CTA {cta.part} posted tiles {cta.posted}")
 
 

@@ -7,12 +7,15 @@ import random
 import pytest
 
 from tests.gpu.gemms import CASES, Case, both, gated, mlp
+from tests.gpu.ops import OPS, attended
 from tests.oracles.roles import ProtocolError, run
 from tilegen.codegen.hopper import Layout
 
 SEEDS = range(12)
 NAMES = {c.name: c for c in CASES}
 LONG = Case("long", mlp, {"M": 64, "H": 4096, "I": 2048}, both("up", "down", (64, 96, 64), (64, 192, 64), 2, "2:columns", placement="strided"))
+
+PAIRS = Case("pairs beside attention", attended, {}, {"tiles": {"qkv": (64, 64, 64), "attn": (64, 128)}, "parts": {"qkv": 2}})
 
 
 def tiles(case: Case, seed: int) -> list[str]:
@@ -26,6 +29,20 @@ def tiles(case: Case, seed: int) -> list[str]:
 def test_any_order(case: Case) -> None:
     for seed in SEEDS:
         run(case.plan(), tiles(case, seed), seed)
+
+
+@pytest.mark.parametrize("case", [*OPS, PAIRS], ids=lambda c: c.name)
+def test_all_kinds_of_ops(case: Case) -> None:
+    for seed in SEEDS[:3]:
+        run(case.plan(), tiles(case, seed), seed)
+
+
+def test_a_stage_given_back_before_all_warps_have_seen_it_is_found() -> None:
+    """The loader may bring the next one there, and a slow warp then waits for a phase that is past."""
+    case = next(c for c in OPS if c.name == "1000 tokens, 64 queries a tile")
+    with pytest.raises(ProtocolError, match="waits for phase|nobody can go on"):
+        for seed in range(60):
+            run(case.plan(), ["attn"] * 8, seed, early=True)
 
 
 @pytest.mark.parametrize("name", ["fan", "chain of four", "mlp, M = 1", "split sum"])
