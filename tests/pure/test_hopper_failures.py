@@ -50,6 +50,21 @@ def rows(N=100, first=0, dtype="bfloat16"):
     return tg.softmax(tg.input("x", (64, N + first), dtype).split([first, N])[1] if first else tg.input("x", (64, N), dtype), name="y")
 
 
+@tg.spec
+def turned(dtype="bfloat16"):
+    return tg.rope(tg.input("x", (1, 64, 48), dtype), heads=2, name="y")
+
+
+@tg.spec
+def kept(dtype="bfloat16"):
+    return tg.append(tg.state("cache", (1, 64, 40), dtype), tg.input("x", (1, 8, 40), dtype), at=8, name="y")
+
+
+@tg.spec
+def weighted(dtype="bfloat16"):
+    return tg.rms_norm(tg.input("x", (64, 128), dtype), tg.weight("g", (132,), dtype).split([4, 128])[1], name="y")
+
+
 def refused(plan: Plan, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         generate(plan)
@@ -114,6 +129,9 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
         (lambda: heads(D=128), (128, 128), "a thread would hold the products with 128 keys and 128 columns of sums; at most 148 registers: choose fewer keys"),
         (lambda: heads(scale=-1.0), (64, 64), "the scale is -1.0, expected a positive number"),
         (lambda: rows(), (8,), "'x' has rows of 100 elements and is read from column 0: both must be multiples of 8; pad it"),
+        (lambda: turned(), (8, 2), "heads have 24 columns, expected a multiple of 16"),
+        (lambda: kept(), (20,), "a tile is 20 columns wide, expected a multiple of 8"),
+        (lambda: weighted(), (8,), "'g' has rows of .* and is read from column 4: both must be multiples of 8; pad it"),
         (lambda: rows(N=32768), (8,), "rows of 32768 columns; on a GPU a CTA holds rows of at most 16384"),
     ],
 )

@@ -151,7 +151,9 @@ class Layout:
     @property
     def bytes(self) -> int:
         last = (self.stages - 1) * self.stage_bytes + max(op.overrun for op in self.ops)
-        return max(self._places["end"], last) + SLACK
+        found = max(self._places["end"], last) + SLACK
+        assert found <= SHARED, f"{found} bytes of shared memory"
+        return found
 
     @property
     def constants(self) -> list[tuple[str, int, str]]:

@@ -53,7 +53,12 @@ class ThreadOp(OpText):
         """Of shared memory: a number of each warp; then the filters of a tile of a convolution."""
         if self.bound.op.kind != "conv2d":
             return 32
-        return 32 + 4 * self.bound.tile[3] * math.prod(int(n) for n in self.bound.shape(1)[1:])
+        return 32 + 4 * self.filters * math.prod(int(n) for n in self.bound.shape(1)[1:])
+
+    @property
+    def filters(self) -> int:
+        """conv2d: channels of a tile, in whole eights."""
+        return math.ceil(self.bound.tile[3] / EIGHT) * EIGHT
 
     def _problem(self) -> str:
         b = self.bound
@@ -66,11 +71,15 @@ class ThreadOp(OpText):
             if tensor.dtype == "int32" or (b.op.kind == "conv2d" and n < 2):  # which are read number by number
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
-            if (first % EIGHT or pitch % EIGHT) and len(tensor.plan_shape) > 1:
+            if len(tensor.plan_shape) == 1:
+                pitch = EIGHT  # of which there is one
+            if first % EIGHT or pitch % EIGHT:
                 return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of {EIGHT}; pad it"
         if self.columns % EIGHT:
             return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
-        width = b.kind.width
+        if b.op.kind == "rope" and b.head_dim % (2 * EIGHT):
+            return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
+        width = 0 if b.op.kind == "append" else b.kind.width
         if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
             return f"a tile is {b.tile[width]} columns wide, expected a multiple of {EIGHT}"
         return ""
