@@ -1,4 +1,5 @@
-"""The Hopper kernel's roles and mbarriers as a model: what templates/cuda/{kernel.cu,gemm.cuh,slots.cuh}.j2 do with each barrier, one step at a time.
+"""The Hopper kernel's roles and mbarriers as a model, one step at a time: what templates/cuda/{loading,letting_out,multiplying,gemm,attention,slots}.cuh.j2
+do with each barrier.
 
 A scheduler runs the roles of one CTA, or of a pair, in any order. Every barrier checks what mbarriers themselves do not (PTX ISA, mbarrier): that the
 n-th arrival of whoever arrives counts for phase n, and that nobody waits for a phase while the barrier is two phases on, where parities alias.

@@ -9,9 +9,8 @@ from typing import Any
 
 from tilegen.analysis.regions import pretty_box, to_c
 from tilegen.codegen.environment import macro_text, render
-from tilegen.codegen.op_text import OpText
+from tilegen.codegen.op_text import OpText, equation
 from tilegen.codegen.schedule import policy_words, schedule_text
-from tilegen.ops.base import Bound
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES, Operand, Tensor
 
@@ -160,27 +159,6 @@ class CpuOp(OpText):
         for w in self.plan.waits_of(self.name):
             found[w.edge.access.when].add(w.edge.access.operand)
         return {when: sorted(operands) for when, operands in found.items()}
-
-    @property
-    def equation(self) -> str:
-        return equation(self.bound)
-
-
-def equation(b: Bound) -> str:
-    """y [512, 6144] = linear(x, w1), y = gelu_tanh(acc0)"""
-
-    def words(o: Operand) -> str:
-        view = f"[:, {o.columns[0]}:{o.columns[1]}]" if o.columns else (" flattened" if o.flatten else "")
-        return o.tensor + view
-
-    base = len(b.op.operands) - (len(b.op.epilogue.operands) if b.op.epilogue else 0)
-    shape = " x ".join(str(n) for n in b.out)
-    text = f"{b.op.result} [{shape}] = {b.op.kind}({', '.join(words(o) for o in b.op.operands[:base])})"
-    if b.op.epilogue and b.op.epilogue.expression != "acc0":
-        text += f", then {b.op.epilogue.expression}"
-        extras = [f"e{n} = {words(b.op.operands[i])}" for n, (i, _) in enumerate(b.op.epilogue.operands)]
-        text += f" with {', '.join(extras)}" if extras else ""
-    return text
 
 
 def summary(plan: Plan) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cpu import equation
 from tilegen.codegen.hopper_op import MMA_TYPES, TYPES
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
@@ -217,14 +216,6 @@ class HopperAttention(OpText):
     @property
     def result_name(self) -> str:
         return self.bound.op.result
-
-    @property
-    def posts(self) -> bool:
-        return bool(self.plan.posts_of(self.name))
-
-    @property
-    def equation(self) -> str:
-        return equation(self.bound)
 
     @property
     def corner(self) -> str:

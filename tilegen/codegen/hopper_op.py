@@ -11,7 +11,6 @@ import numpy as np
 
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
-from tilegen.codegen.cpu import equation
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
@@ -110,10 +109,6 @@ class HopperOp(HopperTile):
     @property
     def b_waits(self) -> list[Wait]:
         return [Wait(n, False) for n in self.waited["step"] if n == 1]
-
-    @property
-    def posts(self) -> bool:
-        return bool(self.plan.posts_of(self.name))
 
     @property
     def a(self) -> Loads:
@@ -376,10 +371,6 @@ class HopperOp(HopperTile):
         return self.epilogue.arguments(side)
 
     # --- text -------------------------------------------------------------------------------------------------------------
-
-    @property
-    def equation(self) -> str:
-        return equation(self.bound)
 
     @property
     def tile_text(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
+from tilegen.spec import Operand
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,28 @@ class OpText:
     @property
     def grid(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.bound.grid)
+
+    @property
+    def posts(self) -> bool:
+        return bool(self.plan.posts_of(self.name))
+
+    @property
+    def equation(self) -> str:
+        return equation(self.bound)
+
+
+def equation(b: Bound) -> str:
+    """y [512, 6144] = linear(x, w1), y = gelu_tanh(acc0)"""
+
+    def words(o: Operand) -> str:
+        view = f"[:, {o.columns[0]}:{o.columns[1]}]" if o.columns else (" flattened" if o.flatten else "")
+        return o.tensor + view
+
+    base = len(b.op.operands) - (len(b.op.epilogue.operands) if b.op.epilogue else 0)
+    shape = " x ".join(str(n) for n in b.out)
+    text = f"{b.op.result} [{shape}] = {b.op.kind}({', '.join(words(o) for o in b.op.operands[:base])})"
+    if b.op.epilogue and b.op.epilogue.expression != "acc0":
+        text += f", then {b.op.epilogue.expression}"
+        extras = [f"e{n} = {words(b.op.operands[i])}" for n, (i, _) in enumerate(b.op.epilogue.operands)]
+        text += f" with {', '.join(extras)}" if extras else ""
+    return text

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cpu import equation, summary
+from tilegen.codegen.cpu import summary
 from tilegen.codegen.environment import Source, render
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
@@ -222,19 +222,11 @@ class PortableOp(OpText):
         starts = [self.steps * p // self.parts for p in range(self.parts + 1)]
         return [(p, starts[p]) for p in range(self.parts) if starts[p] < starts[p + 1]]
 
-    @property
-    def posts(self) -> bool:
-        return bool(self.plan.posts_of(self.name))
-
     # --- text -----------------------------------------------------------------------------------------------------------------
 
     @cached_property
     def epilogue(self) -> EpilogueText:
         return EpilogueText(self.bound)
-
-    @property
-    def equation(self) -> str:
-        return equation(self.bound)
 
     @property
     def cut(self) -> str:

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cpu import equation
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
@@ -164,10 +163,6 @@ class ThreadOp(OpText):
         """Operands that wait then: first, step, epilogue."""
         return sorted({w.edge.access.operand for w in self.plan.waits_of(self.name) if w.edge.access.when == when})
 
-    @property
-    def posts(self) -> bool:
-        return bool(self.plan.posts_of(self.name))
-
     # --- text -----------------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -177,10 +172,6 @@ class ThreadOp(OpText):
     @property
     def accumulators(self) -> list[str]:
         return [] if self.bound.op.kind == "pointwise" else ["acc0"]
-
-    @property
-    def equation(self) -> str:
-        return equation(self.bound)
 
     @property
     def cut(self) -> str:
