@@ -10,7 +10,7 @@ import sympy as sp
 from tilegen.analysis.dependence import Edge
 from tilegen.analysis.policy import Grouping, Lattice, Partition, Point
 from tilegen.analysis.regions import pretty, pretty_box
-from tilegen.codegen.cpu import equation
+from tilegen.codegen.op_text import equation
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
