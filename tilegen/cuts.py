@@ -21,6 +21,7 @@ STREAM = 0.96  # of the memory's read rate, with all SMs at it
 BUSY = 128  # CTAs that it takes to read at that rate
 SUMS = 192  # sums that a math thread can hold
 L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
+SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
 COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
 SHARED = 228_000  # bytes of shared memory for the ring and result buffers
@@ -189,7 +190,7 @@ def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts
     block = max(  # 64 channels at all positions of the filter
         r * s * rows * width / 32,
         (r * s * (max(rows, 128) * 128 + max(1, rows // 64) * width * 128) + a + w) / 128,
-        (a + w) / L2,
+        (a + w) / (L2 if sliding else SCATTERED),
     )
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
     us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (3e-5 + (5e-5 if parts > 1 else 0.0))
