@@ -1,7 +1,7 @@
 """Memory order under stress: variants of the kernels that sleep for random times at waits, posts and between products must give the same bits, always.
 
-python -m benchmarks.stress [LAUNCHES]: at least that many launches (default 100,000) over all cases of tests/gpu/gemms.py, plain and packed, at
-several sizes; outputs and intermediates are NaN before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not
+python -m benchmarks.stress [LAUNCHES]: at least that many launches (default 100,000) over the cases of tests/gpu/gemms.py, plain and packed, at
+several sizes, and of tests/gpu/ops.py; outputs and intermediates are NaN before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not
 sleep. (Not poisoned, intermediates would hold what the launch before left there: the right values.) Prints one line a shape; status 1 on any difference.
 """
 
@@ -16,14 +16,15 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
+from tests.gpu.ops import OPS
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import random_arguments
 from tilegen.targets.hopper import HopperLibrary
 
 
 def shapes() -> list[tuple[Case, bool]]:
-    """(case, packed) of every case at its own size and at two others."""
-    found = []
+    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops' cases that have one output and no state."""
+    found = [(case, False) for case in OPS if len(case.program.outputs) == 1 and all(t.role != "state" for t in case.program.arguments)]
     for case in CASES:
         for rows in (None, 5, 77):
             made = case if rows is None else dataclasses.replace(case, name=f"{case.name}, M = {rows}", sizes={**case.sizes, "M": rows})
