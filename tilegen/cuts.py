@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound, ceil_div
-from tilegen.ops.conv2d import beside, slides
+from tilegen.ops.conv2d import beside, by_threads, slides
 from tilegen.tiling import Graph
 
 CLOCK = 1.6e3  # clocks a µs: what the power limit leaves under full load
@@ -48,7 +48,7 @@ def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> 
     Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart. Pairs are for products with hardly
     anything between them: norms, rope and attention on half of the SMs cost more than pairs gain.
     """
-    products = [op for op in graph.ops if op.kind in CUTS and not (op.kind == "conv2d" and int(graph.bound(op).shape(0)[3]) % 8)]
+    products = [op for op in graph.ops if op.kind in CUTS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
     between = {op.kind for op in graph.ops} - set(CUTS) - {"max_pool2d", "global_avg_pool"}
     choices = []
@@ -142,19 +142,18 @@ def conv_cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
     channels = int(b.shape(0)[3])
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
-        boxes = [(box, depth) for depth in deep for box in _boxes(b, rows, depth)]
-        for box, depth in boxes:
-            steps = ceil_div(channels, depth)
-            if steps % parts or channels % 8:
+        boxes = [(box, sliding, depth) for depth in deep for sliding, box in _boxes(b, rows, depth).items()]
+        for box, sliding, depth in boxes:
+            if ceil_div(channels, depth) % parts:
                 continue
             for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
                 tile = (*box, width, depth)
-                if width % (16 * (2 if parts > 1 and rows == 64 else 1)) == 0 and _conv_fits(b, tile, rows, parts):
-                    yield Cut(tile, parts, "steps", _conv_us(b, machine, tile, rows, parts))
+                if width % (16 * (2 if parts > 1 and rows == 64 else 1)) == 0 and _conv_fits(b, tile, rows, parts, sliding):
+                    yield Cut(tile, parts, "steps", _conv_us(b, machine, tile, rows, parts, sliding))
 
 
-def _boxes(b: Bound, rows: int, depth: int) -> list[tuple[int, int, int]]:
-    """(images, lines, pixels) that need the fewest tiles: for tiles that slide, and for those that do not."""
+def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
+    """Whether it slides -> the (images, lines, pixels) that need the fewest tiles."""
     images, lines, pixels = (int(n) for n in b.out[:3])
     best: dict[bool, tuple[tuple[int, int], tuple[int, int, int]]] = {}
     for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
@@ -168,23 +167,18 @@ def _boxes(b: Bound, rows: int, depth: int) -> list[tuple[int, int, int]]:
                 rank = (count, tb * (th + 2) * (tw + 2))
                 if sliding not in best or rank < best[sliding][0]:
                     best[sliding] = (rank, (tb, th, tw))
-    return [box for _, box in best.values()]
+    return {sliding: box for sliding, (_, box) in best.items()}
 
 
-def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int) -> bool:
-    bound = Bound(replace(b.op, tile=tile), b.tensors)
-    s = int(b.shape(1)[2])
-    if rows * tile[3] // 2 > SUMS * 128 or (rows == 128 and tile[3] > 256):
-        return False
-    blocks_a, blocks_w = (1, s) if slides(bound) else (tile[4] // 64, tile[4] // 64)
+def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> bool:
+    blocks_a, blocks_w = (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
     exchanged = rows * tile[3] * 2 if parts > 1 else 0
     return 4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
 
 
-def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int) -> float:
+def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> float:
     _, r, s, _ = (int(n) for n in b.shape(1))
-    bound = Bound(replace(b.op, tile=tile), b.tensors)
-    channels, width, sliding = int(b.shape(0)[3]), tile[3], slides(bound)
+    channels, width = int(b.shape(0)[3]), tile[3]
     loaded = beside(tile, s, b.dilation[1]) if sliding else math.prod(tile[:3])
     a, w = loaded * 128 * (r if sliding else r * s), width * 128 * r * s
     block = max(  # 64 channels at all positions of the filter

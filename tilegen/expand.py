@@ -11,7 +11,7 @@ import numpy as np
 from tilegen.analysis.memory_order import load_proxy, store_proxy, stores_pixels
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Bound, Box
-from tilegen.ops.conv2d import beside, slides
+from tilegen.ops.conv2d import beside, by_threads, slides
 from tilegen.ops.gemm import share_box
 from tilegen.plan import Plan, step_range
 
@@ -63,9 +63,7 @@ def _part(
 
 
 def _store_proxy(plan: Plan, b: Bound) -> str:
-    if b.op.kind == "conv2d" and b.shape(0)[3] % 8:
-        return "generic"
-    if b.op.kind == "conv2d":
+    if b.op.kind == "conv2d" and not by_threads(b):
         rows = beside(b.tile, b.shape(1)[2], b.dilation[1]) if slides(b) else math.prod(b.tile[:3])
         channels = b.tile[3] // (b.op.parts if b.op.share == "columns" or rows > 64 else 1)
         return stores_pixels(plan.machine.family, b.result.dtype, rows, channels)
@@ -77,8 +75,7 @@ def _store_proxy(plan: Plan, b: Bound) -> str:
 
 def _load_proxy(plan: Plan, b: Bound, when: str) -> dict[str, str]:
     """The proxy of a read, listed where it is not the generic one."""
-    few = b.op.kind == "conv2d" and b.shape(0)[3] % 8  # channels: threads load them one by one
-    proxy = load_proxy(plan.machine.family, when) if b.op.kind in TMA and not few else "generic"
+    proxy = load_proxy(plan.machine.family, when) if b.op.kind in TMA and not by_threads(b) else "generic"
     return {} if proxy == "generic" else {"proxy": proxy}
 
 

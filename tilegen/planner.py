@@ -277,7 +277,7 @@ def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
     gets ranks w, w + workers, …"""
     workers = p.machine.sms // p.gang
     if placement == "auto":
-        placement = "strided" if _streams_weights(p) else "ticket"
+        placement = "strided" if _lists_pay(p) else "ticket"
     match placement:
         case "ticket":
             return "ticket"
@@ -291,9 +291,9 @@ def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
     raise PlanError(f"unknown placement {placement!r}; expected auto, ticket, static or strided")
 
 
-def _streams_weights(p: Plan) -> bool:
+def _lists_pay(p: Plan) -> bool:
     """Whether lists known in advance pay on a GPU: for chains with so few rows of tiles that weights pass through once, since they then start sooner; and
     where ops of several kinds follow each other, since a ticket costs a tile of a short op as much as its work."""
-    if not p.machine.name.startswith("h200"):
+    if p.machine.family != "cuda":
         return False
     return any(op.kind != "linear" for op in p.graph.ops) or all(int(b.grid[0]) <= 2 for b in p.bounds)

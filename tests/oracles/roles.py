@@ -86,7 +86,7 @@ class Work:
             return Work(op.name, (2 * (1 + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
         if not isinstance(op, HopperOp):
             return Work(op.name, (1,) * gang, False, op.posts, 0, "", "threads", op.parts < gang)
-        n = op.steps_of_tile * op.stages_of_step
+        n = op.steps_of_tile * op.positions
         steps = (n // 2, n - n // 2) if op.shares("steps") else (n,) * max(1, op.parts)
         blocks = op.m64 * -(-op.finished_octets // 8)
         exchanges = "" if not op.exchanges else "half" if op.splits_columns else "both"

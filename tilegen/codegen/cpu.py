@@ -152,14 +152,6 @@ class CpuOp(OpText):
         _, p, q, _ = self.bound.out
         return f"(int64_t(lo0 + r / (n1 * n2)) * {p} + lo1 + r / n2 % n1) * {q} + lo2 + r % n2"
 
-    @cached_property
-    def waiting(self) -> dict[str, list[int]]:
-        """when -> operands that wait then."""
-        found: dict[str, set[int]] = {"first": set(), "step": set(), "epilogue": set()}
-        for w in self.plan.waits_of(self.name):
-            found[w.edge.access.when].add(w.edge.access.operand)
-        return {when: sorted(operands) for when, operands in found.items()}
-
 
 def summary(plan: Plan) -> list[str]:
     """What the plan does, line by line, for the head of the generated file."""

@@ -8,16 +8,18 @@ from functools import cached_property, partial
 from typing import Any
 
 from tilegen.codegen.cpu import summary
+from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.environment import Source, render
 from tilegen.codegen.hopper_attention import HopperAttention
 from tilegen.codegen.hopper_conv import HopperConv
-from tilegen.codegen.hopper_op import MMA_TYPES, TYPES, HopperOp
+from tilegen.codegen.hopper_op import MMA_TYPES, HopperOp
 from tilegen.codegen.hopper_stage import BoxMap, Loads, Map
 from tilegen.codegen.hopper_threads import HopperThreads
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.thread_op import THREADS as THREADS_OF_TILE
 from tilegen.errors import PlanError
 from tilegen.ops.base import Bound
+from tilegen.ops.conv2d import by_threads
 from tilegen.plan import Plan
 from tilegen.spec import Tensor
 
@@ -210,7 +212,7 @@ def hopper_op(plan: Plan, b: Bound, packed: frozenset[str] = frozenset()) -> Op:
         return HopperOp(plan, b, packed)
     if b.op.kind == "attention":
         return HopperAttention(plan, b)
-    if b.op.kind == "conv2d" and int(b.shape(0)[3]) % 8 == 0:
+    if b.op.kind == "conv2d" and not by_threads(b):
         return HopperConv(plan, b)
     return HopperThreads(plan, b)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.hopper_op import MMA_TYPES, TYPES
+from tilegen.codegen.cuda_op import CudaOp
+from tilegen.codegen.hopper_op import MMA_TYPES
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
-from tilegen.codegen.op_text import OpText
-from tilegen.errors import PlanError
 from tilegen.ops.base import K
 
 MOST_KEYS = 128  # of a block
@@ -19,19 +17,13 @@ HELD = 148  # registers of a thread for products, p and sums, beside everything 
 
 
 @dataclass(frozen=True)
-class HopperAttention(OpText):
+class HopperAttention(CudaOp):
     """An attention of a plan. PlanError where its tile does not fit the machine's instructions."""
 
     form = "attention"
     sums_bytes = b_at = 0
     staged = exchanges = splits_columns = packed = weights_once = False
     multicast = a_policy = b_policy = ""
-
-    def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            op = self.bound.op
-            raise PlanError(f"{op.name!r}, tile {'x'.join(map(str, op.tile))}, on sm_90a: {problem}", op.where)
 
     def _problem(self) -> str:
         b = self.bound
@@ -112,10 +104,6 @@ class HopperAttention(OpText):
 
     # --- loads --------------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _waited(self) -> set[tuple[str, int]]:
-        return {(w.edge.access.when, w.edge.access.operand) for w in self.plan.waits_of(self.name)}
-
     @property
     def steps(self) -> str:
         return to_c(self.bound.steps)
@@ -154,7 +142,7 @@ class HopperAttention(OpText):
     def a(self) -> Loads:
         keys, values = (Load(self._copies(letter, n), self._key_bytes, self._waits(n)) for letter, n in (("k", 1), ("v", 2)))
         queries = Load(self._copies("q", 0), self.blocks * self.row_block)
-        return Loads(self._in_turn(keys, values), queries, tuple(n for n in (0, 3) if ("first", n) in self._waited), setup=self.setup, more=1)
+        return Loads(self._in_turn(keys, values), queries, tuple(self.waiting("first")), setup=self.setup, more=1)
 
     @property
     def b(self) -> Loads:
@@ -168,7 +156,7 @@ class HopperAttention(OpText):
         )
 
     def _waits(self, operand: int) -> tuple[Wait, ...]:
-        return (Wait(operand, False),) if ("step", operand) in self._waited else ()
+        return (Wait(operand, False),) if operand in self.waiting("step") else ()
 
     @property
     def _key_bytes(self) -> int:
@@ -208,14 +196,6 @@ class HopperAttention(OpText):
     def values(self) -> str:
         """wgmma of their softmax and values."""
         return f"{self.type}_across_n{self.head}"
-
-    @property
-    def result_type(self) -> str:
-        return TYPES[self.bound.result.dtype]
-
-    @property
-    def result_name(self) -> str:
-        return self.bound.op.result
 
     @property
     def corner(self) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tilegen.analysis.memory_order import stores_pixels
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.hopper_op import HopperOp
-from tilegen.codegen.hopper_stage import BoxMap, Load, Loads
+from tilegen.codegen.hopper_stage import BoxMap
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
 from tilegen.ops.conv2d import beside, slides
 
@@ -128,19 +128,7 @@ class HopperConv(HopperOp):
         """Of the filter: each is a stage; or each line of it."""
         return self.filter[0] if self.slides else math.prod(self.filter)
 
-    @property
-    def stages_of_step(self) -> int:
-        return self.positions
-
     # --- loads --------------------------------------------------------------------------------------------------------------
-
-    @property
-    def a(self) -> Loads:
-        return Loads((Load(tuple(self.a_loads), self.a_bytes, tuple(self.a_waits)),), positions=self.positions)
-
-    @property
-    def b(self) -> Loads:
-        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),), positions=self.positions)
 
     def _channel(self, block: int) -> str:
         first = f"{self.tile[2]} * k" if self.steps_of_tile > 1 else "0"
@@ -208,12 +196,6 @@ class HopperConv(HopperOp):
     def corner(self) -> str:
         image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
         return f"{self.row_of_warpgroup.removeprefix(' + ') or '0'}, {self.column}{self.column_of_warpgroup}, {image}, {line}, {pixel}"
-
-    @property
-    def column(self) -> str:
-        width = self.tile[1] // 2
-        shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
-        return to_c(self.bound.write[3].lo) + (f" + part * {width}" if shared else "")
 
     @property
     def corner_text(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -11,13 +11,12 @@ import numpy as np
 
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
+from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
-from tilegen.errors import PlanError
 from tilegen.ops.base import Access
 
-TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
@@ -29,12 +28,6 @@ class HopperOp(HopperTile):
     may_pack: frozenset[str] = frozenset()  # tensors that may come packed tile by tile
 
     form = "product"  # how the math warps compute a tile: templates/cuda/kernel.cu.j2
-
-    def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            op = self.bound.op
-            raise PlanError(f"{op.name!r}, tile {'x'.join(map(str, op.tile))}, on sm_90a: {problem}", op.where)
 
     def _problem(self) -> str:
         b = self.bound
@@ -94,31 +87,23 @@ class HopperOp(HopperTile):
             return f"const int first = part * {self.steps} / 2, last = (part + 1) * {self.steps} / 2;  // this CTA's share of the steps"
         return f"const int first = 0, last = {self.steps};"
 
-    @cached_property
-    def waited(self) -> dict[str, list[int]]:
-        """when -> operands that wait then"""
-        found: dict[str, set[int]] = {"step": set(), "epilogue": set()}
-        for w in self.plan.waits_of(self.name):
-            found[w.edge.access.when].add(w.edge.access.operand)
-        return {when: sorted(operands) for when, operands in found.items()}
-
     @property
     def a_waits(self) -> list[Wait]:
-        return [Wait(n, False) for n in self.waited["step"] if n == 0] + [Wait(n, True) for n in self.waited["epilogue"]]
+        return [Wait(n, False) for n in self.waiting("step") if n == 0] + [Wait(n, True) for n in self.waiting("epilogue")]
 
     @property
     def b_waits(self) -> list[Wait]:
-        return [Wait(n, False) for n in self.waited["step"] if n == 1]
+        return [Wait(n, False) for n in self.waiting("step") if n == 1]
 
     @property
     def a(self) -> Loads:
         """What the activations' role does."""
-        return Loads((Load(tuple(self.a_loads), self.a_bytes, tuple(self.a_waits)),))
+        return Loads((Load(tuple(self.a_loads), self.a_bytes, tuple(self.a_waits)),), positions=self.positions)
 
     @property
     def b(self) -> Loads:
         """What the weights' role does."""
-        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),))
+        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),), positions=self.positions)
 
     # --- loads ------------------------------------------------------------------------------------------------------------
 
@@ -271,7 +256,7 @@ class HopperOp(HopperTile):
         """First column that the part finishes."""
         width = self.tile[1] // 2
         shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
-        return to_c(self.bound.write[1].lo) + (f" + part * {width}" if shared else "")
+        return to_c(self.bound.write[-1].lo) + (f" + part * {width}" if shared else "")
 
     @property
     def row_of_warpgroup(self) -> str:
@@ -300,7 +285,8 @@ class HopperOp(HopperTile):
         return f"tg_ship<tg_op_{self.name}, {self.finished_octets}>({to}, smem, out, limit_ns);"
 
     @property
-    def stages_of_step(self) -> int:
+    def positions(self) -> int:
+        """Stages of a step."""
         return 1
 
     @property
@@ -391,11 +377,3 @@ class HopperOp(HopperTile):
     @property
     def mma(self) -> str:
         return f"{MMA_TYPES[self.bound.dtype(0)]}_n{self.columns_of_warpgroup}"
-
-    @property
-    def result_type(self) -> str:
-        return TYPES[self.bound.result.dtype]
-
-    @property
-    def result_name(self) -> str:
-        return self.bound.op.result

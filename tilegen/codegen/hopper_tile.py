@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilegen.codegen.op_text import OpText
+from tilegen.codegen.cuda_op import CudaOp
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 BOX = 256  # the most rows of one bulk tensor copy
 
 
 @dataclass(frozen=True)
-class HopperTile(OpText):
+class HopperTile(CudaOp):
     """A linear's tile on sm_90a."""
 
     @property

@@ -41,6 +41,10 @@ class OpText:
     def posts(self) -> bool:
         return bool(self.plan.posts_of(self.name))
 
+    def waiting(self, when: str) -> list[int]:
+        """Operands that are waited for then: first, step, epilogue."""
+        return sorted({w.edge.access.operand for w in self.plan.waits_of(self.name) if w.edge.access.when == when})
+
     @property
     def equation(self) -> str:
         return equation(self.bound)

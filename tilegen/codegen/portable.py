@@ -12,14 +12,12 @@ from typing import Any
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cpu import summary
+from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.environment import Source, render
 from tilegen.codegen.epilogue import EpilogueText
-from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
-from tilegen.errors import PlanError
 from tilegen.plan import Plan
 
-TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 MMA_DTYPES = ("bfloat16", "float16")
 WARPS = 8
 THREADS = 32 * WARPS
@@ -78,16 +76,14 @@ def best_block(tm: int, tn: int, groups: int) -> Block:
 
 
 @dataclass(frozen=True)
-class PortableOp(OpText):
+class PortableOp(CudaOp):
     """A linear of a plan, as numbers and C text. PlanError where it has no form here."""
 
     architecture: str
 
-    def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            op = self.bound.op
-            raise PlanError(f"{op.name!r}, tile {'x'.join(map(str, op.tile))}, on {self.architecture}: {problem}", op.where)
+    @property
+    def on(self) -> str:
+        return self.architecture
 
     def _problem(self) -> str:
         b = self.bound
@@ -116,10 +112,6 @@ class PortableOp(OpText):
     @property
     def type(self) -> str:
         return TYPES[self.bound.dtype(0)]
-
-    @property
-    def result_type(self) -> str:
-        return TYPES[self.bound.result.dtype]
 
     @property
     def columns(self) -> int:
@@ -191,18 +183,15 @@ class PortableOp(OpText):
     def shares_steps(self) -> bool:
         return self.parts > 1 and self.bound.op.share == "steps"
 
-    def _waiting(self, when: str) -> list[int]:
-        return sorted({w.edge.access.operand for w in self.plan.waits_of(self.name) if w.edge.access.when == when})
-
     @property
     def step_operands(self) -> list[int]:
         """Operands whose loads wait."""
-        return self._waiting("step")
+        return self.waiting("step")
 
     @property
     def late_operands(self) -> list[int]:
         """Operands of the epilogue that are waited for."""
-        return self._waiting("epilogue")
+        return self.waiting("epilogue")
 
     @property
     def stepped(self) -> bool:

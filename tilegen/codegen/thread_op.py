@@ -11,12 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
-from tilegen.codegen.op_text import OpText
 from tilegen.errors import PlanError
 
-TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
 EIGHT = 8
@@ -34,18 +33,14 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class ThreadOp(OpText):
+class ThreadOp(CudaOp):
     """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
 
     THREADS = THREADS
+    on = "a GPU"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bound, name)
-
-    def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem:
-            raise PlanError(f"{self.name!r}, tile {'x'.join(map(str, self.bound.tile))}, on a GPU: {problem}", self.bound.op.where)
 
     @property
     def scratch_bytes(self) -> int:
@@ -156,12 +151,6 @@ class ThreadOp(OpText):
     @property
     def per_turn(self) -> float:
         return 1 / (2 * math.pi)
-
-    # --- waits and posts ----------------------------------------------------------------------------------------------------
-
-    def waiting(self, when: str) -> list[int]:
-        """Operands that wait then: first, step, epilogue."""
-        return sorted({w.edge.access.operand for w in self.plan.waits_of(self.name) if w.edge.access.when == when})
 
     # --- text -----------------------------------------------------------------------------------------------------------------
 

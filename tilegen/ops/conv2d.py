@@ -129,6 +129,11 @@ def slides(b: Bound) -> bool:
     return bool(b.shape(1)[2] > 1 and b.stride[1] == 1 and b.tile[4] == 64 and beside(b.tile, b.shape(1)[2], b.dilation[1]) <= 128)
 
 
+def by_threads(b: Bound) -> bool:
+    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then load them number by number."""
+    return bool(b.op.kind == "conv2d" and b.shape(0)[3] % 8)
+
+
 @register
 class Conv2d(Kind):
     """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter positions inside a step."""
