@@ -87,7 +87,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
     )
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
     v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
-    v.add_argument("--machine", default="cpu", help="cpu, cpu:N (threads), h200 or a number of SMs")
+    v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), h200 or a number of SMs (default: what it runs on; else cpu)")
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
 
@@ -149,7 +149,7 @@ def _plan(o: argparse.Namespace) -> Any:
     from tilegen import api
 
     progress = Progress()
-    made = api.plan(_program(o), o.machine, _options(o), progress)
+    made = api.plan(_program(o), o.machine or "cpu", _options(o), progress)
     progress.done()
     return made
 
@@ -161,7 +161,7 @@ def _print(data: Any) -> None:
 def explain(o: argparse.Namespace) -> int:
     from tilegen import api
 
-    text = api.explain(_program(o), o.machine, _options(o))
+    text = api.explain(_program(o), o.machine or "cpu", _options(o))
     if o.json:
         _print({"text": text.splitlines()})
     else:
@@ -222,6 +222,7 @@ def run(o: argparse.Namespace) -> int:
     from tilegen import api
     from tilegen.bench.compare import error_of
     from tilegen.data import random_arguments
+    from tilegen.gpu_kernel import GpuKernel
 
     program, progress = _program(o), Progress()
     kernel = api.compile(program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress)
@@ -229,18 +230,21 @@ def run(o: argparse.Namespace) -> int:
     arguments = random_arguments(program)
     progress("float32 reference")
     expected = api.reference(program, *arguments)
+    if isinstance(kernel, GpuKernel):
+        arguments = [a.cuda() for a in arguments]
     times = []
     result = None
     for n in range(max(1, o.repeat)):
         progress(f"run {n + 1}")
         start = time.perf_counter()
         result = kernel(*arguments)
+        if isinstance(kernel, GpuKernel):
+            kernel.check()
         times.append(time.perf_counter() - start)
     progress.done()
     if result is None:  # only states are written
-        states = tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
-        result = states
-    error = error_of(result, expected)
+        result = tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
+    error = error_of(tuple(r.cpu() for r in (result if isinstance(result, tuple) else (result,))), expected)
     ok = error <= (1e-2 if any(t.dtype in ("bfloat16", "float16") for t in program.tensors) else 1e-4)
     report = {
         "program": program.name,
@@ -319,7 +323,7 @@ def _measured(o: argparse.Namespace) -> Any:
     from tilegen.data import random_arguments
 
     program, progress, here = _program(o), Progress(), api.gpu_machine()
-    kernel: Any = api.compile(program, "cuda", on=here if o.machine == "cpu" else o.machine, options=_options(o), lowering="persistent", progress=progress)
+    kernel: Any = api.compile(program, "cuda", on=o.machine or here, options=_options(o), lowering="persistent", progress=progress)
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
     return made
