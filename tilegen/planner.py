@@ -17,12 +17,13 @@ from tilegen.analysis.waits import SemaphoreMap
 from tilegen.cuts import Cut, best_cuts
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
+from tilegen.ops.attention import FEW
 from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
 from tilegen.ops.gemm import gang_problem
 from tilegen.plan import Plan, strided
 from tilegen.simulate import simulate, tile_us
 from tilegen.spec import Program, Spec, check_acyclic
-from tilegen.tiling import Graph, fuse, split_sum
+from tilegen.tiling import Graph, fuse, split
 
 Progress = Callable[[str], None]
 
@@ -102,14 +103,31 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
         tile = checked_tile(b, tiles[op.name]) if op.name in tiles else cut.tile if cut else _best_tile(graph, op, machine)
         gang = parts.get(op.name, cut.gang if cut else 1)
         graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, machine))
-    for name, shares in options.split:
-        graph = split_sum(graph, name, shares)
+    for name, shares in options.split or _hopper_shares(graph, machine, options):
+        graph = split(graph, name, shares)
+    for op in graph.ops:
+        if not op.tile:  # made by a split
+            graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, machine)))
     return graph
 
 
 def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[str, Cut]:
     """Tiles and gangs of GeMMs and convolutions on a Hopper GPU, where the user fixes none."""
     return best_cuts(graph, machine) if machine.name.startswith("h200") and not (options.tiles or options.parts or options.split) else {}
+
+
+def _hopper_shares(graph: Graph, machine: Machine, options: Options) -> tuple[tuple[str, int], ...]:
+    """Attention over caches that has few tiles -> shares of its keys, one for each SM that would idle, where the user fixes nothing. A share has a block of
+    keys at least; combining the shares costs as much as some four blocks."""
+    found = []
+    for op in graph.ops if machine.name.startswith("h200") and not (options.tiles or options.parts) else ():
+        if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW:
+            b = graph.bound(op)
+            steps = int(b.steps)
+            shares = min(machine.sms // math.prod(int(n) for n in b.grid), steps)
+            if shares >= 2 and steps - steps // shares > 4:
+                found.append((op.name, shares))
+    return tuple(found)
 
 
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:

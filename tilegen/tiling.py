@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tilegen.errors import PlanError
+from tilegen.ops.attention import STATE
 from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div, kind
 from tilegen.spec import Call, Operand, Program, Tensor
 
@@ -227,6 +228,36 @@ def _tile_op(node: _Node) -> TileOp:
     return TileOp(c.name, c.kind, tuple(node.all_operands), node.result, tuple(sorted(attributes.items())), epilogue, where=c.where)
 
 
+def split(graph: Graph, name: str, shares: int) -> Graph:
+    """An op's sum split into shares: a linear's over K, an attention's over the keys of its caches."""
+    return split_keys(graph, name, shares) if graph.op(name).kind == "attention" else split_sum(graph, name, shares)
+
+
+def split_keys(graph: Graph, name: str, shares: int) -> Graph:
+    """An attention over caches as NAME_shares, which writes NAME_partial in float32, a share of the keys below the other, and NAME, which combines them."""
+    op = graph.op(name)
+    b = graph.bound(op)
+    if len(op.operands) < 4 or any(key == "shares" for key, _ in op.attributes):
+        raise PlanError(f"only a whole attention over caches (at=…) can be split over its keys, {name!r} is none", op.where)
+    steps = ceil_div(b.k_len, op.tile[1])
+    if not isinstance(shares, int) or not 2 <= shares <= steps:
+        raise PlanError(f"{name!r} has {steps} blocks of {op.tile[1]} keys, which do not split into {shares} shares", op.where)
+    partial = f"{name}_partial"
+    _refuse_taken(graph, name, {f"{name}_shares", partial})
+    rows = b.batch * b.q_len
+    tensor = Tensor(partial, (shares * rows, b.heads * (b.head_dim + STATE)), "float32", "partial", op.where, "rows")
+    parts = replace(op, name=f"{name}_shares", result=partial, attributes=_with(op.attributes, shares=shares))
+    attributes = {"shares": shares, "heads": b.heads, "head_dim": b.head_dim}
+    whole = replace(op, kind="combine", operands=(Operand(partial),), attributes=tuple(sorted(attributes.items())), tile=())
+    return graph.with_op(name, parts, whole, tensors={partial: tensor})
+
+
+def _refuse_taken(graph: Graph, name: str, made: set[str]) -> None:
+    taken = made & ({o.name for o in graph.ops} | set(graph.tensors))
+    if taken:
+        raise PlanError(f"splitting {name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(taken))} is taken", graph.op(name).where)
+
+
 def split_sum(graph: Graph, name: str, shares: int) -> Graph:
     """Split a linear's sum over K into `shares`: all but the last become ops of their own that write `partial` tensors in float32.
 
@@ -241,9 +272,7 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
     if not isinstance(shares, int) or not 2 <= shares <= chunks:
         raise PlanError(f"{name!r} has {chunks} chunks of {tk}, which do not split into {shares} shares", op.where)
     made = {f"{name}_{what}{s}" for s in range(shares - 1) for what in ("k", "partial")}
-    taken = made & ({o.name for o in graph.ops} | set(graph.tensors))
-    if taken:
-        raise PlanError(f"splitting {name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(taken))} is taken", op.where)
+    _refuse_taken(graph, name, made)
     cuts = [min(k, chunks * s // shares * tk) for s in range(shares + 1)]
     rows, n = b.out
     groups, epilogue = b.groups, op.epilogue or Epilogue()

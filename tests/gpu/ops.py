@@ -132,6 +132,26 @@ def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="b
     return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="attn")
 
 
+@tg.spec
+def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, dtype="bfloat16"):
+    """New keys and values behind those in the caches, attention over all of them."""
+    x, w, pos = tg.input("x", (B, S, H), dtype), tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype), tg.input("pos", (1,), "int32")
+    k_cache, v_cache = (tg.state(f"{n}_cache", (B, S_max, kv_heads, D), dtype) for n in "kv")
+    q, k, v = tg.linear(x, w, name="qkv").split([heads * D, kv_heads * D, kv_heads * D])
+    keys, values = tg.append(k_cache, k, at=pos, name="k_append"), tg.append(v_cache, v, at=pos, name="v_append")
+    return tg.attention(q, keys, values, heads=heads, kv_heads=kv_heads, at=pos, name="attn")
+
+
+CACHED = [
+    Case("caches", cached, {}),
+    Case("caches, 100 tokens, 128 rows of four heads", cached, {"S": 100, "D": 128}, {"tiles": {"attn": (32, 112, 4)}}),
+    Case("caches, 13 tokens of four heads", cached, {"S": 13, "dtype": "float16"}, {"tiles": {"attn": (13, 64, 4)}}),
+    Case("caches, keys shared out", cached, {"S_max": 1000, "D": 128, "B": 1}, {"split": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}}),
+    Case("caches, 37 tokens, keys shared out", cached, {"S": 37, "D": 96}, {"split": {"attn": 3}, "tiles": {"attn": (16, 48, 4)}}),
+    Case("caches, shares without keys", cached, {"S_max": 40, "dtype": "float16"}, {"split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}}),
+    Case("caches, one head a tile, keys shared out", cached, {"S": 3, "heads": 2}, {"split": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}}),
+]
+
 ATTENTIONS = [
     Case("causal, shared heads", attended, {}),
     Case("full, float16", attended, {"causal": False, "dtype": "float16"}),
@@ -169,4 +189,4 @@ EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
 EXAMPLE_CASES = [
     Case(f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}", lambda name=name, **s: example(name, **s), sizes) for name, sizes in EXAMPLE_SIZES
 ]
-OPS = [*THREADS, *CONVOLUTIONS, *ATTENTIONS, *EXAMPLE_CASES]
+OPS = [*THREADS, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *EXAMPLE_CASES]

@@ -111,17 +111,32 @@ def _softmax(b: Bound) -> Iterator[Work]:
 
 def _attention(b: Bound) -> Iterator[Work]:
     batch, q_len, k_len, heads, kv, d = (attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim"))
-    with_position = len(b.op.operands) > 3
-    for image, h, mine in product(range(batch), range(heads), cut(q_len, b.tile[0])):
-        own = ([image * q_len + q for q in mine], range(h * d, h * d + d))
+    with_position, shares = len(b.op.operands) > 3, attribute(b, "shares") if dict(b.op.attributes).get("shares") else 0
+    width = d + 8 if shares else d
+    for image, hs, mine, s in product(range(batch), cut(heads, b.tile[2]), cut(q_len, b.tile[0]), range(max(1, shares))):
+        rows = [image * q_len + q for q in mine]
+        own = (rows, range(hs[0] * d, (hs[-1] + 1) * d))
+        writes = ([s * batch * q_len + r for r in rows], range(hs[0] * width, (hs[-1] + 1) * width))
         masked = attribute(b, "causal") and not with_position
         keys = [y for y in range(k_len) if not masked or any(y <= q + k_len - q_len for q in mine)]
-        head = range(h * kv // heads * d, h * kv // heads * d + d)
+        head = range(hs[0] * kv // heads * d, hs[0] * kv // heads * d + d)
         reads: list[Any] = [(0, -1, own)]
-        for step, part in enumerate(cut(len(keys), b.tile[1])):
+        blocks = list(cut(len(keys), b.tile[1]))
+        if shares:  # which blocks are its own, only the position tells
+            everything = [image * k_len + y for y in range(k_len)]
+            reads += [(1, 0, (everything, head)), (2, 0, (everything, head))]
+        for step, part in enumerate(blocks if not shares else ()):
             lines = [image * k_len + keys[y] for y in part]
             reads += [(1, step, (lines, head)), (2, step, (lines, head))]
-        yield Work(own, -(-len(keys) // b.tile[1]), reads)
+        yield Work(writes, -(-len(blocks) // max(1, shares)), reads)
+
+
+def _combine(b: Bound) -> Iterator[Work]:
+    shares, heads, d = (attribute(b, a) for a in ("shares", "heads", "head_dim"))
+    for rows, hs in product(cut(b.out[0], b.tile[0]), cut(heads, b.tile[1])):
+        partial = range(hs[0] * (d + 8), (hs[-1] + 1) * (d + 8))
+        reads = [(0, s, ([s * b.out[0] + r for r in rows], partial)) for s in range(shares)]
+        yield Work((rows, range(hs[0] * d, (hs[-1] + 1) * d)), shares, reads)
 
 
 def _norm(b: Bound) -> Iterator[Work]:
@@ -150,7 +165,7 @@ def _pointwise(b: Bound) -> Iterator[Work]:
 
 KINDS: dict[str, Callable[[Bound], Iterator[Work]]] = {
     "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
-    "softmax": _softmax, "attention": _attention, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "softmax": _softmax, "attention": _attention, "combine": _combine, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
     "pointwise": _pointwise,
 }
 

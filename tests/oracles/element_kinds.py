@@ -110,14 +110,24 @@ def _softmax(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 
 
 def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
-    d, (b, h, i), q_len, k_len = a["head_dim"], c, a["q_len"], a["k_len"]
-    mine, group = _block(i, t[0], q_len), h // (a["heads"] // a["kv_heads"])
-    own = [(b * q_len + r, h * d + x) for r in mine for x in range(d)]
+    d, (b, h, i), q_len, k_len, shares = a["head_dim"], c[:3], a["q_len"], a["k_len"], a.get("shares", 1)
+    mine, group, width = _block(i, t[0], q_len), h * t[2] // (a["heads"] // a["kv_heads"]), d if shares == 1 else d + 8
+    own = [(b * q_len + r, h * t[2] * d + x) for r in mine for x in range(t[2] * d)]
     keys = [y for y in range(k_len) if not a["causal"] or 3 in shapes or any(y <= r + k_len - q_len for r in mine)]
     reads: list[Read] = [(None, 0, at) for at in own]
     reads += [(None, 3, (0,))] if 3 in shapes else []
-    reads += [(y // t[1], way, (b * k_len + y, group * d + x)) for y in keys for way in (1, 2) for x in range(d)]
-    return Tile(_quotient(len(keys), t[1]), reads, own, h * d, d)
+    # which keys are a share's own, only the position tells: it may read any from its first step on
+    reads += [(y // t[1] if shares == 1 else 0, way, (b * k_len + y, group * d + x)) for y in keys for way in (1, 2) for x in range(d)]
+    first = c[3] * (shapes["result"][0] // shares) if shares > 1 else 0
+    writes: list[Index] = [(first + b * q_len + r, h * t[2] * width + x) for r in mine for x in range(t[2] * width)]
+    return Tile(_quotient(_quotient(len(keys), t[1]), shares), reads, writes, h * t[2] * width, t[2] * width)
+
+
+def _combine(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    rows, hs, d = _block(c[0], t[0], shapes["result"][0]), _block(c[1], t[1], a["heads"]), a["head_dim"]
+    below = shapes["result"][0]
+    reads: list[Read] = [(s, 0, (s * below + r, hs[0] * (d + 8) + x)) for s in range(a["shares"]) for r in rows for x in range(len(hs) * (d + 8))]
+    return Tile(a["shares"], reads, [(r, hs[0] * d + x) for r in rows for x in range(len(hs) * d)], hs[0] * d, len(hs) * d)
 
 
 def _norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
@@ -149,7 +159,7 @@ def _pointwise(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 
 _KINDS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
-    "softmax": _softmax, "attention": _attention, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "softmax": _softmax, "attention": _attention, "combine": _combine, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
     "pointwise": _pointwise,
 }
 

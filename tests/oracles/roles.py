@@ -81,11 +81,11 @@ class Work:
 
     @staticmethod
     def of(op: Op, turn: int, gang: int) -> Work:
-        if isinstance(op, HopperAttention):  # as many stages as one to four blocks of keys have: k and v of each
+        if isinstance(op, HopperAttention):  # as many stages as up to four blocks of keys have: k and v of each
             form = "halved" if op.halved else "attention"
-            return Work(op.name, (2 * (1 + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
+            return Work(op.name, (2 * ((op.shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
         if not isinstance(op, HopperOp):
-            return Work(op.name, (1,) * gang, False, op.posts, 0, "", "threads", op.parts < gang)
+            return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", op.parts < gang)
         n = op.steps_of_tile * op.positions
         steps = (n // 2, n - n // 2) if op.shares("steps") else (n,) * max(1, op.parts)
         blocks = op.m64 * -(-op.finished_octets // 8)
@@ -149,22 +149,24 @@ class Cta:
     # --- loading -----------------------------------------------------------------------------------------------------------
 
     def load(self, operand: str) -> Role:
-        who, position, queries = {"a": "activations", "b": "weights"}[operand], 0, 0
+        who, position, given = {"a": "activations", "b": "weights"}[operand], 0, 0
         both = self.coupled == who
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             if operand == "a":
                 self.pass_on(turn, who)
-            if operand == "a" and tile.form in ("attention", "halved") and not self.skips(tile):
-                yield self.bar("QUERIES_READ").over(queries - 1)
-                self.bar("QUERIES_HERE").arrive(who, 2)
+            if operand == "a" and tile.form != "product" and not self.skips(tile):
+                size = 0 if tile.form == "threads" else 2
+                yield self.bar("GIVEN_READ").over(given - 1)
+                self.bar("GIVEN_HERE").arrive(who, size)
                 yield lambda: True
-                self.bar("QUERIES_HERE").land(queries, 2)
-                queries += 1
+                if size:
+                    self.bar("GIVEN_HERE").land(given, size)
+                given += 1
             for _ in range(0 if self.skips(tile) else tile.steps[self.part]):
                 stage, lap = position % self.layout.stages, position // self.layout.stages
                 yield self.bar("EMPTY", stage).over(lap - 1)
-                loads = tile.form == "product" or (operand == "a" and tile.form != "threads")
+                loads = tile.form == "product" or operand == "a"
                 self.bar("FULL", stage).arrive(who, 2 if loads else 0)
                 if not loads:
                     position += 1
@@ -183,23 +185,24 @@ class Cta:
 
     def multiply(self, w: int, warp: int) -> Role:
         """One math warp; thread 0 of warps 0 and 1 stands for its warpgroup where one thread arrives."""
-        who, position, buffer, given, taken, told, queries = f"math{w}.{warp}", 0, 0, 0, 0, 0, 0
+        who, position, buffer, gave, taken, told, given = f"math{w}.{warp}", 0, 0, 0, 0, 0, 0
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             self.pass_on(turn, who)
             if self.skips(tile):
                 continue
-            if tile.form in ("attention", "halved"):
-                yield self.bar("QUERIES_HERE").over(queries)
-                queries += 1
+            if tile.form != "product":
+                yield self.bar("GIVEN_HERE").over(given)
+                given += 1
+            if tile.form == "threads":
+                self.bar("GIVEN_READ").arrive(who)
+            elif tile.form != "product":
                 attend = self.attend if tile.form == "attention" else self.attend_halved
                 yield from attend(position, tile.steps[self.part] // 2, w, warp)
             else:
                 for step in range(tile.steps[self.part]):
                     yield self.full(position + step)
                     self.begun[w][warp] += 1
-                    if tile.form == "threads":
-                        yield from self.meet(f"warpgroup {w}", 4)
                     if step > 0:
                         yield from self.release(position + step - 1, w, warp)
                 yield from self.release(position + tile.steps[self.part] - 1, w, warp)
@@ -207,11 +210,11 @@ class Cta:
             gives = tile.exchanges == "both" or (tile.exchanges == "half" and w != self.part)
             takes = tile.exchanges == "both" or (tile.exchanges == "half" and w == self.part)
             if gives:
-                yield self.bar("SUMS_READ", w).over(given - 1)
+                yield self.bar("SUMS_READ", w).over(gave - 1)
                 other = self.pair[1 - self.part]
                 yield lambda: True
-                other.bar("SUMS_HERE", w).land(given, 2)  # a warp's sums: 2 bytes in the model
-                given += 1
+                other.bar("SUMS_HERE", w).land(gave, 2)  # a warp's sums: 2 bytes in the model
+                gave += 1
             if takes:
                 if warp == 0:
                     self.bar("SUMS_HERE", w).arrive("taker", 8)
@@ -249,15 +252,14 @@ class Cta:
                 self.begun[w][warp] += 1
             yield from self.release(position + 2 * block - 1, w, warp)
             yield from self.release(position + 2 * block, w, warp)
-        if warp == 0:
-            self.bar("QUERIES_READ").arrive(f"math{w}")
+        self.bar("GIVEN_READ").arrive(f"math{w}.{warp}")
         yield self.full(position + 2 * blocks - 1)
         self.begun[w][warp] += 1
         yield from self.release(position + 2 * blocks - 1, w, warp)
 
     def attend_halved(self, position: int, blocks: int, w: int, warp: int) -> Role:
-        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are brought together."""
-        for n, block in enumerate([0, *(m for later in range(1, blocks) for m in (later, later - 1)), blocks - 1]):
+        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are brought together. A share may have no block."""
+        for n, block in enumerate([] if blocks == 0 else [0, *(m for later in range(1, blocks) for m in (later, later - 1)), blocks - 1]):
             yield self.full(position + n)
             self.begun[w][warp] += 1
             if block % 2 != w and not self.early:
@@ -265,9 +267,7 @@ class Cta:
             yield from self.release(position + n, w, warp, waits=block % 2 == w)
         for _ in range(2):
             yield from self.meet("both", 8)
-        yield from self.meet(f"warpgroup {w}", 4)
-        if warp == 0:
-            self.bar("QUERIES_READ").arrive(f"math{w}")
+        self.bar("GIVEN_READ").arrive(f"math{w}.{warp}")
 
     def release(self, position: int, w: int, warp: int, waits: bool = True) -> Role:
         """tg_mma_wait, then tg_release."""

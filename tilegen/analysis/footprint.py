@@ -13,6 +13,9 @@ import numpy as np
 from tilegen.analysis.footprint_frame import FIRST, LIMIT, Access, Array, Footprint, Frame, Malformed, Op, Span, View, ceil_div
 
 
+SHARE_STATE = 8  # columns beside the sums of a head in an attention's partial result
+
+
 def _linear(op: Op) -> Footprint:
     (m, n), (tm, tn, tk), groups = op.target(None, None).shape, op.tiles(3), op.integer("groups")
     x = op.operand(0, m, None)
@@ -130,24 +133,46 @@ def _softmax(op: Op) -> Footprint:
 
 
 def _attention(op: Op) -> Footprint:
-    (tq, tk), batch, q_len, k_len = op.tiles(2), op.integer("batch"), op.integer("q_len"), op.integer("k_len")
-    heads, kv_heads, d = op.integer("heads"), op.integer("kv_heads"), op.integer("head_dim")
-    if heads % kv_heads:
-        raise Malformed(f"{heads} heads over {kv_heads} kv_heads, expected a multiple")
-    op.target(batch * q_len, heads * d)
-    f = op.frame(batch, heads, ceil_div(q_len, tq))
-    own, head = f.nested(0, 2, tq, q_len), f.coord[1]
-    length = np.full_like(head, k_len)
-    if op.flag("causal") and len(op.views) < 4:
-        length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
-    first, end = f.share(ceil_div(length, tk))
+    (tq, tk, th), batch, q_len, k_len = op.tiles(3), op.integer("batch"), op.integer("q_len"), op.integer("k_len")
+    heads, kv_heads, d, shares = op.integer("heads"), op.integer("kv_heads"), op.integer("head_dim"), op.integer("shares") if "shares" in op.attributes else 1
+    if heads % kv_heads or heads // kv_heads % th:
+        raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
+    if shares > 1 and len(op.views) < 4:
+        raise Malformed("shares of the keys, but no position, expected a cache")
+    width = d if shares == 1 else d + SHARE_STATE
+    op.target(shares * batch * q_len, heads * width)
+    grid = (batch, heads // th, ceil_div(q_len, tq))
+    f = op.frame(*grid) if shares == 1 else op.frame(*grid, shares)
+    own, head = f.nested(0, 2, tq, q_len), f.coord[1] * th
     base, group = f.coord[0] * k_len, head // (heads // kv_heads)
-    keys = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT)
-    reads = f.read(op.operand(0, batch * q_len, heads * d), own, f.span(head * d, head * d + d, LIMIT), base=FIRST)
+    reads = f.read(op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST)
+    if shares == 1:
+        length = np.full_like(head, k_len)
+        if op.flag("causal") and len(op.views) < 4:
+            length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
+        first, end = f.share(ceil_div(length, tk))
+        keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
+    else:  # which keys a share has is known at run time: it may be any
+        keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
+        lower = batch * q_len * f.coord[3]
+        own = Span(own.low + lower, own.high + lower)
     for index in (1, 2):
         view = op.operand(index, batch * k_len, kv_heads * d)
-        reads += f.read(view, keys, f.span(group * d, group * d + d, LIMIT), axis=0, origin=base, size=tk)
-    return f.footprint(reads + f.position(3), own, f.columns(head * d, d, LIMIT))
+        reads += f.read(view, keys, f.span(group * d, group * d + d, LIMIT), axis=0, origin=base, size=size)
+    return f.footprint(reads + f.position(3), own, f.columns(head * width, th * width, LIMIT))
+
+
+def _combine(op: Op) -> Footprint:
+    (tm, th), shares, heads, d = op.tiles(2), op.integer("shares"), op.integer("heads"), op.integer("head_dim")
+    m = op.target(None, heads * d).shape[0]
+    f = op.frame(ceil_div(m, tm), ceil_div(heads, th))
+    partial = op.operand(0, shares * m, heads * (d + SHARE_STATE))
+    columns = f.block(1, th * (d + SHARE_STATE), heads * (d + SHARE_STATE))
+    reads: list[Access] = []
+    for s in range(shares):
+        lines = f.block(0, tm, m)
+        reads += f.read(partial, Span(lines.low + s * m, lines.high + s * m), columns, base=s)
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, heads * d))
 
 
 def _norm(op: Op) -> Footprint:
@@ -199,6 +224,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "global_avg_pool": _global_avg_pool,
     "softmax": _softmax,
     "attention": _attention,
+    "combine": _combine,
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,

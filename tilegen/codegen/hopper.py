@@ -63,9 +63,13 @@ class Layout:
         return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
 
     @property
-    def queries_bytes(self) -> int:
-        """Of a tile's queries, which stay while keys and values pass through the ring."""
-        return max((op.queries_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
+    def given_bytes(self) -> int:
+        """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass through."""
+        return max((op.given_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
+
+    @property
+    def given_overrun(self) -> int:
+        return max((op.given_overrun for op in self.ops if isinstance(op, HopperAttention)), default=0)
 
     @property
     def scratch_bytes(self) -> int:
@@ -89,8 +93,8 @@ class Layout:
         return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
 
     def _stages_beside(self, buffers: int) -> int:
-        own = self._small + self.queries_bytes + self.scratch_bytes + self.sums_regions * self.sums_bytes + 2 * buffers * BUFFER
-        return int((SHARED - SLACK - own) // self.stage_bytes)
+        own = max(self.given_bytes + self.sums_regions * self.sums_bytes + self._small + self.scratch_bytes, self.given_overrun)
+        return int((SHARED - SLACK - own - 2 * buffers * BUFFER) // self.stage_bytes)
 
     @cached_property
     def stages(self) -> int:
@@ -107,7 +111,7 @@ class Layout:
         at = ring
         for name, size in (
             ("TG_OUT_AT", 2 * self.buffers * BUFFER),
-            ("TG_QUERIES_AT", self.queries_bytes),
+            ("TG_GIVEN_AT", self.given_bytes),
             ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
             ("TG_FULL_AT", 8 * self.stages),
             ("TG_EMPTY_AT", 8 * self.stages),
@@ -117,8 +121,8 @@ class Layout:
             ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
             ("TG_SUMS_READ_AT", 16),
-            ("TG_QUERIES_HERE_AT", 8),
-            ("TG_QUERIES_READ_AT", 8),
+            ("TG_GIVEN_HERE_AT", 8),
+            ("TG_GIVEN_READ_AT", 8),
             ("TG_SLOT_FILLED_AT", 8 * self.slots),
             ("TG_SLOT_READ_AT", 8 * self.slots),
             ("TG_SLOTS_AT", 32 * self.slots),
@@ -144,8 +148,8 @@ class Layout:
             rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
             rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
         rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
-        if self.queries_bytes:
-            rows += [("TG_QUERIES_HERE_AT", 1, 1, "a tile's queries are here"), ("TG_QUERIES_READ_AT", 1, 2, "they have been used: by the math warpgroups")]
+        if any(op.form != "product" for op in self.ops):
+            rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here"), ("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
         if self.sums_bytes:
             rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
         return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
@@ -153,7 +157,7 @@ class Layout:
     @property
     def bytes(self) -> int:
         last = (self.stages - 1) * self.stage_bytes + max(op.overrun for op in self.ops)
-        found = max(self._places["end"], last) + SLACK
+        found = max(self._places["end"], last, self._places["TG_GIVEN_AT"] + self.given_overrun) + SLACK
         assert found <= SHARED, f"{found} bytes of shared memory"
         return found
 
@@ -170,9 +174,9 @@ class Layout:
             "TG_STORED_SEEN_AT": "barrier: and that is known",
             "TG_SUMS_HERE_AT": "barriers: sums are here",
             "TG_SUMS_READ_AT": "barriers: sums are read",
-            "TG_QUERIES_AT": "queries of a tile of attention",
-            "TG_QUERIES_HERE_AT": "barrier: they are here",
-            "TG_QUERIES_READ_AT": "barrier: they have been used",
+            "TG_GIVEN_AT": "queries of a tile of attention",
+            "TG_GIVEN_HERE_AT": "barrier: what a tile needs outside of the ring is here",
+            "TG_GIVEN_READ_AT": "barrier: it is no longer needed",
             "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
             "TG_SLOT_READ_AT": "barriers: a tile is taken",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",

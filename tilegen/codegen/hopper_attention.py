@@ -1,4 +1,4 @@
-"""attention on sm_90a: queries in registers, keys and values block by block through the ring (templates/cuda/attention.cuh.j2)."""
+"""attention on sm_90a: queries beside the ring, keys and values block by block through it (templates/cuda/attention.cuh.j2)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, replace
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cuda_op import CudaOp
+from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.hopper_op import MMA_TYPES
-from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
-from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
+from tilegen.codegen.hopper_stage import BoxMap, Load, Loads, Map, Wait
+from tilegen.codegen.hopper_tile import ROW_BYTES
+from tilegen.ops.attention import FEW, STATE, shares
 from tilegen.ops.base import K
 
 MOST_KEYS = 128  # of a block
@@ -31,8 +32,10 @@ class HopperAttention(CudaOp):
             return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
         if self.head % 16 or not 16 <= self.head <= 128:
             return f"heads have {self.head} columns, expected a multiple of 16 up to 128"
-        if b.tile[0] > 128:
-            return f"a tile has {b.tile[0]} queries, expected at most 128"
+        if self.rows > 128:
+            return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected at most 128 in all"
+        if self.shares > 1 and not self.halved:
+            return f"a tile of a share of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at most {FEW} in all"
         if self.keys % 16 or not 16 <= self.keys <= MOST_KEYS:
             return f"a block has {self.keys} keys, expected a multiple of 16 up to {MOST_KEYS}"
         if self.keys // 2 + self.keys // 4 + self.head // 2 > HELD:
@@ -64,18 +67,27 @@ class HopperAttention(CudaOp):
         return math.ceil(self.head / 64)
 
     @property
-    def queries(self) -> int:
-        """Rows of q that are loaded."""
-        return 64 if self.halved else 128
+    def heads(self) -> int:
+        """Of a tile: row r of it is query r / heads of head r % heads."""
+        return self.bound.tile[2]
+
+    @property
+    def rows(self) -> int:
+        return self.bound.tile[0] * self.heads
+
+    @property
+    def shares(self) -> int:
+        return shares(self.bound)
 
     @property
     def halved(self) -> bool:
         """Whether the math warpgroups have the same queries, and half of the blocks of keys each."""
-        return self.bound.tile[0] <= 64
+        return self.rows <= FEW
 
     @property
     def row_block(self) -> int:
-        return self.queries * ROW_BYTES
+        """Bytes of 64 columns of the queries; the swizzle repeats after 8 rows."""
+        return (math.ceil(self.rows / 8) * 8 if self.halved else 128) * ROW_BYTES
 
     @property
     def key_block(self) -> int:
@@ -86,9 +98,14 @@ class HopperAttention(CudaOp):
         return self.blocks * self.key_block
 
     @property
-    def queries_bytes(self) -> int:
+    def given_bytes(self) -> int:
         """Of the queries; and of one warpgroup's sums, which take their place."""
-        return max(self.blocks * self.row_block, 256 * self.head + 2048 if self.halved else 0)
+        return max(self.blocks * self.row_block, 4 * self.rows * (self.head + 2) if self.halved else 0)
+
+    @property
+    def given_overrun(self) -> int:
+        """Bytes from their start that wgmma may touch: it takes 64 rows, of which those that are no query's may hold anything."""
+        return (self.blocks - 1) * self.row_block + (FEW if self.halved else 128) * ROW_BYTES
 
     @property
     def overrun(self) -> int:
@@ -120,11 +137,11 @@ class HopperAttention(CudaOp):
     @property
     def first_query(self) -> str:
         """The tile's first query in its batch."""
-        return f"{self.bound.tile[0]} * i" if int(self.grid[2]) > 1 else "0"
+        return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else "0"
 
     @property
     def setup(self) -> tuple[str, ...]:
-        """What the roles find out about a tile: `seen` keys, the last one that its first query sees, and how many blocks these are."""
+        """What the roles find out about a tile: `seen` keys, the last one that its first query sees, how many blocks of keys it takes, from which on."""
         b, rows = self.bound, self.bound.write[0]
         count = f"{to_c(rows.hi)} - ({to_c(rows.lo)})"
         if self.position:
@@ -135,14 +152,22 @@ class HopperAttention(CudaOp):
             seen = f"tg_min(limit + {count}, {b.k_len})"
         else:
             limit, seen = str(b.k_len), str(b.k_len)
-        blocks = f"const int blocks = (seen + {self.keys - 1}) / {self.keys};"
-        return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", blocks)
+        there = f"(seen + {self.keys - 1}) / {self.keys}"
+        blocks = [f"const int blocks = {there};"]
+        if self.shares > 1:
+            blocks = [f"const int there = {there}, from = there * s / {self.shares}, blocks = there * (s + 1) / {self.shares} - from;  // this share's"]
+        return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", *blocks)
+
+    @property
+    def begin(self) -> str:
+        """The tile's first block of keys."""
+        return "from" if self.shares > 1 else "0"
 
     @property
     def a(self) -> Loads:
-        keys, values = (Load(self._copies(letter, n), self._key_bytes, self._waits(n)) for letter, n in (("k", 1), ("v", 2)))
-        queries = Load(self._copies("q", 0), self.blocks * self.row_block)
-        return Loads(self._in_turn(keys, values), queries, tuple(self.waiting("first")), setup=self.setup, more=1)
+        keys, values = (Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) for letter, n in (("k", 1), ("v", 2)))
+        queries = Load(self._query_copies(), self.blocks * self.rows * ROW_BYTES)
+        return Loads(self._in_turn(keys, values), before=queries, first=tuple(self.waiting("first")), setup=self.setup, more=1)
 
     @property
     def b(self) -> Loads:
@@ -162,23 +187,38 @@ class HopperAttention(CudaOp):
     def _key_bytes(self) -> int:
         return self.blocks * self.keys * ROW_BYTES
 
-    def _copies(self, letter: str, operand: int) -> tuple[str, ...]:
-        rows, columns = (self.bound.write if operand == 0 else self.bound.reads[operand].box)[:2]
-        first = rows.lo.subs(K, K - 1) if operand == 2 else rows.lo
-        row, column, size = to_c(first), to_c(columns.lo), self.row_block if operand == 0 else self.key_block
+    def _query_copies(self) -> tuple[str, ...]:
+        """Boxes of 64 columns of the tile's heads of its queries: row r of it is head r % heads of query r / heads."""
+        b = self.bound
+        row = to_c(b.kind.queries(b)[0].lo)  # type: ignore[attr-defined]
+        head = f"{self.heads} * h" if self.heads > 1 else "h"
         return tuple(
-            f"tg_load(to{f' + {n * size}' if n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            f"tg_load3(to{f' + {n * self.row_block}' if n else ''}, &maps.{self.name}_q, {64 * n}, {head}, {row}, bar);" for n in range(self.blocks)
+        )
+
+    def _key_copies(self, letter: str, operand: int) -> tuple[str, ...]:
+        rows, columns = self.bound.reads[operand].box
+        step = K - 1 if operand == 2 else K
+        row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
+        if self.shares > 1:  # which blocks these are is not in the plan
+            row = f"{row} + {self.keys} * (from + {to_c(step)})"
+        return tuple(
+            f"tg_load(to{f' + {n * self.key_block}' if n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
             for n in range(self.blocks)
         )
 
     @property
-    def maps(self) -> list[Map]:
-        found = []
-        for n, (letter, height) in enumerate((("q", self.queries), ("k", self.keys), ("v", self.keys))):
-            operand = self.bound.op.operands[n]
-            first, rows = (operand.columns or (0, 0))[0], int(self.bound.tensors[operand.tensor].plan_shape[0])
-            columns = int(self.bound.heads if n == 0 else self.bound.kv_heads) * self.head
-            found.append(Map(f"{self.name}_{letter}", operand.tensor, rows, columns, self._pitch(operand.tensor), first, (min(height, BOX), 64), True))
+    def maps(self) -> list[Map | BoxMap]:
+        b, (q, k, v) = self.bound, self.bound.op.operands[:3]
+        (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
+        shape = (self.head, int(b.heads), int(b.batch * b.q_len))
+        found: list[Map | BoxMap] = [
+            BoxMap(f"{self.name}_q", q.tensor, shape, (self.head, pitch), (64, th, tq), (1, 1, 1), (q.columns or (0, 0))[0]),
+        ]
+        for letter, operand in (("k", k), ("v", v)):
+            rows, first = int(b.tensors[operand.tensor].plan_shape[0]), (operand.columns or (0, 0))[0]
+            columns = int(b.kv_heads) * self.head
+            found.append(Map(f"{self.name}_{letter}", operand.tensor, rows, columns, self._pitch(operand.tensor), first, (self.keys, 64), True))
         return found
 
     # --- text ---------------------------------------------------------------------------------------------------------------
@@ -186,6 +226,11 @@ class HopperAttention(CudaOp):
     @property
     def type(self) -> str:
         return MMA_TYPES[self.bound.dtype(0)]
+
+    @property
+    def element(self) -> str:
+        """Of queries, keys and values."""
+        return TYPES[self.bound.dtype(0)]
 
     @property
     def scores(self) -> str:
@@ -198,6 +243,11 @@ class HopperAttention(CudaOp):
         return f"{self.type}_across_n{self.head}"
 
     @property
+    def width(self) -> int:
+        """Columns of a head in the result."""
+        return self.head + STATE if self.shares > 1 else self.head
+
+    @property
     def corner(self) -> str:
         """The arguments of tg_attend that say where the tile's results go: first row, how many, first column."""
         rows, columns = self.bound.write
@@ -206,4 +256,5 @@ class HopperAttention(CudaOp):
     @property
     def cut(self) -> str:
         b = self.bound
-        return f"tile of {b.tile[0]} queries, grid {' x '.join(map(str, self.grid))}; blocks of {self.keys} keys"
+        of = f" of {self.heads} heads" if self.heads > 1 else ""
+        return f"tile of {b.tile[0]} queries{of}, grid {' x '.join(map(str, self.grid))}; blocks of {self.keys} keys"

@@ -18,6 +18,7 @@ from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
 from tilegen.ops.base import Access
 
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+MOST_BLOCKS = 8  # of 64 columns in a step
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
 
@@ -60,8 +61,8 @@ class HopperOp(HopperTile):
         return ""
 
     def _tile_problem(self) -> str:
-        if self.tile[2] % 64 or self.tile[2] > 256:
-            return "steps are 64, 128, 192 or 256 wide"
+        if self.tile[2] % 64 or self.tile[2] > 64 * MOST_BLOCKS:
+            return f"steps are {self.tile[2]} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
         if self.parts > 2:
             return f"a gang of {self.parts}: pairs are the most that share a tile"
         if self.rows_of_part not in (64, 128, 256):

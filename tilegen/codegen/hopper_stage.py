@@ -78,11 +78,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class Load:
-    """What a loading role does for one stage of the ring: waits, then copies of so many bytes."""
+    """What a loading role does for one stage of the ring: waits, then copies of so many bytes. staged: there is such a stage; else it only waits."""
 
     copies: tuple[str, ...] = ()
     bytes: int = 0
     waits: tuple[Wait, ...] = ()
+    staged: bool = True
     step: str = "k"  # that is waited for
     waited: str = ""  # the condition under which it is waited for
     condition: str = ""  # under which there is such a stage; the waits are made in any case, so that all posts are in when the roles have ended
@@ -90,10 +91,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Loads:
-    """What a loading role does for a tile: waits before everything, then the stages of each step, each so many times."""
+    """What a loading role does for a tile: waits before everything, then the stages of each step, each so many times.
 
-    each: tuple[Load, ...]
-    queries: Load | None = None  # what lies outside of the ring, for the whole tile
+    What the whole tile is given outside of the ring comes before the steps (queries) or after them (leave to begin, where the steps only wait).
+    """
+
+    each: tuple[Load, ...] = ()
+    before: Load | None = None
+    after: Load | None = None
     first: tuple[int, ...] = ()
     positions: int = 1
     setup: tuple[str, ...] = ()  # statements before everything

@@ -1,4 +1,4 @@
-"""An op that the math warps of a Hopper kernel compute without tensor cores: its stages carry nothing, they say that what a tile reads is there."""
+"""An op that the math warps of a Hopper kernel compute without tensor cores: it takes no stage of the ring, which goes on filling for the next tile."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class HopperThreads(ThreadOp):
     def a(self) -> Loads:
         """Each step waits for its operands, the last one also for what the epilogue reads."""
         waits = [*(Wait(n, False) for n in self.waiting("step")), *(Wait(n, True) for n in self.waiting("epilogue"))]
-        return Loads((Load(waits=tuple(waits)),), first=tuple(self.waiting("first")))
+        return Loads((Load(waits=tuple(waits), staged=False),) if waits else (), after=Load(), first=tuple(self.waiting("first")))
 
     @property
     def b(self) -> Loads:
-        return Loads((Load(),))
+        return Loads()

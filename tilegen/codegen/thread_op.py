@@ -15,6 +15,7 @@ from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.errors import PlanError
+from tilegen.ops.attention import STATE
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
@@ -37,6 +38,7 @@ class ThreadOp(CudaOp):
     """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
 
     THREADS = THREADS
+    STATE = STATE
     on = "a GPU"
 
     def __getattr__(self, name: str) -> Any:
@@ -71,6 +73,8 @@ class ThreadOp(CudaOp):
                 return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of {EIGHT}; pad it"
         if self.columns % EIGHT:
             return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
+        if b.op.kind == "combine" and b.head_dim % EIGHT:
+            return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
         if b.op.kind == "rope" and b.head_dim % (2 * EIGHT):
             return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
         width = 0 if b.op.kind == "append" else b.kind.width

@@ -1,4 +1,4 @@
-"""attention: scaled dot-product attention as one op, and append: a KV cache written in place."""
+"""attention: scaled dot-product attention as one op, whole or its keys shared out and combined; append: a KV cache written in place."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sympy as sp
 
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, need, register
 from tilegen.spec import Operand, Size, Value, builder, call, caller, number, tensors
+
+FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
 
 
 def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:
@@ -124,14 +126,30 @@ def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) 
     return cache
 
 
+STATE = 8  # columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
+
+
+def shares(b: Bound) -> int:
+    """Tiles that share the keys of the same queries; their results are partial ones, for a combine."""
+    return int(dict(b.op.attributes).get("shares", 1))
+
+
 @register
 class Attention(Kind):
-    """A tile is tq queries of one head; its steps walk the keys it may see, tk at a time, with an online softmax."""
+    """A tile is tq queries of th heads that share a key head; its steps walk the keys it may see, tk at a time, with an online softmax.
+
+    Over caches the keys may be shared out: of the n blocks of tk keys that are there, share s of S takes blocks ⌊n·s/S⌋ … ⌊n·(s+1)/S⌋ - 1. It writes, in
+    float32, Σ p v, m and l = Σ p with p = e^(score - m), which Combine brings together. How many blocks there are is known at run time only.
+    """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"
 
+    def coords_of(self, b: Bound) -> tuple[str, ...]:
+        return (*self.coords, "s") if shares(b) > 1 else self.coords
+
     def grid(self, b: Bound) -> tuple[Size, ...]:
-        return (b.batch, b.heads, ceil_div(b.q_len, b.tile[0]))
+        grid = (b.batch, b.heads // b.tile[2], ceil_div(b.q_len, b.tile[0]))
+        return (*grid, shares(b)) if shares(b) > 1 else grid
 
     def seen(self, b: Bound) -> Any:
         """Keys that some query of the tile may see, as far as the plan knows: a position is known only at run time."""
@@ -141,40 +159,61 @@ class Attention(Kind):
         return last + b.k_len - b.q_len
 
     def steps(self, b: Bound) -> Any:
-        return ceil_div(self.seen(b), b.tile[1])
+        return ceil_div(ceil_div(self.seen(b), b.tile[1]), shares(b))
 
     def reads(self, b: Bound) -> tuple[Access, ...]:
-        n, h, _ = b.coords
-        tk = b.tile[1]
+        n, h, _ = b.coords[:3]
+        tk, tiles_of_group = b.tile[1], b.heads // b.kv_heads // b.tile[2]
         d, seen = b.head_dim, self.seen(b)
-        group = b.heads // b.kv_heads
-        g = sp.floor(h / sp.Integer(group)) if group > 1 else h
+        g = sp.floor(h / sp.Integer(tiles_of_group)) if tiles_of_group > 1 else h
+        base = batch_base(n, b.batch, b.k_len)
         lo = tk * K
         hi = sp.Min(lo + tk, seen) if not (isinstance(seen, int) and seen % tk == 0) else lo + tk
-        base = batch_base(n, b.batch, b.k_len)
+        if shares(b) > 1:
+            lo, hi = sp.Integer(0), sp.sympify(b.k_len)
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
         head = Interval(sp.expand(d * g), sp.expand(d * g + d))
-        reads = [Access(0, self.write(b), "first"), Access(1, (keys, head)), Access(2, (keys, head))]
+        exact = shares(b) == 1
+        reads = [Access(0, self.queries(b), "first"), Access(1, (keys, head), exact=exact), Access(2, (keys, head), exact=exact)]
         if len(b.op.operands) > 3:
             reads.append(Access(3, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         return tuple(reads)
 
+    def queries(self, b: Bound) -> Box:
+        """What a tile reads of q."""
+        return self._box(b, b.head_dim)
+
+    def _box(self, b: Bound, width: Any) -> Box:
+        """The tile's queries, and its heads of so many columns each."""
+        n, h, i = b.coords[:3]
+        lo = width * b.tile[2] * h
+        return (blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)), Interval(lo, lo + width * b.tile[2]))
+
     def write(self, b: Bound) -> Box:
-        n, h, i = b.coords
-        return (blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)), Interval(b.head_dim * h, b.head_dim * h + b.head_dim))
+        if shares(b) == 1:
+            return self.queries(b)
+        rows, columns = self._box(b, b.head_dim + STATE)
+        return (rows.shifted(b.coords[3] * b.batch * b.q_len), columns)
 
     def flops(self, b: Bound) -> float:
         keys = b.k_len if not b.causal else max(1, b.k_len - b.q_len // 2)
-        return 4.0 * b.tile[0] * keys * b.head_dim
+        return 4.0 * b.tile[0] * b.tile[2] * keys * b.head_dim / shares(b)
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
         q = b.q_len if isinstance(b.q_len, int) else 4096
-        tq = min(64 if machine.family == "cpu" else 128, max(1, q))
         if machine.family == "cpu":
-            return [(tq, 256), (min(tq, 64), 128)]
+            tq = min(64, q)
+            return [(tq, 256, 1), (tq, 128, 1)]
+        group = b.heads // b.kv_heads
+        th = group if q * group <= FEW else 1  # tensor cores take 64 rows at a time: heads that share keys fill them
+        tq = min(128, q)
         wide = isinstance(b.head_dim, int) and b.head_dim > 96
-        tk = (112 if tq > 64 else 96) if wide else 128  # what the registers of an SM's math warps hold
-        return [(tq, tk)]
+        tk = (112 if tq * th > FEW else 96) if wide else 128  # what the registers of an SM's math warps hold
+        return [(tq, tk, th)]
+
+    def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
+        group = b.heads // b.kv_heads
+        return "" if group % tile[2] == 0 else f"{tile[2]} heads a tile, but {group} share a key head: expected a divisor of {group}"
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         import torch
@@ -188,7 +227,63 @@ class Attention(Kind):
             seen = torch.ones(b.q_len, b.k_len, dtype=torch.bool).tril(first)
             scores = scores.masked_fill(~seen, float("-inf"))
             v = v.masked_fill(~seen.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
-        return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
+        if shares(b) == 1:
+            return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
+        return [torch.stack([self._share(b, scores, v, first, s) for s in range(shares(b))]).reshape(b.out)]
+
+    def _share(self, b: Bound, scores: Any, v: Any, first: int, s: int) -> Any:
+        """[batch, q_len, heads, D + STATE]: what share s of the keys makes of the scores."""
+        import torch
+
+        tq, tk, _ = b.tile
+        mine = torch.zeros(b.q_len, b.k_len, dtype=torch.bool)
+        for i in range(0, b.q_len, tq):
+            there = -(-min(first + min(i + tq, b.q_len), b.k_len) // tk)  # blocks that the tile sees
+            mine[i : i + tq, there * s // shares(b) * tk : there * (s + 1) // shares(b) * tk] = True
+        scores = scores.masked_fill(~mine, float("-inf"))
+        m = scores.amax(-1, keepdim=True)
+        p = (scores - m.nan_to_num(neginf=0.0)).exp()
+        room = torch.zeros(*m.shape[:-1], STATE - 2)
+        return torch.cat((p @ v, m, p.sum(-1, keepdim=True), room), dim=-1).transpose(1, 2)
+
+
+@register
+class Combine(Kind):
+    """y = Σ_s e^(m_s - m) a_s / Σ_s e^(m_s - m) l_s with m = max_s m_s: what an attention's shares of the keys come to. A tile is tm rows of th heads.
+
+    Its operand holds a share below the other, each (B·Sq, heads·(D + STATE)): a head's Σ p v, then m and l.
+    """
+
+    name, coords, stem = "combine", ("i", "j"), "attention"
+
+    def grid(self, b: Bound) -> tuple[Size, ...]:
+        return (ceil_div(b.out[0], b.tile[0]), ceil_div(b.heads, b.tile[1]))
+
+    def steps(self, b: Bound) -> Any:
+        return sp.Integer(b.shares)
+
+    def reads(self, b: Bound) -> tuple[Access, ...]:
+        i, j = b.coords
+        return (Access(0, (blocks(i, b.tile[0], b.out[0], K * b.out[0]), self._heads(b, j, b.head_dim + STATE))),)
+
+    def write(self, b: Bound) -> Box:
+        i, j = b.coords
+        return (blocks(i, b.tile[0], b.out[0]), self._heads(b, j, b.head_dim))
+
+    def _heads(self, b: Bound, j: Any, width: int) -> Interval:
+        return blocks(j, b.tile[1] * width, b.heads * width)
+
+    def flops(self, b: Bound) -> float:
+        return 4.0 * b.shares * b.tile[0] * b.tile[1] * b.head_dim
+
+    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+        return [(1, min(4, b.heads))]
+
+    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        given = operands[0].reshape(b.shares, *b.out[:1], b.heads, b.head_dim + STATE)
+        a, m, l = given[..., : b.head_dim], given[..., b.head_dim : b.head_dim + 1], given[..., b.head_dim + 1 : b.head_dim + 2]
+        weight = (m - m.amax(0)).exp()
+        return [((weight * a).sum(0) / (weight * l).sum(0)).reshape(b.out)]
 
 
 @register
