@@ -117,14 +117,14 @@ def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[st
 
 
 def _hopper_shares(graph: Graph, machine: Machine, options: Options) -> tuple[tuple[str, int], ...]:
-    """Attention over caches that has few tiles -> shares of its keys, one for each SM that would idle, where the user fixes nothing. A share has a block of
-    keys at least; combining the shares costs as much as some four blocks."""
+    """Attention over caches that has few tiles -> shares of its keys for the SMs that would idle, where the user fixes nothing. A share has two blocks of
+    keys, one for each math warpgroup; combining the shares costs as much as some four blocks one after the other."""
     found = []
     for op in graph.ops if machine.name.startswith("h200") and not (options.tiles or options.parts) else ():
         if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW:
             b = graph.bound(op)
             steps = int(b.steps)
-            shares = min(machine.sms // math.prod(int(n) for n in b.grid), steps)
+            shares = min(machine.sms // math.prod(int(n) for n in b.grid), ceil_div(steps, 2))
             if shares >= 2 and steps - steps // shares > 4:
                 found.append((op.name, shares))
     return tuple(found)

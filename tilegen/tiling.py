@@ -14,6 +14,8 @@ from tilegen.ops.attention import STATE
 from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div, kind
 from tilegen.spec import Call, Operand, Program, Tensor
 
+TURNED = 16  # rows that an append turns on their way
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -93,9 +95,11 @@ def fold(extra: list[tuple[Operand, str]], new: tuple[Operand, str]) -> str:
 
 
 def fuse(program: Program) -> Graph:
-    """Program -> Graph: each pointwise op joins the pointwise op or the producer that nothing else reads, else stands alone."""
+    """Program -> Graph: each pointwise op joins the pointwise op or the producer that nothing else reads, else stands alone; a rope joins its append."""
     nodes = [_node(c) for c in program.calls]
     kept = set(program.outputs)
+    for node in [n for n in nodes if n.call.kind == "append"]:
+        _turn_append(nodes, node, kept)
     for node in [n for n in nodes if n.pointwise]:
         _inline_pointwise(nodes, node, kept)
     names: dict[str, str] = {}
@@ -153,6 +157,20 @@ def _inline_pointwise(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
 def _tidy(expression: str) -> str:
     """Without needless parentheses: silu((acc0 + e0)) -> silu(acc0 + e0)."""
     return ast.unparse(ast.parse(expression, mode="eval"))
+
+
+def _turn_append(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
+    """A rope that only an append at the same position reads is done by the append, unless it has so many rows that more tiles than the append's should share
+    them: where those lie is known at run time only, so that the append cannot be cut by rows."""
+    x, *position = node.operands[1:]
+    maker = next((m for m in nodes if m.result == x.tensor and m.call.kind == "rope"), None)
+    few = isinstance(dict(node.call.attributes)["seq"], int) and dict(node.call.attributes)["seq"] <= TURNED
+    if maker is None or not few or not position or maker.operands[1:] != position or x.columns or not _only_reader(nodes, x.tensor, node, kept):
+        return
+    node.operands[1] = maker.operands[0]
+    turn = {key: value for key, value in maker.call.attributes if key in ("head_dim", "theta")}
+    node.call = replace(node.call, attributes=_with(node.call.attributes, **turn))
+    nodes.remove(maker)
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ class Cta:
         yield from self.release(position + 2 * blocks - 1, w, warp)
 
     def attend_halved(self, position: int, blocks: int, w: int, warp: int) -> Role:
-        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are brought together. A share may have no block."""
+        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are brought together. There may be no block."""
         for n, block in enumerate([] if blocks == 0 else [0, *(m for later in range(1, blocks) for m in (later, later - 1)), blocks - 1]):
             yield self.full(position + n)
             self.begun[w][warp] += 1

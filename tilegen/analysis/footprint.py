@@ -12,7 +12,6 @@ import numpy as np
 
 from tilegen.analysis.footprint_frame import FIRST, LIMIT, Access, Array, Footprint, Frame, Malformed, Op, Span, View, ceil_div
 
-
 SHARE_STATE = 8  # columns beside the sums of a head in an attention's partial result
 
 
@@ -200,6 +199,8 @@ def _append(op: Op) -> Footprint:
         raise Malformed(f"appends {seq} rows at {at} of {longest} to {op.result.tensor}, expected room for them in operand 0")
     if at < 0:
         op.operand(2, 1)
+    if "theta" in op.attributes and tn % op.integer("head_dim"):
+        raise Malformed(f"a tile of {tn} columns of heads of {op.integer('head_dim')} that are turned, expected whole heads")
     f = op.frame(batch, ceil_div(c, tn))
     b, columns = f.coord[0], f.columns(tn * f.coord[1], tn, c)
     start, end = (b * longest, (b + 1) * longest) if at < 0 else (b * longest + at, b * longest + at + seq)

@@ -149,7 +149,8 @@ class Layout:
             rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
         rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
         if any(op.form != "product" for op in self.ops):
-            rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here"), ("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
+            rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
+            rows += [("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
         if self.sums_bytes:
             rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
         return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]

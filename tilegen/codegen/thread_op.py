@@ -15,6 +15,7 @@ from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.errors import PlanError
+from tilegen.ops.append import turns
 from tilegen.ops.attention import STATE
 
 THREADS = 256  # that compute a tile
@@ -39,6 +40,7 @@ class ThreadOp(CudaOp):
 
     THREADS = THREADS
     STATE = STATE
+    TOGETHER = 8  # shares of keys that a thread loads at once
     on = "a GPU"
 
     def __getattr__(self, name: str) -> Any:
@@ -75,7 +77,7 @@ class ThreadOp(CudaOp):
             return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
         if b.op.kind == "combine" and b.head_dim % EIGHT:
             return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
-        if b.op.kind == "rope" and b.head_dim % (2 * EIGHT):
+        if (b.op.kind == "rope" or turns(b)) and b.head_dim % (2 * EIGHT):
             return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
         width = 0 if b.op.kind == "append" else b.kind.width
         if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
@@ -148,8 +150,13 @@ class ThreadOp(CudaOp):
         return to_c(self.bound.steps)
 
     @property
+    def turns(self) -> bool:
+        """append: whether rows are turned by their position."""
+        return turns(self.bound)
+
+    @property
     def step_log2(self) -> float:
-        """rope: log2 of what the angle is multiplied by from column to column."""
+        """Turning: log2 of what the angle is multiplied by from column to column."""
         return float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
 
     @property

@@ -98,6 +98,17 @@ class LayerNorm(_Norm):
         return [F.layer_norm(x, x.shape[-1:], w, bias, b.eps)]
 
 
+def rotated(x: Any, d: int, seq: int, first: int, theta: float) -> Any:
+    """Rows of heads of d columns, each turned by its position: first + its number in its sequence of `seq` rows."""
+    import torch
+
+    p = torch.arange(x.shape[0], dtype=torch.float64) % seq + first
+    phi = p[:, None] * theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]
+    lo, hi = x.reshape(x.shape[0], -1, d).split(d // 2, dim=-1)
+    return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)
+
+
 @register
 class Rope(Kind):
     """A tile is tm rows of th heads."""
@@ -129,12 +140,4 @@ class Rope(Kind):
         return [(rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        import torch
-
-        x, d = operands[0], b.head_dim
-        first = operands[1] if len(operands) > 1 else 0
-        p = torch.arange(x.shape[0], dtype=torch.float64) % b.seq + first
-        phi = p[:, None] * b.theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-        cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]
-        lo, hi = x.reshape(x.shape[0], -1, d).split(d // 2, dim=-1)
-        return [torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1).reshape(b.out)]
+        return [rotated(operands[0], b.head_dim, b.seq, operands[1] if len(operands) > 1 else 0, b.theta).reshape(b.out)]
