@@ -124,10 +124,6 @@ class HopperConv(HopperOp):
         return False
 
     @property
-    def ahead(self) -> int:
-        return 0
-
-    @property
     def positions(self) -> int:
         """Of the filter: each is a stage; or each line of it."""
         return self.filter[0] if self.slides else math.prod(self.filter)

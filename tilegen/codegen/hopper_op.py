@@ -13,12 +13,11 @@ from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.epilogue import EpilogueText
-from tilegen.codegen.hopper_stage import Ahead, Load, Loads, Map, Wait
+from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
 from tilegen.ops.base import Access
 
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
-AHEAD = 160 << 10  # bytes of weights that a CTA brings into L2 beyond those in its ring
 MOST_BLOCKS = 8  # of 64 columns in a step
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
@@ -105,8 +104,7 @@ class HopperOp(HopperTile):
     @property
     def b(self) -> Loads:
         """What the weights' role does."""
-        ahead = Ahead(self.ahead, self.b_ahead) if self.ahead else None
-        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),), positions=self.positions, ahead=ahead)
+        return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),), positions=self.positions)
 
     # --- loads ------------------------------------------------------------------------------------------------------------
 
@@ -163,24 +161,9 @@ class HopperOp(HopperTile):
 
     @property
     def b_loads(self) -> list[str]:
-        return [self._load(at, "b", column, row, at_part) for at, column, row, at_part in self._b_boxes()]
+        return self._packed_loads() if self.packed else self._plain_loads()
 
-    @property
-    def ahead(self) -> int:
-        """Steps beyond the ring whose weights are brought into L2 when a tile is taken: where ops of other kinds lie between products the ring is full long
-        before a tile may begin, and memory would idle."""
-        mixed = any(op.kind not in ("linear", "conv2d") for op in self.plan.graph.ops)
-        return min(AHEAD // self.b_bytes, self.steps_of_tile) if mixed and self.weights_once and not self.multicast else 0
-
-    @property
-    def b_ahead(self) -> tuple[str, ...]:
-        return tuple(f"tg_bring(&maps.{self.name}_b, {column}, {row});" for _, column, row, _ in self._b_boxes())
-
-    def _b_boxes(self) -> list[tuple[int, str, str, str]]:
-        """(bytes into the stage, column, row, a share of the part's) of each copy of weights."""
-        return self._packed_boxes() if self.packed else self._plain_boxes()
-
-    def _packed_boxes(self) -> list[tuple[int, str, str, str]]:
+    def _packed_loads(self) -> list[str]:
         j = to_c(self.bound.coords[1])
         tile = f"({j} * 2 + part)" if self.shares("columns") else j
         rows = self.b_rows * self.blocks
@@ -188,10 +171,10 @@ class HopperOp(HopperTile):
         if self.multicast == "weights":
             own = rows // 2
             starts = range(0, own, self._packed_box)
-            return [(n * ROW_BYTES, "0", f"{row} + part * {own} + {n}", f"part * {own * ROW_BYTES}") for n in starts]
-        return [(n * ROW_BYTES, "0", f"{row} + {n}" if n else row, "") for n in range(0, rows, self._packed_box)]
+            return [self._load(n * ROW_BYTES, "b", "0", f"{row} + part * {own} + {n}", f"part * {own * ROW_BYTES}") for n in starts]
+        return [self._load(n * ROW_BYTES, "b", "0", f"{row} + {n}" if n else row) for n in range(0, rows, self._packed_box)]
 
-    def _plain_boxes(self) -> list[tuple[int, str, str, str]]:
+    def _plain_loads(self) -> list[str]:
         accesses, out = self._access(1), []
         for block in range(self.blocks):
             for group, first, at, rows in self.b_pieces:
@@ -202,9 +185,9 @@ class HopperOp(HopperTile):
                 to = block * self.b_block + at * ROW_BYTES
                 if self.multicast == "weights":
                     half = rows // 2
-                    out.append((to, column, f"{row} + part * {half}", f"part * {half * ROW_BYTES}"))
+                    out.append(self._load(to, "b", column, f"{row} + part * {half}", f"part * {half * ROW_BYTES}"))
                 else:
-                    out.append((to, column, row, ""))
+                    out.append(self._load(to, "b", column, row))
         return out
 
     def packed_rows(self) -> Array:

@@ -90,14 +90,6 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Copies of so many steps beyond the ring that are brought into L2 when a tile is taken."""
-
-    steps: int
-    copies: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Loads:
     """What a loading role does for a tile: waits before everything, then the stages of each step, each so many times.
 
@@ -110,5 +102,4 @@ class Loads:
     first: tuple[int, ...] = ()
     positions: int = 1
     setup: tuple[str, ...] = ()  # statements before everything
-    ahead: Ahead | None = None
     more: int = 0  # turns of the loop after the last step
