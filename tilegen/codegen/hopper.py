@@ -271,7 +271,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         ops=ops,
         products=[op for op in ops if op.form == "product"],
         thread_ops=[op for op in ops if op.form == "threads"],
-        looks=any(op.epilogue_operands if isinstance(op, HopperOp) else _looks_early(op) for op in ops),
+        looks=any(_math_looks_early(op) for op in ops),
         mixed=any(op.form != "product" for op in ops),
         attentions=[op for op in ops if op.form == "attention"],
         thread_count=THREADS_OF_TILE,
@@ -335,6 +335,13 @@ def _looks_early(op: Op) -> bool:
     if isinstance(op, HopperAttention):
         return bool(op.position)
     return isinstance(op, HopperOp) and not op.packed
+
+
+def _math_looks_early(op: Op) -> bool:
+    """Whether the math warps must: they look at some arguments before the role that loads activations tells that these are there."""
+    if isinstance(op, HopperThreads):
+        return op.looks_early
+    return bool(op.epilogue_operands) if isinstance(op, HopperOp) else bool(op.position)
 
 
 def _loads(op: Op, loads: Loads, at: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.thread_op import ThreadOp
+from tilegen.ops.append import turns
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,6 @@ class HopperThreads(ThreadOp):
         return Loads()
 
     @property
-    def warm(self) -> list[str]:
-        """Statements before a norm's tile may begin: bring what no other op writes near. The first look at a page costs an SM microseconds."""
-        if self.bound.op.kind not in ("rms_norm", "layer_norm"):
-            return []
-        given = [n for n, o in enumerate(self.bound.op.operands) if self.bound.tensors[o.tensor].role in ("input", "weight")]
-        (lo, hi), lines, each = self.box[0], [], f"64 * (int)(128 * warpgroup + thread); column < {self.columns}; column += {64 * self.THREADS}"
-        for n in given:
-            pointer, pitch = self.operands[n].pointer, self.operands[n].pitch
-            if len(self.operands[n].shape) == 1:
-                lines += [f"for (int column = {each}) tg_warm({pointer} + column);"]
-            elif n == 0:
-                lines += [f"for (int row = {lo}; row < {hi}; ++row)", f"  for (int column = {each}) tg_warm({pointer} + (long long)row * {pitch} + column);"]
-        return lines
+    def looks_early(self) -> bool:
+        """Whether a tile reads anything before it may begin: then not before the launch before has ended."""
+        return self.early or self.bound.op.kind == "rope" or turns(self.bound)

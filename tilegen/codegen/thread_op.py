@@ -20,6 +20,7 @@ from tilegen.ops.attention import STATE
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
+EARLY = 4  # of a norm's vectors besides
 EIGHT = 8
 SCRATCH = 65536  # the most bytes of shared memory for one op's own use
 
@@ -148,6 +149,14 @@ class ThreadOp(CudaOp):
     @property
     def steps(self) -> str:
         return to_c(self.bound.steps)
+
+    @property
+    def early(self) -> bool:
+        """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile begins."""
+        if self.bound.op.kind not in ("rms_norm", "layer_norm") or self.eights_of_thread > EARLY:
+            return False
+        vectors = self.bound.op.operands[1 : 1 + self.bound.kind.vectors]  # type: ignore[attr-defined]
+        return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors)
 
     @property
     def turns(self) -> bool:
