@@ -36,6 +36,22 @@ def conv_pair(B=1, HW=56, C=64, dtype="float16"):
     return x
 
 
+@tg.spec
+def cached_attention(B=1, cached=1024, H=12288, heads=12, D=128, rope=False, dtype="bfloat16"):
+    """An attention block of one new token in each of B sequences, behind `cached` ones: QKV projection, caches, attention, output projection."""
+    x, pos = tg.input("x", (B, 1, H), dtype), tg.input("pos", (1,), "int32")
+    wqkv, wo = tg.weight("wqkv", (3 * heads * D, H), dtype), tg.weight("wo", (H, heads * D), dtype)
+    caches = [tg.state(f"{n}_cache", (B, cached + 64, heads, D), dtype) for n in "kv"]
+    q, k, v = tg.linear(x, wqkv, name="qkv").chunk(3)
+    if rope:
+        q, k = tg.rope(q, heads=heads, at=pos, name="q_rope"), tg.rope(k, heads=heads, at=pos, name="k_rope")
+    keys, values = (tg.append(cache, new, at=pos, name=f"{n}_append") for cache, new, n in zip(caches, (k, v), "kv", strict=True))
+    return tg.linear(tg.attention(q, keys, values, heads=heads, at=pos, name="attn"), wo, name="out")
+
+
+SHARDS = {"gpt3": {"H": 12288, "heads": 12, "rope": False}, "llama": {"H": 8192, "heads": 8, "rope": True}}  # of eight
+
+
 def example(name: str, **sizes: Any) -> Program:
     return load_program(str(ROOT.parent / "examples" / f"{name}.py"), sizes)
 
@@ -50,6 +66,8 @@ def workloads(name: str, batches: Sequence[int]) -> list[Program]:
             return [example("vgg19", block=block, B=b) for b in batches for block in (2, 3, 4, 5)]
         case "attention":
             return [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)]
+        case "cached":
+            return [cached_attention(B=b, cached=n, **shard) for shard in SHARDS.values() for n in (1024, 4096) for b in batches if b <= 8]
         case "decode":
             return [example("llama_layer", B=b, S=1) for b in batches]
         case "prefill":
@@ -57,7 +75,7 @@ def workloads(name: str, batches: Sequence[int]) -> list[Program]:
     raise ValueError(name)
 
 
-NAMES = ("pairs", "stages", "vgg", "attention", "decode", "prefill")
+NAMES = ("pairs", "stages", "vgg", "attention", "cached", "decode", "prefill")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

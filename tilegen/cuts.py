@@ -24,6 +24,7 @@ L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
 SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
 COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
+DEEP, MOST_STAGE = 4, 256  # blocks of 64 columns in a step, and rows of 128 bytes in a stage, where weights stream
 SHARED = 228_000  # bytes of shared memory for the ring and result buffers
 
 
@@ -60,19 +61,29 @@ def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> 
             found[op.name] = min(fitting, key=lambda c: c.us, default=None)
         if found and all(found.values()):
             chosen = {name: cut for name, cut in found.items() if cut is not None}
-            choices.append(chosen if alone else _deepened(graph, chosen))
+            choices.append(chosen if alone else _deepened(graph, chosen, machine))
     return min(choices, key=lambda chosen: sum(cut.us for cut in chosen.values()), default={})
 
 
-def _deepened(graph: Graph, chosen: Mapping[str, Cut]) -> dict[str, Cut]:
-    """Linears of few rows with steps as deep as the largest op's stage allows: all stages of the ring are of one size, and weights should fill them."""
+def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict[str, Cut]:
+    """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one size, that of the largest of any op."""
     linears = {op.name: graph.bound(op) for op in graph.ops if op.kind == "linear" and op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
     rows = {name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1] for name, b in linears.items()}
-    largest = max(rows.values())
-    deep = {name: 64 * max(1, min(4, largest // rows[name])) for name in rows}
-    return {name: replace(c, tile=(*c.tile[:2], deep[name])) if name in deep else c for name, c in chosen.items()}
+    attentions = [graph.bound(op) for op in graph.ops if op.kind == "attention"]
+    keys = [b.kind.tiles(b, machine)[0][1] * ceil_div(int(b.head_dim), 64) for b in attentions]
+    least = max(*rows.values(), *keys)
+
+    def depth(name: str, stage: int) -> int:
+        return max(1, min(DEEP, stage // rows[name]))
+
+    def filled(stage: int) -> float:
+        bytes_of = {name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()}
+        return sum(n * depth(name, stage) * rows[name] / stage for name, n in bytes_of.items())
+
+    stage = max(range(least, max(least, MOST_STAGE) + 1, 8), key=filled)
+    return {name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c for name, c in chosen.items()}
 
 
 def _loads_together(b: Bound, c: Cut) -> bool:
@@ -194,3 +205,16 @@ def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts
 
 
 CUTS = {"linear": cuts, "conv2d": conv_cuts}  # kinds that tensor cores compute tile by tile
+
+
+# --- attention over caches -----------------------------------------------------------------------------------------------------
+
+
+def best_shares(b: Bound, machine: Machine) -> int:
+    """Shares of the keys with the least time: waves of tiles of some blocks of keys each, and their combination."""
+    tiles, steps = math.prod(int(n) for n in b.grid), int(b.steps)
+
+    def us(shares: int) -> float:
+        return ceil_div(tiles * shares, machine.sms) * (1.5 + 1.2 * ceil_div(steps, shares)) + (3.0 + 0.15 * shares if shares > 1 else 0.0)
+
+    return min(range(1, min(steps, machine.sms) + 1), key=us)

@@ -14,7 +14,7 @@ from tilegen.analysis.order import Order, by_name, candidates, phase
 from tilegen.analysis.policy import Lattice, Point, lattice
 from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
-from tilegen.cuts import Cut, best_cuts
+from tilegen.cuts import Cut, best_cuts, best_shares
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
 from tilegen.ops.attention import FEW
@@ -117,17 +117,12 @@ def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[st
 
 
 def _hopper_shares(graph: Graph, machine: Machine, options: Options) -> tuple[tuple[str, int], ...]:
-    """Attention over caches that has few tiles -> shares of its keys for the SMs that would idle, where the user fixes nothing. A share has two blocks of
-    keys, one for each math warpgroup; combining the shares costs as much as some four blocks one after the other."""
-    found = []
-    for op in graph.ops if machine.name.startswith("h200") and not (options.tiles or options.parts) else ():
-        if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW:
-            b = graph.bound(op)
-            steps = int(b.steps)
-            shares = min(machine.sms // math.prod(int(n) for n in b.grid), ceil_div(steps, 2))
-            if shares >= 2 and steps - steps // shares > 4:
-                found.append((op.name, shares))
-    return tuple(found)
+    """Attention over caches -> shares of its keys on a Hopper GPU, where the user fixes nothing and they pay."""
+    if not machine.name.startswith("h200") or options.tiles or options.parts:
+        return ()
+    few = [op for op in graph.ops if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW]
+    shares = {op.name: best_shares(graph.bound(op), machine) for op in few}
+    return tuple((name, n) for name, n in shares.items() if n > 1)
 
 
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
