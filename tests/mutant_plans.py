@@ -74,6 +74,14 @@ def example(name: str, **sizes: int) -> Program:
     return load_program(str(EXAMPLES / f"{name}.py"), {"dtype": "float32", **sizes})
 
 
+@tg.spec
+def cached(F="float32"):
+    """One new token's queries over caches that it is appended to."""
+    x, w, at = tg.input("x", (1, 1, 3), F), tg.weight("w", (4, 3), F), tg.input("pos", (1,), "int32")
+    keys = tg.append(tg.state("cache", (1, 6, 1, 2), F), tg.input("token", (1, 1, 2), F), at=at, name="grown")
+    return tg.attention(tg.linear(x, w, name="q"), keys, keys, heads=2, kv_heads=1, at=at, name="attn")
+
+
 @cache
 def subjects() -> dict[str, Subject]:
     """Small plans of every shape: policies, split sum, gang, halo, attention, append, static lists, bands."""
@@ -84,8 +92,8 @@ def subjects() -> dict[str, Subject]:
     phase, tile = {"order": "phase"}, {"policies": {"h": "tile"}}
     gang = {"tiles": {"up": (4, 4, 3), "down": (5, 4, 2)}, "parts": {"up": 2, "down": 2}, "policies": {"h": "row"}}
     conv = {"tiles": {"one": (1, 2, 3, 2, 2), "two": (1, 1, 2, 2, 2)}, "policies": {"*": "tile"}}
-    attn = {"qkv": (2, 3, 4), "attn": (2, 2), "out": (3, 2, 4), "q_rope": (3, 1), "k_rope": (3, 1)}
-    layer = {"qkv": (1, 3, 2), "attn": (1, 2), "gate_up": (1, 2, 2), "down": (1, 2, 2), "out": (1, 2, 2)}
+    attn = {"qkv": (2, 3, 4), "attn": (2, 2, 1), "out": (3, 2, 4), "q_rope": (3, 1), "k_rope": (3, 1)}
+    layer = {"qkv": (1, 3, 2), "attn": (1, 2, 1), "gate_up": (1, 2, 2), "down": (1, 2, 2), "out": (1, 2, 2)}
     made = (
         Subject("mlp by row", small, "cpu:3", {"tiles": tiny, "policies": {"h": "row"}, **phase}),
         Subject("mlp by tile", small, "cpu:3", {"tiles": tiny, **tile, **phase}),
@@ -96,6 +104,7 @@ def subjects() -> dict[str, Subject]:
         Subject("gangs", mlp, "6", gang),
         Subject("convs", convs(), "cpu:3", conv),
         Subject("attention", example("llama_attention", B=1, S=6, **heads), "cpu:3", {"tiles": attn, "policies": {"*": "tile"}}),
+        Subject("shared keys", cached(), "cpu:3", {"tiles": {"q": (1, 4, 2), "attn": (1, 2, 2)}, "split": {"attn": 2}, **phase}),
         Subject("decode", example("llama_layer", B=1, S=1, S_max=4, I=3, **heads), "cpu:3", {"tiles": layer, **phase}),
     )
     return {s.name: s for s in made}

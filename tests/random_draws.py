@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import tilegen as tg
+from tilegen.ops.append import turns
 from tilegen.ops.base import Bound
 from tilegen.planner import Options
 from tilegen.spec import Value
@@ -89,6 +90,11 @@ def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
     while prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) > most:
         entry = d.n(len(tile) - 1, 0)
         tile[entry] = min(2 * tile[entry], sizes[entry])
+    if b.op.kind == "attention":
+        group = b.heads // b.kv_heads
+        tile.append(d.pick([n for n in range(1, group + 1) if group % n == 0]))
+    if b.op.kind == "append" and turns(b):
+        tile[0] = -(-tile[0] // b.head_dim) * b.head_dim
     if parts > 1:
         for at in (3,) if b.op.kind == "conv2d" else (0, 1):
             tile[at] = -(-tile[at] // parts) * parts
@@ -108,4 +114,8 @@ def draw_options(d: Draw, graph: Graph, most: int = 80, gangs: tuple[int, ...] =
             chunks = -(-b.shape(0)[1] // tiles[op.name][2])
             if chunks >= 2 and d.maybe(0.25):
                 split[op.name] = d.n(min(3, chunks), 2)
+        if op.kind == "attention" and len(op.operands) > 3:
+            steps = -(-b.k_len // tiles[op.name][1])
+            if steps >= 2 and d.maybe(0.5):
+                split[op.name] = d.n(min(4, steps), 2)
     return Options.of(tiles=tiles, parts=parts, split=split, **more)

@@ -73,7 +73,8 @@ def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict
     rows = {name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1] for name, b in linears.items()}
     attentions = [graph.bound(op) for op in graph.ops if op.kind == "attention"]
     keys = [b.kind.tiles(b, machine)[0][1] * ceil_div(int(b.head_dim), 64) for b in attentions]
-    least = max(*rows.values(), *keys)
+    least = max([*rows.values(), *keys])
+    most = MOST_STAGE if all(op.kind == "linear" for op in graph.ops if op.name in chosen) else least  # convolutions have stages of their own
 
     def depth(name: str, stage: int) -> int:
         return max(1, min(DEEP, stage // rows[name]))
@@ -82,7 +83,7 @@ def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict
         bytes_of = {name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()}
         return sum(n * depth(name, stage) * rows[name] / stage for name, n in bytes_of.items())
 
-    stage = max(range(least, max(least, MOST_STAGE) + 1, 8), key=filled)
+    stage = max(range(least, max(least, most) + 1, 8), key=filled)
     return {name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c for name, c in chosen.items()}
 
 

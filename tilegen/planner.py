@@ -290,7 +290,7 @@ def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
     gets ranks w, w + workers, …"""
     workers = p.machine.sms // p.gang
     if placement == "auto":
-        placement = "strided" if _lists_pay(p) else "ticket"
+        placement = _best_placement(p)
     match placement:
         case "ticket":
             return "ticket"
@@ -304,9 +304,20 @@ def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
     raise PlanError(f"unknown placement {placement!r}; expected auto, ticket, static or strided")
 
 
-def _lists_pay(p: Plan) -> bool:
-    """Whether lists known in advance pay on a GPU: for chains with so few rows of tiles that weights pass through once, since they then start sooner; and
-    where ops of several kinds follow each other, since a ticket costs a tile of a short op as much as its work."""
+def _best_placement(p: Plan) -> str:
+    """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through once, since they then start sooner; and where ops of
+    several kinds follow each other, since a ticket costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
+    simulator's own are better by 3 %: then tickets, if tiles are long on average."""
     if p.machine.family != "cuda":
-        return False
-    return any(op.kind != "linear" for op in p.graph.ops) or all(int(b.grid[0]) <= 2 for b in p.bounds)
+        return "ticket"
+    if all(op.kind == "linear" for op in p.graph.ops):
+        return "strided" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "ticket"
+    workers = p.machine.sms // p.gang
+    even, greedy = (simulate(replace(p, placement=how)).makespan for how in (strided(p.order.count, workers), "ticket"))
+    uneven = any(len(set(tiles_of(b).steps.tolist())) > 1 for b in p.bounds if b.op.kind == "attention")
+    if even <= 1.03 * greedy or not uneven:
+        return "strided"
+    return "ticket" if greedy * workers / p.order.count > LONG_US else "static"
+
+
+LONG_US = 30.0  # of a tile, on average

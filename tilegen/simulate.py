@@ -16,6 +16,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.machine import Machine
+from tilegen.ops.attention import shares
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES
@@ -90,6 +91,13 @@ def tile_us(b: Bound, machine: Machine) -> float:
     return times[machine]
 
 
+def tile_times(b: Bound, machine: Machine) -> Array:
+    """Time of each tile: those of a causal attention have as much work as steps."""
+    steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
+    work = tile_us(b, machine) - machine.tile_us
+    return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
+
+
 def _tile_us(b: Bound, machine: Machine) -> float:
     peak = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
     flops, share = b.kind.flops(b) / b.op.parts, 1.0 / machine.sms
@@ -128,6 +136,7 @@ def _tile_bytes(b: Bound) -> float:
         size = 1.0
         for i in access.box:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
+        size /= shares(b) if b.op.kind == "attention" and access.when == "step" else 1  # of the keys it may read
         total += size * DTYPES[b.dtype(access.operand)]
     size = 1.0
     for i in b.write:
@@ -153,7 +162,7 @@ def simulate(plan: Plan) -> Timeline:
     posts: list[list[int]] = [[] for _ in range(count)]
     for b in plan.bounds:
         ranks = plan.ranks[b.op.name]
-        duration[ranks] = tile_us(b, machine)
+        duration[ranks] = tile_times(b, machine)
         for m in plan.posts_of(b.op.name):
             for rank, n in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(n)

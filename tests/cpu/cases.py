@@ -96,7 +96,9 @@ CASES = (
     Case("llama_attention", {**LLAMA_ATTENTION, "B": 1, "S": 61}, "7", {"placement": "static", "tiles": {"q_rope": (16, 1)}}),
     # layers
     Case("llama_layer", {**LAYER, "S": 1}, quick="compile"),
-    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 16), "k_append": (16,), "qkv": (2, 40, 32)}}),
+    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 16), "k_append": (24,), "qkv": (2, 40, 32)}}),
+    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 8, 2)}, "split": {"attn": 3}}, quick="compile sanitize"),
+    Case("llama_layer", {**LAYER, "S": 19}, "3", {"tiles": {"attn": (8, 8)}, "split": {"attn": 2}}),
     Case("llama_layer", {**LAYER, "S": 19}, "h200", {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}}, quick="compile sanitize"),
     Case("llama_layer", {**LAYER, "S": 19}, "4", {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}}),
     Case("gpt_layer", GPT_LAYER),

@@ -272,7 +272,7 @@ def test_e_every_part_of_a_gang_waits_for_itself() -> None:
 @pytest.mark.parametrize("way, columns", [("K", [16, 24]), ("V", [24, 32])])
 def test_f_attention_waits_for_keys_and_values(way: str, columns: list[int]) -> None:
     """The peer waits for the rows of Q only; K and V of all rows before come from other tiles."""
-    data = proved(attention(), tiles={"qkv": (8, 8, 16), "attn": (8, 8)}, policies={"qkv": "tile"}, order="phase")
+    data = proved(attention(), tiles={"qkv": (8, 8, 16), "attn": (8, 8, 1)}, policies={"qkv": "tile"}, order="phase")
     for tile in tiles(data, "attn"):
         _, _, block = tile["coord"]
         uses = {tuple(p["coord"]): awaited <= first for p, first, awaited in first_uses(tile, data, "qkv")}

@@ -49,7 +49,8 @@ def test_wrong_tile(mlp, tile):
 
 
 def test_wrong_tile_of_other_kinds(attention):
-    refused(["8x8x8", "'attn'", "attention tile has 2 positive sizes"], attention, tiles={"attn": (8, 8, 8)})
+    refused(["8x8x1x8", "'attn'", "attention tile has 3 positive sizes"], attention, tiles={"attn": (8, 8, 1, 8)})
+    refused(["(8, 8, 2)", "'attn'", "2 heads a tile, but 1 share a key head"], attention, tiles={"attn": (8, 8, 2)})
     refused(["8x8", "'n'", "rms_norm tile has 1 positive sizes"], norm(), tiles={"n": (8, 8)})
 
 
@@ -169,8 +170,16 @@ def test_wrong_split(mlp, shares):
     refused(["'up'", "2 chunks of 16", f"{shares} shares"], mlp, tiles={"up": (8, 8, 16)}, split={"up": shares})
 
 
-def test_only_linears_are_split(attention):
-    refused(["only a whole linear", "'attn' is attention", "gpt3_attention.py:12"], attention, split={"attn": 2})
+def test_only_sums_are_split(attention):
+    refused(["only a whole attention over caches", "'attn' is none", "gpt3_attention.py:12"], attention, split={"attn": 2})
+    refused(["only a whole linear", "'n' is rms_norm"], norm(), split={"n": 2})
+
+
+def test_wrong_shares_of_keys():
+    layer = load_program(str(EXAMPLES / "llama_layer.py"), {"S_max": 100, "H": 32, "heads": 4, "kv_heads": 2, "D": 8, "I": 24, "dtype": "float32"})
+    for shares in (1, 8, 2.0):
+        refused(["'attn'", "7 blocks of 16 keys", f"{shares} shares"], layer, tiles={"attn": (1, 16)}, split={"attn": shares})
+    refused(["12 columns a tile", "whole heads of 8", "turned"], layer, tiles={"k_append": (12,)})
 
 
 def test_names_made_by_a_split_must_be_free():

@@ -17,8 +17,8 @@ from tilegen.tune import Tuned, candidates, key_of, lookup, remember, tuned_lowe
 
 H200 = machine("h200")
 GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192)]
-LAYERS = [example("gpt3_attention", S=s) for s in (512, 2048)] + [example("llama_attention", S=512), conv_pair(B=32, HW=56, C=64)]
-LAYERS += [example("llama_layer", B=b) for b in (1, 8, 32)]
+LAYERS = [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)] + [conv_pair(B=32, HW=56, C=64)]
+LAYERS += [example("llama_layer", B=b) for b in (1, 8, 32)] + [example("llama_layer", S=2048, S_max=2112)]
 SHIPPED = programs(("gpt3_mlp", "llama_mlp"), (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192), GEMMS) + LAYERS
 
 
@@ -32,7 +32,8 @@ def test_what_ships_is_used(program: Program) -> None:
     tuned = lookup(program, H200)
     assert tuned is not None and tuned.us > 0
     plan = tg.plan(program, "h200")
-    assert {op.name: op.tile for op in plan.graph.ops if op.name in dict(tuned.options.tiles)} == dict(tuned.options.tiles)
+    split = {name: f"{name}_shares" for name, _ in tuned.options.split if plan.graph.op(name).kind == "combine"}
+    assert {name: plan.graph.op(split.get(name, name)).tile for name, _ in tuned.options.tiles} == dict(tuned.options.tiles)
     assert generate(plan).text
 
 

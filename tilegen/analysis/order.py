@@ -22,7 +22,7 @@ from tilegen.tiling import Graph
 @dataclass(frozen=True)
 class Segment:
     """Tiles lo ≤ coord < hi of an op, the first coordinate slowest; `group` > 1 walks columns inside groups of so many rows (an L2
-    super-tile of a two-dimensional grid); `last_first` walks the last coordinate downwards (the longest causal tiles first)."""
+    super-tile of a two-dimensional grid); `last_first` walks the last coordinate slowest, downwards (the longest causal tiles first, of all heads)."""
 
     op: str
     lo: tuple[int, ...]
@@ -46,10 +46,11 @@ class Segment:
             block, rest = np.divmod(n, self.group * columns)
             height = np.minimum(self.group, rows - block * self.group)
             at: tuple[Any, ...] = (block * self.group + rest % height, rest // height)
+        elif self.last_first:
+            last, *others = np.unravel_index(n, (self.shape[-1], *self.shape[:-1]))
+            at = (*others, self.shape[-1] - 1 - last)
         else:
             at = np.unravel_index(n, self.shape) if self.shape else ()
-        if self.last_first:
-            at = (*at[:-1], self.shape[-1] - 1 - at[-1])
         return tuple(a + lo for a, lo in zip(at, self.lo, strict=True))
 
 
@@ -93,12 +94,12 @@ def phase(graph: Graph, group: int = 1) -> Order:
 
 
 def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
-    """Bands of rows (the first coordinate with more than one tile): band b of the op at depth d stands in slot b + lag·d."""
+    """Bands of rows (the first coordinate of rows with more than one tile): band b of the op at depth d stands in slot b + lag·d."""
     depth = depths(graph)
     slots: list[tuple[int, int, Segment]] = []
     for position, op in enumerate(graph.ops):
         grid = tiles_of(graph.bound(op)).grid
-        axis = _band_axis(grid)
+        axis = _band_axis(op.kind, grid)
         n = grid[axis] if grid else 1
         cuts = [n * b // bands for b in range(bands + 1)]
         for b, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
@@ -117,8 +118,9 @@ def depths(graph: Graph) -> dict[str, int]:
     return depth
 
 
-def _band_axis(grid: Sequence[int]) -> int:
-    return next((d for d, n in enumerate(grid[:-1]) if n > 1), 0)
+def _band_axis(kind: str, grid: Sequence[int]) -> int:
+    rows = (0, 2) if kind == "attention" else range(len(grid) - 1)  # an attention's coordinates are batch, head, queries
+    return next((d for d in rows if grid[d] > 1), 0)
 
 
 def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, group: int) -> Segment:
@@ -127,7 +129,7 @@ def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, g
     lo, hi = [0] * len(grid), list(grid)
     if band is not None:
         lo[axis], hi[axis] = band
-    causal = op.kind == "attention" and dict(op.attributes).get("causal", False)
+    causal = op.kind == "attention" and dict(op.attributes).get("causal", False) and len(op.operands) < 4
     two = len(grid) == 2 and op.kind == "linear"
     return Segment(name, tuple(lo), tuple(hi), min(group, hi[0] - lo[0]) if two and group > 1 else 1, causal and len(grid) > 0)
 
@@ -138,7 +140,7 @@ def candidates(graph: Graph, sms: int) -> list[Order]:
     rows = []
     for op in graph.ops:
         grid = tiles_of(graph.bound(op)).grid
-        rows.append(grid[_band_axis(grid)] if len(grid) > 1 else 1)
+        rows.append(grid[_band_axis(op.kind, grid)] if len(grid) > 1 else 1)
     for bands in (2, 4, 8, 16):
         if len(graph.ops) > 1 and max(rows) >= 2 * bands:
             orders.append(banded(graph, bands))

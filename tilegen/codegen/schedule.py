@@ -110,22 +110,29 @@ def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
         )
         setup.append(f"const int height = tg_min({s.group}, {rows} - {s.group} * block);")
         coords = [f"{s.group} * block + rest % height", "rest / height"]
+    elif s.last_first:
+        last, *others = _mixed_radix((shape[-1], *shape[:-1]))
+        coords = [*others, f"{shape[-1] - 1} - ({last})"]
     else:
-        coords = []
-        for d, extent in enumerate(shape):
-            inner = int(np.prod(shape[d + 1 :], dtype=np.int64))
-            text = "n" if inner == 1 else f"n / {inner}"
-            if extent == 1:
-                text = "0"
-            elif any(outer > 1 for outer in shape[:d]):
-                text = f"{text} % {extent}"
-            coords.append(text)
-    if s.last_first:
-        coords[-1] = f"{shape[-1] - 1} - ({coords[-1]})"
+        coords = _mixed_radix(shape)
     coords = [text if lo == 0 else (str(lo) if text == "0" else f"{lo} + {text}") for text, lo in zip(coords, s.lo, strict=True)]
     names = plan.graph.bound(plan.graph.op(s.op)).coords
     ranges = ", ".join(f"{c} {lo}..{hi - 1}" for c, lo, hi in zip(names, s.lo, s.hi, strict=True))
     return SegmentText(f"{s.op}: {ranges}", end, enum(s.op), start, tuple(setup), tuple(coords))
+
+
+def _mixed_radix(shape: Sequence[int]) -> list[str]:
+    """The digits of n, the first slowest."""
+    digits = []
+    for d, extent in enumerate(shape):
+        inner = int(np.prod(shape[d + 1 :], dtype=np.int64))
+        text = "n" if inner == 1 else f"n / {inner}"
+        if extent == 1:
+            text = "0"
+        elif any(outer > 1 for outer in shape[:d]):
+            text = f"{text} % {extent}"
+        digits.append(text)
+    return digits
 
 
 def enum(op: str) -> str:

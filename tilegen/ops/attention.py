@@ -170,11 +170,12 @@ class Attention(Kind):
             tq = min(64, q)
             return [(tq, 256, 1), (tq, 128, 1)]
         group = b.heads // b.kv_heads
-        th = group if q * group <= FEW else 1  # tensor cores take 64 rows at a time: heads that share keys fill them
-        tq = min(128, q)
-        wide = isinstance(b.head_dim, int) and b.head_dim > 96
-        tk = (112 if tq * th > FEW else 96) if wide else 128  # what the registers of an SM's math warps hold
-        return [(tq, tk, th)]
+        wide = isinstance(b.head_dim, int) and b.head_dim > 96  # keys: what the registers of an SM's math warps hold
+        if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
+            return [(q, 64 if wide else 128, group)]
+        few = all(isinstance(n, int) for n in (b.batch, b.q_len)) and b.batch * b.heads * ceil_div(q, 128) < machine.sms
+        tq = min(64 if few else 128, q)  # SMs that would idle take halves
+        return [(tq, (112 if tq > FEW else 96) if wide else 128, 1)]
 
     def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
         group = b.heads // b.kv_heads

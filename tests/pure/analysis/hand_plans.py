@@ -192,7 +192,7 @@ def attention() -> Plan:
     m = Maker("attention", {"x": tensor([12, 6], "input"), "w": tensor([16, 6], "weight"), "qkv": tensor([12, 16]), "o": tensor([12, 8]),
                             "wo": tensor([5, 8], "weight"), "y": tensor([12, 5], "output")},
               {"project": op("linear", ["x", "w"], "qkv", [4, 4, 6], groups=1),
-               "attend": op("attention", views, "o", [3, 2], batch=2, q_len=6, k_len=6, heads=4, kv_heads=2, head_dim=2, scale=0.5,
+               "attend": op("attention", views, "o", [3, 2, 1], batch=2, q_len=6, k_len=6, heads=4, kv_heads=2, head_dim=2, scale=0.5,
                             causal=True),
                "out": op("linear", ["o", "wo"], "y", [5, 5, 4], groups=1)})
     rows4, rows3 = blocks(12, 4), blocks(12, 3)
@@ -228,7 +228,7 @@ def decode() -> Plan:
               {"project": op("linear", ["x", "w"], "qkv", [2, 4, 6], groups=1),
                "append_k": op("append", ["keys", {"tensor": "qkv", "columns": [8, 12]}, "at"], "keys", [2], **at),
                "append_v": op("append", ["values", {"tensor": "qkv", "columns": [12, 16]}, "at"], "values", [4], **at),
-               "attend": op("attention", [{"tensor": "qkv", "columns": [0, 8]}, "keys", "values", "at"], "o", [1, 4], **attend)})
+               "attend": op("attention", [{"tensor": "qkv", "columns": [0, 8]}, "keys", "values", "at"], "o", [1, 4, 1], **attend)})
     column, ready = [m.semaphore(1) for _ in range(4)], [m.semaphore(3) for _ in range(2)]
     for j in range(4):
         columns = [4 * j, 4 * j + 4]

@@ -104,7 +104,7 @@ def test_shared_key_heads() -> None:
         q, k, v = tg.linear(tg.input("x", (1, S, 4), F), tg.weight("w", (8 * D, 4), F), name="qkv").split([4 * D, 2 * D, 2 * D])
         return tg.attention(q, k, v, heads=4, kv_heads=2, name="attention")
 
-    graph = checked(graph_of(grouped(), tiles={"qkv": (6, 3, 4), "attention": (6, 6)}))
+    graph = checked(graph_of(grouped(), tiles={"qkv": (6, 3, 4), "attention": (6, 6, 1)}))
     q, k, v = (sorted(derived(e)) for e in graph.edges)
     assert q == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert k == [(0, 4), (1, 4), (2, 5), (3, 5)] and v == [(0, 6), (1, 6), (2, 7), (3, 7)]

@@ -83,13 +83,22 @@ def _random_op(kind: str, r: random.Random) -> Plan:
         cols += m
         attributes = {"batch": batch, "rows": m, "scale": 1.0, "causal": r.random() < 0.5}
         operands, result, tile, grid = [[batch * m, cols]], [batch * m, cols], tile[:1], (batch, -(-m // tile[0]))
-    else:  # attention
+    elif kind == "attention":
         kv, group = n(2), n(2)
         attributes = {"batch": batch, "q_len": m, "k_len": k, "heads": kv * group, "kv_heads": kv, "head_dim": d, "scale": 1.0}
         attributes["causal"] = r.random() < 0.7
         operands, result = [[batch * m, kv * group * d], [batch * k, kv * d], [batch * k, kv * d]], [batch * m, kv * group * d]
-        operands += [[1]] if r.random() < 0.3 else []
-        tile, grid = tile[:2], (batch, kv * group, -(-m // tile[0]))
+        tile[2] = r.choice([th for th in (1, 2) if group % th == 0])
+        grid = (batch, kv * group // tile[2], -(-m // tile[0]))
+        if r.random() < 0.4:  # over caches, and the keys shared out
+            operands += [[1]]
+            shares = n(3)
+            if shares > 1:
+                attributes["shares"], result, grid, parts = shares, [shares * batch * m, kv * group * (d + 8)], (*grid, shares), 1
+    elif kind == "combine":
+        heads, shares = n(4), n(3)
+        attributes, operands = {"shares": shares, "heads": heads, "head_dim": d}, [[shares * m, heads * (d + 8)]]
+        result, tile, grid, parts = [m, heads * d], tile[:2], (-(-m // tile[0]), -(-heads // tile[1])), 1
     names: list[Any] = [f"t{i}" for i in range(len(operands))]
     maker = Maker(kind, {f"t{i}": tensor(shape, "input") for i, shape in enumerate(operands)} | {"y": tensor(result)}, {})
     if kind == "linear":
@@ -100,7 +109,7 @@ def _random_op(kind: str, r: random.Random) -> Plan:
     return maker.plan
 
 
-@pytest.mark.parametrize("kind", ["linear", "matmul", "conv2d", "max_pool2d", "softmax", "attention"])
+@pytest.mark.parametrize("kind", ["linear", "matmul", "conv2d", "max_pool2d", "softmax", "attention", "combine"])
 def test_random_shapes_are_the_oracles(kind: str) -> None:
     for seed in range(40):
         _compare_elements(_random_op(kind, random.Random(seed)))
