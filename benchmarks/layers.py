@@ -1,6 +1,6 @@
 """Convolutions, attention and whole layers on the ladder: the workloads beside the chains of benchmarks/chains.py.
 
-python benchmarks/layers.py pairs stages vgg attention decode prefill
+python benchmarks/layers.py pairs stages vgg nets attention cached decode prefill
 python benchmarks/layers.py pairs --batch 1 8 32 --only graph,cudnn,tilegen
 """
 
@@ -63,7 +63,9 @@ def workloads(name: str, batches: Sequence[int]) -> list[Program]:
         case "stages":
             return [example("resnet38", stage=stage, B=b) for b in batches for stage in (1, 2, 3, 4)]
         case "vgg":
-            return [example("vgg19", block=block, B=b) for b in batches for block in (2, 3, 4, 5)]
+            return [example("vgg19", block=block, B=b) for b in batches for block in (1, 2, 3, 4, 5)]
+        case "nets":
+            return [example(net, B=b) for net in ("resnet38", "vgg19") for b in batches if b <= 8]
         case "attention":
             return [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)]
         case "cached":
@@ -75,7 +77,7 @@ def workloads(name: str, batches: Sequence[int]) -> list[Program]:
     raise ValueError(name)
 
 
-NAMES = ("pairs", "stages", "vgg", "attention", "cached", "decode", "prefill")
+NAMES = ("pairs", "stages", "vgg", "nets", "attention", "cached", "decode", "prefill")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
 from tilegen.ops.base import Access
 
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+MOST_HELD = 8  # eights of columns of operands of the epilogue
 MOST_BLOCKS = 8  # of 64 columns in a step
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
@@ -311,6 +312,8 @@ class HopperOp(HopperTile):
         return [*lines, "}"]
 
     def _store(self, first: int, count: int) -> str:
+        if self.held:
+            return "tg_store_held<Op>(acc, held, T, at, thread);"
         if self.staged:
             return f"tg_store_staged<Op, {first}, {count}>(acc, T, at, smem, out, warpgroup, thread);"
         return f"tg_store_direct<Op, {first}, {count}>(acc, T, at, thread);"
@@ -333,9 +336,10 @@ class HopperOp(HopperTile):
     @property
     def epilogue_operands(self) -> list[dict[str, Any]]:
         """Loads are guarded, since a tile may hang over the result's edge."""
-        read = self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
+        read = self.epilogue_reads
         types = [TYPES[self.bound.dtype(index)] for index, _ in read]
         roles = [self.plan.graph.tensors[self.bound.op.operands[index].tensor].role for index, _ in read]
+        near = "tg_touch" if self.touches else "tg_warm"
         fetches = ["tg_fetch_constant" if role in ("input", "weight") else "tg_fetch" for role in roles]
         inside = ["column < COLUMNS" if how == "columns" else "inside(row) && column < COLUMNS" for _, how in read]
         return [
@@ -344,11 +348,33 @@ class HopperOp(HopperTile):
                 "tensor": e.pointer.split(" + ")[0],
                 "fetch": f"{fetch}({e.pointer}, {i})",
                 "word": "tg_pair" if kind == "float" else "unsigned",
-                "warm": f"if (thread * 2 < WIDTH && {i}) (void){fetch}({e.pointer}, true);" if how == "columns" else f"if ({i}) tg_warm({e.pointer});",
+                "warm": f"if (thread * 2 < WIDTH && {i}) (void){fetch}({e.pointer}, true);" if how == "columns" else f"if ({i}) {near}({e.pointer});",
                 "columns": how == "columns",
             }
             for e, kind, i, fetch, (_, how) in zip(self.epilogue.operands, types, inside, fetches, read, strict=True)
         ]
+
+    @property
+    def held(self) -> bool:
+        """Whether a tile fetches what its epilogue reads before its main loop: it is there then, small, and a load that comes behind the weights of the next
+        tile takes microseconds."""
+        roles = {self.plan.graph.tensors[self.bound.op.operands[index].tensor].role for index, _ in self.epilogue_reads}
+        small = self.m64 == 1 and self.parts == 1 and self.octets * len(self.epilogue_reads) <= MOST_HELD
+        return self.touches and not self.staged and bool(roles) and roles <= {"input", "weight"} and small
+
+    @property
+    def epilogue_reads(self) -> tuple[tuple[int, str], ...]:
+        return self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
+
+    @property
+    def warms(self) -> bool:
+        return bool(self.epilogue_operands) or self.touches
+
+    @property
+    def touches(self) -> bool:
+        """Whether a tile looks at what its epilogue will read and write long before, so that its pages are known to the SM: where weights stream once, and ops
+        of other kinds let it wait for its activations."""
+        return self.weights_once and any(op.kind != "linear" for op in self.plan.graph.ops)
 
     @property
     def parameters(self) -> str:
