@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 import tilegen as tg
+from benchmarks.layers import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
-from tilegen.codegen.hopper import generate
+from tilegen.codegen.hopper import Layout, generate, hopper_op
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.cuts import best_cuts, cuts
 from tilegen.machine import machine
+from tilegen.plan import strided
 from tilegen.planner import checked_parts
 from tilegen.spec import Program
 from tilegen.tiling import fuse
@@ -53,3 +55,26 @@ def test_the_model_knows_what_was_measured() -> None:
     assert 150 < big.us < 220 and 18 < little.us < 28  # 178 and 23 µs were measured
     times = [min(c.us for c in cuts(fuse(gemm(M=m, N=4096, K=4096)).bound(large.ops[0]), H200, 1)) for m in (512, 4096)]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("batch, cached, least, most", [(1, 1024, 4, 16), (8, 1024, 2, 4), (32, 1024, 1, 1), (1, 16384, 8, 16), (1, 64, 1, 1)])
+def test_keys_are_shared_out_where_sms_would_idle(batch: int, cached: int, least: int, most: int) -> None:
+    """Llama-3-8B's heads: tiles of four heads, eight a sequence."""
+    plan = tg.plan(example("llama_layer", B=batch, S_max=cached + 64), "h200", order="phase")
+    ops = {op.name: op for op in plan.graph.ops}
+    shares = int(dict(ops["attn"].attributes).get("shares", 1))
+    assert least <= shares <= most and ops["attn_shares" if shares > 1 else "attn"].tile[2] == 4
+
+
+def test_steps_fill_the_stages_of_the_ring() -> None:
+    """All stages are of one size: linears of few rows take steps as deep as attention's blocks of keys are large."""
+    plan = tg.plan(cached_attention(), "h200", order="phase")
+    layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), False)
+    products = [op for op in layout.ops if isinstance(op, HopperOp)]
+    assert all(op.stage_bytes >= 0.8 * layout.stage_bytes for op in products) and layout.stages >= 6
+
+
+def test_tickets_or_lists() -> None:
+    """Strided lists where tiles are even; where causal attention makes them uneven, tickets if they are long."""
+    even, uneven = tg.plan(example("llama_layer", B=8, S=1), "h200", order="phase"), tg.plan(example("gpt3_attention", S=2048), "h200", order="bands:2:1")
+    assert even.placement == strided(even.order.count, 132) and uneven.placement == "ticket"

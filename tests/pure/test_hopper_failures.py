@@ -46,6 +46,13 @@ def heads(D=64, S=256, scale=1.0, dtype="bfloat16"):
 
 
 @tg.spec
+def cached(S=40, D=64, dtype="bfloat16"):
+    q, pos = tg.input("q", (1, S, 2 * D), dtype), tg.input("pos", (1,), "int32")
+    k, v = (tg.state(name, (1, 512, 1, D), dtype) for name in "kv")
+    return tg.attention(q, k, v, heads=2, kv_heads=1, at=pos, name="y")
+
+
+@tg.spec
 def rows(N=100, first=0, dtype="bfloat16"):
     return tg.softmax(tg.input("x", (64, N + first), dtype).split([first, N])[1] if first else tg.input("x", (64, N), dtype), name="y")
 
@@ -138,6 +145,15 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
 def test_kinds(program: Any, tile: tuple[int, ...], words: str) -> None:
     with pytest.raises(PlanError, match=words):
         assert generate(tg.plan(program(), "h200", tiles={"y": tile})).text
+
+
+def test_shares_of_keys_have_few_rows() -> None:
+    words = "a tile of a share of the keys has 40 queries of 2 heads, expected at most 64 in all"
+    with pytest.raises(PlanError, match=words):
+        generate(tg.plan(cached(), "h200", tiles={"y": (40, 64, 2)}, split={"y": 2}))
+    assert generate(tg.plan(cached(), "h200", tiles={"y": (32, 64, 2)}, split={"y": 2})).text
+    with pytest.raises(PlanError, match="'y', tile 1x2, on a GPU: heads have 20 columns|heads have 20 columns, expected a multiple of 16"):
+        generate(tg.plan(cached(D=20), "h200", tiles={"y": (1, 64, 2)}, split={"y": 2}))
 
 
 @tg.spec

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 import tilegen as tg
-from tilegen.tiling import fuse, renumber, split_sum
+from tilegen.errors import PlanError
+from tilegen.tiling import fuse, renumber, split, split_sum
 
 F = "float32"
 
@@ -224,3 +225,44 @@ def test_unknown_op():
 
     with pytest.raises(tg.PlanError, match="no op 'down' in spec; its ops are up"):
         fused(spec).op("down")
+
+
+# --- keys shared out, ropes in appends -------------------------------------------------------------------------------------------
+
+
+def caches(S=1, other=False, kept=False, fixed=False):
+    """An attention over a cache that rotated keys are appended to. other: at another position; kept: the rotated keys are an output too."""
+
+    def spec():
+        q, x = tg.input("q", (1, S, 16), F), tg.input("x", (1, S, 8), F)
+        pos = tg.input("pos", (1,), "int32")
+        turned = tg.rope(x, heads=2, at=tg.input("pos2", (1,), "int32") if other else pos, name="turned")
+        keys = tg.append(tg.state("cache", (1, 40, 2, 4), F), turned, at=3 if fixed else pos, name="grown")
+        y = tg.attention(q, keys, keys, heads=4, kv_heads=2, at=pos, name="y")
+        return (y, turned) if kept else y
+
+    return fused(spec)
+
+
+def test_a_rope_joins_the_append_that_alone_reads_it():
+    graph = caches()
+    assert [op.name for op in graph.ops] == ["grown", "y"] and "turned" not in graph.tensors
+    grown = graph.op("grown")
+    assert [o.tensor for o in grown.operands] == ["cache", "x", "pos"] and dict(grown.attributes)["theta"] == 10000.0
+
+
+@pytest.mark.parametrize("how", [{"other": True}, {"kept": True}, {"fixed": True}, {"S": 17}])
+def test_a_rope_stays_apart(how):
+    graph = caches(**how)
+    assert [op.name for op in graph.ops] == ["turned", "grown", "y"] and "theta" not in dict(graph.op("grown").attributes)
+
+
+def test_split_of_keys():
+    graph = tiled(caches(), (1, 8, 2))
+    graph = split(graph.with_op("grown", replace(graph.op("grown"), tile=(4,))), "y", 3)
+    assert [(op.name, op.kind) for op in graph.ops] == [("grown", "append"), ("y_shares", "attention"), ("y", "combine")]
+    shares, partial = graph.bound(graph.op("y_shares")), graph.tensors["y_partial"]
+    assert shares.grid == (1, 2, 1, 3) and shares.steps == 2  # five blocks of eight keys
+    assert partial.dtype == "float32" and partial.plan_shape == (3, 4 * (4 + 8)) and graph.op("y").result == "y"
+    with pytest.raises(PlanError, match="only a whole attention over caches"):
+        split(graph, "y_shares", 2)
