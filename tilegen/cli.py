@@ -81,7 +81,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         metavar="'up->down=row'",
         help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor",
     )
-    v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum, or an attention's keys, into shares through partial tensors")
+    v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum or an attention's keys into shares (partial tensors)")
     v.add_argument(
         "--parts", action="append", default=[], metavar="up=2:rows", help="run an op's tiles by gangs that share steps, rows or columns"
     )
