@@ -11,6 +11,7 @@ from tilegen.analysis.dependence import Edge
 from tilegen.analysis.policy import Grouping, Lattice, Partition, Point
 from tilegen.analysis.regions import pretty, pretty_box
 from tilegen.codegen.op_text import equation
+from tilegen.errors import PlanError
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
@@ -117,11 +118,13 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
 
 def _explain_open(program: Program, machine: Machine, options: Options) -> str:
     """Policies are found at sample sizes; their shape holds for all, and is printed over the open ones."""
+    if options.split:
+        raise PlanError(f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in options.split)}) needs all of them")
     symbols = sorted({s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}, key=lambda s: s.name)
     whole = (n for n in range(SAMPLE, 2 * SAMPLE) if _whole(program, dict.fromkeys(symbols, n)))
     at = next(whole, SAMPLE)
     sample = _at(fuse(program), dict.fromkeys(symbols, at))
-    concrete = tiled(sample, machine, options)
+    concrete = tiled(sample, machine, options, shares=False)
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
     graph = replace(graph, ops=tuple(replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops))

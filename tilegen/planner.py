@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from tilegen.ops.gemm import gang_problem
 from tilegen.plan import Plan, strided
 from tilegen.simulate import simulate, tile_us
 from tilegen.spec import Program, Spec, check_acyclic
-from tilegen.tiling import Graph, fuse, split
+from tilegen.tiling import Graph, fuse, names_of_shares, split
 
 Progress = Callable[[str], None]
 
@@ -89,8 +89,8 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     return replace(placed, placement=placement_of(placed, options.placement))
 
 
-def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
-    """Give every op its tile, gang and split."""
+def tiled(graph: Graph, machine: Machine, options: Options, taken: Set[str] = frozenset(), shares: bool = True) -> Graph:
+    """Give every op its tile, gang and split. taken: names besides the graph's that a split may not make; shares: whether attentions may be split unasked."""
     names = {op.name for op in graph.ops}
     for what in ("tiles", "split", "parts"):
         for name, _ in getattr(options, what):
@@ -103,8 +103,8 @@ def tiled(graph: Graph, machine: Machine, options: Options) -> Graph:
         tile = checked_tile(b, tiles[op.name]) if op.name in tiles else cut.tile if cut else _best_tile(graph, op, machine)
         gang = parts.get(op.name, cut.gang if cut else 1)
         graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, machine))
-    for name, shares in options.split or _hopper_shares(graph, machine, options):
-        graph = split(graph, name, shares)
+    for name, count in options.split or (_hopper_shares(graph, machine, options, taken) if shares else ()):
+        graph = split(graph, name, count)
     for op in graph.ops:
         if not op.tile:  # made by a split
             graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, machine)))
@@ -116,12 +116,14 @@ def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[st
     return best_cuts(graph, machine) if machine.name.startswith("h200") and not (options.tiles or options.parts or options.split) else {}
 
 
-def _hopper_shares(graph: Graph, machine: Machine, options: Options) -> tuple[tuple[str, int], ...]:
-    """Attention over caches -> shares of its keys on a Hopper GPU, where the user fixes nothing and they pay."""
+def _hopper_shares(graph: Graph, machine: Machine, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
+    """Attention over caches -> shares of its keys on a Hopper GPU, where the user fixes nothing, they pay, and the names that it takes are free."""
     if not machine.name.startswith("h200") or options.tiles or options.parts:
         return ()
+    names = {op.name for op in graph.ops} | set(graph.tensors) | taken
     few = [op for op in graph.ops if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW]
-    shares = {op.name: best_shares(graph.bound(op), machine) for op in few}
+    free = [op for op in few if not names & names_of_shares(op.name)]
+    shares = {op.name: best_shares(graph.bound(op), machine) for op in free}
     return tuple((name, n) for name, n in shares.items() if n > 1)
 
 
@@ -130,7 +132,7 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(tile, (tuple, list)):
         tile = (tile, *([0] * len(expected)))  # refused below
     if len(tile) < len(expected):  # the inner sizes may be left out: 128x256 means 128x256x(usual)
-        tile = (*tile, *expected[len(tile) :])
+        tile = (*tile, *b.kind.inner_sizes(tile, expected)[len(tile) :])
     if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
         raise PlanError(
             f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}",
@@ -312,10 +314,11 @@ def _best_placement(p: Plan) -> str:
         return "ticket"
     if all(op.kind == "linear" for op in p.graph.ops):
         return "strided" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "ticket"
+    if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.bounds if b.op.kind == "attention"):
+        return "strided"
     workers = p.machine.sms // p.gang
     even, greedy = (simulate(replace(p, placement=how)).makespan for how in (strided(p.order.count, workers), "ticket"))
-    uneven = any(len(set(tiles_of(b).steps.tolist())) > 1 for b in p.bounds if b.op.kind == "attention")
-    if even <= 1.03 * greedy or not uneven:
+    if even <= 1.03 * greedy:
         return "strided"
     return "ticket" if greedy * workers / p.order.count > LONG_US else "static"
 

@@ -57,7 +57,12 @@ def whole_plan(program: Program, machine: Machine, options: Options) -> Plan:
     strangers = [name for what in OF_AN_OP for name, _ in getattr(options, what) if name not in {op.name for op in fused.ops}]
     if strangers:
         raise PlanError(f"{strangers[0]!r}: no such op; the ops are {', '.join(sorted(op.name for op in fused.ops))}")
-    cut = [tiled(alone(fused, op), machine, _of_op(options, op.name)) for op in fused.ops]
+    names = {op.name for op in fused.ops} | set(fused.tensors)
+    cut = [tiled(alone(fused, op), machine, _of_op(options, op.name), names - {op.name, op.result}) for op in fused.ops]
+    for op, of_op in zip(fused.ops, cut, strict=True):
+        made = {o.name for o in of_op.ops if o.name != op.name} | {o.result for o in of_op.ops if o.result != op.result}
+        if made & names:
+            raise PlanError(f"splitting {op.name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(made & names))} is taken", op.where)
     partials = {name: t for graph in cut for name, t in graph.tensors.items() if name not in fused.tensors}
     graph = replace(fused, ops=tuple(op for g in cut for op in g.ops), tensors={**fused.tensors, **partials})
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))

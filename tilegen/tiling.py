@@ -261,13 +261,18 @@ def split_keys(graph: Graph, name: str, shares: int) -> Graph:
     if not isinstance(shares, int) or not 2 <= shares <= steps:
         raise PlanError(f"{name!r} has {steps} blocks of {op.tile[1]} keys, which do not split into {shares} shares", op.where)
     partial = f"{name}_partial"
-    _refuse_taken(graph, name, {f"{name}_shares", partial})
+    _refuse_taken(graph, name, names_of_shares(name))
     rows = b.batch * b.q_len
     tensor = Tensor(partial, (shares * rows, b.heads * (b.head_dim + STATE)), "float32", "partial", op.where, "rows")
     parts = replace(op, name=f"{name}_shares", result=partial, attributes=_with(op.attributes, shares=shares))
     attributes = {"shares": shares, "heads": b.heads, "head_dim": b.head_dim}
     whole = replace(op, kind="combine", operands=(Operand(partial),), attributes=tuple(sorted(attributes.items())), tile=())
     return graph.with_op(name, parts, whole, tensors={partial: tensor})
+
+
+def names_of_shares(name: str) -> set[str]:
+    """The op and the tensor that a split of attention `name` makes."""
+    return {f"{name}_shares", f"{name}_partial"}
 
 
 def _refuse_taken(graph: Graph, name: str, made: set[str]) -> None:

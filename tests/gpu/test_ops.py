@@ -52,3 +52,16 @@ def test_against_float32(case: Case) -> None:
         found = result if isinstance(result, tuple) else (result,)
         assert error_of(tuple(r.cpu() for r in found), wanted) < 5e-3
         assert all(torch.equal(a, b) for a, b in zip(found, results[0] if isinstance(results[0], tuple) else (results[0],), strict=True))
+
+
+def test_trace_of_shares_without_keys() -> None:
+    """At position 0 one share of the keys has a block, the others none: no role may wait for a stage that nobody fills."""
+    case = next(c for c in OPS if c.name == "caches, keys shared out")
+    kernel = tg.compile(case.program, "cuda", **case.options)
+    assert isinstance(kernel, CudaKernel)
+    arguments = [a.cuda() for a in random_arguments(case.program)]
+    for t, a in zip(case.program.arguments, arguments, strict=True):
+        if t.dtype == "int32":
+            a.zero_()
+    trace = kernel.trace(*arguments)
+    assert {t.op for t in trace.tiles} == {op.name for op in kernel.plan.graph.ops}

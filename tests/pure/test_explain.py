@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
+from tilegen.errors import PlanError
 from tilegen.loader import load_program
+from tilegen.planner import Options
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MLP = {"M": 64, "H": 96, "I": 48}
@@ -137,3 +139,11 @@ def test_an_open_width_of_32_heads_is_refused():
 def test_all_sizes_may_be_open():
     text = explained("gpt3_mlp", {name: tg.symbol(name) for name in ("M", "H", "I")})
     assert "for open H, I, M" in text and "up->down" in text
+
+
+def test_open_sizes_of_a_cache_on_a_gpu():
+    """Where the keys are shared out depends on all sizes: with one open the attention is explained whole, and a split is refused."""
+    sizes = {"S_max": tg.symbol("S_max")}
+    assert "attn: written by attn" in tg.explain(load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200")
+    with pytest.raises(PlanError, match="sizes are left open; a split .attn. needs all of them"):
+        tg.explain(load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200", Options.of(split={"attn": 2}))

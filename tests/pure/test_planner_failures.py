@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
+from tilegen.errors import PlanError
 from tilegen.loader import load_program
+from tilegen.machine import machine
+from tilegen.planner import Options
+from tilegen.streams import whole_plan
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -173,6 +177,30 @@ def test_wrong_split(mlp, shares):
 def test_only_sums_are_split(attention):
     refused(["only a whole attention over caches", "'attn' is none", "gpt3_attention.py:12"], attention, split={"attn": 2})
     refused(["only a whole linear", "'n' is rms_norm"], norm(), split={"n": 2})
+
+
+@tg.spec
+def caches(taken="other"):
+    """A linear with a name that a split of the attention would take."""
+    q, pos = tg.input("q", (1, 1, 512), "bfloat16"), tg.input("pos", (1,), "int32")
+    k, v = (tg.state(name, (1, 2048, 8, 64), "bfloat16") for name in "kv")
+    return tg.attention(tg.linear(q, tg.weight("w", (512, 512), "bfloat16"), name=taken), k, v, heads=8, at=pos, name="att")
+
+
+@pytest.mark.parametrize("taken", ["att_shares", "att_partial"])
+def test_nothing_is_split_unasked_where_the_names_are_taken(taken):
+    assert [op.name for op in tg.plan(caches(), "h200").graph.ops] == ["other", "att_shares", "att"]
+    assert [op.name for op in tg.plan(caches(taken=taken), "h200").graph.ops] == [taken, "att"]
+    refused(["splitting 'att' makes att_partial, att_shares", f"{taken} is taken"], caches(taken=taken), tiles={"att": (1, 64)}, split={"att": 2})
+    assert [op.name for op in whole_plan(caches(taken=taken), machine("h200"), Options()).graph.ops] == [taken, "att"]
+    with pytest.raises(PlanError, match=f"{taken} is taken"):
+        whole_plan(caches(taken=taken), machine("h200"), Options.of(split={"att": 2}))
+
+
+def test_heads_of_a_tile_left_out():
+    """As many as share a key head where their rows fit a GPU's tile, else one."""
+    layer = load_program(str(EXAMPLES / "llama_layer.py"), {"S": 16, "S_max": 300})
+    assert [tg.plan(layer, "h200", tiles={"attn": (n, 64)}).graph.op("attn").tile for n in (16, 64)] == [(16, 64, 4), (64, 64, 1)]
 
 
 def test_wrong_shares_of_keys():

@@ -177,6 +177,11 @@ class Attention(Kind):
         tq = min(64 if few else 128, q)  # SMs that would idle take halves
         return [(tq, (112 if tq > FEW else 96) if wide else 128, 1)]
 
+    def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
+        """Several heads only where all their rows fit a GPU's tile."""
+        fits = given and isinstance(given[0], int) and given[0] * usual[2] <= 2 * FEW
+        return usual if fits else (*usual[:2], 1)
+
     def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
         group = b.heads // b.kv_heads
         return "" if group % tile[2] == 0 else f"{tile[2]} heads a tile, but {group} share a key head: expected a divisor of {group}"

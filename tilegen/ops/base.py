@@ -269,6 +269,10 @@ class Kind:
         """Tile shapes worth trying on a machine, the usual one first."""
         raise NotImplementedError
 
+    def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
+        """The tile of which the last sizes are taken where a user leaves them out."""
+        return usual
+
     def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
         """Why this op cannot have that tile, or an empty string."""
         return ""
