@@ -83,7 +83,7 @@ class Work:
     def of(op: Op, turn: int, gang: int) -> Work:
         if isinstance(op, HopperAttention):  # as many stages as up to four blocks of keys have: k and v of each
             form = "halved" if op.halved else "attention"
-            return Work(op.name, (2 * ((op.shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
+            return Work(op.name, (2 * ((op.key_shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
         if not isinstance(op, HopperOp):
             return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", op.parts < gang)
         n = op.steps_of_tile * op.positions

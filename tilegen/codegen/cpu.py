@@ -11,8 +11,6 @@ from tilegen.analysis.regions import pretty_box, to_c
 from tilegen.codegen.environment import macro_text, render
 from tilegen.codegen.op_text import OpText, equation
 from tilegen.codegen.schedule import policy_words, schedule_text
-from tilegen.ops.append import turns
-from tilegen.ops.attention import STATE, shares
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES, Operand, Tensor
 
@@ -49,18 +47,6 @@ class CpuOp(OpText):
     @property
     def steps(self) -> str:
         return to_c(self.bound.steps)
-
-    STATE = STATE
-
-    @property
-    def shares(self) -> int:
-        """attention, combine: shares of the keys."""
-        return shares(self.bound)
-
-    @property
-    def turns(self) -> bool:
-        """append: whether rows are turned by their position."""
-        return turns(self.bound)
 
     @property
     def seen(self) -> str:

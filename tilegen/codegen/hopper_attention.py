@@ -10,7 +10,7 @@ from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.hopper_op import MMA_TYPES
 from tilegen.codegen.hopper_stage import BoxMap, Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import ROW_BYTES
-from tilegen.ops.attention import FEW, STATE, shares
+from tilegen.ops.attention import FEW
 from tilegen.ops.base import K
 
 MOST_KEYS = 128  # of a block
@@ -34,7 +34,7 @@ class HopperAttention(CudaOp):
             return f"heads have {self.head} columns, expected a multiple of 16 up to 128"
         if self.rows > 128:
             return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected at most 128 in all"
-        if self.shares > 1 and not self.halved:
+        if self.key_shares > 1 and not self.halved:
             return f"a tile of a share of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at most {FEW} in all"
         if self.keys % 16 or not 16 <= self.keys <= MOST_KEYS:
             return f"a block has {self.keys} keys, expected a multiple of 16 up to {MOST_KEYS}"
@@ -74,10 +74,6 @@ class HopperAttention(CudaOp):
     @property
     def rows(self) -> int:
         return self.bound.tile[0] * self.heads
-
-    @property
-    def shares(self) -> int:
-        return shares(self.bound)
 
     @property
     def halved(self) -> bool:
@@ -154,14 +150,14 @@ class HopperAttention(CudaOp):
             limit, seen = str(b.k_len), str(b.k_len)
         there = f"(seen + {self.keys - 1}) / {self.keys}"
         blocks = [f"const int blocks = {there};"]
-        if self.shares > 1:
-            blocks = [f"const int there = {there}, from = there * s / {self.shares}, blocks = there * (s + 1) / {self.shares} - from;  // this share's"]
+        if self.key_shares > 1:
+            blocks = [f"const int there = {there}, from = there * s / {self.key_shares}, blocks = there * (s + 1) / {self.key_shares} - from;  // this share's"]
         return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", *blocks)
 
     @property
     def begin(self) -> str:
         """The tile's first block of keys."""
-        return "from" if self.shares > 1 else "0"
+        return "from" if self.key_shares > 1 else "0"
 
     @property
     def a(self) -> Loads:
@@ -200,7 +196,7 @@ class HopperAttention(CudaOp):
         rows, columns = self.bound.reads[operand].box
         step = K - 1 if operand == 2 else K
         row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
-        if self.shares > 1:  # which blocks these are is not in the plan
+        if self.key_shares > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
         return tuple(
             f"tg_load(to{f' + {n * self.key_block}' if n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
@@ -245,7 +241,7 @@ class HopperAttention(CudaOp):
     @property
     def width(self) -> int:
         """Columns of a head in the result."""
-        return self.head + STATE if self.shares > 1 else self.head
+        return self.head + self.STATE if self.key_shares > 1 else self.head
 
     @property
     def corner(self) -> str:

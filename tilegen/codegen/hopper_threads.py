@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.thread_op import ThreadOp
-from tilegen.ops.append import turns
 
 
 @dataclass(frozen=True)
@@ -36,4 +35,4 @@ class HopperThreads(ThreadOp):
     @property
     def looks_early(self) -> bool:
         """Whether a tile reads anything before it may begin: then not before the launch before has ended."""
-        return self.early or self.bound.op.kind == "rope" or turns(self.bound)
+        return self.early or self.bound.op.kind == "rope" or self.turns

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegen.codegen.schedule import enum, locals_text
+from tilegen.ops.append import turns
+from tilegen.ops.attention import STATE, shares
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
 from tilegen.spec import Operand
@@ -16,6 +18,18 @@ class OpText:
 
     plan: Plan
     bound: Bound
+
+    STATE = STATE  # columns of a head's partial result beside its sums
+
+    @property
+    def key_shares(self) -> int:
+        """attention, combine: shares of the keys."""
+        return shares(self.bound)
+
+    @property
+    def turns(self) -> bool:
+        """append: whether rows are turned by their position."""
+        return turns(self.bound)
 
     @property
     def name(self) -> str:

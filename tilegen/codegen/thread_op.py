@@ -15,8 +15,6 @@ from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.errors import PlanError
-from tilegen.ops.append import turns
-from tilegen.ops.attention import STATE
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
@@ -40,7 +38,6 @@ class ThreadOp(CudaOp):
     """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
 
     THREADS = THREADS
-    STATE = STATE
     TOGETHER = 8  # shares of keys that a thread loads at once
     on = "a GPU"
 
@@ -78,7 +75,7 @@ class ThreadOp(CudaOp):
             return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
         if b.op.kind == "combine" and b.head_dim % EIGHT:
             return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
-        if (b.op.kind == "rope" or turns(b)) and b.head_dim % (2 * EIGHT):
+        if (b.op.kind == "rope" or self.turns) and b.head_dim % (2 * EIGHT):
             return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
         width = 0 if b.op.kind == "append" else b.kind.width
         if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
@@ -157,11 +154,6 @@ class ThreadOp(CudaOp):
             return False
         vectors = self.bound.op.operands[1 : 1 + self.bound.kind.vectors]  # type: ignore[attr-defined]
         return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors)
-
-    @property
-    def turns(self) -> bool:
-        """append: whether rows are turned by their position."""
-        return turns(self.bound)
 
     @property
     def step_log2(self) -> float:
