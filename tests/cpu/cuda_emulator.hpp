@@ -192,5 +192,10 @@ template <class Body> const char* run(int ctas_count, int threads, int bytes, in
 
 inline void __syncthreads() { emu::meet(emu::now->cta->barrier, (int)emu::now->cta->fibers.size()); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned v, int by) { return emu::exchange(v)[emu::now->thread % 32 ^ by][0]; }
+inline float __shfl_xor_sync(unsigned, float v, int by) { return emu::f32(emu::exchange(emu::bits(v))[emu::now->thread % 32 ^ by][0]); }
+inline void __syncwarp() { emu::exchange(0u); }
 inline float __uint_as_float(unsigned v) { return emu::f32(v); }
+inline float __int_as_float(int v) { return emu::f32((unsigned)v); }
+inline unsigned __float_as_uint(float v) { return emu::bits(v); }
+inline void sincospif(float x, float* sine, float* cosine) { *sine = sinf(float(M_PI) * x), *cosine = cosf(float(M_PI) * x); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }

@@ -1,4 +1,5 @@
-"""The portable kernel's own text, run on the CPU: functions that hold PTX are replaced by what PTX says they do, the rest is kept."""
+"""Generated CUDA, run on the CPU: functions that hold PTX are replaced by what PTX says they do, the rest is kept. The portable kernel whole; of Hopper's
+the tile functions of ops that threads compute."""
 
 from __future__ import annotations
 
@@ -6,15 +7,23 @@ import ctypes
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tests.gpu.gemms import Case
 from tilegen import api
+from tilegen.codegen import hopper
+from tilegen.codegen.cuda_op import CudaOp
+from tilegen.codegen.hopper_threads import HopperThreads
 from tilegen.codegen.portable import generate
+from tilegen.codegen.thread_op import THREADS
 from tilegen.data import random_arguments, relative_error
+from tilegen.plan import Plan
 from tilegen.targets.cpu import compiler
 
+EIGHT_OF_16 = "unsigned w[4]; memcpy(w, p, 16); return tg_eight_of(p, w);"
+EIGHT_OF_32 = "tg_eight y; memcpy(y.v, p, 32); return y;"
 # name -> bodies of its overloads, in the order of the text
 BODIES = {
     "tg_load_relaxed": ["return *p;"],
@@ -46,6 +55,22 @@ BODIES = {
     "tg_copies_commit": ["emu::now->groups.emplace_back();"],
     "tg_copies_wait": ["emu::wait_for_copies(PENDING);"],
     "tg_load_matrix": ["emu::load_matrix(v, at);", "emu::load_matrix(v, at);"],
+    "tg_get8": [EIGHT_OF_16, EIGHT_OF_32],
+    "tg_get8_constant": [EIGHT_OF_16, EIGHT_OF_32],
+    "tg_get1": ["unsigned short w; memcpy(&w, p, 2); return tg_unpack(p, w).x;", "return *p;", "return *p;"],
+    "tg_put8": [
+        "for (int i = 0; i < 8; i += 2) { const unsigned w = tg_pack(p, tg_pair{y.v[i], y.v[i + 1]}); memcpy((void*)(p + i), &w, 4); }",
+        "memcpy(p, y.v, 32);",
+    ],
+    "tg_math_meet": ["__syncthreads();"],
+    "tg_put_shared": ["memcpy(emu::shared(at, 4), &v, 4);"],
+    "tg_get_shared": ["float v; memcpy(&v, emu::shared(at, 4), 4); return v;"],
+    "tg_bits": ["unsigned short v; memcpy(&v, p, 2); return v;"],
+    "tg_image_bits": ["unsigned short v; memcpy(&v, p, 2); return v;"],
+    "tg_put_bits": ["memcpy(emu::shared(at, 2), &v, 2);"],
+    "tg_get_bits": ["unsigned short v; memcpy(&v, emu::shared(at, 2), 2); return v;"],
+    "tg_put_offset": ["memcpy(emu::shared(at, 4), &v, 4);"],
+    "tg_get_offsets": ["tg_offsets v; memcpy(&v, emu::shared(at, 8), 8); return v;"],
     "tg_mma": ["emu::mma<emu::Bf16>(d, a, b);", "emu::mma<emu::F16>(d, a, b);"],
 }
 FUNCTION = re.compile(
@@ -72,8 +97,29 @@ extern "C" const char* emulate(const void* pointers, unsigned* counters, int cta
 """
 
 
-def host_text(text: str) -> str:
-    """The generated CUDA as C++: PTX replaced."""
+THREADS_MAIN = """
+static tg_tensors tensors;
+
+struct Body {
+  static void run() {
+    for (int rank = blockIdx.x; rank < TG_TILES; rank += (int)gridDim.x) {
+      const tg_tile_t t = tg_tile(rank);
+      if (t.op == %s) tg_tile_%s(tensors, t, threadIdx.x, 0, [] {});
+    }
+    emu::idle = 0, emu::now->done = true;
+    emu::yield();
+  }
+};
+
+extern "C" const char* emulate(const void* pointers, unsigned*, int ctas, int threads, int bytes, int seed) {
+  memcpy(&tensors, pointers, sizeof tensors);
+  return emu::run(ctas, threads, bytes, seed, Body{});
+}
+"""
+
+
+def without_ptx(text: str) -> str:
+    """Generated CUDA as C++."""
     seen: dict[str, int] = {}
 
     def replaced(m: re.Match[str]) -> str:
@@ -83,11 +129,73 @@ def host_text(text: str) -> str:
         seen[name] = seen.get(name, 0) + 1
         return f"{m['head']} {{ {BODIES[name][seen[name] - 1]} }}\n"
 
-    assert SHARED in text
-    text = FUNCTION.sub(replaced, text.replace(SHARED, "unsigned char* const memory = emu::now->cta->shared.data();"))
+    text = FUNCTION.sub(replaced, text)
     assert not re.search(r"\basm\b", text)
-    prelude = Path(__file__).with_name("cuda_emulator.hpp").read_text()
-    return prelude + text + MAIN
+    return Path(__file__).with_name("cuda_emulator.hpp").read_text() + text
+
+
+def host_text(text: str) -> str:
+    """The portable kernel as C++."""
+    assert SHARED in text
+    return without_ptx(text.replace(SHARED, "unsigned char* const memory = emu::now->cta->shared.data();")) + MAIN
+
+
+def threads_text(text: str, op: CudaOp) -> str:
+    """Of a Hopper kernel what the tile function of `op` needs, as C++."""
+
+    def between(first: str, last: str) -> str:
+        start = text.index(first)
+        return text[start : text.index(last, start)]
+
+    parts = [
+        between("#define TG_FN", "// ---- shared memory"),
+        between("// Pointwise functions of an epilogue", "// ---- tensors"),
+        between("struct tg_tensors {", "struct tg_launch"),
+        between("TG_FN void tg_math_meet()", "\n"),
+        between("TG_FN void tg_put_shared", "\n}\n") + "\n}",
+        between("// ---- instructions that sm_80", "// ---- ops that threads") if "// ---- instructions that sm_80" in text else "",
+        between("// ---- ops that threads compute", "// ---- handing out tiles"),
+    ]
+    return without_ptx("\n".join(parts)) + THREADS_MAIN % (op.enum, op.name)
+
+
+def built(text: str, path: Path) -> Any:
+    """The compiled emulation."""
+    path.write_text(text)
+    library = path.with_suffix(".so")
+    subprocess.run([compiler(), "-O1", "-std=c++20", "-w", "-shared", "-fPIC", "-o", str(library), str(path)], check=True)
+    run = ctypes.CDLL(str(library)).emulate
+    run.restype = ctypes.c_char_p
+    return run
+
+
+def tensors_of(plan: Plan, case: Case) -> tuple[list[Any], dict[str, torch.Tensor], Any]:
+    """Random arguments, all tensors (NaN where nothing is given), and their addresses."""
+    arguments = random_arguments(case.program)
+    held = dict(zip(plan.arguments, arguments, strict=True))
+    for t in plan.graph.tensors.values():
+        held.setdefault(t.name, torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype)))
+    return arguments, held, (ctypes.c_void_p * len(plan.graph.tensors))(*(held[name].data_ptr() for name in plan.graph.tensors))
+
+
+def emulate_threads(case: Case, folder: Path, sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None) -> str:
+    """Run a case all of whose ops threads compute, op by op: only the tile functions are looked at. What went wrong, or an empty string."""
+    plan = case.plan(sms)
+    text = hopper.generate(plan).text
+    if change:
+        assert change[0] in text, change[0]
+        text = text.replace(*change)
+    arguments, held, pointers = tensors_of(plan, case)
+    for b in plan.bounds:
+        op = hopper.hopper_op(plan, b)
+        assert isinstance(op, HopperThreads), op.name
+        wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(pointers, None, sms, THREADS, op.scratch_bytes, seed)
+        if wrong:
+            return f"{op.name}: {wrong.decode()}"
+    want = api.reference(case.program, *arguments)
+    wants = want if isinstance(want, tuple) else (want,)
+    error = max(relative_error(held[name].reshape(w.shape), w) for name, w in zip(plan.outputs, wants, strict=True))
+    return "" if error < 5e-3 else f"error {error}"
 
 
 def emulate(
@@ -100,18 +208,8 @@ def emulate(
     if change:
         assert change[0] in text, change[0]
         text = text.replace(*change)
-    path = folder / "kernel.cpp"
-    path.write_text(host_text(text))
-    library = path.with_suffix(".so")
-    subprocess.run([compiler(), "-O1", "-std=c++20", "-w", "-shared", "-fPIC", "-o", str(library), str(path)], check=True)
-    run = ctypes.CDLL(str(library)).emulate
-    run.restype = ctypes.c_char_p
-
-    arguments = random_arguments(case.program)
-    held = dict(zip(plan.arguments, arguments, strict=True))
-    for t in plan.graph.tensors.values():
-        held.setdefault(t.name, torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype)))
-    pointers = (ctypes.c_void_p * len(plan.graph.tensors))(*(held[name].data_ptr() for name in plan.graph.tensors))
+    run = built(host_text(text), folder / "kernel.cpp")
+    arguments, held, pointers = tensors_of(plan, case)
     counters = torch.zeros((len(plan.targets) + 3) * 32, dtype=torch.int32)
     ctas = sms if isinstance(plan.placement, str) else len(plan.placement)
     wrong = run(pointers, ctypes.c_void_p(counters.data_ptr()), ctas, source.threads, source.shared_bytes, seed)

@@ -10,10 +10,12 @@ from tilegen.ops.base import Bound
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """e_n, and where its elements of (row, column) and (row, column + 1) lie."""
+    """e_n, and where its elements of (row, column) and (row, column + 1) lie; whether it is the same for all rows, and whether nobody writes it during a launch."""
 
     name: str
     pointer: str
+    vector: bool
+    constant: bool
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class EpilogueText:
             first, pitch = self._first_and_pitch(index)
             column = f"{first} + column" if first else "column"
             at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
-            found.append(EpilogueOperand(f"e{n}", f"T.{self.bound.op.operands[index].tensor} + {at}"))
+            tensor = self.bound.op.operands[index].tensor
+            constant = self.bound.tensors[tensor].role in ("input", "weight")
+            found.append(EpilogueOperand(f"e{n}", f"T.{tensor} + {at}", how == "columns", constant))
         return found
 
     @property

@@ -336,22 +336,20 @@ class HopperOp(HopperTile):
     @property
     def epilogue_operands(self) -> list[dict[str, Any]]:
         """Loads are guarded, since a tile may hang over the result's edge."""
-        read = self.epilogue_reads
-        types = [TYPES[self.bound.dtype(index)] for index, _ in read]
-        roles = [self.plan.graph.tensors[self.bound.op.operands[index].tensor].role for index, _ in read]
+        types = [TYPES[self.bound.dtype(index)] for index, _ in self.epilogue_reads]
         near = "tg_touch" if self.touches else "tg_warm"
-        fetches = ["tg_fetch_constant" if role in ("input", "weight") else "tg_fetch" for role in roles]
-        inside = ["column < COLUMNS" if how == "columns" else "inside(row) && column < COLUMNS" for _, how in read]
+        fetches = ["tg_fetch_constant" if e.constant else "tg_fetch" for e in self.epilogue.operands]
+        inside = ["column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS" for e in self.epilogue.operands]
         return [
             {
                 "name": e.name,
                 "tensor": e.pointer.split(" + ")[0],
                 "fetch": f"{fetch}({e.pointer}, {i})",
                 "word": "tg_pair" if kind == "float" else "unsigned",
-                "warm": f"if (thread * 2 < WIDTH && {i}) (void){fetch}({e.pointer}, true);" if how == "columns" else f"if ({i}) {near}({e.pointer});",
-                "columns": how == "columns",
+                "warm": f"if (thread * 2 < WIDTH && {i}) (void){fetch}({e.pointer}, true);" if e.vector else f"if ({i}) {near}({e.pointer});",
+                "columns": e.vector,
             }
-            for e, kind, i, fetch, (_, how) in zip(self.epilogue.operands, types, inside, fetches, read, strict=True)
+            for e, kind, i, fetch in zip(self.epilogue.operands, types, inside, fetches, strict=True)
         ]
 
     @property

@@ -14,6 +14,7 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, CudaOp
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.thread_conv import REDUCTIONS, Gather
 from tilegen.errors import PlanError
 
 THREADS = 256  # that compute a tile
@@ -44,24 +45,22 @@ class ThreadOp(CudaOp):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bound, name)
 
-    @property
-    def scratch_bytes(self) -> int:
-        """Of shared memory: a number of each warp; then the filters of a tile of a convolution."""
-        if self.bound.op.kind != "conv2d":
-            return 32
-        return 32 + 4 * self.filters * math.prod(int(n) for n in self.bound.shape(1)[1:])
+    @cached_property
+    def gather(self) -> Gather:
+        """conv2d: its operands of mma.sync."""
+        return Gather(self.bound)
 
     @property
-    def filters(self) -> int:
-        """conv2d: channels of a tile, in whole eights."""
-        return math.ceil(self.bound.tile[3] / EIGHT) * EIGHT
+    def scratch_bytes(self) -> int:
+        """Of shared memory: a number of each warp; what a convolution gathers from."""
+        return self.gather.bytes if self.bound.op.kind == "conv2d" else REDUCTIONS
 
     def _problem(self) -> str:
         b = self.bound
-        if b.op.kind == "conv2d" and b.tile[4] < b.shape(0)[3]:
-            return f"threads compute a convolution of {b.shape(0)[3]} channels in one step, not in steps of {b.tile[4]}"
+        if b.op.kind == "conv2d" and self.gather.problem:
+            return self.gather.problem
         if self.scratch_bytes > SCRATCH:
-            return f"the filters of {b.tile[3]} channels take {self.scratch_bytes - 32:,} bytes, expected at most {SCRATCH:,}"
+            return f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected at most {SCRATCH:,}"
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
             if tensor.dtype == "int32" or (b.op.kind == "conv2d" and n < 2):  # which are read number by number

@@ -11,6 +11,9 @@ from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil
 from tilegen.spec import Size, Value, call, caller, tensors
 
 
+MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
+
+
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
     """(h, w) from one int or two; SpecError when they are not ints of at least `least`."""
     both = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
@@ -119,6 +122,16 @@ def spatial_tiles(out: tuple[Size, ...], pixels: Sequence[int]) -> list[tuple[in
     return list(dict.fromkeys(tiles))
 
 
+def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
+    """(tb, th, tw) for a convolution by threads: a tile costs more than its products, so up to many pixels, as long as what it reads is MOST_SEEN elements."""
+    (_, r, s, c), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
+
+    def seen(t: tuple[int, int, int]) -> Any:
+        return t[0] * ((t[1] - 1) * b.stride[0] + (r - 1) * b.dilation[0] + 1) * ((t[2] - 1) * b.stride[1] + (s - 1) * b.dilation[1] + 1) * c
+
+    return [t for t in found if not isinstance(c, int) or seen(t) <= MOST_SEEN] or found[-1:]
+
+
 def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
     """Rows of shared memory that a tile's pixels take, each line with the pixels that a filter line reaches beyond it."""
     return tile[0] * tile[1] * (tile[2] + (window - 1) * dilation)
@@ -173,6 +186,8 @@ class Conv2d(Kind):
         wide = n if isinstance(n, int) else 256
         if machine.family == "cpu":
             return [(*t, min(wide, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)]
+        if by_threads(b):
+            return [(*t, min(ceil_div(wide, 8) * 8, 64), max(64, channels)) for t in few_tiles(b)]
         return [(*t, min(-(-wide // 8) * 8, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,117 @@
+"""A convolution of a few input channels, whose pixels are no whole 16-byte units: threads gather them into the operands of mma.sync
+(templates/cuda/conv2d.cu.j2).
+
+Y[pixel, n] = Σ_k A[pixel, k] · W[n, k], where k counts the filter's positions and channels, k = (r·S + s)·C + c, as W lies in memory. A is never written:
+the pixels that a tile sees, its *patch*, lie in shared memory, and A[pixel, k] is at the pixel's first element in it plus an offset that depends on k alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilegen.ops.base import Bound
+
+SLICE = 16  # of k, that an mma.sync sums over
+TURN = 32  # channels that four lanes turn into eights at once
+UNIT = 8  # elements of a copy to shared memory
+DTYPES = ("bfloat16", "float16")
+REDUCTIONS = 32  # bytes at the start of the scratch memory, which other ops use
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Where a tile's filters, offsets and patch lie in shared memory, in elements of 2 bytes."""
+
+    bound: Bound
+
+    @property
+    def problem(self) -> str:
+        b = self.bound
+        if b.tile[4] < self.channels:
+            return f"threads compute a convolution of {self.channels} channels in one step, not in steps of {b.tile[4]}"
+        if b.dtype(0) not in DTYPES:
+            return f"mma.sync takes bfloat16 and float16 here, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+        return ""
+
+    @property
+    def channels(self) -> int:
+        """C, of the input."""
+        return int(self.bound.shape(0)[3])
+
+    @property
+    def line(self) -> int:
+        """Elements of a line of the image."""
+        return int(self.bound.shape(0)[2]) * self.channels
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        return int(self.bound.shape(1)[1]), int(self.bound.shape(1)[2])
+
+    # --- filters ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> int:
+        """Of k."""
+        return math.prod(self.window) * self.channels
+
+    @property
+    def depth(self) -> int:
+        """The same in whole slices; filters are zero beyond."""
+        return math.ceil(self.positions / SLICE) * SLICE
+
+    @property
+    def filter_pitch(self) -> int:
+        """From filter to filter: an odd number of 16-byte units, so that the eight that ldmatrix reads lie in different banks."""
+        return self.depth + 8
+
+    @property
+    def filters(self) -> int:
+        """Of a tile; zero beyond its channels."""
+        return math.ceil(self.bound.tile[3] / TURN) * TURN
+
+    @property
+    def together(self) -> int:
+        """Filters that a warp multiplies at once."""
+        return 2 * TURN if self.filters % (2 * TURN) == 0 else TURN
+
+    # --- the patch --------------------------------------------------------------------------------------------------------
+
+    @property
+    def unit(self) -> int:
+        """Elements copied at once: 16 bytes where all lines begin on such a boundary; neither tile nor padding ends inside such a unit by a line's edge then."""
+        return UNIT if self.line % UNIT == 0 else 1
+
+    def _seen(self, d: int) -> int:
+        """Lines or pixels under a whole tile."""
+        b = self.bound
+        return (min(b.tile[1 + d], int(b.out[1 + d])) - 1) * b.stride[d] + (self.window[d] - 1) * b.dilation[d] + 1
+
+    @property
+    def patch_lines(self) -> int:
+        return self._seen(0)
+
+    @property
+    def patch_pitch(self) -> int:
+        """From line to line: whole units, the first of which the tile may begin inside of."""
+        return math.ceil((self._seen(1) * self.channels + self.unit - 1) / UNIT) * UNIT
+
+    # --- bytes ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def offsets_at(self) -> int:
+        return REDUCTIONS
+
+    @property
+    def filters_at(self) -> int:
+        return self.offsets_at + 4 * self.depth
+
+    @property
+    def patch_at(self) -> int:
+        return self.filters_at + 2 * self.filters * self.filter_pitch
+
+    @property
+    def bytes(self) -> int:
+        images = min(self.bound.tile[0], int(self.bound.out[0]))
+        return self.patch_at + 2 * images * self.patch_lines * self.patch_pitch
