@@ -83,10 +83,15 @@ class Gather:
         """Elements copied at once: 16 bytes where all lines begin on such a boundary; neither tile nor padding ends inside such a unit by a line's edge then."""
         return UNIT if self.line % UNIT == 0 else 1
 
+    @cached_property
+    def tile(self) -> tuple[int, int]:
+        """Lines and pixels of a whole tile."""
+        th, tw = (min(self.bound.tile[d], int(self.bound.out[d])) for d in (1, 2))
+        return th, tw
+
     def _seen(self, d: int) -> int:
-        """Lines or pixels under a whole tile."""
-        b = self.bound
-        return (min(b.tile[1 + d], int(b.out[1 + d])) - 1) * b.stride[d] + (self.window[d] - 1) * b.dilation[d] + 1
+        """Lines or pixels of the image under it."""
+        return (self.tile[d] - 1) * self.bound.stride[d] + (self.window[d] - 1) * self.bound.dilation[d] + 1
 
     @property
     def patch_lines(self) -> int:

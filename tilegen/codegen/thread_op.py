@@ -39,7 +39,7 @@ class ThreadOp(CudaOp):
     """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
 
     THREADS = THREADS
-    TOGETHER = 8  # shares of keys that a thread loads at once
+    TOGETHER = 8  # loads that a thread has on their way: shares of keys, pixels of a pool's windows
     on = "a GPU"
 
     def __getattr__(self, name: str) -> Any:
@@ -145,6 +145,11 @@ class ThreadOp(CudaOp):
     @property
     def steps(self) -> str:
         return to_c(self.bound.steps)
+
+    @property
+    def windows(self) -> int:
+        """max_pool2d: that a thread looks at together, with TOGETHER loads."""
+        return max(1, self.TOGETHER // math.prod(self.bound.window))
 
     @property
     def early(self) -> bool:
