@@ -160,7 +160,7 @@ def conv_cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
                 continue
             for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
                 tile = (*box, width, depth)
-                if width % (16 * (2 if parts > 1 and rows == 64 else 1)) == 0 and _conv_fits(b, tile, rows, parts, sliding):
+                if _conv_fits(b, tile, rows, parts, sliding):
                     yield Cut(tile, parts, "steps", _conv_us(b, machine, tile, rows, parts, sliding))
 
 
@@ -201,7 +201,8 @@ def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
     us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (3e-5 + (5e-5 if parts > 1 else 0.0))
     waves = ceil_div(count, machine.sms // parts)
-    memory = 2.0 * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out)) / machine.memory * 1e6
+    busy = min(1.0, count * parts / waves / BUSY)
+    memory = 2.0 * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out)) / (machine.memory * busy) * 1e6
     return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
 
 

@@ -10,7 +10,7 @@ from tilegen.ops.base import Bound
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """e_n, and where its elements of (row, column) and (row, column + 1) lie; whether it is the same for all rows, and whether nobody writes it during a launch."""
+    """e_n, and where its elements of (row, column) and (row, column + 1) lie. vector: it is the same for all rows; constant: no launch writes it."""
 
     name: str
     pointer: str

@@ -80,7 +80,7 @@ class Gather:
 
     @property
     def unit(self) -> int:
-        """Elements copied at once: 16 bytes where all lines begin on such a boundary; neither tile nor padding ends inside such a unit by a line's edge then."""
+        """Elements copied at once: 16 bytes where all lines begin on such a boundary, so that a unit lies inside of the image or outside."""
         return UNIT if self.line % UNIT == 0 else 1
 
     @cached_property

@@ -10,7 +10,6 @@ import sympy as sp
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register, whole
 from tilegen.spec import Size, Value, call, caller, tensors
 
-
 MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
 
 
@@ -143,7 +142,7 @@ def slides(b: Bound) -> bool:
 
 
 def by_threads(b: Bound) -> bool:
-    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then load them number by number."""
+    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them (few_tiles)."""
     return bool(b.op.kind == "conv2d" and b.shape(0)[3] % 8)
 
 
