@@ -27,6 +27,7 @@ from tilegen.tiling import Graph, fuse
 
 GAIN = 0.01  # several launches must be faster than one by this share
 KEPT = 2  # cuts of each op that are tried with each gang size
+OTHER = {"bfloat16": "float16", "float16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,15 @@ def key_of(program: Program) -> str:
 
 
 def lookup(program: Program, on: Machine) -> Tuned | None:
-    """The remembered choice, the user's own first; None where there is none."""
-    key = key_of(program)
-    for entries in (_read(cache_dir() / "tuned.json"), _shipped()):
-        if key in entries.get(on.name, {}):
-            return Tuned.from_json(entries[on.name][key])
-    return None
+    """The remembered choice, the user's own first, then that of the same program with the other 16-bit type; None where there is none."""
+    files = [entries.get(on.name, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
+    found = next((f[key] for key in (key_of(program), key_of(_other_type(program))) for f in files if key in f), None)
+    return None if found is None else Tuned.from_json(found)
+
+
+def _other_type(program: Program) -> Program:
+    """The program with bfloat16 for float16 and the other way round: a plan takes as long on either."""
+    return replace(program, tensors=tuple(replace(t, dtype=OTHER.get(t.dtype, t.dtype)) for t in program.tensors))
 
 
 def remember(program: Program, on: Machine, tuned: Tuned, path: Path | None = None) -> Path:

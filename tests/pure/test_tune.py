@@ -45,6 +45,7 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(program, H200, choice)
     remember(mlp(M=34), H200, choice)
     assert lookup(program, H200) == choice and lookup(mlp(M=35), H200) is None and lookup(program, machine(64)) is None
+    assert lookup(mlp(M=33, dtype="float16"), H200) == choice and lookup(mlp(M=33, dtype="float32"), H200) is None  # as wide, not as wide
     assert tg.plan(program, "h200").graph.op("down").tile == (64, 32, 64)
     assert tg.plan(program, "h200", order="phase").graph.op("down").tile != (64, 32, 64)  # an option given: the planner's own choice
     kept = tg.plan(program, "h200", policies={"h": "tile"})  # but policies alone leave tiles as they are
