@@ -26,6 +26,7 @@ from tilegen.spec import Program, Spec, check_acyclic
 from tilegen.tiling import Graph, fuse, names_of_shares, split
 
 Progress = Callable[[str], None]
+LONG_US = 30.0  # of a tile, on average
 
 
 @dataclass(frozen=True)
@@ -321,6 +322,3 @@ def _best_placement(p: Plan) -> str:
     if even <= 1.03 * greedy:
         return "strided"
     return "ticket" if greedy * workers / p.order.count > LONG_US else "static"
-
-
-LONG_US = 30.0  # of a tile, on average

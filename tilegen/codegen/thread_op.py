@@ -21,7 +21,7 @@ THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 4  # of a norm's vectors besides
 EIGHT = 8
-SCRATCH = 65536  # the most bytes of shared memory for one op's own use
+SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
 
 @dataclass(frozen=True)

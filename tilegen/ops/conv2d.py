@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil
 from tilegen.spec import Size, Value, call, caller, tensors
 
 MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
+MOST_POSITIONS = 384  # of 64 filters that it holds
 
 
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
@@ -186,7 +188,8 @@ class Conv2d(Kind):
         if machine.family == "cpu":
             return [(*t, min(wide, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)]
         if by_threads(b):
-            return [(*t, min(ceil_div(wide, 8) * 8, 64), max(64, channels)) for t in few_tiles(b)]
+            widest = 64 if math.prod(b.shape(1)[1:3]) * channels <= MOST_POSITIONS else 32
+            return [(*t, min(ceil_div(wide, 8) * 8, widest), max(64, channels)) for t in few_tiles(b)]
         return [(*t, min(-(-wide // 8) * 8, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:

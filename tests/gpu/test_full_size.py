@@ -1,0 +1,55 @@
+"""Every example at the size of its model, in both 16-bit types, on a GPU: against float32 on the same GPU, poisoned."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import tilegen as tg
+from tests.gpu.ops import example
+from tilegen.bench.compare import error_of, outcome
+from tilegen.bench.ladder import on_device_reference
+from tilegen.data import random_arguments
+from tilegen.targets.cuda import missing
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
+
+SIZES: list[tuple[str, dict[str, Any]]] = [
+    ("gpt3_mlp", {}),
+    ("llama_mlp", {}),
+    ("gpt3_attention", {}),
+    ("llama_attention", {}),
+    ("gpt_layer", {}),
+    ("llama_layer", {}),
+    ("llama_layer", {"S": 512}),
+    ("resnet38", {}),
+    ("vgg19", {}),
+]
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tensors of one test go before the next one needs the memory."""
+    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "1000")
+    monkeypatch.setenv("TILEGEN_POISON", "1")
+    yield
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name, sizes", SIZES, ids=lambda v: v if isinstance(v, str) else " ".join(f"{k}={n}" for k, n in v.items()))
+def test_against_float32(name: str, sizes: dict[str, Any], dtype: str) -> None:
+    program = example(name, dtype=dtype, **sizes)
+    kernel: Any = tg.compile(program, "cuda")
+    assert kernel.target == "cuda" and kernel.proof.ok
+    given = random_arguments(program, 0, "cuda")
+    want = on_device_reference(program, [a.clone() for a in given])
+    arguments = [a.clone() for a in given]
+    result = outcome(program, kernel(*arguments), arguments)
+    kernel.check()
+    assert error_of(result, want) < 5e-3
