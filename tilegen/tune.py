@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +28,6 @@ from tilegen.tiling import Graph, fuse
 
 GAIN = 0.01  # several launches must be faster than one by this share
 KEPT = 2  # cuts of each op that are tried with each gang size
-OTHER = {"bfloat16": "float16", "float16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,26 @@ class Tuned:
 
 def key_of(program: Program) -> str:
     """Names a program by what it computes, wherever it was written: ops, tensors, sizes."""
+    return _hash(_content(program))
+
+
+def _content(program: Program) -> str:
     tensors = [asdict(replace(t, where="")) for t in program.tensors]
     calls = [asdict(replace(c, where="")) for c in program.calls]
-    content = json.dumps([tensors, calls, program.outputs], sort_keys=True, default=str)
+    return json.dumps([tensors, calls, program.outputs], sort_keys=True, default=str)
+
+
+def _hash(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
 def lookup(program: Program, on: Machine) -> Tuned | None:
     """The remembered choice, the user's own first, then that of the same program with the other 16-bit type; None where there is none."""
     files = [entries.get(on.name, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
-    found = next((f[key] for key in (key_of(program), key_of(_other_type(program))) for f in files if key in f), None)
+    content = _content(program)
+    other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)  # a plan takes as long on either type
+    found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
     return None if found is None else Tuned.from_json(found)
-
-
-def _other_type(program: Program) -> Program:
-    """The program with bfloat16 for float16 and the other way round: a plan takes as long on either."""
-    return replace(program, tensors=tuple(replace(t, dtype=OTHER.get(t.dtype, t.dtype)) for t in program.tensors))
 
 
 def remember(program: Program, on: Machine, tuned: Tuned, path: Path | None = None) -> Path:

@@ -13,12 +13,13 @@ import torch
 
 from tests.gpu.gemms import Case
 from tilegen import api
+from tilegen.bench.compare import error_of
 from tilegen.codegen import hopper
 from tilegen.codegen.cuda_op import CudaOp
 from tilegen.codegen.hopper_threads import HopperThreads
 from tilegen.codegen.portable import generate
 from tilegen.codegen.thread_op import THREADS
-from tilegen.data import random_arguments, relative_error
+from tilegen.data import random_arguments
 from tilegen.plan import Plan
 from tilegen.targets.cpu import compiler
 
@@ -178,13 +179,26 @@ def tensors_of(plan: Plan, case: Case) -> tuple[list[Any], dict[str, torch.Tenso
     return arguments, held, (ctypes.c_void_p * len(plan.graph.tensors))(*(held[name].data_ptr() for name in plan.graph.tensors))
 
 
+def changed(text: str, change: tuple[str, str] | None) -> str:
+    """With (old, new) replaced, which must be there."""
+    if change is None:
+        return text
+    assert change[0] in text, change[0]
+    return text.replace(*change)
+
+
+def difference(case: Case, plan: Plan, arguments: list[Any], held: dict[str, torch.Tensor]) -> str:
+    """How wrong the outputs are, or an empty string."""
+    want = api.reference(case.program, *arguments)
+    wants = want if isinstance(want, tuple) else (want,)
+    error = error_of(tuple(held[name].reshape(w.shape) for name, w in zip(plan.outputs, wants, strict=True)), wants)
+    return "" if error < 5e-3 else f"error {error}"
+
+
 def emulate_threads(case: Case, folder: Path, sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None) -> str:
     """Run a case all of whose ops threads compute, op by op: only the tile functions are looked at. What went wrong, or an empty string."""
     plan = case.plan(sms)
-    text = hopper.generate(plan).text
-    if change:
-        assert change[0] in text, change[0]
-        text = text.replace(*change)
+    text = changed(hopper.generate(plan).text, change)
     arguments, held, pointers = tensors_of(plan, case)
     for b in plan.bounds:
         op = hopper.hopper_op(plan, b)
@@ -192,10 +206,7 @@ def emulate_threads(case: Case, folder: Path, sms: int = 3, seed: int = 0, chang
         wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(pointers, None, sms, THREADS, op.scratch_bytes, seed)
         if wrong:
             return f"{op.name}: {wrong.decode()}"
-    want = api.reference(case.program, *arguments)
-    wants = want if isinstance(want, tuple) else (want,)
-    error = max(relative_error(held[name].reshape(w.shape), w) for name, w in zip(plan.outputs, wants, strict=True))
-    return "" if error < 5e-3 else f"error {error}"
+    return difference(case, plan, arguments, held)
 
 
 def emulate(
@@ -204,11 +215,7 @@ def emulate(
     """Run a case on emulated SMs; what went wrong, or an empty string. `change`: (old, new) in the generated text."""
     plan = case.plan(sms)
     source = generate(plan, architecture)
-    text = source.text
-    if change:
-        assert change[0] in text, change[0]
-        text = text.replace(*change)
-    run = built(host_text(text), folder / "kernel.cpp")
+    run = built(host_text(changed(source.text, change)), folder / "kernel.cpp")
     arguments, held, pointers = tensors_of(plan, case)
     counters = torch.zeros((len(plan.targets) + 3) * 32, dtype=torch.int32)
     ctas = sms if isinstance(plan.placement, str) else len(plan.placement)
@@ -217,6 +224,4 @@ def emulate(
         return str(wrong.decode())
     if counters.any():
         return "counters are not zero"
-    want = api.reference(case.program, *arguments)
-    error = relative_error(held[plan.outputs[0]].reshape(want.shape), want)
-    return "" if error < 5e-3 else f"error {error}"
+    return difference(case, plan, arguments, held)

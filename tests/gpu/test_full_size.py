@@ -16,7 +16,11 @@ from tilegen.bench.ladder import on_device_reference
 from tilegen.data import random_arguments
 from tilegen.targets.cuda import missing
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
+    pytest.mark.usefixtures("impatient", "poison"),
+]
 
 SIZES: list[tuple[str, dict[str, Any]]] = [
     ("gpt3_mlp", {}),
@@ -32,10 +36,8 @@ SIZES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.fixture(autouse=True)
-def roomy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def roomy() -> Iterator[None]:
     """The tensors of one test go before the next one needs the memory."""
-    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "1000")
-    monkeypatch.setenv("TILEGEN_POISON", "1")
     yield
     gc.collect()
     torch.cuda.empty_cache()

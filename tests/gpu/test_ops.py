@@ -15,13 +15,11 @@ from tilegen.data import free_rows, random_arguments
 from tilegen.spec import Program
 from tilegen.targets.cuda import missing
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "1000")
-    monkeypatch.setenv("TILEGEN_POISON", "1")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
+    pytest.mark.usefixtures("impatient", "poison"),
+]
 
 
 def poisoned(program: Program, arguments: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -12,13 +12,11 @@ from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import random_arguments, relative_error
 from tilegen.targets.cuda import missing
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "1000")
-    monkeypatch.setenv("TILEGEN_POISON", "1")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
+    pytest.mark.usefixtures("impatient", "poison"),
+]
 
 
 def compiled(case: Case) -> CudaKernel:

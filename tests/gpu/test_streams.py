@@ -13,13 +13,12 @@ from tilegen.errors import ArgumentError, TargetError
 from tilegen.streams import StreamsKernel
 from tilegen.targets.cuda import missing
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
+    pytest.mark.usefixtures("impatient"),
+]
 SOME = [c for c in CASES if c.name in ("split sum", "mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan", "fan, M = 1")]
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "1000")
 
 
 def compiled(case: Case, programmatic: bool, target: str = "cuda") -> StreamsKernel:

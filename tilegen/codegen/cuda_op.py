@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 from tilegen.codegen.op_text import OpText
 from tilegen.errors import PlanError
+from tilegen.ops.base import Bound
 
+MMA_DTYPES = ("bfloat16", "float16")
 TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
+
+
+def mma_problem(b: Bound) -> str:
+    """Why mma.sync cannot multiply an op's operands, or an empty string."""
+    return "" if b.dtype(0) in MMA_DTYPES else f"mma.sync takes bfloat16 and float16 here, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ class EpilogueOperand:
     """e_n, and where its elements of (row, column) and (row, column + 1) lie. vector: it is the same for all rows; constant: no launch writes it."""
 
     name: str
+    tensor: str
+    dtype: str
     pointer: str
     vector: bool
     constant: bool
@@ -51,9 +53,9 @@ class EpilogueText:
             first, pitch = self._first_and_pitch(index)
             column = f"{first} + column" if first else "column"
             at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
-            tensor = self.bound.op.operands[index].tensor
-            constant = self.bound.tensors[tensor].role in ("input", "weight")
-            found.append(EpilogueOperand(f"e{n}", f"T.{tensor} + {at}", how == "columns", constant))
+            tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
+            constant = tensor.role in ("input", "weight")
+            found.append(EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, f"T.{tensor.name} + {at}", how == "columns", constant))
         return found
 
     @property

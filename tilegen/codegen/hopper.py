@@ -271,7 +271,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         ops=ops,
         products=[op for op in ops if op.form == "product"],
         thread_ops=[op for op in ops if op.form == "threads"],
-        gathers=any(op.form == "threads" and op.bound.op.kind == "conv2d" for op in ops),
+        gathers=any(op.gather for op in ops if isinstance(op, HopperThreads)),
         looks=any(_math_looks_early(op) for op in ops),
         mixed=any(op.form != "product" for op in ops),
         attentions=[op for op in ops if op.form == "attention"],

@@ -11,8 +11,7 @@ import numpy as np
 
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
-from tilegen.codegen.cuda_op import TYPES
-from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
 from tilegen.ops.base import Access
@@ -336,33 +335,27 @@ class HopperOp(HopperTile):
     @property
     def epilogue_operands(self) -> list[dict[str, Any]]:
         """Loads are guarded, since a tile may hang over the result's edge."""
-        types = [TYPES[self.bound.dtype(index)] for index, _ in self.epilogue_reads]
-        near = "tg_touch" if self.touches else "tg_warm"
-        fetches = ["tg_fetch_constant" if e.constant else "tg_fetch" for e in self.epilogue.operands]
-        inside = ["column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS" for e in self.epilogue.operands]
-        return [
-            {
-                "name": e.name,
-                "tensor": e.pointer.split(" + ")[0],
-                "fetch": f"{fetch}({e.pointer}, {i})",
-                "word": "tg_pair" if kind == "float" else "unsigned",
-                "warm": f"if (thread * 2 < WIDTH && {i}) (void){fetch}({e.pointer}, true);" if e.vector else f"if ({i}) {near}({e.pointer});",
-                "columns": e.vector,
-            }
-            for e, kind, i, fetch in zip(self.epilogue.operands, types, inside, fetches, strict=True)
-        ]
+        return [self._epilogue_operand(e) for e in self.epilogue.operands]
+
+    def _epilogue_operand(self, e: EpilogueOperand) -> dict[str, Any]:
+        fetch, near = "tg_fetch_constant" if e.constant else "tg_fetch", "tg_touch" if self.touches else "tg_warm"
+        inside = "column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS"
+        return {
+            "name": e.name,
+            "tensor": f"T.{e.tensor}",
+            "fetch": f"{fetch}({e.pointer}, {inside})",
+            "word": "tg_pair" if e.dtype == "float32" else "unsigned",
+            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({e.pointer}, true);" if e.vector else f"if ({inside}) {near}({e.pointer});",
+            "columns": e.vector,
+        }
 
     @property
     def held(self) -> bool:
         """Whether a tile fetches what its epilogue reads before its main loop: it is there then, small, and a load that comes behind the weights of the next
         tile takes microseconds."""
-        roles = {self.plan.graph.tensors[self.bound.op.operands[index].tensor].role for index, _ in self.epilogue_reads}
-        small = self.m64 == 1 and self.parts == 1 and self.octets * len(self.epilogue_reads) <= MOST_HELD
-        return self.touches and not self.staged and bool(roles) and roles <= {"input", "weight"} and small
-
-    @property
-    def epilogue_reads(self) -> tuple[tuple[int, str], ...]:
-        return self.bound.op.epilogue.operands if self.bound.op.epilogue else ()
+        read = self.epilogue.operands
+        small = self.m64 == 1 and self.parts == 1 and self.octets * len(read) <= MOST_HELD
+        return self.touches and not self.staged and bool(read) and all(e.constant for e in read) and small
 
     @property
     def warms(self) -> bool:

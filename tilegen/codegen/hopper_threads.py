@@ -36,4 +36,4 @@ class HopperThreads(ThreadOp):
     def looks_early(self) -> bool:
         """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch before has ended."""
         near = any(e.vector and e.constant for e in self.epilogue.operands)  # through L1
-        return self.early or near or self.bound.op.kind in ("rope", "conv2d") or self.turns
+        return self.early or near or bool(self.gather) or self.bound.op.kind == "rope" or self.turns

@@ -12,13 +12,12 @@ from typing import Any
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cpu import summary
-from tilegen.codegen.cuda_op import TYPES, CudaOp
+from tilegen.codegen.cuda_op import TYPES, CudaOp, mma_problem
 from tilegen.codegen.environment import Source, render
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.plan import Plan
 
-MMA_DTYPES = ("bfloat16", "float16")
 WARPS = 8
 THREADS = 32 * WARPS
 STAGES = 8  # more than this hides nothing more
@@ -89,8 +88,8 @@ class PortableOp(CudaOp):
         b = self.bound
         if b.op.kind != "linear":
             return f"no template for {b.op.kind} yet; only linear runs there"
-        if b.dtype(0) not in MMA_DTYPES:
-            return f"mma.sync takes bfloat16 and float16 here, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+        if problem := mma_problem(b):
+            return problem
         if b.result.dtype not in (b.dtype(0), "float32"):
             return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
         for n in (0, 1):

@@ -11,12 +11,13 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from tilegen.codegen.cuda_op import mma_problem
 from tilegen.ops.base import Bound
+from tilegen.ops.conv2d import seen
 
 SLICE = 16  # of k, that an mma.sync sums over
 TURN = 32  # channels that four lanes turn into eights at once
 UNIT = 8  # elements of a copy to shared memory
-DTYPES = ("bfloat16", "float16")
 REDUCTIONS = 32  # bytes at the start of the scratch memory, which other ops use
 
 
@@ -31,9 +32,7 @@ class Gather:
         b = self.bound
         if b.tile[4] < self.channels:
             return f"threads compute a convolution of {self.channels} channels in one step, not in steps of {b.tile[4]}"
-        if b.dtype(0) not in DTYPES:
-            return f"mma.sync takes bfloat16 and float16 here, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
-        return ""
+        return mma_problem(b)
 
     @property
     def channels(self) -> int:
@@ -91,7 +90,7 @@ class Gather:
 
     def _seen(self, d: int) -> int:
         """Lines or pixels of the image under it."""
-        return (self.tile[d] - 1) * self.bound.stride[d] + (self.window[d] - 1) * self.bound.dilation[d] + 1
+        return int(seen(self.tile[d], self.window[d], self.bound.stride[d], self.bound.dilation[d]))
 
     @property
     def patch_lines(self) -> int:

@@ -46,24 +46,24 @@ class ThreadOp(CudaOp):
         return getattr(self.bound, name)
 
     @cached_property
-    def gather(self) -> Gather:
+    def gather(self) -> Gather | None:
         """conv2d: its operands of mma.sync."""
-        return Gather(self.bound)
+        return Gather(self.bound) if self.bound.op.kind == "conv2d" else None
 
     @property
     def scratch_bytes(self) -> int:
         """Of shared memory: a number of each warp; what a convolution gathers from."""
-        return self.gather.bytes if self.bound.op.kind == "conv2d" else REDUCTIONS
+        return self.gather.bytes if self.gather else REDUCTIONS
 
     def _problem(self) -> str:
         b = self.bound
-        if b.op.kind == "conv2d" and self.gather.problem:
+        if self.gather and self.gather.problem:
             return self.gather.problem
         if self.scratch_bytes > SCRATCH:
             return f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected at most {SCRATCH:,}"
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            if tensor.dtype == "int32" or (b.op.kind == "conv2d" and n < 2):  # which are read number by number
+            if tensor.dtype == "int32" or (self.gather and n < 2):  # which are read number by number
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
             if len(tensor.plan_shape) == 1:

@@ -123,14 +123,19 @@ def spatial_tiles(out: tuple[Size, ...], pixels: Sequence[int]) -> list[tuple[in
     return list(dict.fromkeys(tiles))
 
 
+def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
+    """Lines or pixels of the input under so many of the output: the inverse of output_size."""
+    return (pixels - 1) * stride + (window - 1) * dilation + 1
+
+
 def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
     """(tb, th, tw) for a convolution by threads: a tile costs more than its products, so up to many pixels, as long as what it reads is MOST_SEEN elements."""
-    (_, r, s, c), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
+    (_, *window, channels), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
 
-    def seen(t: tuple[int, int, int]) -> Any:
-        return t[0] * ((t[1] - 1) * b.stride[0] + (r - 1) * b.dilation[0] + 1) * ((t[2] - 1) * b.stride[1] + (s - 1) * b.dilation[1] + 1) * c
+    def held(images: int, *pixels: int) -> Any:
+        return math.prod(seen(*size) for size in zip(pixels, window, b.stride, b.dilation, strict=True)) * images * channels
 
-    return [t for t in found if not isinstance(c, int) or seen(t) <= MOST_SEEN] or found[-1:]
+    return [t for t in found if not isinstance(channels, int) or held(*t) <= MOST_SEEN] or found[-1:]
 
 
 def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
@@ -187,10 +192,11 @@ class Conv2d(Kind):
         wide = n if isinstance(n, int) else 256
         if machine.family == "cpu":
             return [(*t, min(wide, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)]
+        eights = ceil_div(wide, 8) * 8
         if by_threads(b):
             widest = 64 if math.prod(b.shape(1)[1:3]) * channels <= MOST_POSITIONS else 32
-            return [(*t, min(ceil_div(wide, 8) * 8, widest), max(64, channels)) for t in few_tiles(b)]
-        return [(*t, min(-(-wide // 8) * 8, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
+            return [(*t, min(eights, widest), max(64, channels)) for t in few_tiles(b)]
+        return [(*t, min(eights, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         import torch.nn.functional as F
