@@ -50,12 +50,13 @@ def plan(
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
-    """The options, or, where none but policies are given, what was measured best for this program on this machine (tilegen.tune), if it was."""
-    free = dataclasses.replace(options, policies=()) == Options()
+    """The options, or, where none but policies and norms are given, what was measured best for this program on this machine (tilegen.tune), if it was."""
+    free = dataclasses.replace(options, policies=(), norms="auto") == Options()
     if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
         return options
     chosen = tuned_options(program, on)
-    return dataclasses.replace(chosen, policies=options.policies or chosen.policies)
+    norms = chosen.norms if options.norms == "auto" else options.norms
+    return dataclasses.replace(chosen, policies=options.policies or chosen.policies, norms=norms)
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:

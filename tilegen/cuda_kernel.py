@@ -60,7 +60,7 @@ class CudaKernel(GpuKernel):
         self._launch = library.launcher(exclusive, programmatic)
         self._hang = torch.full((8,), -1, dtype=torch.int32).pin_memory()
         self._hang_view = self._hang.numpy()
-        self._packed = {name: pack(op, self._bound[op.bound.op.operands[1].tensor]) for name, op in library.packed.items()}
+        self._packed = {name: pack(op, self._bound) for name, op in library.packed.items()}
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
         self._workspaces = PerStream[_Workspace]()
         self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()

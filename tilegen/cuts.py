@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound, ceil_div
 from tilegen.ops.conv2d import beside, by_threads, slides
+from tilegen.ops.gemm import normed
 from tilegen.tiling import Graph
 
 CLOCK = 1.6e3  # clocks a µs: what the power limit leaves under full load
@@ -96,12 +97,14 @@ def cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
     """Every cut of a linear for gangs of `parts` CTAs."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+    if normed(b) and parts > 1:
+        return
     even = ceil_div(hi - lo, 64) % parts == 0  # a pair must take equal shares of the steps, or its rings drift apart
     for share in ("steps", "rows", "columns") if parts > 1 else ("steps",):
         if share == "steps" and not even:
             continue
         for height in (64, 128, 256):
-            if height > 64 and height // 2 >= max(rows, 64) * (2 if share == "rows" else 1):
+            if height > 64 and (normed(b) or height // 2 >= max(rows, 64) * (2 if share == "rows" else 1)):
                 continue
             for width in range(16, 257, 8):
                 if _fits(b, height, width, parts, share) and width < columns + 16:

@@ -12,6 +12,7 @@ from tilegen.analysis.policy import Grouping, Lattice, Partition, Point
 from tilegen.analysis.regions import pretty, pretty_box
 from tilegen.codegen.op_text import equation
 from tilegen.errors import PlanError
+from tilegen.folding import lines as norm_lines
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound
 from tilegen.plan import Plan
@@ -37,6 +38,7 @@ def explain_plan(p: Plan, certificate: Any = None) -> str:
         "",
     ]
     lines += _ops(p.graph)
+    lines += ["", *norms] if (norms := norm_lines(p.graph, p.machine)) else []
     lattices = lattices_of(p.graph)
     policies = dict(p.policies)
     for tensor, lat in lattices.items():

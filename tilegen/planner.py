@@ -16,6 +16,7 @@ from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
 from tilegen.cuts import Cut, best_cuts, best_shares
 from tilegen.errors import PlanError
+from tilegen.folding import folded
 from tilegen.machine import Machine
 from tilegen.ops.attention import FEW
 from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
@@ -34,7 +35,8 @@ class Options:
     """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into the cache key.
 
     tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size, and
-    what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto, ticket, static or strided.
+    what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto, ticket, static or strided; norms: auto, rows (each an op of its own) or
+    folded (into the linears that read them, wherever they can be).
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -43,6 +45,7 @@ class Options:
     parts: tuple[tuple[str, int | str], ...] = ()
     order: str = "auto"
     placement: str = "auto"
+    norms: str = "auto"
 
     @staticmethod
     def of(**given: Any) -> Options:
@@ -55,6 +58,17 @@ class Options:
                 raise PlanError(f"option {name} is a dict, such as {{'up': …}}, given {value!r}")
         fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
         return Options(**fixed)
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Ops and tensors that these options speak of."""
+        edges = [part for edge, _ in self.policies for part in edge.split("->")]
+        return frozenset([name for name, _ in self.tiles] + edges) | self.shared
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Ops whose sums these options split, or whose tiles they give to gangs."""
+        return frozenset(name for what in (self.split, self.parts) for name, _ in what)
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Options:
@@ -77,7 +91,7 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     if program.symbolic:
         names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
         raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
-    graph = tiled(fuse(program), machine, options)
+    graph = tiled(folded(fuse(program), machine, options), machine, options)
     progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)

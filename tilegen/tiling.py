@@ -12,6 +12,7 @@ from typing import Any
 from tilegen.errors import PlanError
 from tilegen.ops.attention import STATE
 from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div, kind
+from tilegen.ops.gemm import normed
 from tilegen.spec import Call, Operand, Program, Tensor
 
 TURNED = 16  # rows that an append turns on their way
@@ -290,6 +291,8 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
     b = graph.bound(op)
     if op.kind != "linear" or any(key == "k_range" for key, _ in op.attributes):
         raise PlanError(f"only a whole linear can be split over K, {name!r} is {op.kind}", op.where)
+    if normed(b):
+        raise PlanError(f"{name!r} norms its rows, so its sum cannot be split over K; fold no norm into it (norms='rows')", op.where)
     k, tk = b.shape(0)[1], op.tile[2]
     chunks = ceil_div(k, tk)
     if not isinstance(shares, int) or not 2 <= shares <= chunks:

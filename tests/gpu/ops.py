@@ -77,6 +77,30 @@ THREADS = [
     *(Case(f"matmul {a} {b}", products, {"transpose_a": a, "transpose_b": b}) for a in (False, True) for b in (False, True)),
 ]
 
+# --- norms folded into linears -----------------------------------------------------------------------------------------------
+
+
+@tg.spec
+def normed(M=5, H=264, I=136, eps=1e-5, dtype="bfloat16"):
+    """A product, and its norm folded into a gated pair and into another linear, whose epilogues read more."""
+    x, g, w = tg.input("x", (M, 64), dtype), tg.weight("g", (H,), dtype), tg.weight("w", (H, 64), dtype)
+    r = tg.linear(x, w, name="r")
+    n = tg.rms_norm(r, g, eps=eps, name="n")
+    gate, up = tg.linear(n, tg.weight("w1", (2 * I, H), dtype), name="pair").chunk(2)
+    h = tg.mul(tg.silu(gate), up, name="h")
+    other = tg.linear(n, tg.weight("w2", (H, H), dtype), tg.weight("bias", (H,), dtype), name="other")
+    return tg.add(tg.linear(h, tg.weight("w3", (H, I), dtype), name="down"), r, name="y"), tg.add(other, r, name="z")
+
+
+FOLDED = {"norms": "folded"}
+NORMED = [
+    *(Case(f"norm folded, M = {m}", normed, {"M": m}, FOLDED) for m in (1, 2, 3, 8, 17, 33, 64)),
+    Case("norm folded, wide", normed, {"M": 1, "H": 4104, "I": 1032}, FOLDED),
+    Case("norm folded, steps of 256", normed, {"M": 9, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 32, 256), "other": (64, 48, 256)}}),
+    Case("norm folded, steps of 512", normed, {"M": 64, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 16, 512), "other": (64, 16, 192)}}),
+    Case("norm folded, step policy", normed, {"M": 20, "H": 520, "eps": 0.5}, {**FOLDED, "policies": {"r": "step"}}),
+]
+
 # --- convolutions --------------------------------------------------------------------------------------------------------------
 
 
@@ -191,4 +215,4 @@ EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
 EXAMPLE_CASES = [
     Case(f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}", lambda name=name, **s: example(name, **s), sizes) for name, sizes in EXAMPLE_SIZES
 ]
-OPS = [*THREADS, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *EXAMPLE_CASES]
+OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *EXAMPLE_CASES]

@@ -7,9 +7,10 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import Case
-from tests.gpu.ops import OPS
+from tests.gpu.ops import NORMED, OPS
 from tilegen import api
 from tilegen.bench.compare import error_of, outcome
+from tilegen.bench.ladder import on_device_reference
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import free_rows, random_arguments
 from tilegen.spec import Program
@@ -50,6 +51,19 @@ def test_against_float32(case: Case) -> None:
         found = result if isinstance(result, tuple) else (result,)
         assert error_of(tuple(r.cpu() for r in found), wanted) < 5e-3
         assert all(torch.equal(a, b) for a, b in zip(found, results[0] if isinstance(results[0], tuple) else (results[0],), strict=True))
+
+
+@pytest.mark.parametrize("case", NORMED, ids=lambda c: c.name)
+def test_norms_in_packed_weights(case: Case) -> None:
+    program = case.program
+    given = [a.cuda() for a in random_arguments(program)]
+    named = {t.name: a for t, a in zip(program.arguments, given, strict=True)}
+    weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight"}
+    kernel = tg.compile(program, "cuda", **case.options).prepare(**weights)  # type: ignore[attr-defined]
+    results = [outcome(program, kernel(*named.values()), given) for _ in range(3)]
+    kernel.check()
+    assert error_of(results[0], on_device_reference(program, given)) < 5e-3
+    assert all(torch.equal(a, b) for result in results[1:] for a, b in zip(result, results[0], strict=True))
 
 
 def test_trace_of_shares_without_keys() -> None:

@@ -54,7 +54,8 @@ def _linear(b: Bound) -> Iterator[Work]:
     chunks = cut(k1 - k0, tk, k0)
     for rows, columns in product(cut(m, tm), cut(n, tn)):
         weights = [g * n + j for g in range(attribute(b, "groups")) for j in columns]
-        reads = [r for k, chunk in enumerate(chunks) for r in ((0, k, (rows, chunk)), (1, k, (weights, chunk)))]
+        reads: list[Any] = [(2, -1, (range(b.shape(0)[1]),))] if attribute(b, "norm_eps", 0) else []
+        reads += [r for k, chunk in enumerate(chunks) for r in ((0, k, (rows, chunk)), (1, k, (weights, chunk)))]
         yield Work((rows, columns), len(chunks), reads)
 
 

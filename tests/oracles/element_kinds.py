@@ -52,7 +52,7 @@ def _linear(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     (m, k), (_, n) = shapes[0], shapes["result"]
     k0, k1 = a.get("k_range", [0, k])
     rows, columns = _block(c[0], t[0], m), _block(c[1], t[1], n)
-    reads: list[Read] = []
+    reads: list[Read] = [(None, 2, (x,)) for x in range(k)] if "norm_eps" in a else []
     for step, at in _step(k1 - k0, t[2]):
         reads += [(step, 0, (r, k0 + at)) for r in rows]
         reads += [(step, 1, (g * n + j, k0 + at)) for g in range(a["groups"]) for j in columns]

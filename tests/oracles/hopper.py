@@ -169,7 +169,7 @@ def memories(op: HopperOp) -> dict[str, Any]:
     for m in op.maps:
         shape = op.bound.tensors[m.tensor].plan_shape
         whole = torch.arange(1, math.prod(shape) + 1).reshape(shape)
-        found[m.name] = (pack(op, whole) if m.packed else whole).reshape(-1).numpy()
+        found[m.name] = (pack(op, {op.packs[0]: whole}) if m.packed else whole).reshape(-1).numpy()
     return found
 
 

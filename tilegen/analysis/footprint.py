@@ -29,6 +29,10 @@ def _linear(op: Op) -> Footprint:
     reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
     for g in range(groups):
         reads += f.read(w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk)
+    if "norm_eps" in op.attributes:
+        if (k0, k1) != (0, k) or op.parts > 1:
+            raise Malformed(f"norm_eps with k_range [{k0}, {k1}] of {k} and {op.parts} parts, expected whole rows in one part")
+        reads += f.read(op.operand(2, k), f.span(0, k, k), base=FIRST)
     return f.footprint(reads, f.lines(tm * f.coord[0], tm, m), f.columns(start, tn, n))
 
 

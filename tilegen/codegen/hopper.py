@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def scratch_bytes(self) -> int:
-        return max((op.scratch_bytes for op in self.ops if isinstance(op, HopperThreads)), default=0)
+        return max(op.scratch_bytes for op in self.ops)
 
     @property
     def _small(self) -> int:
@@ -181,7 +181,7 @@ class Layout:
             "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
             "TG_SLOT_READ_AT": "barriers: a tile is taken",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
-            "TG_SCRATCH_AT": "for ops that threads compute: a number of each warp, and what else they want to share",
+            "TG_SCRATCH_AT": "for ops that threads compute: a number of each warp, and what else they want to share; rows' sums of squares",
         }
         head = [
             ("TG_STAGES", self.stages, "of the ring"),
@@ -274,6 +274,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         gathers=any(op.gather for op in ops if isinstance(op, HopperThreads)),
         looks=any(_math_looks_early(op) for op in ops),
         mixed=any(op.form != "product" for op in ops),
+        normed=any(op.normed for op in ops),
         attentions=[op for op in ops if op.form == "attention"],
         thread_count=THREADS_OF_TILE,
         maps=[m for op in ops for m in op.maps],
@@ -342,7 +343,7 @@ def _math_looks_early(op: Op) -> bool:
     """Whether the math warps must: they look at some arguments before the role that loads activations tells that these are there."""
     if isinstance(op, HopperThreads):
         return op.looks_early
-    return bool(op.epilogue_operands) if isinstance(op, HopperOp) else bool(op.position)
+    return bool(op.epilogue_operands) or (op.normed and not op.packed) if isinstance(op, HopperOp) else bool(op.position)
 
 
 def _loads(op: Op, loads: Loads, at: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class HopperAttention(CudaOp):
     """An attention of a plan. PlanError where its tile does not fit the machine's instructions."""
 
     form = "attention"
-    sums_bytes = b_at = 0
+    sums_bytes = b_at = scratch_bytes = 0
     staged = exchanges = splits_columns = packed = weights_once = False
     multicast = a_policy = b_policy = ""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
+from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
 from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
@@ -19,6 +20,7 @@ from tilegen.ops.base import Access
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 MOST_HELD = 8  # eights of columns of operands of the epilogue
 MOST_BLOCKS = 8  # of 64 columns in a step
+FEW_EIGHTS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
 
@@ -48,6 +50,8 @@ class HopperOp(HopperTile):
         if problem:
             return problem
         lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+        if self.normed and (self.rows > 64 or self.rows_of_part != 64 or self.parts > 1 or self.waiting("first")):
+            return "a norm is folded into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if hi < b.shape(0)[1] and (hi - lo) % b.tile[2]:
             return f"its share of the sum ends at column {hi}, inside a step of {b.tile[2]}, which would bring the next share's columns too"
         return self.epilogue.problem
@@ -105,6 +109,27 @@ class HopperOp(HopperTile):
     def b(self) -> Loads:
         """What the weights' role does."""
         return Loads((Load(tuple(self.b_loads), self.b_bytes, tuple(self.b_waits)),), positions=self.positions)
+
+    @property
+    def norm(self) -> dict[str, Any]:
+        """What the math warps need to norm rows themselves: how many threads look at activations, how many of them at a row (a power of two), and how
+        many eights of columns of a step each of these has."""
+        lookers = 64 if self.packed and self.rows * self.blocks <= FEW_EIGHTS // 8 else 256
+        of_row = lookers >> (self.rows - 1).bit_length()
+        return {
+            "weight": self.bound.op.operands[2].tensor,
+            "type": TYPES[self.bound.dtype(2)],
+            "depth": int(self.bound.shape(0)[1]),
+            "eps": self.bound.norm_eps,
+            "lookers": lookers,
+            "of_row": of_row,
+            "each": math.ceil(8 * self.blocks / of_row),
+        }
+
+    @property
+    def scratch_bytes(self) -> int:
+        """A sum of squares for each row, or each warp that has a row of its own."""
+        return 256 if self.normed else 0
 
     # --- loads ------------------------------------------------------------------------------------------------------------
 
@@ -202,8 +227,13 @@ class HopperOp(HopperTile):
 
     @property
     def packed(self) -> bool:
-        """Packing pays where weights stream through once."""
-        return self.bound.op.operands[1].tensor in self.may_pack and self.weights_once
+        """Packing pays where weights stream through once. Those of normed rows are multiplied by the norm's on the way."""
+        return self.weights_once and self.may_pack.issuperset(self.packs)
+
+    @property
+    def packs(self) -> tuple[str, ...]:
+        """The tensors that packed weights are made of."""
+        return tuple(o.tensor for o in self.bound.op.operands[1 : 3 if self.normed else 2])
 
     # --- maps -------------------------------------------------------------------------------------------------------------
 

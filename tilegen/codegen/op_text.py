@@ -8,6 +8,7 @@ from tilegen.codegen.schedule import enum, locals_text
 from tilegen.ops.append import turns
 from tilegen.ops.attention import STATE, shares
 from tilegen.ops.base import Bound
+from tilegen.ops.gemm import normed
 from tilegen.plan import Plan
 from tilegen.spec import Operand
 
@@ -30,6 +31,11 @@ class OpText:
     def turns(self) -> bool:
         """append: whether rows are turned by their position."""
         return turns(self.bound)
+
+    @property
+    def normed(self) -> bool:
+        """linear: whether a norm is folded into it."""
+        return normed(self.bound)
 
     @property
     def name(self) -> str:
@@ -73,7 +79,11 @@ def equation(b: Bound) -> str:
 
     base = len(b.op.operands) - (len(b.op.epilogue.operands) if b.op.epilogue else 0)
     shape = " x ".join(str(n) for n in b.out)
-    text = f"{b.op.result} [{shape}] = {b.op.kind}({', '.join(words(o) for o in b.op.operands[:base])})"
+    given = [words(o) for o in b.op.operands[:base]]
+    if normed(b):
+        x, w, v = given
+        given = [f"rms_norm({x}, {v})", w]
+    text = f"{b.op.result} [{shape}] = {b.op.kind}({', '.join(given)})"
     if b.op.epilogue and b.op.epilogue.expression != "acc0":
         text += f", then {b.op.epilogue.expression}"
         extras = [f"e{n} = {words(b.op.operands[i])}" for n, (i, _) in enumerate(b.op.epilogue.operands)]

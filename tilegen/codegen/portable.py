@@ -88,6 +88,8 @@ class PortableOp(CudaOp):
         b = self.bound
         if b.op.kind != "linear":
             return f"no template for {b.op.kind} yet; only linear runs there"
+        if self.normed:
+            return "it has no form for a norm that is folded into a linear; plan with norms='rows'"
         if problem := mma_problem(b):
             return problem
         if b.result.dtype not in (b.dtype(0), "float32"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, minimum, need, register
+from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, minimum, need, register, whole
 from tilegen.spec import Size, Value, call, caller, tensors
 
 
@@ -81,9 +81,17 @@ def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:
     return [(128, 256, 64), (128, 192, 64), (256, 192, 64), (128, 176, 64), (256, 128, 64)]
 
 
+def normed(b: Bound) -> bool:
+    """Whether a linear norms the rows of x itself: an rms_norm was folded into it (tilegen.folding)."""
+    return any(key == "norm_eps" for key, _ in b.op.attributes)
+
+
 @register
 class Linear(Kind):
-    """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only k_range of it."""
+    """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only k_range of it.
+
+    With a norm folded in (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N + n, k] / √(mean_k x[m, k]² + norm_eps).
+    """
 
     name, coords, stem, fusable = "linear", ("i", "j"), "gemm", True
     width, gangs = 1, True
@@ -104,7 +112,8 @@ class Linear(Kind):
         chunk = blocks(K, tk, hi - lo, lo)
         n = b.out[1]
         groups = [Access(1, (blocks(j, tn, n, g * n), chunk)) for g in range(b.groups)]
-        return (Access(0, (blocks(i, tm, b.out[0]), chunk)), *groups)
+        norm = [Access(2, (whole(b.shape(0)[1]),), "first")] if normed(b) else []
+        return (Access(0, (blocks(i, tm, b.out[0]), chunk)), *groups, *norm)
 
     def write(self, b: Bound) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
@@ -120,6 +129,8 @@ class Linear(Kind):
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         lo, hi = self.k_range(b)
         x, w = operands[0][:, lo:hi], operands[1][:, lo:hi]
+        if normed(b):
+            x = x * (x.square().mean(-1, keepdim=True) + b.norm_eps).rsqrt() * operands[2]
         return list((x @ w.T).chunk(b.groups, dim=1))
 
 
@@ -192,6 +203,8 @@ def gang_problem(b: Bound) -> str:
         return ""
     if not kind.gangs or kind.width is None:
         return f"only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot"
+    if normed(b):
+        return "a linear that a norm is folded into is run by one CTA"
     if op.share == "rows" and len(b.out) != 2:
         return f"a gang cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)} dimensions; expected 2"
     what, size = ("rows", op.tile[0]) if op.share == "rows" else ("columns", op.tile[kind.width])

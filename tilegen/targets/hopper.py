@@ -69,9 +69,11 @@ class HopperLibrary(CubinLibrary):
         return Parameters([maps, pointers, struct.pack("<4Q", counters, hang, patience_ns, trace)])
 
 
-def pack(op: HopperOp, weight: torch.Tensor) -> torch.Tensor:
-    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous."""
+def pack(op: HopperOp, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous. given: all that is packed, by name."""
     import torch
+
+    weight, *factors = (given[name] for name in op.packs)
 
     tk, blocks = op.bound.tile[2], op.blocks
     lo, hi = op.bound.kind.k_range(op.bound)  # type: ignore[attr-defined]
@@ -82,6 +84,6 @@ def pack(op: HopperOp, weight: torch.Tensor) -> torch.Tensor:
     index = torch.from_numpy(np.maximum(rows, 0).reshape(-1)).to(weight.device)
     flat = weight.reshape(weight.shape[0], -1)[:, first + lo : first + hi]
     out = torch.zeros(tiles * height, op.steps_of_tile * tk, dtype=weight.dtype, device=weight.device)
-    out[:, : hi - lo] = flat[index]
+    out[:, : hi - lo] = flat[index] if not factors else flat[index].float() * factors[0].float()
     out[torch.from_numpy((rows < 0).reshape(-1)).to(weight.device)] = 0
     return out.view(tiles, height, op.steps_of_tile, blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
