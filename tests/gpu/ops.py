@@ -97,7 +97,7 @@ NORMED = [
     *(Case(f"norm folded, M = {m}", normed, {"M": m}, FOLDED) for m in (1, 2, 3, 8, 17, 33, 64)),
     Case("norm folded, wide", normed, {"M": 1, "H": 4104, "I": 1032}, FOLDED),
     Case("norm folded, steps of 256", normed, {"M": 9, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 32, 256), "other": (64, 48, 256)}}),
-    Case("norm folded, steps of 512", normed, {"M": 64, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 16, 512), "other": (64, 16, 192)}}),
+    Case("norm folded, 64 rows, steps of 256", normed, {"M": 64, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 16, 256), "other": (64, 16, 192)}}),
     Case("norm folded, step policy", normed, {"M": 20, "H": 520, "eps": 0.5}, {**FOLDED, "policies": {"r": "step"}}),
 ]
 

@@ -20,6 +20,7 @@ from tilegen.ops.base import Access
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 MOST_HELD = 8  # eights of columns of operands of the epilogue
 MOST_BLOCKS = 8  # of 64 columns in a step
+NORMED_STEP = 256
 FEW_EIGHTS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
@@ -52,6 +53,8 @@ class HopperOp(HopperTile):
         lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
         if self.normed and (self.rows > 64 or self.rows_of_part != 64 or self.parts > 1 or self.waiting("first")):
             return "a norm is folded into products of up to 64 rows, a CTA a tile, whose weights no op writes"
+        if self.normed and self.tile[2] > NORMED_STEP:
+            return f"steps are {self.tile[2]} wide, expected at most {NORMED_STEP} where a norm is folded in: threads hold their share of a step"
         if hi < b.shape(0)[1] and (hi - lo) % b.tile[2]:
             return f"its share of the sum ends at column {hi}, inside a step of {b.tile[2]}, which would bring the next share's columns too"
         return self.epilogue.problem

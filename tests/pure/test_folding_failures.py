@@ -1,0 +1,77 @@
+"""Folded norms: what is refused, and in which words."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from tests.gpu.ops import normed
+from tilegen.codegen.hopper import generate
+from tilegen.codegen.portable import generate as portable
+from tilegen.expand import expanded
+from tilegen.machine import H200
+from tilegen.planner import Options
+from tilegen.tiling import split_sum
+
+
+def test_an_unknown_way() -> None:
+    with pytest.raises(tg.PlanError, match="norms='columns': expected one of auto, rows, folded"):
+        tg.plan(normed(), "h200", norms="columns")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [({"parts": {"pair": 2}}, "'pair': a linear that a norm is folded into is run by one CTA"), ({"split": {"pair": 2}}, "norms its rows")],
+)
+def test_options_against_each_other(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(tg.PlanError, match=words):
+        tg.plan(normed(), "h200", norms="folded", tiles={"pair": (64, 64, 64)}, **options)
+
+
+def test_a_sum_is_not_split() -> None:
+    graph = tg.plan(normed(), "h200").graph
+    with pytest.raises(tg.PlanError, match="'other' norms its rows, so its sum cannot be split over K; fold no norm into it"):
+        split_sum(graph, "other", 2)
+
+
+def test_tiles_that_the_kernel_has_no_form_for() -> None:
+    with pytest.raises(tg.PlanError, match="'pair'.*a norm is folded into products of up to 64 rows"):
+        generate(tg.plan(normed(), "h200", tiles={"pair": (128, 64, 64)}))
+    with pytest.raises(tg.PlanError, match="'other'.*steps are 320 wide, expected at most 256 where a norm is folded in"):
+        generate(tg.plan(normed(), "h200", tiles={"other": (64, 64, 320)}))
+
+
+def test_the_portable_kernel_has_none() -> None:
+    with pytest.raises(tg.PlanError, match="no form for a norm that is folded into a linear; plan with norms='rows'"):
+        portable(tg.plan(normed(), "h200", norms="folded"), "sm_80")
+
+
+@pytest.mark.parametrize("change", ["box", "first"])
+def test_reads_that_miss_the_vector(change: str) -> None:
+    """The checker works out by itself that a normed linear reads its norm's weight."""
+    data = expanded(tg.plan(normed(M=8), H200, Options()))
+    wrong = copy.deepcopy(data)
+    reads = next(t for t in wrong["tiles"] if t["op"] == "pair")["parts"][0]["reads"]
+    [vector] = [r for r in reads if r["tensor"] == "g"]
+    if change == "box":
+        vector["box"] = [[0, 100]]
+    else:
+        reads.remove(vector)
+    assert tg.verify(data).ok
+    with pytest.raises(tg.ProofError, match="g"):
+        tg.verify(wrong)
+
+
+@pytest.mark.parametrize("change", [{"k_range": [0, 64]}, {"parts": 2}])
+def test_a_norm_needs_whole_rows(change: dict[str, Any]) -> None:
+    data = expanded(tg.plan(normed(M=8), H200, Options()))
+    op = data["ops"]["pair"]
+    if "parts" in change:
+        op["parts"] = 2
+    else:
+        op["attributes"] |= change
+    with pytest.raises(tg.ProofError):
+        tg.verify(data)
