@@ -19,7 +19,7 @@ from tilegen.codegen.hopper_op import HopperOp, Map
 from tilegen.targets.hopper import pack
 
 LOAD = re.compile(r"tg_load(_pair)?\((to.*), &maps\.(\w+), ([^,]+), ([^,]+), bar(?:, \w+)?\);")
-CALL = re.compile(r"tg_(\w+)<Op, (\d+), (\d+)>")
+CALL = re.compile(r"tg_(\w+)<Op, (\d+), (\d+)(?:, (\d+))?>")  # a swap names first what it gives away
 COLUMNS = 64  # of a block: 128 bytes
 M64_BYTES = 8192  # 64 rows of a block
 
@@ -80,7 +80,8 @@ class Tile:
 
     def _check_operands(self, stage: Any, part: int, warpgroup: int, k: int) -> None:
         op = self.op
-        a_at, b_at = value(op.a_offset, warpgroup=warpgroup), op.b_at + value(op.b_offset, warpgroup=warpgroup)
+        slices = 32 * warpgroup if op.alternates else 0  # where its slices of 16 columns begin in a row, every other one
+        a_at, b_at = value(op.a_offset, warpgroup=warpgroup) - slices, op.b_at + value(op.b_offset, warpgroup=warpgroup) - slices
         assert a_at % 1024 == b_at % 1024 == op.a_block % 1024 == op.b_block % 1024 == 0  # the swizzle's period
         for block in range(op.blocks):
             columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
@@ -110,23 +111,25 @@ class Tile:
 
     def columns(self, part: int, warpgroup: int) -> int:
         shared = part * self.op.columns_of_part if self.op.shares("columns") else 0
-        return self.column + shared + (warpgroup * 8 * self.op.octets if self.op.splits_columns else 0)
+        return self.column + shared + (warpgroup * 8 * self.op.octets if self.op.splits_columns and not self.op.alternates else 0)
 
     # --- stores -----------------------------------------------------------------------------------------------------------------
 
     def calls(self, part: int, warpgroup: int) -> dict[str, tuple[int, int]]:
-        """give, take, store -> (first octet, octets), of the statements that this warpgroup runs."""
-        found, runs, condition = {}, True, True
-        for line in self.op.finish:
+        """give, take, store -> (first octet, octets), of the statements that this warpgroup runs; swap: what it keeps."""
+        found: dict[str, tuple[int, int]] = {}
+        runs: list[bool] = []  # of the ifs around a line
+        for line in map(str.strip, self.op.finish):
             if line.startswith("if ("):
-                runs = condition = bool(value(line[4:-3], part=part, warpgroup=warpgroup))
+                runs.append(bool(value(line[4:-3], part=part, warpgroup=warpgroup)))
             elif line == "} else {":
-                runs = not condition
+                runs[-1] = not runs[-1]
             elif line == "}":
-                runs = True
-            elif runs:
-                name, first, count = CALL.search(line).groups()  # type: ignore[union-attr]
-                found[name.split("_")[0]] = int(first), int(count)
+                runs.pop()
+            elif all(runs):
+                name, *numbers = CALL.search(line).groups()  # type: ignore[union-attr]
+                *_, first, count = (int(n) for n in numbers if n)
+                found[name.split("_")[0]] = first, count
         return found
 
     def check_stores(self, times: Any) -> None:
@@ -137,6 +140,9 @@ class Tile:
                 other = self.calls(1 - part, warpgroup)
                 assert calls.get("take") == other.get("give") and calls.get("give") == other.get("take")
                 assert calls.get("store") == calls.get("take")
+            if self.op.alternates:
+                half = self.op.octets // 2
+                assert calls["swap"] == (warpgroup * half, half) and all(calls[what] == calls["swap"] for what in calls), calls
             if "store" in calls:
                 self._store(times, part, warpgroup, *calls["store"])
 

@@ -55,7 +55,7 @@ def check_products(sass: Sass, ops: list[HopperOp]) -> None:
         products = [n for n, text in enumerate(loop) if text.startswith("HGMMA")]
         assert not any(text.startswith("R2UR") for text in loop[products[0] : products[-1]]), "operands reach wgmma's registers one by one"
     suffix = {"bfloat16": ".BF16", "float16": ""}
-    expected = [(4 * op.blocks * op.m64, f"HGMMA.64x{op.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}") for op in ops]
+    expected = [(op.slices * op.blocks * op.m64, f"HGMMA.64x{op.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}") for op in ops]
     assert sorted(found) == sorted(expected)
 
 

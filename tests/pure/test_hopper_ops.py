@@ -39,7 +39,7 @@ def test_convolutions(case: Case, tmp_path: Path) -> None:
     assert len(sass.at(r"UTMALDG\.3D")) == sum(len(op.b_loads) for op in ops)
     assert bool(sass.at(r"UTMASTG\.4D")) == any(op.staged for op in ops)
     loops = [[t for t in loop if t.startswith("HGMMA")] for loop in sass.innermost(r"HGMMA\.")]
-    assert sorted(len(loop) for loop in loops) == sorted(4 * op.blocks * op.m64 for op in ops)
+    assert sorted(len(loop) for loop in loops) == sorted(op.slices * op.blocks * op.m64 for op in ops)
     assert not sass.at(r"(LDL|STL)\b")
 
 

@@ -275,6 +275,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         looks=any(_math_looks_early(op) for op in ops),
         mixed=any(op.form != "product" for op in ops),
         normed=any(op.normed for op in ops),
+        alternating=any(op.alternates for op in ops if isinstance(op, HopperOp)),
         attentions=[op for op in ops if op.form == "attention"],
         thread_count=THREADS_OF_TILE,
         maps=[m for op in ops for m in op.maps],

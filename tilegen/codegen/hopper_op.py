@@ -1,4 +1,4 @@
-"""What a Hopper kernel needs to know of an op: waits, loads, tensor maps, stores and epilogue as C text, around its tile's numbers."""
+"""What a Hopper kernel needs to know of an op until its sums are there: waits, loads, tensor maps as C text, around its tile's numbers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cuda_op import TYPES
-from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.hopper_stage import Load, Loads, Map, Wait
-from tilegen.codegen.hopper_tile import BOX, ROW_BYTES, HopperTile
+from tilegen.codegen.hopper_sums import HopperSums
+from tilegen.codegen.hopper_tile import BOX, ROW_BYTES
 from tilegen.ops.base import Access
 
 MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
-MOST_HELD = 8  # eights of columns of operands of the epilogue
 MOST_BLOCKS = 8  # of 64 columns in a step
 NORMED_STEP = 256
+SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 FEW_EIGHTS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
 SUMS = 192  # accumulators a math thread can hold beside everything else
 
 
 @dataclass(frozen=True)
-class HopperOp(HopperTile):
+class HopperOp(HopperSums):
     """A linear of a plan on sm_90a. PlanError where its tile does not fit the machine's instructions."""
 
     may_pack: frozenset[str] = frozenset()  # tensors that may come packed tile by tile
@@ -131,19 +130,13 @@ class HopperOp(HopperTile):
 
     @property
     def scratch_bytes(self) -> int:
-        """A sum of squares for each row, or each warp that has a row of its own."""
-        return 256 if self.normed else 0
+        """A sum of squares for each row, or each warp that has a row of its own; sums that the two math warpgroups swap."""
+        return max(256 if self.normed else 0, 4096 * self.finished_octets if self.alternates else 0)
 
     # --- loads ------------------------------------------------------------------------------------------------------------
 
     def _access(self, operand: int) -> list[Access]:
         return [a for a in self.bound.reads if a.operand == operand and a.when == "step"]
-
-    @property
-    def weights_once(self) -> bool:
-        """Whether each weight is used by one or two rows of tiles only, so that it need not stay in L2."""
-        stored = self.plan.graph.tensors[self.bound.op.operands[1].tensor].role in ("weight", "input")
-        return stored and math.ceil(int(self.bound.out[0]) / self.bound.tile[0]) <= 2
 
     @property
     def a_policy(self) -> str:
@@ -266,146 +259,10 @@ class HopperOp(HopperTile):
         rows, columns = (int(s) for s in self.bound.shape(n))
         return Map(f"{self.name}_{suffix}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True)
 
-    # --- letting results out ----------------------------------------------------------------------------------------------
-
-    @property
-    def staged(self) -> bool:
-        """Whether results leave through shared memory and TMA (else from registers): the proof's memory-order row says the same."""
-        return store_proxy("cuda", self.bound.result.dtype, self.rows_of_part) == "async"
-
-    @property
-    def store_map(self) -> str:
-        return f"{self.name}_out" if self.finished_octets >= 8 else self.rest_map
-
-    @property
-    def rest_map(self) -> str:
-        return f"{self.name}_rest" if self.finished_octets % 8 else ""
-
-    @property
-    def row(self) -> str:
-        return to_c(self.bound.write[0].lo) + (f" + part * {self.rows_of_part}" if self.shares("rows") else "")
-
-    @property
-    def column(self) -> str:
-        """First column that the part finishes."""
-        width = self.tile[1] // 2
-        shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
-        return to_c(self.bound.write[-1].lo) + (f" + part * {width}" if shared else "")
-
-    @property
-    def row_of_warpgroup(self) -> str:
-        return "" if self.splits_columns else f" + (int)warpgroup * {64 * self.m64}"
-
-    @property
-    def column_of_warpgroup(self) -> str:
-        return f" + (int)warpgroup * {8 * self.octets}" if self.splits_columns else ""
-
-    @property
-    def corner(self) -> str:
-        """Where a math warpgroup's sums lie in the result: the members of tg_op_NAME::corner."""
-        return f"{self.row}{self.row_of_warpgroup}, {self.column}{self.column_of_warpgroup}"
-
-    corner_text = (
-        "using corner = tg_corner;",
-        "TG_FN static int row(tg_corner at, int local) { return at.row + local; }",
-        "TG_FN static bool inside(int row) { return row < ROWS; }",
-    )
-
-    @property
-    def ship(self) -> str:
-        """The statement that lets staged results out."""
-        rest = f"&maps.{self.rest_map}" if self.rest_map else "nullptr"
-        to = f"&maps.{self.store_map}, {rest}, {{ {self.row}, {self.column} }}"
-        return f"tg_ship<tg_op_{self.name}, {self.finished_octets}>({to}, smem, out, limit_ns);"
-
     @property
     def positions(self) -> int:
         """Stages of a step."""
         return 1
-
-    @property
-    def finish(self) -> list[str]:
-        """The statements after the main loop: exchange of sums where the gang shares steps, then the store."""
-        half = self.octets // 2
-        if not self.exchanges:
-            return [self._store(0, self.octets)]
-        if self.splits_columns:
-            give = f"tg_give<Op, 0, {self.octets}>(acc, smem, part, given, warpgroup, thread), given ^= 1;"
-            take = f"tg_take<Op, 0, {self.octets}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;"
-            return ["if ((int)warpgroup == part) {", "  " + take, "  " + self._store(0, self.octets), "} else {", "  " + give, "}"]
-        lines = []
-        for part, (own, other) in enumerate(((0, half), (half, 0))):
-            lines += ["if (part == 0) {" if part == 0 else "} else {"]
-            lines += [
-                f"  tg_give<Op, {other}, {half}>(acc, smem, part, given, warpgroup, thread), given ^= 1;",
-                f"  tg_take<Op, {own}, {half}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;",
-                "  " + self._store(own, half),
-            ]
-        return [*lines, "}"]
-
-    def _store(self, first: int, count: int) -> str:
-        if self.held:
-            return "tg_store_held<Op>(acc, held, T, at, thread);"
-        if self.staged:
-            return f"tg_store_staged<Op, {first}, {count}>(acc, T, at, smem, out, warpgroup, thread);"
-        return f"tg_store_direct<Op, {first}, {count}>(acc, T, at, thread);"
-
-    # --- epilogue ---------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def epilogue(self) -> EpilogueText:
-        return EpilogueText(self.bound)
-
-    @property
-    def expression(self) -> str:
-        return self.epilogue.expression
-
-    @property
-    def accumulators(self) -> list[tuple[str, int]]:
-        """Each group's sum, and its first octet among a thread's."""
-        return [(name, g * self.octets) for g, name in enumerate(self.epilogue.accumulators)]
-
-    @property
-    def epilogue_operands(self) -> list[dict[str, Any]]:
-        """Loads are guarded, since a tile may hang over the result's edge."""
-        return [self._epilogue_operand(e) for e in self.epilogue.operands]
-
-    def _epilogue_operand(self, e: EpilogueOperand) -> dict[str, Any]:
-        fetch, near = "tg_fetch_constant" if e.constant else "tg_fetch", "tg_touch" if self.touches else "tg_warm"
-        inside = "column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS"
-        return {
-            "name": e.name,
-            "tensor": f"T.{e.tensor}",
-            "fetch": f"{fetch}({e.pointer}, {inside})",
-            "word": "tg_pair" if e.dtype == "float32" else "unsigned",
-            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({e.pointer}, true);" if e.vector else f"if ({inside}) {near}({e.pointer});",
-            "columns": e.vector,
-        }
-
-    @property
-    def held(self) -> bool:
-        """Whether a tile fetches what its epilogue reads before its main loop: it is there then, small, and a load that comes behind the weights of the next
-        tile takes microseconds."""
-        read = self.epilogue.operands
-        small = self.m64 == 1 and self.parts == 1 and self.octets * len(read) <= MOST_HELD
-        return self.touches and not self.staged and bool(read) and all(e.constant for e in read) and small
-
-    @property
-    def warms(self) -> bool:
-        return bool(self.epilogue_operands) or self.touches
-
-    @property
-    def touches(self) -> bool:
-        """Whether a tile looks at what its epilogue will read and write long before, so that its pages are known to the SM: where weights stream once, and ops
-        of other kinds let it wait for its activations."""
-        return self.weights_once and any(op.kind != "linear" for op in self.plan.graph.ops)
-
-    @property
-    def parameters(self) -> str:
-        return self.epilogue.parameters
-
-    def arguments(self, side: str) -> str:
-        return self.epilogue.arguments(side)
 
     # --- text -------------------------------------------------------------------------------------------------------------
 
@@ -419,11 +276,20 @@ class HopperOp(HopperTile):
 
     @property
     def a_offset(self) -> str:
+        if self.alternates:
+            return f"warpgroup * {SLICE}"
         return "0" if self.splits_columns else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
     def b_offset(self) -> str:
+        if self.alternates:
+            return f"warpgroup * {SLICE}"
         return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.splits_columns else "0"
+
+    @property
+    def slices(self) -> int:
+        """Of 16 columns of K in a block of 64, that a warpgroup multiplies."""
+        return 2 if self.alternates else 4
 
     @property
     def mma(self) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 from tilegen.codegen.cuda_op import CudaOp
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
+ALTERNATING = 64  # columns of a CTA's tile of 64 rows up to which wgmma takes longer to read activations than to multiply them
 BOX = 256  # the most rows of one bulk tensor copy
 
 
@@ -47,8 +48,13 @@ class HopperTile(CudaOp):
 
     @property
     def splits_columns(self) -> bool:
-        """The two math warpgroups take half the columns each where a tile has 64 rows, else half the rows."""
+        """The two math warpgroups finish half the columns each where a tile has 64 rows, else half the rows."""
         return self.rows_of_part == 64
+
+    @property
+    def alternates(self) -> bool:
+        """Whether they get there by every other slice of K each, for all columns, and swap sums at the end: activations are read once."""
+        return self.splits_columns and self.groups == 1 and self.columns_of_part <= ALTERNATING
 
     @property
     def m64(self) -> int:
@@ -57,7 +63,7 @@ class HopperTile(CudaOp):
     @property
     def octets(self) -> int:
         """Eights of columns of one group that a math warpgroup has."""
-        return self.columns_of_part // (16 if self.splits_columns else 8)
+        return self.columns_of_part // (16 if self.splits_columns and not self.alternates else 8)
 
     @property
     def columns_of_warpgroup(self) -> int:
@@ -120,12 +126,18 @@ class HopperTile(CudaOp):
     @cached_property
     def b_pieces(self) -> list[tuple[int, int, int, int]]:
         """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column block lie in shared memory."""
-        if not self.splits_columns:
+        if not self.splits_columns or self.alternates:
             return [(g, 0, g * self.columns_of_part, self.columns_of_part) for g in range(self.groups)]
         half = self.columns_of_part // 2
         if self.groups == 1:  # in one copy where it may move so many rows
             return [(0, 0, 0, self.columns_of_part)] if self.columns_of_part <= BOX else [(0, w * half, w * half, half) for w in (0, 1)]
         return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
+
+    @property
+    def weights_once(self) -> bool:
+        """Whether each weight is used by one or two rows of tiles only, so that it need not stay in L2."""
+        stored = self.plan.graph.tensors[self.bound.op.operands[1].tensor].role in ("weight", "input")
+        return stored and math.ceil(int(self.bound.out[0]) / self.bound.tile[0]) <= 2
 
     # --- steps, and sums that are exchanged ------------------------------------------------------------------------------
 
@@ -140,7 +152,7 @@ class HopperTile(CudaOp):
     @property
     def finished_octets(self) -> int:
         """Eights of columns that a math warpgroup finishes."""
-        return self.octets // 2 if self.exchanges and not self.splits_columns else self.octets
+        return self.octets // 2 if self.alternates or (self.exchanges and not self.splits_columns) else self.octets
 
     @property
     def sums_bytes(self) -> int:

@@ -1,0 +1,169 @@
+"""How the sums of a Hopper kernel's product leave the registers: swapped, exchanged, finished by the epilogue, stored; as C text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilegen.analysis.memory_order import store_proxy
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
+from tilegen.codegen.hopper_tile import HopperTile
+
+MOST_HELD = 8  # eights of columns of operands of the epilogue
+
+
+@dataclass(frozen=True)
+class HopperSums(HopperTile):
+    """A product's tile, from the end of its main loop on."""
+
+    # --- letting results out ----------------------------------------------------------------------------------------------
+
+    @property
+    def staged(self) -> bool:
+        """Whether results leave through shared memory and TMA (else from registers): the proof's memory-order row says the same."""
+        return store_proxy("cuda", self.bound.result.dtype, self.rows_of_part) == "async"
+
+    @property
+    def store_map(self) -> str:
+        return f"{self.name}_out" if self.finished_octets >= 8 else self.rest_map
+
+    @property
+    def rest_map(self) -> str:
+        return f"{self.name}_rest" if self.finished_octets % 8 else ""
+
+    @property
+    def row(self) -> str:
+        return to_c(self.bound.write[0].lo) + (f" + part * {self.rows_of_part}" if self.shares("rows") else "")
+
+    @property
+    def column(self) -> str:
+        """First column that the part finishes."""
+        width = self.tile[1] // 2
+        shared = self.shares("columns") or (self.exchanges and not self.splits_columns)
+        return to_c(self.bound.write[-1].lo) + (f" + part * {width}" if shared else "")
+
+    @property
+    def row_of_warpgroup(self) -> str:
+        return "" if self.splits_columns else f" + (int)warpgroup * {64 * self.m64}"
+
+    @property
+    def column_of_warpgroup(self) -> str:
+        return f" + (int)warpgroup * {8 * self.finished_octets}" if self.splits_columns else ""
+
+    @property
+    def corner(self) -> str:
+        """Where a math warpgroup's sums lie in the result: the members of tg_op_NAME::corner."""
+        return f"{self.row}{self.row_of_warpgroup}, {self.column}{self.column_of_warpgroup}"
+
+    corner_text = (
+        "using corner = tg_corner;",
+        "TG_FN static int row(tg_corner at, int local) { return at.row + local; }",
+        "TG_FN static bool inside(int row) { return row < ROWS; }",
+    )
+
+    @property
+    def ship(self) -> str:
+        """The statement that lets staged results out."""
+        rest = f"&maps.{self.rest_map}" if self.rest_map else "nullptr"
+        to = f"&maps.{self.store_map}, {rest}, {{ {self.row}, {self.column} }}"
+        return f"tg_ship<tg_op_{self.name}, {self.finished_octets}>({to}, smem, out, limit_ns);"
+
+    @property
+    def finish(self) -> list[str]:
+        """The statements after the main loop: exchange of sums where the gang shares steps, then the store."""
+        half = self.octets // 2
+        if self.alternates:
+            lines = []
+            for warpgroup, (own, other) in enumerate(((0, half), (half, 0))):
+                swap = f"tg_swap<Op, {other}, {own}, {half}>(acc, smem + TG_SCRATCH_AT, warpgroup, thread);"
+                lines += ["if (warpgroup == 0) {" if warpgroup == 0 else "} else {", *("  " + line for line in (swap, *self._finish_columns(own, half)))]
+            return [*lines, "}"]
+        if not self.exchanges or self.splits_columns:
+            return self._finish_columns(0, self.octets)
+        lines = []
+        for part, (own, other) in enumerate(((0, half), (half, 0))):
+            lines += ["if (part == 0) {" if part == 0 else "} else {"]
+            lines += [
+                f"  tg_give<Op, {other}, {half}>(acc, smem, part, given, warpgroup, thread), given ^= 1;",
+                f"  tg_take<Op, {own}, {half}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;",
+                "  " + self._store(own, half),
+            ]
+        return [*lines, "}"]
+
+    def _finish_columns(self, first: int, count: int) -> list[str]:
+        """The same for these octets of a warpgroup that has the CTA's sums of half the columns."""
+        if not self.exchanges:
+            return [self._store(first, count)]
+        give = f"tg_give<Op, {first}, {count}>(acc, smem, part, given, warpgroup, thread), given ^= 1;"
+        take = f"tg_take<Op, {first}, {count}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;"
+        return ["if ((int)warpgroup == part) {", "  " + take, "  " + self._store(first, count), "} else {", "  " + give, "}"]
+
+    def _store(self, first: int, count: int) -> str:
+        if self.held:
+            return f"tg_store_held<Op, {first}, {count}>(acc, held, T, at, thread);"
+        if self.staged:
+            return f"tg_store_staged<Op, {first}, {count}>(acc, T, at, smem, out, warpgroup, thread);"
+        return f"tg_store_direct<Op, {first}, {count}>(acc, T, at, thread);"
+
+    # --- epilogue ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def epilogue(self) -> EpilogueText:
+        return EpilogueText(self.bound)
+
+    @property
+    def expression(self) -> str:
+        return self.epilogue.expression
+
+    @property
+    def accumulators(self) -> list[tuple[str, int]]:
+        """Each group's sum, and its first octet among a thread's."""
+        return [(name, g * self.octets) for g, name in enumerate(self.epilogue.accumulators)]
+
+    @property
+    def epilogue_operands(self) -> list[dict[str, Any]]:
+        """Loads are guarded, since a tile may hang over the result's edge."""
+        return [self._epilogue_operand(e) for e in self.epilogue.operands]
+
+    def _epilogue_operand(self, e: EpilogueOperand) -> dict[str, Any]:
+        fetch, near = "tg_fetch_constant" if e.constant else "tg_fetch", "tg_touch" if self.touches else "tg_warm"
+        inside = "column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS"
+        return {
+            "name": e.name,
+            "tensor": f"T.{e.tensor}",
+            "fetch": f"{fetch}({e.pointer}, {inside})",
+            "word": "tg_pair" if e.dtype == "float32" else "unsigned",
+            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({e.pointer}, true);" if e.vector else f"if ({inside}) {near}({e.pointer});",
+            "columns": e.vector,
+        }
+
+    @property
+    def held(self) -> bool:
+        """Whether a tile fetches what its epilogue reads before its products: it is there then, small, and a load that comes behind the weights of the next
+        tile takes microseconds."""
+        small = self.m64 == 1 and self.parts == 1 and 0 < self.finished_octets * len(self.epilogue.operands) <= MOST_HELD
+        return small and not self.staged and (self.holds_late or (self.touches and all(e.constant for e in self.epilogue.operands)))
+
+    @property
+    def holds_late(self) -> bool:
+        """Whether that is when the first stage is there: in tiles of one step what other ops write for the epilogue is awaited before the first load."""
+        return self.steps_of_tile == 1 and not all(e.constant for e in self.epilogue.operands)
+
+    @property
+    def warms(self) -> bool:
+        return bool(self.epilogue_operands) or self.touches
+
+    @property
+    def touches(self) -> bool:
+        """Whether a tile looks at what its epilogue will read and write long before, so that its pages are known to the SM: where weights stream once, and ops
+        of other kinds let it wait for its activations."""
+        return self.weights_once and any(op.kind != "linear" for op in self.plan.graph.ops)
+
+    @property
+    def parameters(self) -> str:
+        return self.epilogue.parameters
+
+    def arguments(self, side: str) -> str:
+        return self.epilogue.arguments(side)
