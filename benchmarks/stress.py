@@ -1,7 +1,7 @@
 """Memory order under stress: variants of the kernels that sleep for random times at waits, posts and between products must give the same bits, always.
 
-python -m benchmarks.stress [LAUNCHES]: at least that many launches (default 100,000) over the cases of tests/gpu/gemms.py, plain and packed, at
-several sizes, and of tests/gpu/ops.py; outputs and intermediates are NaN before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not
+python -m benchmarks.stress [LAUNCHES [WORD]]: at least that many launches (default 100,000) over the cases of tests/gpu/gemms.py, plain and packed, at
+several sizes, and of tests/gpu/ops.py, or those of them whose names hold a word; outputs and intermediates are NaN before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not
 sleep. (Not poisoned, intermediates would hold what the launch before left there: the right values.) Prints one line a shape; status 1 on any difference.
 """
 
@@ -16,20 +16,24 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
-from tests.gpu.ops import OPS
+from tests.gpu.ops import NORMED, OPS
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import random_arguments
 from tilegen.targets.hopper import HopperLibrary
 
 
 def shapes() -> list[tuple[Case, bool]]:
-    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops' cases that have one output and no state."""
-    found = [(case, False) for case in OPS if len(case.program.outputs) == 1 and all(t.role != "state" for t in case.program.arguments)]
+    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops' cases that have no state."""
+    found = [(case, False) for case in OPS if not states(case)] + [(case, True) for case in NORMED]
     for case in CASES:
         for rows in (None, 5, 77):
             made = case if rows is None else dataclasses.replace(case, name=f"{case.name}, M = {rows}", sizes={**case.sizes, "M": rows})
             found += [(made, False), *([(made, True)] if case.packed else [])]
     return found
+
+
+def states(case: Case) -> bool:
+    return any(t.role == "state" for t in case.program.arguments)
 
 
 def stress(case: Case, packed: bool, launches: int) -> int:
@@ -42,12 +46,13 @@ def stress(case: Case, packed: bool, launches: int) -> int:
     still = kernel.prepare(**weights) if packed else kernel
     library = HopperLibrary(kernel.plan, frozenset(weights), "jitter")
     jittery = CudaKernel(kernel.plan, kernel.proof, library, False, weights)
-    want = still(*given)
-    out = torch.empty_like(want)
+    result = still(*given)
+    want = result if isinstance(result, tuple) else (result,)
+    outs = [torch.empty_like(t) for t in want]
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     for _ in range(launches):
-        jittery(*given, out=out)
-        wrong += (out != want).any()
+        jittery(*given, out=outs if len(outs) > 1 else outs[0])
+        wrong += torch.stack([(out != t).any() for out, t in zip(outs, want, strict=True)]).any()
     jittery.check()
     return int(wrong)
 
@@ -55,7 +60,8 @@ def stress(case: Case, packed: bool, launches: int) -> int:
 def main(arguments: list[str]) -> int:
     os.environ["TILEGEN_POISON"] = "1"
     total: Any = int(arguments[0]) if arguments else 100_000
-    cases, failed = shapes(), 0
+    word = arguments[1] if len(arguments) > 1 else ""
+    cases, failed = [shape for shape in shapes() if word in shape[0].name], 0
     each = -(-total // len(cases))
     for case, packed in cases:
         wrong = stress(case, packed, each)
