@@ -134,7 +134,7 @@ def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         return dataclasses.replace(made, write=lambda: made.text[:first] + "(void)(" + made.text[first + len("tg_post(g, ") :])
 
     monkeypatch.setattr(tilegen.targets.hopper, "generate", without_posts)
-    broken = CudaKernel(right.plan, right.proof, HopperLibrary(right.plan, frozenset({"broken"})))
+    broken = CudaKernel(right.plan, right.proof, HopperLibrary(right.plan, variant="broken"))
     arguments = arguments_of(case)
     want = expected(case, arguments)
     for _ in range(2):

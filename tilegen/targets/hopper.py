@@ -37,7 +37,8 @@ class HopperLibrary(CubinLibrary):
     def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
         self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, HopperOp] = dict(self.generated.packed)
-        super().__init__(plan, [lambda: self.generated.text, self.generated.roomy], ARCHITECTURE, variant, *sorted(packed), accept=check_log)
+        made_of = sorted({name for op in self.packed.values() for name in op.packs})  # other prepared weights need no binary of their own
+        super().__init__(plan, [lambda: self.generated.text, self.generated.roomy], ARCHITECTURE, variant, *made_of, accept=check_log)
 
     @property
     def ctas(self) -> int:
