@@ -3,7 +3,8 @@
     linear(rms_norm(x, v), w) = (x ∘ v) wᵀ / √(mean(x²) + eps)
 
 so the rows can be scaled after the product: the norm needs no tiles of its own, no hand-over, and each step of the product waits for its own columns of x
-alone. The linear multiplies its activations by v where they lie in shared memory and adds up their squares (templates/cuda/normed.cuh.j2).
+alone. The linear adds up the squares of its activations; packed weights hold v w, and where weights come as they are it multiplies its activations by v
+(templates/cuda/normed.cuh.j2).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tilegen.cuts import CLOCK
 from tilegen.errors import PlanError
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div
 from tilegen.ops.gemm import normed
 from tilegen.spec import DTYPES, Tensor
-from tilegen.tiling import Graph
+from tilegen.tiling import Graph, with_attributes
 
 if TYPE_CHECKING:
     from tilegen.planner import Options
@@ -56,7 +58,7 @@ def folded(graph: Graph, machine: Machine, options: Options) -> Graph:
 def problem(graph: Graph, op: TileOp, machine: Machine) -> str:
     """Why a norm cannot be folded into its readers, or an empty string."""
     b, readers, v = graph.bound(op), graph.readers(op.result), op.operands[1]
-    if not machine.name.startswith("h200"):
+    if not machine.hopper:
         return f"{machine.name} has no form for it"
     if op.kind != NORM:
         return f"a {op.kind} does more than scale its rows"
@@ -90,14 +92,13 @@ def norm_us(b: Bound, machine: Machine) -> float:
     return machine.handoff_us + machine.tile_us + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
 
 
-CLOCK = 1.6e3  # clocks a µs
 STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
 
 
 def scaling_us(b: Bound, machine: Machine) -> float:
     """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for weights longer than that."""
     rows, depth = (int(n) for n in b.shape(0))
-    columns = int(b.out[1]) * int(dict(b.op.attributes).get("groups", 1))
+    columns = int(b.out[1]) * int(b.groups)
     steps = ceil_div(depth, 64)
     products = steps * 2.0 * columns / machine.sms / CLOCK
     weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
@@ -107,16 +108,10 @@ def scaling_us(b: Bound, machine: Machine) -> float:
 def _fold(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
     x, v = norm.operands
     for reader in readers:
-        moved = tuple((index + 1 if index > 1 else index, how) for index, how in (reader.epilogue or Epilogue()).operands)
-        graph = graph.with_op(
-            reader.name,
-            replace(
-                reader,
-                operands=(x, reader.operands[1], v, *reader.operands[2:]),
-                attributes=tuple(sorted({**dict(reader.attributes), "norm_eps": dict(norm.attributes)["eps"]}.items())),
-                epilogue=replace(reader.epilogue or Epilogue(), operands=moved),
-            ),
-        )
+        epilogue, attributes = reader.epilogue or Epilogue(), with_attributes(reader.attributes, norm_eps=dict(norm.attributes)["eps"])
+        moved = tuple((index + 1, how) for index, how in epilogue.operands)  # x and w stand before them, now v too
+        operands = (x, reader.operands[1], v, *reader.operands[2:])
+        graph = graph.with_op(reader.name, replace(reader, operands=operands, attributes=attributes, epilogue=replace(epilogue, operands=moved)))
     tensors: Mapping[str, Tensor] = {name: t for name, t in graph.tensors.items() if name != norm.result}
     return replace(graph, ops=tuple(op for op in graph.ops if op.name != norm.name), tensors=tensors)
 

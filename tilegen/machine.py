@@ -25,6 +25,11 @@ class Machine:
     handoff_us: float  # from a tile's last store to the first load of a tile that waited for it
     wait_us: float  # each further semaphore that a tile looks at
 
+    @property
+    def hopper(self) -> bool:
+        """Whether it is an H200 or a share of one: plans for it may have what only the kernel for sm_90a can run."""
+        return self.name.startswith("h200")
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

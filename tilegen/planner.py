@@ -128,12 +128,12 @@ def tiled(graph: Graph, machine: Machine, options: Options, taken: Set[str] = fr
 
 def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[str, Cut]:
     """Tiles and gangs of GeMMs and convolutions on a Hopper GPU, where the user fixes none."""
-    return best_cuts(graph, machine) if machine.name.startswith("h200") and not (options.tiles or options.parts or options.split) else {}
+    return best_cuts(graph, machine) if machine.hopper and not (options.tiles or options.parts or options.split) else {}
 
 
 def _hopper_shares(graph: Graph, machine: Machine, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
     """Attention over caches -> shares of its keys on a Hopper GPU, where the user fixes nothing, they pay, and the names that it takes are free."""
-    if not machine.name.startswith("h200") or options.tiles or options.parts:
+    if not machine.hopper or options.tiles or options.parts:
         return ()
     names = {op.name for op in graph.ops} | set(graph.tensors) | taken
     few = [op for op in graph.ops if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW]

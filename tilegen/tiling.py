@@ -170,7 +170,7 @@ def _turn_append(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
         return
     node.operands[1] = maker.operands[0]
     turn = {key: value for key, value in maker.call.attributes if key in ("head_dim", "theta")}
-    node.call = replace(node.call, attributes=_with(node.call.attributes, **turn))
+    node.call = replace(node.call, attributes=with_attributes(node.call.attributes, **turn))
     nodes.remove(maker)
 
 
@@ -265,7 +265,7 @@ def split_keys(graph: Graph, name: str, shares: int) -> Graph:
     _refuse_taken(graph, name, names_of_shares(name))
     rows = b.batch * b.q_len
     tensor = Tensor(partial, (shares * rows, b.heads * (b.head_dim + STATE)), "float32", "partial", op.where, "rows")
-    parts = replace(op, name=f"{name}_shares", result=partial, attributes=_with(op.attributes, shares=shares))
+    parts = replace(op, name=f"{name}_shares", result=partial, attributes=with_attributes(op.attributes, shares=shares))
     attributes = {"shares": shares, "heads": b.heads, "head_dim": b.head_dim}
     whole = replace(op, kind="combine", operands=(Operand(partial),), attributes=tuple(sorted(attributes.items())), tile=())
     return graph.with_op(name, parts, whole, tensors={partial: tensor})
@@ -314,7 +314,7 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
                 operands=op.operands[:2],
                 result=partial.name,
                 epilogue=Epilogue(),
-                attributes=_with(op.attributes, groups=1, k_range=(cuts[s], cuts[s + 1])),
+                attributes=with_attributes(op.attributes, groups=1, k_range=(cuts[s], cuts[s + 1])),
                 tile=(op.tile[0], op.tile[1] * groups, tk),
             )
         )
@@ -327,9 +327,10 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
         expression = _tidy(renumber(expression, {f"acc{g}": total}))
     first = len(op.operands)
     joined = Epilogue(expression, (*epilogue.operands, *((first + i, "elements") for i in range(len(extra)))))
-    last = replace(op, operands=(*op.operands, *extra), epilogue=joined, attributes=_with(op.attributes, k_range=(cuts[-2], k)))
+    last = replace(op, operands=(*op.operands, *extra), epilogue=joined, attributes=with_attributes(op.attributes, k_range=(cuts[-2], k)))
     return graph.with_op(name, *partials, last, tensors=tensors)
 
 
-def _with(attributes: tuple[tuple[str, Any], ...], **more: Any) -> tuple[tuple[str, Any], ...]:
+def with_attributes(attributes: tuple[tuple[str, Any], ...], **more: Any) -> tuple[tuple[str, Any], ...]:
+    """Attributes of an op, some added or replaced."""
     return tuple(sorted({**dict(attributes), **more}.items()))

@@ -63,6 +63,12 @@ class CpuOp(OpText):
         first = self.k_range[0]
         return f"{first} + {self.tile[2]} * k" if first else f"{self.tile[2]} * k"
 
+    @property
+    def left(self) -> str:
+        """linear: the rows that a step multiplies, and their stride: the tile's activations, or what a folded norm has made of them."""
+        x = self.operands[0]
+        return f"rows, {self.tile[2]}" if self.normed else f"{x.pointer} + int64_t(lo0) * {x.ld} + k0, {x.ld}"
+
     @cached_property
     def write(self) -> list[tuple[str, str]]:
         return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.write]

@@ -116,7 +116,7 @@ class HopperOp(HopperSums):
     def norm(self) -> dict[str, Any]:
         """What the math warps need to norm rows themselves: how many threads look at activations, how many of them at a row (a power of two), and how
         many eights of columns of a step each of these has."""
-        lookers = 64 if self.packed and self.rows * self.blocks <= FEW_EIGHTS // 8 else 256
+        lookers = 64 if self.packed and 8 * self.rows * self.blocks <= FEW_EIGHTS else 256
         of_row = lookers >> (self.rows - 1).bit_length()
         return {
             "weight": self.bound.op.operands[2].tensor,

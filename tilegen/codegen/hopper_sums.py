@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,10 @@ from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.hopper_tile import HopperTile
 
 MOST_HELD = 8  # eights of columns of operands of the epilogue
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return ["  " + line for line in lines]
 
 
 @dataclass(frozen=True)
@@ -72,33 +77,34 @@ class HopperSums(HopperTile):
 
     @property
     def finish(self) -> list[str]:
-        """The statements after the main loop: exchange of sums where the gang shares steps, then the store."""
-        half = self.octets // 2
+        """The statements after the main loop: sums swapped by the warpgroups, exchanged where the gang shares steps, then stored."""
         if self.alternates:
-            lines = []
-            for warpgroup, (own, other) in enumerate(((0, half), (half, 0))):
-                swap = f"tg_swap<Op, {other}, {own}, {half}>(acc, smem + TG_SCRATCH_AT, warpgroup, thread);"
-                lines += ["if (warpgroup == 0) {" if warpgroup == 0 else "} else {", *("  " + line for line in (swap, *self._finish_columns(own, half)))]
-            return [*lines, "}"]
+            return self._halves("warpgroup", lambda own, other, half: [self._swap(own, other, half), *self._finish_columns(own, half)])
         if not self.exchanges or self.splits_columns:
             return self._finish_columns(0, self.octets)
-        lines = []
-        for part, (own, other) in enumerate(((0, half), (half, 0))):
-            lines += ["if (part == 0) {" if part == 0 else "} else {"]
-            lines += [
-                f"  tg_give<Op, {other}, {half}>(acc, smem, part, given, warpgroup, thread), given ^= 1;",
-                f"  tg_take<Op, {own}, {half}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;",
-                "  " + self._store(own, half),
-            ]
-        return [*lines, "}"]
+        return self._halves("part", lambda own, other, half: [self._give(other, half), self._take(own, half), self._store(own, half)])
+
+    def _halves(self, who: str, lines: Callable[[int, int, int], list[str]]) -> list[str]:
+        """lines(first octet of its own half, of the other's, octets of a half) for warpgroup or part 0, which finishes the first half, and for 1."""
+        half = self.octets // 2
+        first, second = lines(0, half, half), lines(half, 0, half)
+        return [f"if ({who} == 0) {{", *_indented(first), "} else {", *_indented(second), "}"]
 
     def _finish_columns(self, first: int, count: int) -> list[str]:
         """The same for these octets of a warpgroup that has the CTA's sums of half the columns."""
         if not self.exchanges:
             return [self._store(first, count)]
-        give = f"tg_give<Op, {first}, {count}>(acc, smem, part, given, warpgroup, thread), given ^= 1;"
-        take = f"tg_take<Op, {first}, {count}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;"
-        return ["if ((int)warpgroup == part) {", "  " + take, "  " + self._store(first, count), "} else {", "  " + give, "}"]
+        taken, given = [self._take(first, count), self._store(first, count)], [self._give(first, count)]
+        return ["if ((int)warpgroup == part) {", *_indented(taken), "} else {", *_indented(given), "}"]
+
+    def _swap(self, own: int, other: int, count: int) -> str:
+        return f"tg_swap<Op, {other}, {own}, {count}>(acc, smem + TG_SCRATCH_AT, warpgroup, thread);"
+
+    def _give(self, first: int, count: int) -> str:
+        return f"tg_give<Op, {first}, {count}>(acc, smem, part, given, warpgroup, thread), given ^= 1;"
+
+    def _take(self, first: int, count: int) -> str:
+        return f"tg_take<Op, {first}, {count}>(acc, smem, part, taken, warpgroup, thread), taken ^= 1;"
 
     def _store(self, first: int, count: int) -> str:
         if self.held:
