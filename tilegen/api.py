@@ -50,13 +50,13 @@ def plan(
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
-    """The options, or, where none but policies and norms are given, what was measured best for this program on this machine (tilegen.tune), if it was."""
-    free = dataclasses.replace(options, policies=(), norms="auto") == Options()
+    """The options, or, where none but policies, norms and appends are given, what was measured best for this program on this machine (tilegen.tune), if it was."""
+    free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
     if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
         return options
     chosen = tuned_options(program, on)
-    norms = chosen.norms if options.norms == "auto" else options.norms
-    return dataclasses.replace(chosen, policies=options.policies or chosen.policies, norms=norms)
+    ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
+    return dataclasses.replace(chosen, policies=options.policies or chosen.policies, **ways)
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:

@@ -88,6 +88,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
     v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
     v.add_argument("--norms", default="auto", help="auto, rows (each norm an op of its own) or folded (into the linears that read it)")
+    v.add_argument("--appends", default="auto", help="auto, awaited (by the attention that reads their caches) or passed (to it, as rows of their own)")
     v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), h200 or a number of SMs (default: what it runs on; else cpu)")
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
@@ -116,6 +117,7 @@ def _options(o: argparse.Namespace) -> Any:
         order=o.order,
         placement=o.placement,
         norms=o.norms,
+        appends=o.appends,
     )
 
 

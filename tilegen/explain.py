@@ -15,6 +15,7 @@ from tilegen.errors import PlanError
 from tilegen.folding import lines as norm_lines
 from tilegen.machine import Machine
 from tilegen.ops.base import Bound
+from tilegen.passing import lines as passing_lines
 from tilegen.plan import Plan
 from tilegen.planner import Options, lattices_of, plan, tiled
 from tilegen.simulate import simulate
@@ -38,7 +39,8 @@ def explain_plan(p: Plan, certificate: Any = None) -> str:
         "",
     ]
     lines += _ops(p.graph)
-    lines += ["", *norms] if (norms := norm_lines(p.graph, p.machine)) else []
+    choices = norm_lines(p.graph, p.machine) + passing_lines(p.graph, p.machine)
+    lines += ["", *choices] if choices else []
     lattices = lattices_of(p.graph)
     policies = dict(p.policies)
     for tensor, lat in lattices.items():

@@ -189,8 +189,9 @@ class Interpreter:
                 yield None
 
     def _read(self, run: _Run, thread: int, name: str, b: Bound, read: Mapping[str, Any], buffers: dict[str, torch.Tensor]) -> None:
-        tensor, box = read["tensor"], slices(read["box"])
-        source = run.tensors[tensor]
+        tensor, source = read["tensor"], run.tensors[read["tensor"]]
+        bounds = tuple((lo, hi, stride[0] if stride else 1) for lo, hi, *stride in read["box"])
+        box = slices(b.kind.runtime_read(b, tensor, bounds, self._position(run, b)))
         if tensor not in buffers:
             buffers[tensor] = garbage(source) if source.dtype != torch.int32 else source.clone()
         shadow = run.shadows.get(tensor)
@@ -198,6 +199,10 @@ class Interpreter:
             self._check_read(run, thread, name, tensor, box, shadow, read["box"])
         if source.dtype != torch.int32:
             buffers[tensor][box] = source[box].float()
+
+    def _position(self, run: _Run, b: Bound) -> int:
+        """The op's position, 0 where it has none."""
+        return next((int(run.tensors[o.tensor][0]) for n, o in enumerate(b.op.operands) if b.dtype(n) == "int32"), 0)
 
     def _check_read(self, run: _Run, thread: int, name: str, tensor: str, box: tuple[slice, ...], shadow: _Shadow, where: Any) -> None:
         writer, clock = shadow.thread[box], shadow.clock[box]
@@ -227,9 +232,7 @@ class Interpreter:
 
     def _write(self, run: _Run, thread: int, name: str, b: Bound, write: Mapping[str, Any], result: torch.Tensor) -> None:
         tensor = write["tensor"]
-        bounds = tuple((lo, hi, 1) for lo, hi, *_ in write["box"])
-        position = next((int(run.tensors[o.tensor][0]) for n, o in enumerate(b.op.operands) if b.dtype(n) == "int32"), 0)
-        bounds = b.kind.runtime_write(b, bounds, position)
+        bounds = b.kind.runtime_write(b, tuple((lo, hi, 1) for lo, hi, *_ in write["box"]), self._position(run, b))
         box = tuple(slice(*x) for x in bounds)
         shadow = run.shadows[tensor]
         writer = shadow.thread[box]

@@ -81,7 +81,11 @@ class Plan:
             # an edge that meets no element (a window that sees nothing but padding) needs none
             if (e.producer.op.name, e.tensor) not in maps and len(relation(e).tile):
                 raise PlanError(f"the plan has no semaphores for {e.name} through {e.tensor!r}")
-        return tuple(wait(e, maps[e.producer.op.name, e.tensor]) for e in self.edges if (e.producer.op.name, e.tensor) in maps)
+        found: list[Wait] = []
+        for w in (wait(e, maps[e.producer.op.name, e.tensor]) for e in self.edges if (e.producer.op.name, e.tensor) in maps):
+            if not any(w.repeats(other) for other in found):
+                found.append(w)
+        return tuple(found)
 
     @cached_property
     def targets(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from tilegen.machine import Machine
 from tilegen.ops.attention import FEW
 from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
 from tilegen.ops.gemm import gang_problem
+from tilegen.passing import passed
 from tilegen.plan import Plan, strided
 from tilegen.simulate import simulate, tile_us
 from tilegen.spec import Program, Spec, check_acyclic
@@ -36,7 +37,8 @@ class Options:
 
     tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size, and
     what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto, ticket, static or strided; norms: auto, rows (each an op of its own) or
-    folded (into the linears that read them, wherever they can be).
+    folded (into the linears that read them, wherever they can be); appends: auto, awaited (by the attention that reads their caches) or passed (to it, as rows
+    of their own, wherever they can be).
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -46,6 +48,7 @@ class Options:
     order: str = "auto"
     placement: str = "auto"
     norms: str = "auto"
+    appends: str = "auto"
 
     @staticmethod
     def of(**given: Any) -> Options:
@@ -91,7 +94,7 @@ def plan(program: Program, machine: Machine, options: Options = Options(), progr
     if program.symbolic:
         names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
         raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
-    graph = tiled(folded(fuse(program), machine, options), machine, options)
+    graph = tiled(passed(folded(fuse(program), machine, options), machine, options), machine, options)
     progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)

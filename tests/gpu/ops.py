@@ -159,23 +159,38 @@ def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="b
 
 
 @tg.spec
-def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, dtype="bfloat16"):
-    """New keys and values behind those in the caches, attention over all of them."""
+def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, turned=False, dtype="bfloat16"):
+    """New keys and values behind those in the caches, attention over all of them; queries and keys turned by their position, or not."""
     x, w, pos = tg.input("x", (B, S, H), dtype), tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype), tg.input("pos", (1,), "int32")
     k_cache, v_cache = (tg.state(f"{n}_cache", (B, S_max, kv_heads, D), dtype) for n in "kv")
     q, k, v = tg.linear(x, w, name="qkv").split([heads * D, kv_heads * D, kv_heads * D])
+    if turned:
+        q, k = tg.rope(q, heads=heads, at=pos, name="q_rope"), tg.rope(k, heads=kv_heads, at=pos, name="k_rope")
     keys, values = tg.append(k_cache, k, at=pos, name="k_append"), tg.append(v_cache, v, at=pos, name="v_append")
     return tg.attention(q, keys, values, heads=heads, kv_heads=kv_heads, at=pos, name="attn")
 
 
+AWAITED = {"appends": "awaited"}
 CACHED = [
-    Case("caches", cached, {}),
+    Case("caches", cached, {}, AWAITED),
     Case("caches, 100 tokens, 128 rows of four heads", cached, {"S": 100, "D": 128}, {"tiles": {"attn": (32, 112, 4)}}),
-    Case("caches, 13 tokens of four heads", cached, {"S": 13, "dtype": "float16"}, {"tiles": {"attn": (13, 64, 4)}}),
-    Case("caches, keys shared out", cached, {"S_max": 1000, "D": 128, "B": 1}, {"split": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}}),
+    Case("caches, 13 tokens of four heads", cached, {"S": 13, "dtype": "float16"}, {**AWAITED, "tiles": {"attn": (13, 64, 4)}}),
+    Case("caches, keys shared out", cached, {"S_max": 1000, "D": 128, "B": 1}, {**AWAITED, "split": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}}),
     Case("caches, 37 tokens, keys shared out", cached, {"S": 37, "D": 96}, {"split": {"attn": 3}, "tiles": {"attn": (16, 48, 4)}}),
-    Case("caches, shares without keys", cached, {"S_max": 40, "dtype": "float16"}, {"split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}}),
-    Case("caches, one head a tile, keys shared out", cached, {"S": 3, "heads": 2}, {"split": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}}),
+    Case("caches, shares without keys", cached, {"S_max": 40, "dtype": "float16"}, {**AWAITED, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}}),
+    Case("caches, one head a tile, keys shared out", cached, {"S": 3, "heads": 2}, {**AWAITED, "split": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}}),
+]
+
+PASSING = {"appends": "passed"}
+PASSED = [
+    Case("new rows passed", cached, {}, PASSING),
+    Case("new rows passed, turned", cached, {"turned": True}, PASSING),
+    Case("new rows passed, turned, keys shared out", cached, {"S_max": 1000, "D": 128, "B": 1, "turned": True}, {**PASSING, "split": {"attn": 11}}),
+    Case("new rows passed, 13 tokens, turned", cached, {"S": 13, "dtype": "float16", "turned": True}, {**PASSING, "tiles": {"attn": (13, 64, 4)}}),
+    Case("new rows passed, 16 tokens in small blocks", cached, {"S": 16, "S_max": 99}, {**PASSING, "tiles": {"attn": (16, 16, 4)}}),
+    Case("new rows passed, heads of 96, turned", cached, {"S": 3, "D": 96, "turned": True, "dtype": "float16"}, {**PASSING, "split": {"attn": 3}}),
+    Case("new rows passed, two heads of a group", cached, {"S_max": 40, "turned": True}, {**PASSING, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}}),
+    Case("new rows passed, tile policy", cached, {"turned": True, "B": 3}, {**PASSING, "split": {"attn": 2}, "policies": {"qkv": "tile"}}),
 ]
 
 ATTENTIONS = [
@@ -215,4 +230,4 @@ EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
 EXAMPLE_CASES = [
     Case(f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}", lambda name=name, **s: example(name, **s), sizes) for name, sizes in EXAMPLE_SIZES
 ]
-OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *EXAMPLE_CASES]
+OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES]

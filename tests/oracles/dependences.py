@@ -129,6 +129,9 @@ def _attention(b: Bound) -> Iterator[Work]:
         for step, part in enumerate(blocks if not shares else ()):
             lines = [image * k_len + keys[y] for y in part]
             reads += [(1, step, (lines, head)), (2, step, (lines, head))]
+        if dict(b.op.attributes).get("passed"):
+            new = (range(image * q_len, (image + 1) * q_len), head)
+            reads += [(4, -1, new), (5, -1, new)]
         yield Work(writes, -(-len(blocks) // max(1, shares)), reads)
 
 
@@ -205,6 +208,7 @@ def by_loops(graph: Graph) -> dict[tuple[str, str, int], Uses]:
         sources = [
             (n, w.name, seen_as(made[w.name], o)) for n, o in enumerate(op.operands) for w in graph.writers(o.tensor)
             if w.name != op.name and not (op.kind == "append" and n == 0)
+            and not (w.kind == "append" and dict(op.attributes).get("passed"))  # of which rows before the position alone are read
         ]
         for number, tile in enumerate(work(graph.bound(op))):
             for operand, step, indices in tile.reads:

@@ -118,6 +118,8 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     reads += [(None, 3, (0,))] if 3 in shapes else []
     # which keys are a share's own, only the position tells: it may read any from its first step on
     reads += [(y // t[1] if shares == 1 else 0, way, (b * k_len + y, group * d + x)) for y in keys for way in (1, 2) for x in range(d)]
+    if a.get("passed"):
+        reads += [(None, way, (b * q_len + r, group * d + x)) for way in (4, 5) for r in range(q_len) for x in range(d)]
     first = c[3] * (shapes["result"][0] // shares) if shares > 1 else 0
     writes: list[Index] = [(first + b * q_len + r, h * t[2] * width + x) for r in mine for x in range(t[2] * width)]
     return Tile(_quotient(_quotient(len(keys), t[1]), shares), reads, writes, h * t[2] * width, t[2] * width)

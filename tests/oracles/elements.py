@@ -39,6 +39,7 @@ class _Part:
     rank: int
     listed: dict[str, Any]
     work: Work
+    op: dict[str, Any]
 
 
 def _elements(tensor: str, box: list[list[int]]) -> Iterator[Element]:
@@ -51,7 +52,7 @@ def _parts(plan: Plan) -> list[_Part]:
         op = plan["ops"][tile["op"]]
         for index, listed in enumerate(tile["parts"]):
             name = f"{tile['op']} ({', '.join(map(str, tile['coord']))})"
-            out.append(_Part(name, tile["rank"], listed, work_of(plan, op, tuple(tile["coord"]), index)))
+            out.append(_Part(name, tile["rank"], listed, work_of(plan, op, tuple(tile["coord"]), index), op))
     return out
 
 
@@ -78,6 +79,15 @@ def _reads_after(part: _Part, posts: dict[int, int], free: set[Element]) -> tupl
     return out + [(e, frozenset()) for e in unlisted], bool(unlisted)
 
 
+def _apart(writer: _Part, reader: _Part, element: Element) -> bool:
+    """Whether one writes only rows of a cache from a position on, and the other reads only rows before it."""
+    a, w = reader.op["attributes"], writer.op["attributes"]
+    if (reader.op["kind"], writer.op["kind"]) != ("attention", "append") or not a.get("passed") or w["at"] >= 0:
+        return False
+    cached = [o for o in reader.op["operands"] if element[0] in (o, o["tensor"] if isinstance(o, dict) else o)]
+    return cached == [element[0]] and cached[0] in reader.op["operands"][1:3] and (a["k_len"], reader.op["operands"][3]) == (w["max_len"], writer.op["operands"][2])
+
+
 def examine(plan: Plan) -> Report:
     """The report on a small expanded plan (a dict as its JSON)."""
     parts, posts, roles = _parts(plan), _posts(plan), {name: t["role"] for name, t in plan["tensors"].items()}
@@ -97,7 +107,7 @@ def examine(plan: Plan) -> Report:
         for element, passed in reads:
             if not writers[element] and roles[element[0]] not in ("input", "weight", "state"):
                 unwritten.add((part.name, element))
-            races |= {(w.name, part.name) for w in writers[element] if not passed & {s for s, _ in w.listed["posts"]}}
+            races |= {(w.name, part.name) for w in writers[element] if not passed & {s for s, _ in w.listed["posts"]} and not _apart(w, part, element)}
     for name, tensor in plan["tensors"].items():
         if tensor["role"] == "output":
             unwritten |= {("output", (name, at)) for at in product(*map(range, tensor["shape"])) if not writers[name, at]}

@@ -77,15 +77,17 @@ class Work:
     blocks: int  # result buffers that a math warpgroup fills
     exchanges: str  # "": no; "half": one warpgroup gives, the other takes; "both": each gives and takes
     form: str = "product"  # or threads, attention, halved
+    passed: bool = False  # weights' role loads its keys and values
+    turned: bool = False  # all math warps change what the tile is given
     alone: bool = False  # run by the first CTA of a pair
 
     @staticmethod
     def of(op: Op, turn: int, gang: int) -> Work:
         if isinstance(op, HopperAttention):  # as many stages as up to four blocks of keys have: k and v of each
             form = "halved" if op.halved else "attention"
-            return Work(op.name, (2 * ((op.key_shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.parts < gang)
+            return Work(op.name, (2 * ((op.key_shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
         if not isinstance(op, HopperOp):
-            return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", op.parts < gang)
+            return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", alone=op.parts < gang)
         n = op.steps_of_tile * op.positions
         steps = (n // 2, n - n // 2) if op.shares("steps") else (n,) * max(1, op.parts)
         blocks = op.m64 * -(-op.finished_octets // 8)
@@ -166,7 +168,7 @@ class Cta:
             for _ in range(0 if self.skips(tile) else tile.steps[self.part]):
                 stage, lap = position % self.layout.stages, position // self.layout.stages
                 yield self.bar("EMPTY", stage).over(lap - 1)
-                loads = tile.form == "product" or operand == "a"
+                loads = tile.form == "product" or operand == ("b" if tile.passed else "a")
                 self.bar("FULL", stage).arrive(who, 2 if loads else 0)
                 if not loads:
                     position += 1
@@ -197,6 +199,8 @@ class Cta:
             if tile.form == "threads":
                 self.bar("GIVEN_READ").arrive(who)
             elif tile.form != "product":
+                if tile.turned:
+                    yield from self.meet("both", 8)
                 attend = self.attend if tile.form == "attention" else self.attend_halved
                 yield from attend(position, tile.steps[self.part] // 2, w, warp)
             else:

@@ -58,7 +58,7 @@ def derive(graph: Graph) -> tuple[Edge, ...]:
         for access in consumer.reads:
             tensor, box, exact = consumer.tensor_box(access)
             for writer in graph.writers(tensor):
-                if writer.name != op.name:
+                if writer.name != op.name and not (access.before and writer.kind == "append"):
                     edges.append(
                         _edge(
                             graph.bound(writer),

@@ -7,6 +7,7 @@ halo, a second row block) does not hide itself here. All tiles of an op are work
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -138,10 +139,13 @@ def _softmax(op: Op) -> Footprint:
 def _attention(op: Op) -> Footprint:
     (tq, tk, th), batch, q_len, k_len = op.tiles(3), op.integer("batch"), op.integer("q_len"), op.integer("k_len")
     heads, kv_heads, d, shares = op.integer("heads"), op.integer("kv_heads"), op.integer("head_dim"), op.integer("shares") if "shares" in op.attributes else 1
+    passed = op.flag("passed")
     if heads % kv_heads or heads // kv_heads % th:
         raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
     if shares > 1 and len(op.views) < 4:
         raise Malformed("shares of the keys, but no position, expected a cache")
+    if passed != (len(op.views) > 4) or "theta" in op.attributes and not passed:
+        raise Malformed(f"passed is {passed} with {len(op.views)} operands, expected 6 where new rows are passed (and may be turned), else 3 or 4")
     width = d if shares == 1 else d + SHARE_STATE
     op.target(shares * batch * q_len, heads * width)
     grid = (batch, heads // th, ceil_div(q_len, tq))
@@ -159,9 +163,13 @@ def _attention(op: Op) -> Footprint:
         keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
         lower = batch * q_len * f.coord[3]
         own = Span(own.low + lower, own.high + lower)
+    columns = f.span(group * d, group * d + d, LIMIT)
+    before = (op.operand(3, 1).tensor, k_len) if passed else None
     for index in (1, 2):
-        view = op.operand(index, batch * k_len, kv_heads * d)
-        reads += f.read(view, keys, f.span(group * d, group * d + d, LIMIT), axis=0, origin=base, size=size)
+        cached = f.read(op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size)
+        reads += [replace(a, before=before) for a in cached]
+        if passed:
+            reads += f.read(op.operand(index + 3, batch * q_len, kv_heads * d), f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT), columns, base=FIRST)
     return f.footprint(reads + f.position(3), own, f.columns(head * width, th * width, LIMIT))
 
 
@@ -201,15 +209,14 @@ def _append(op: Op) -> Footprint:
     c = op.target(batch * longest, None).shape[1]
     if op.operand(0, batch * longest, c) != op.result or at + seq > longest:
         raise Malformed(f"appends {seq} rows at {at} of {longest} to {op.result.tensor}, expected room for them in operand 0")
-    if at < 0:
-        op.operand(2, 1)
+    since = (op.operand(2, 1).tensor, longest) if at < 0 else None
     if "theta" in op.attributes and tn % op.integer("head_dim"):
         raise Malformed(f"a tile of {tn} columns of heads of {op.integer('head_dim')} that are turned, expected whole heads")
     f = op.frame(batch, ceil_div(c, tn))
     b, columns = f.coord[0], f.columns(tn * f.coord[1], tn, c)
     start, end = (b * longest, (b + 1) * longest) if at < 0 else (b * longest + at, b * longest + at + seq)
     reads = f.once(op.operand(1, batch * seq, c), f.span(b * seq, (b + 1) * seq, LIMIT), f.block(1, tn, c)) + f.position(2)
-    return f.footprint(reads, f.span(start, end, LIMIT), columns, exact=at >= 0)
+    return replace(f.footprint(reads, f.span(start, end, LIMIT), columns, exact=at >= 0), since=since)
 
 
 def _pointwise(op: Op) -> Footprint:

@@ -37,6 +37,9 @@ class Span:
     stride: Array | int = 1
 
 
+Cut = tuple[str, int]  # a position tensor, and the rows of a batch in which it counts
+
+
 @dataclass(frozen=True)
 class Access:
     """One box of a tensor per row; no access where a dimension is empty. A box that begins at `low` on `axis` begins with step
@@ -52,6 +55,7 @@ class Access:
     size: int = 1 << 62
     base: int = 0
     required: bool = True  # False: a run-time position, listed only where a tile writes it
+    before: Cut | None = None  # only rows of each batch before the position
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Footprint:
     reads: tuple[Access, ...]
     write: Access
     exact: bool  # False: the write is a may-write (position known at run time only)
+    since: Cut | None = None  # only rows of each batch at the position or later
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,8 @@ def _coverage(t: Table, cells: dict[int, Cells], findings: Findings, statements:
         f"{_n(len(t.reads.part), 'listed read')} contain the {needs:,} that the ops need, {_n(writes, 'listed write')} are theirs; "
         f"{_n(edges.reads, 'read')} of {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before"
     )
+    if edges.apart:
+        statements["coverage"] += f"; of {_n(edges.apart, 'writing part')} rows from a position on, of which only rows before it are read"
     if t.declared:
         statements["coverage"] += f"; taken as listed, not re-derived (kinds not built in): {', '.join(t.declared)}"
     return edges

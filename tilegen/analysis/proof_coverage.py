@@ -56,6 +56,7 @@ class Edges:
     tensors: int
     pairs: int
     by_proxy: dict[tuple[int, int], int]
+    apart: int  # pairs that need no order: rows before a position are read, rows from it on are written
 
 
 def _spread(count: Array) -> tuple[Array, Array]:
@@ -281,14 +282,14 @@ def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edge
         elif t.roles[tensor] not in ("input", "weight", "state"):
             for i in where.tolist():
                 findings.add("coverage", f"{t.read_name(i)}: no tile writes this {t.roles[tensor]}", t.rank(t.reads.part[i]))
-    return Edges(reads, len(set(cells) & set(t.reads.tensor.tolist())), pairs, by_proxy)
+    return Edges(reads, len(set(cells) & set(t.reads.tensor.tolist())), pairs, by_proxy, cover.apart)
 
 
 class _Cover:
     """Looks up, for pairs of a wait state and a writing part, whether a post of that part has been awaited."""
 
     def __init__(self, t: Table, findings: Findings):
-        self.t, self.findings = t, findings
+        self.t, self.findings, self.apart = t, findings, 0
         order = np.argsort(t.posts[:, 0], kind="stable")
         self.posted = t.posts[order, 1]
         self.start = np.searchsorted(t.posts[order, 0], np.arange(len(t.part_tile) + 1))
@@ -307,7 +308,7 @@ class _Cover:
         reads = t.reads.take(where)
         first, end = cells.touched(reads.low, reads.high)
         strided = [reads.low, reads.stride] if (reads.stride > 1).any() else []
-        keys = np.concatenate([first, end, t.read_state[where, None], t.read_proxy[where, None], *strided], axis=1)
+        keys = np.concatenate([first, end, t.read_state[where, None], t.read_proxy[where, None], t.before[where, None], *strided], axis=1)
         _, one, group, times = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)
         proxy = np.zeros(len(t.part_tile), np.int64)
         mine = t.writes.tensor == tensor
@@ -324,6 +325,9 @@ class _Cover:
             good = owner < 0 if free else np.zeros(len(owner), bool)
             written = owner >= 0
             good[written] = self.awaited(t.read_state[where[one[which[written]]]], owner[written])
+            apart = written & (t.since[owner] > 0) & (t.since[owner] == t.before[where[one[which]]])
+            self.apart += int(times[which[_distinct(which, owner, apart)]].sum())
+            good, written = good | apart, written & ~apart
             kind = proxy[owner] * kinds + t.read_proxy[where[one[which]]]
             counted = _distinct(which, owner, good & written)
             found += np.bincount(kind[counted], times[which[counted]], kinds**2).astype(np.int64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilegen.analysis.footprint import KINDS, derive
-from tilegen.analysis.footprint_frame import DIMENSIONS, LIMIT, Access, Array, Footprint, Malformed, Op, View, is_int
+from tilegen.analysis.footprint_frame import DIMENSIONS, LIMIT, Access, Array, Cut, Footprint, Malformed, Op, View, is_int
 from tilegen.analysis.proof_table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
@@ -131,6 +131,7 @@ class _Reader:
             self.targets,
             self._states(),
             *self._derived(footprints, ops, reads, writes),
+            *self._cuts(footprints, reads),
             tuple(name for name, op in ops.items() if _declared(op)),
         )
 
@@ -324,6 +325,21 @@ class _Reader:
         own = written.take(np.isin(written.part, foreign))
         exact = np.append(exact, np.ones(len(own.part), bool))
         return _joined(self._gather(reads), needs), steps, _joined(self._gather(writes), own), exact
+
+    def _cuts(self, footprints: list[tuple[Array, Footprint]], listed: Boxes) -> tuple[Array, Array]:
+        """For listed reads the cut before which their op reads of that tensor, for parts the cut from which on they write; 0: none, or several."""
+        numbers = {cut: n for n, cut in enumerate(sorted({c for _, f in footprints for c in (f.since, *(a.before for a in f.reads)) if c}), 1)}
+        since, before = np.zeros(len(self.part_tile), np.int64), np.zeros(len(listed.part), np.int64)
+        for parts, f in footprints:
+            since[parts] = numbers[f.since] if f.since else 0
+            cuts: dict[str, set[Cut | None]] = {}
+            for a in f.reads:
+                cuts.setdefault(a.tensor, set()).add(a.before)
+            for tensor, found in cuts.items():
+                cut = found.pop()
+                if cut and not found:
+                    before[np.isin(listed.part, parts) & (listed.tensor == self.tensors[tensor])] = numbers[cut]
+        return before, since
 
     def _gather(self, accesses: Sequence[tuple[Array, Access]]) -> Boxes:
         none = np.zeros((0, DIMENSIONS), np.int64)

@@ -96,6 +96,8 @@ class Table:
     steps: Steps
     derived: Boxes
     exact: np.ndarray[Any, Any]
+    before: Array  # of listed reads: the number of the cut before which all rows lie that the op reads there; 0: none
+    since: Array  # of parts: the number of the cut from which on they write; 0: none
     declared: tuple[str, ...]  # ops whose footprint is taken as listed
 
     def part_name(self, part: int) -> str:

@@ -80,6 +80,12 @@ class Wait:
     def stepped(self) -> bool:
         return any(r.stepped for r in self.ranges)
 
+    def repeats(self, other: Wait) -> bool:
+        """Whether it is for the same semaphores as another wait of its consumer, both before the first step, where no read is empty."""
+        early = self.edge.access.when == other.edge.access.when == "first"
+        same = self.edge.consumer.op.name == other.edge.consumer.op.name and self.semaphores is other.semaphores
+        return early and same and self.ranges == other.ranges
+
     @property
     def moving(self) -> int | None:
         """The one dimension that moves with the step, if there is just one: there only new groups are waited for."""

@@ -277,6 +277,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         normed=any(op.normed for op in ops),
         alternating=any(op.alternates for op in ops if isinstance(op, HopperOp)),
         attentions=[op for op in ops if op.form == "attention"],
+        passes=any(op.passed for op in ops),
         thread_count=THREADS_OF_TILE,
         maps=[m for op in ops for m in op.maps],
         tensors=[_tensor(t) for t in plan.graph.tensors.values()],
@@ -304,7 +305,8 @@ def _tensor(t: Tensor) -> dict[str, Any]:
 def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
     """The two loading roles. Activations always close the launch: the last of them zeroes the counters."""
     a = [_loads(op, op.a, "") for op in ops]
-    b = [_loads(op, op.b, f" + {op.b_at}" if op.b_at else "") for op in ops]
+    early = any(_looks_early(op) for op in ops if not isinstance(op, HopperAttention))
+    b = [_loads(op, op.b, f" + {op.b_at}" if op.b_at else "", not early and _looks_early(op)) for op in ops]
     return [
         {
             "name": "tg_load_activations",
@@ -324,7 +326,7 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
             "ops": b,
             "policies": sorted({op.b_policy for op in ops} - {""}),
             "waits": any(load.waits for op in ops for load in op.b.each),
-            "depends": any(_looks_early(op) for op in ops),
+            "depends": early,
             "clusters": any(op.multicast == "weights" for op in ops),
             "watches": True,
             "first_note": "TG_AHEAD",
@@ -334,7 +336,10 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
 
 
 def _looks_early(op: Op) -> bool:
-    """Whether the weights' role must wait for the launch before: not for packed weights, which do not change, nor for ops that it loads nothing for."""
+    """Whether the weights' role must wait for the launch before: not for packed weights, which do not change, nor for ops that it loads nothing for.
+
+    It does so before all of its work, or, where only caches and their position are not weights, before an attention's: until then weights come in.
+    """
     if isinstance(op, HopperAttention):
         return bool(op.position)
     return isinstance(op, HopperOp) and not op.packed
@@ -347,8 +352,9 @@ def _math_looks_early(op: Op) -> bool:
     return bool(op.epilogue_operands) or (op.normed and not op.packed) if isinstance(op, HopperOp) else bool(op.position)
 
 
-def _loads(op: Op, loads: Loads, at: str) -> dict[str, Any]:
-    return {"enum": op.enum, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts, "loads": loads, "at": at}
+def _loads(op: Op, loads: Loads, at: str, depends: bool = False) -> dict[str, Any]:
+    own = {"enum": op.enum, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
+    return {**own, "loads": loads, "at": at, "depends": depends}
 
 
 def _mma_widths(ops: Sequence[Op]) -> list[dict[str, Any]]:

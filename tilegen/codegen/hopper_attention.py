@@ -42,7 +42,9 @@ class HopperAttention(CudaOp):
             return f"a thread would hold the products with {self.keys} keys and {self.head} columns of sums; at most {HELD} registers: choose fewer keys"
         if not b.scale > 0:
             return f"the scale is {b.scale}, expected a positive number"
-        for operand in b.op.operands[:3]:
+        if self.passed and (not self.halved or b.tile[0] < b.q_len):
+            return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with appends='awaited'"
+        for operand in (*b.op.operands[:3], *b.op.operands[4:]):
             pitch, first = self._pitch(operand.tensor), (operand.columns or (0, 0))[0]
             if pitch % 8 or first % 8:
                 return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of 8; pad it"
@@ -94,9 +96,24 @@ class HopperAttention(CudaOp):
         return self.blocks * self.key_block
 
     @property
+    def new_rows(self) -> int:
+        """Keys, and values, that are passed to it beside its queries."""
+        return int(self.bound.q_len) if self.passed else 0
+
+    @property
+    def new_at(self) -> int:
+        """Bytes from the queries to the new keys, behind which lie the new values."""
+        return self.blocks * self.row_block
+
+    @property
+    def new_block(self) -> int:
+        """Bytes of 64 columns of the new keys."""
+        return math.ceil(self.new_rows / 8) * 8 * ROW_BYTES
+
+    @property
     def given_bytes(self) -> int:
-        """Of the queries; and of one warpgroup's sums, which take their place."""
-        return max(self.blocks * self.row_block, 4 * self.rows * (self.head + 2) if self.halved else 0)
+        """Of the queries and new rows; and of one warpgroup's sums, which take their place."""
+        return max(self.new_at + 2 * self.blocks * self.new_block, 4 * self.rows * (self.head + 2) if self.halved else 0)
 
     @property
     def given_overrun(self) -> int:
@@ -162,12 +179,16 @@ class HopperAttention(CudaOp):
     @property
     def a(self) -> Loads:
         keys, values = (Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) for letter, n in (("k", 1), ("v", 2)))
-        queries = Load(self._query_copies(), self.blocks * self.rows * ROW_BYTES)
-        return Loads(self._in_turn(keys, values), before=queries, first=tuple(self.waiting("first")), setup=self.setup, more=1)
+        if self.passed:
+            keys, values = Load(), Load()
+        given = Load(self._query_copies() + self._new_copies(), self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES)
+        return Loads(self._in_turn(keys, values), before=given, first=tuple(self.waiting("first")), setup=self.setup, more=1)
 
     @property
     def b(self) -> Loads:
-        return Loads(self._in_turn(Load(), Load()), setup=self.setup, more=1)
+        """Nothing to load, unless new rows are passed: then keys and values are there from the beginning, as weights are."""
+        keys, values = (Load(self._key_copies(letter, n), self._key_bytes) if self.passed else Load() for letter, n in (("k", 1), ("v", 2)))
+        return Loads(self._in_turn(keys, values), setup=self.setup, more=1)
 
     def _in_turn(self, keys: Load, values: Load) -> tuple[Load, Load]:
         """The order in which the math warps use them: values one step behind keys."""
@@ -192,6 +213,19 @@ class HopperAttention(CudaOp):
             f"tg_load3(to{f' + {n * self.row_block}' if n else ''}, &maps.{self.name}_q, {64 * n}, {head}, {row}, bar);" for n in range(self.blocks)
         )
 
+    def _new_copies(self) -> tuple[str, ...]:
+        """Boxes of 64 columns of the head's new keys, then of its new values."""
+        if not self.passed:
+            return ()
+        rows, columns = self.bound.reads[-1].box
+        row, column = to_c(rows.lo), to_c(columns.lo)
+        return tuple(
+            f"tg_load(to + {self.new_at + (self.blocks * which + n) * self.new_block}, &maps.{self.name}_new_{letter}, "
+            f"{column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            for which, letter in enumerate("kv")
+            for n in range(self.blocks)
+        )
+
     def _key_copies(self, letter: str, operand: int) -> tuple[str, ...]:
         rows, columns = self.bound.reads[operand].box
         step = K - 1 if operand == 2 else K
@@ -205,16 +239,17 @@ class HopperAttention(CudaOp):
 
     @property
     def maps(self) -> list[Map | BoxMap]:
-        b, (q, k, v) = self.bound, self.bound.op.operands[:3]
+        b, (q, k, v), new = self.bound, self.bound.op.operands[:3], self.bound.op.operands[4:]
         (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
         shape = (self.head, int(b.heads), int(b.batch * b.q_len))
         found: list[Map | BoxMap] = [
             BoxMap(f"{self.name}_q", q.tensor, shape, (self.head, pitch), (64, th, tq), (1, 1, 1), (q.columns or (0, 0))[0]),
         ]
-        for letter, operand in (("k", k), ("v", v)):
+        boxes = [("k", k, self.keys), ("v", v, self.keys), *(("new_" + letter, operand, self.new_rows) for letter, operand in zip("kv", new, strict=False))]
+        for letter, operand, height in boxes:
             rows, first = int(b.tensors[operand.tensor].plan_shape[0]), (operand.columns or (0, 0))[0]
             columns = int(b.kv_heads) * self.head
-            found.append(Map(f"{self.name}_{letter}", operand.tensor, rows, columns, self._pitch(operand.tensor), first, (self.keys, 64), True))
+            found.append(Map(f"{self.name}_{letter}", operand.tensor, rows, columns, self._pitch(operand.tensor), first, (height, 64), True))
         return found
 
     # --- text ---------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.ops.append import turns
-from tilegen.ops.attention import STATE, shares
+from tilegen.ops.attention import STATE, passed, shares, turned
 from tilegen.ops.base import Bound
 from tilegen.ops.gemm import normed
 from tilegen.plan import Plan
@@ -26,6 +27,25 @@ class OpText:
     def key_shares(self) -> int:
         """attention, combine: shares of the keys."""
         return shares(self.bound)
+
+    @property
+    def passed(self) -> bool:
+        """attention: whether new keys and values are passed to it beside its caches."""
+        return passed(self.bound)
+
+    @property
+    def turned(self) -> bool:
+        """attention: whether it turns its queries and new keys by their position."""
+        return turned(self.bound)
+
+    @property
+    def step_log2(self) -> float:
+        """Turning: log2 of what the angle is multiplied by from column to column."""
+        return float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
+
+    @property
+    def per_turn(self) -> float:
+        return 1 / (2 * math.pi)
 
     @property
     def turns(self) -> bool:
@@ -80,6 +100,11 @@ def equation(b: Bound) -> str:
     base = len(b.op.operands) - (len(b.op.epilogue.operands) if b.op.epilogue else 0)
     shape = " x ".join(str(n) for n in b.out)
     given = [words(o) for o in b.op.operands[:base]]
+    if b.op.kind == "attention" and passed(b):
+        q, k, v, at, new_k, new_v = given
+        if turned(b):
+            q, new_k = f"rope({q}, {at})", f"rope({new_k}, {at})"
+        given = [q, f"{k} with {new_k}", f"{v} with {new_v}", at]
     if normed(b):
         x, w, v = given
         given = [f"rms_norm({x}, {v})", w]

@@ -159,15 +159,6 @@ class ThreadOp(CudaOp):
         vectors = self.bound.op.operands[1 : 1 + self.bound.kind.vectors]  # type: ignore[attr-defined]
         return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors)
 
-    @property
-    def step_log2(self) -> float:
-        """Turning: log2 of what the angle is multiplied by from column to column."""
-        return float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
-
-    @property
-    def per_turn(self) -> float:
-        return 1 / (2 * math.pi)
-
     # --- text -----------------------------------------------------------------------------------------------------------------
 
     @cached_property

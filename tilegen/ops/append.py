@@ -8,9 +8,8 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.ops.attention import head_operand, position
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register
-from tilegen.ops.norm import rotated
+from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.spec import Size, Value, builder, call, caller, tensors
 
 

@@ -8,28 +8,10 @@ from typing import Any
 import sympy as sp
 
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, need, register
-from tilegen.spec import Operand, Size, Value, call, caller, number, tensors
+from tilegen.ops.heads import head_operand, head_shape, position, rotated
+from tilegen.spec import Size, Value, call, caller, number, tensors
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
-
-
-def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:
-    """(B, S, D) of a (B, S, heads·D) or (B, S, heads, D) value."""
-    shape = value.shape
-    need(len(shape) in (3, 4), f"attention: {what} is (B, S, heads·D) or (B, S, heads, D), given {shape}", where)
-    if len(shape) == 4:
-        need(shape[2] == heads, f"attention: {what} {shape} has {shape[2]} heads, expected {heads}", where)
-        return shape[0], shape[1], shape[3]
-    need(
-        not isinstance(shape[2], int) or shape[2] % heads == 0,
-        f"attention: {what} has {shape[2]} columns, not a multiple of {heads} heads",
-        where,
-    )
-    return shape[0], shape[1], shape[2] // heads if isinstance(shape[2], int) else shape[2] / sp.Integer(heads)
-
-
-def head_operand(value: Value, where: str) -> Operand:
-    return value.operand("heads" if len(value.shape) == 4 else "rows", where)
 
 
 def attention(
@@ -85,12 +67,6 @@ def attention(
     return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
 
 
-def position(at: Value, where: str) -> Operand:
-    """A position operand: an int32 input of one element."""
-    need(isinstance(at, Value) and at.dtype == "int32" and at.shape == (1,), "a position is tg.input(name, (1,), 'int32')", where)
-    return at.operand("vector", where)
-
-
 STATE = 8  # columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
 
 
@@ -99,12 +75,25 @@ def shares(b: Bound) -> int:
     return int(dict(b.op.attributes).get("shares", 1))
 
 
+def passed(b: Bound) -> bool:
+    """Whether new keys and values are passed to an attention over caches beside these (tilegen.passing)."""
+    return bool(dict(b.op.attributes).get("passed"))
+
+
+def turned(b: Bound) -> bool:
+    """Whether it turns its queries and new keys by their position (rope)."""
+    return passed(b) and "theta" in dict(b.op.attributes)
+
+
 @register
 class Attention(Kind):
     """A tile is tq queries of th heads that share a key head; its steps walk the keys it may see, tk at a time, with an online softmax.
 
     Over caches the keys may be shared out: of the n blocks of tk keys that are there, share s of S takes blocks ⌊n·s/S⌋ … ⌊n·(s+1)/S⌋ - 1. It writes, in
     float32, Σ p v, m and l = Σ p with p = e^(score - m), which Combine brings together. How many blocks there are is known at run time only.
+
+    passed: rows at … at + q_len - 1 of the caches are operands 4 and 5, not what the caches hold there, so that no append is awaited. theta: queries and
+    these keys are turned by their position on their way, as rope does.
     """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"
@@ -139,10 +128,20 @@ class Attention(Kind):
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
         head = Interval(sp.expand(d * g), sp.expand(d * g + d))
         exact = shares(b) == 1
-        reads = [Access(0, self.queries(b), "first"), Access(1, (keys, head), exact=exact), Access(2, (keys, head), exact=exact)]
+        reads = [Access(0, self.queries(b), "first"), *(Access(n, (keys, head), exact=exact, before=passed(b)) for n in (1, 2))]
         if len(b.op.operands) > 3:
             reads.append(Access(3, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        if passed(b):
+            first = batch_base(n, b.batch, b.q_len)
+            rows = Interval(sp.sympify(first), sp.sympify(first + b.q_len))
+            reads += [Access(4, (rows, head), "first"), Access(5, (rows, head), "first")]
         return tuple(reads)
+
+    def runtime_read(self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+        if not passed(b) or tensor not in {o.tensor for o in b.op.operands[1:3]}:
+            return box
+        (lo, hi, stride), columns = box
+        return ((lo, max(lo, min(hi, lo // b.k_len * b.k_len + position)), stride), columns)
 
     def queries(self, b: Bound) -> Box:
         """What a tile reads of q."""
@@ -190,6 +189,7 @@ class Attention(Kind):
         import torch
 
         d, group = b.head_dim, b.heads // b.kv_heads
+        operands = self._with_passed(b, operands) if passed(b) else operands
         q = operands[0].reshape(b.batch, b.q_len, b.heads, d).transpose(1, 2)
         k, v = (t.reshape(b.batch, b.k_len, b.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1) for t in operands[1:3])
         scores = q @ k.mT * b.scale
@@ -201,6 +201,20 @@ class Attention(Kind):
         if shares(b) == 1:
             return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
         return [torch.stack([self._share(b, scores, v, first, s) for s in range(shares(b))]).reshape(b.out)]
+
+    def _with_passed(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+        """Queries, whole caches and the position of an attention that new rows are passed to."""
+        import torch
+
+        q, k, v, at, new_k, new_v = operands
+        if turned(b):
+            q, new_k = (rotated(x, b.head_dim, b.q_len, at, b.theta) for x in (q, new_k))
+        whole = []
+        for cache, new in ((k, new_k), (v, new_v)):
+            rows = cache.reshape(b.batch, b.k_len, -1)
+            new = new.reshape(b.batch, b.q_len, -1)
+            whole.append(torch.cat((rows[:, :at], new, rows[:, at + b.q_len :]), dim=1).reshape(cache.shape))
+        return [q, *whole, at]
 
     def _share(self, b: Bound, scores: Any, v: Any, first: int, s: int) -> Any:
         """[batch, q_len, heads, D + STATE]: what share s of the keys makes of the scores."""

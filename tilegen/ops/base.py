@@ -99,6 +99,7 @@ class Access:
     box: Box
     when: str = "step"
     exact: bool = True  # False: the box may hold elements that the tile does not read
+    before: bool = False  # only rows of a cache before the op's position: those that an append at it does not write
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,10 @@ class Kind:
 
     def runtime_write(self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
         """Where a tile writes once the position is known."""
+        return box
+
+    def runtime_read(self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+        """What a tile reads of a box of a tensor once the position is known."""
         return box
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.ops.attention import head_operand, position
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, blocks, ceil_div, need, register, whole
+from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.ops.softmax import row_tiles
 from tilegen.spec import Value, call, caller, number, tensors
 
@@ -96,17 +96,6 @@ class LayerNorm(_Norm):
 
         x, w, bias = operands[:3]
         return [F.layer_norm(x, x.shape[-1:], w, bias, b.eps)]
-
-
-def rotated(x: Any, d: int, seq: int, first: int, theta: float) -> Any:
-    """Rows of heads of d columns, each turned by its position: first + its number in its sequence of `seq` rows."""
-    import torch
-
-    p = torch.arange(x.shape[0], dtype=torch.float64) % seq + first
-    phi = p[:, None] * theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]
-    lo, hi = x.reshape(x.shape[0], -1, d).split(d // 2, dim=-1)
-    return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)
 
 
 @register
