@@ -21,6 +21,7 @@ THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 4  # of a norm's vectors besides
 EIGHT = 8
+MOST_SHARES = 16  # of the keys: eights of each that a thread holds
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
 
@@ -39,7 +40,7 @@ class ThreadOp(CudaOp):
     """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
 
     THREADS = THREADS
-    TOGETHER = 8  # loads that a thread has on their way: shares of keys, pixels of a pool's windows
+    TOGETHER = 8  # loads that a thread has on their way: pixels of a pool's windows
     on = "a GPU"
 
     def __getattr__(self, name: str) -> Any:
@@ -145,6 +146,11 @@ class ThreadOp(CudaOp):
     @property
     def steps(self) -> str:
         return to_c(self.bound.steps)
+
+    @property
+    def together(self) -> int:
+        """combine: shares of the keys that a thread looks at together: all, or as few times as registers allow."""
+        return math.ceil(self.key_shares / math.ceil(self.key_shares / MOST_SHARES))
 
     @property
     def windows(self) -> int:
