@@ -252,9 +252,13 @@ def _progresses(candidate: Plan) -> bool:
 
 
 def _orders(graph: Graph, machine: Machine) -> list[Order]:
-    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2, which the simulator does not see."""
-    found = candidates(graph, machine.sms)
-    return [phase(graph, 4), *found[1:]] if machine.family == "cuda" else found
+    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2, which the simulator does not see; and it is the only
+    one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream in, which the simulator does not see either."""
+    if machine.family != "cuda":
+        return candidates(graph, machine.sms)
+    linears = [graph.bound(op) for op in graph.ops if op.kind == "linear"]
+    streaming = linears and all(int(b.grid[0]) == 1 for b in linears)
+    return [phase(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 
 def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:

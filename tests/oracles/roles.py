@@ -83,9 +83,9 @@ class Work:
 
     @staticmethod
     def of(op: Op, turn: int, gang: int) -> Work:
-        if isinstance(op, HopperAttention):  # as many stages as up to four blocks of keys have: k and v of each
-            form = "halved" if op.halved else "attention"
-            return Work(op.name, (2 * ((op.key_shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
+        if isinstance(op, HopperAttention):  # as many stages as up to four blocks of keys have: k and v of each together, or one each
+            form, each = ("halved", 1) if op.halved else ("attention", 2)
+            return Work(op.name, (each * ((op.key_shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
         if not isinstance(op, HopperOp):
             return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", alone=op.parts < gang)
         n = op.steps_of_tile * op.positions
@@ -202,7 +202,7 @@ class Cta:
                 if tile.turned:
                     yield from self.meet("both", 8)
                 attend = self.attend if tile.form == "attention" else self.attend_halved
-                yield from attend(position, tile.steps[self.part] // 2, w, warp)
+                yield from attend(position, tile.steps[self.part], w, warp)
             else:
                 for step in range(tile.steps[self.part]):
                     yield self.full(position + step)
@@ -245,8 +245,9 @@ class Cta:
     def full(self, position: int) -> Callable[[], bool]:
         return self.bar("FULL", position % self.layout.stages).over(position // self.layout.stages)
 
-    def attend(self, position: int, blocks: int, w: int, warp: int) -> Role:
+    def attend(self, position: int, stages: int, w: int, warp: int) -> Role:
         """tg_attend: k0, then k1 and v0, k2 and v1, …, each pair of products begun together, then the last v."""
+        blocks = stages // 2
         yield self.full(position)
         self.begun[w][warp] += 1
         yield from self.release(position, w, warp)
@@ -262,13 +263,13 @@ class Cta:
         yield from self.release(position + 2 * blocks - 1, w, warp)
 
     def attend_halved(self, position: int, blocks: int, w: int, warp: int) -> Role:
-        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are brought together. There may be no block."""
-        for n, block in enumerate([] if blocks == 0 else [0, *(m for later in range(1, blocks) for m in (later, later - 1)), blocks - 1]):
-            yield self.full(position + n)
+        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are joined. There may be no block."""
+        for block in range(blocks):
+            yield self.full(position + block)
             self.begun[w][warp] += 1
             if block % 2 != w and not self.early:
                 yield from self.meet(f"warpgroup {w}", 4)
-            yield from self.release(position + n, w, warp, waits=block % 2 == w)
+            yield from self.release(position + block, w, warp, waits=block % 2 == w)
         for _ in range(2):
             yield from self.meet("both", 8)
         self.bar("GIVEN_READ").arrive(f"math{w}.{warp}")

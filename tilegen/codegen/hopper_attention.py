@@ -93,7 +93,8 @@ class HopperAttention(CudaOp):
 
     @property
     def stage_bytes(self) -> int:
-        return self.blocks * self.key_block
+        """A block's keys; where its values are the same warpgroup's, these behind them."""
+        return self.blocks * self.key_block * (2 if self.halved else 1)
 
     @property
     def new_rows(self) -> int:
@@ -112,8 +113,10 @@ class HopperAttention(CudaOp):
 
     @property
     def given_bytes(self) -> int:
-        """Of the queries and new rows; and of one warpgroup's sums, which take their place."""
-        return max(self.new_at + 2 * self.blocks * self.new_block, 4 * self.rows * (self.head + 2) if self.halved else 0)
+        """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes their place."""
+        threads, halves = math.ceil(self.rows / 16) * 32, 2 if self.rows > 8 else 1
+        sums = self.head // 8 * threads * 8 * halves + 2 * threads // 2 * 8
+        return max(self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0)
 
     @property
     def given_overrun(self) -> int:
@@ -178,24 +181,25 @@ class HopperAttention(CudaOp):
 
     @property
     def a(self) -> Loads:
-        keys, values = (Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) for letter, n in (("k", 1), ("v", 2)))
-        if self.passed:
-            keys, values = Load(), Load()
         given = Load(self._query_copies() + self._new_copies(), self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES)
-        return Loads(self._in_turn(keys, values), before=given, first=tuple(self.waiting("first")), setup=self.setup, more=1)
+        return replace(self._in_turn(not self.passed), before=given, first=tuple(self.waiting("first")))
 
     @property
     def b(self) -> Loads:
         """Nothing to load, unless new rows are passed: then keys and values are there from the beginning, as weights are."""
-        keys, values = (Load(self._key_copies(letter, n), self._key_bytes) if self.passed else Load() for letter, n in (("k", 1), ("v", 2)))
-        return Loads(self._in_turn(keys, values), setup=self.setup, more=1)
+        return self._in_turn(self.passed)
 
-    def _in_turn(self, keys: Load, values: Load) -> tuple[Load, Load]:
-        """The order in which the math warps use them: values one step behind keys."""
-        return (
-            replace(keys, waited="k < last", condition="k < blocks"),
-            replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks"),
+    def _in_turn(self, loads: bool) -> Loads:
+        """Keys and values as the math warps use them: a block's in one stage where one warpgroup takes it, else values one step behind keys."""
+        keys, values = (
+            Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) if loads else Load() for letter, n in (("k", 1), ("v", 2))
         )
+        if self.halved:
+            both = Load(keys.copies + values.copies, keys.bytes + values.bytes, keys.waits + values.waits, condition="k < blocks")
+            return Loads((both,), setup=self.setup)
+        keys = replace(keys, waited="k < last", condition="k < blocks")
+        values = replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks")
+        return Loads((keys, values), setup=self.setup, more=1)
 
     def _waits(self, operand: int) -> tuple[Wait, ...]:
         return (Wait(operand, False),) if operand in self.waiting("step") else ()
@@ -228,12 +232,13 @@ class HopperAttention(CudaOp):
 
     def _key_copies(self, letter: str, operand: int) -> tuple[str, ...]:
         rows, columns = self.bound.reads[operand].box
-        step = K - 1 if operand == 2 else K
+        behind = operand == 2 and not self.halved
+        step, at = K - 1 if behind else K, self.blocks * self.key_block if operand == 2 and self.halved else 0
         row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
         if self.key_shares > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
         return tuple(
-            f"tg_load(to{f' + {n * self.key_block}' if n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            f"tg_load(to{f' + {at + n * self.key_block}' if at + n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
             for n in range(self.blocks)
         )
 

@@ -168,13 +168,14 @@ class Attention(Kind):
         if machine.family == "cpu":
             tq = min(64, q)
             return [(tq, 256, 1), (tq, 128, 1)]
-        group = b.heads // b.kv_heads
-        wide = isinstance(b.head_dim, int) and b.head_dim > 96  # keys: what the registers of an SM's math warps hold
+        group, d = b.heads // b.kv_heads, b.head_dim if isinstance(b.head_dim, int) else 128
+        blocks = ceil_div(d, 64)  # of columns; a block's keys and values lie in one stage, which is to be no longer than those of products are
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
-            return [(q, 64 if wide else 128, group)]
+            return [(q, 96 // blocks, group)]
         few = all(isinstance(n, int) for n in (b.batch, b.q_len)) and b.batch * b.heads * ceil_div(q, 128) < machine.sms
-        tq = min(64 if few else 128, q)  # SMs that would idle take halves
-        return [(tq, (112 if tq > FEW else 96) if wide else 128, 1)]
+        if few or q <= FEW:  # SMs that would idle take halves
+            return [(min(FEW, q), 128 // blocks, 1)]
+        return [(min(128, q), 112 if d > 96 else 128, 1)]  # keys: what the registers of an SM's math warps hold
 
     def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """Several heads only where all their rows fit a GPU's tile."""
