@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegen.machine import Machine
+from tilegen.ops.attention import FEW
 from tilegen.ops.base import Bound, ceil_div
 from tilegen.ops.conv2d import beside, by_threads, slides
 from tilegen.ops.gemm import normed
@@ -72,9 +73,7 @@ def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
     rows = {name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1] for name, b in linears.items()}
-    attentions = [graph.bound(op) for op in graph.ops if op.kind == "attention"]
-    keys = [b.kind.tiles(b, machine)[0][1] * ceil_div(int(b.head_dim), 64) for b in attentions]
-    least = max([*rows.values(), *keys])
+    least = max([*rows.values(), *(stage_rows(graph.bound(op), machine) for op in graph.ops if op.kind == "attention")])
     most = MOST_STAGE if all(op.kind == "linear" for op in graph.ops if op.name in chosen) else least  # convolutions have stages of their own
 
     def depth(name: str, stage: int) -> int:
@@ -86,6 +85,12 @@ def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict
 
     stage = max(range(least, max(least, most) + 1, 8), key=filled)
     return {name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c for name, c in chosen.items()}
+
+
+def stage_rows(b: Bound, machine: Machine) -> int:
+    """Rows of 128 bytes in a stage of an attention: a block of keys, and its values where one warpgroup takes it."""
+    tq, tk, th = b.kind.tiles(b, machine)[0]
+    return tk * ceil_div(int(b.head_dim), 64) * (2 if tq * th <= FEW else 1)
 
 
 def _loads_together(b: Bound, c: Cut) -> bool:

@@ -83,9 +83,9 @@ class Work:
 
     @staticmethod
     def of(op: Op, turn: int, gang: int) -> Work:
-        if isinstance(op, HopperAttention):  # as many stages as up to four blocks of keys have: k and v of each together, or one each
+        if isinstance(op, HopperAttention):  # as many stages as up to twelve blocks of keys have: k and v of each together, or one each
             form, each = ("halved", 1) if op.halved else ("attention", 2)
-            return Work(op.name, (each * ((op.key_shares == 1) + turn % 4),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
+            return Work(op.name, (each * ((op.key_shares == 1) + 5 * turn % 12),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
         if not isinstance(op, HopperOp):
             return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", alone=op.parts < gang)
         n = op.steps_of_tile * op.positions

@@ -39,7 +39,7 @@ def test_all_kinds_of_ops(case: Case) -> None:
 
 def test_a_stage_given_back_before_all_warps_have_seen_it_is_found() -> None:
     """The loader may bring the next one there, and a slow warp then waits for a phase that is past."""
-    case = next(c for c in OPS if c.name == "1000 tokens, 64 queries a tile")
+    case = next(c for c in OPS if c.name == "300 tokens, 40 queries, 48 keys")
     with pytest.raises(ProtocolError, match="waits for phase|nobody can go on"):
         for seed in range(60):
             run(case.plan(), ["attn"] * 8, seed, early=True)
