@@ -112,14 +112,14 @@ class Holding(Interpreter):
         super().__init__(plan, strategy, seed, data)
         self.rank, self.held = rank, -1
 
-    def _tile(self, run: Any, gang: int, tile: Any) -> Any:
+    def _tile(self, run: Any, gang: int, turn: int, tile: Any) -> Any:
         parts, mine = tile["parts"], tile["rank"] == self.rank
         events = 0 if len(parts) == 1 else sum(1 + len(r["waits"]) for p in parts for r in p["reads"])
         events += sum(len(p["writes"]) + len(p["posts"]) for p in parts[:-1])
         if mine and not events:
             self.held = gang
             yield None
-        for event in super()._tile(run, gang, tile):
+        for event in super()._tile(run, gang, turn, tile):
             events -= 1
             self.held = gang if mine and events <= 0 else self.held
             yield event

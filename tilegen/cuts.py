@@ -8,12 +8,12 @@ docs/perf-log.md holds the measurements behind the constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilegen.machine import Machine
 from tilegen.ops.attention import FEW
-from tilegen.ops.base import Bound, ceil_div
+from tilegen.ops.base import Bound, TileOp, ceil_div
 from tilegen.ops.conv2d import beside, by_threads, slides
 from tilegen.ops.gemm import normed
 from tilegen.tiling import Graph
@@ -28,6 +28,9 @@ COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair tha
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
 DEEP, MOST_STAGE = 4, 256  # blocks of 64 columns in a step, and rows of 128 bytes in a stage, where weights stream
 SHARED = 228_000  # bytes of shared memory for the ring and result buffers
+GATHERED = 52_000  # of it for a first layer of few channels
+ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
+MIXED = 0.97  # gangs of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that one runs
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,20 @@ class Cut:
         return f"{self.parts}:{self.share}"
 
 
+Staged = tuple[Cut, int]  # a cut, and the bytes of its stage
+
+
 def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Cut]:
-    """Product -> its best cut, all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
+    """Product -> its best cut. Linears all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
 
     Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart. Pairs are for products with hardly
-    anything between them: norms, rope and attention on half of the SMs cost more than pairs gain.
+    anything between them: norms, rope and attention on half of the SMs cost more than pairs gain. In a net of convolutions each has the gang that suits it.
     """
     products = [op for op in graph.ops if op.kind in CUTS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
     between = {op.kind for op in graph.ops} - set(CUTS) - {"max_pool2d", "global_avg_pool"}
+    if not between and any(op.kind == "conv2d" for op in products):
+        return _net_cuts(graph, products, machine, gangs)
     choices = []
     for parts in gangs if not between else gangs[:1]:
         found = {}
@@ -65,6 +73,45 @@ def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> 
             chosen = {name: cut for name, cut in found.items() if cut is not None}
             choices.append(chosen if alone else _deepened(graph, chosen, machine))
     return min(choices, key=lambda chosen: sum(cut.us for cut in chosen.values()), default={})
+
+
+def _net_cuts(graph: Graph, products: Sequence[TileOp], machine: Machine, gangs: Sequence[int]) -> Mapping[str, Cut]:
+    """The cuts of a net of convolutions with the least sum of times: gangs of one size or of several, and stages of the ring, which are all of one size, not so
+    large for some that too few bytes of others are on their way."""
+    fitting: dict[str, list[Staged]] = {}
+    for op in products:
+        b = graph.bound(op)
+        every = (c for parts in gangs for c in CUTS[op.kind](b, machine, parts) if parts == 1 or not _loads_together(b, c))
+        fitting[op.name] = [(c, stage_bytes(b, c)) for c in every]
+    room = SHARED - (GATHERED if any(op.kind == "conv2d" and op not in products for op in graph.ops) else 0)
+    best, least = dict[str, Staged](), math.inf
+    for allowed in [*((parts,) for parts in gangs), tuple(gangs)]:
+        first = {name: _cheapest(cuts, allowed, room) for name, cuts in fitting.items()}
+        for most in sorted({size for _, size in first.values()}):
+            chosen = {name: _cheapest(cuts, allowed, most) for name, cuts in fitting.items()}
+            us = _net_us(chosen.values(), room) / (MIXED if len(allowed) > 1 else 1.0)
+            if us < least:
+                best, least = chosen, us
+    return {name: cut for name, (cut, _) in best.items()}
+
+
+def _cheapest(cuts: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
+    """Of the cuts for gangs of these sizes and stages of at most so many bytes; one that takes forever where there is none."""
+    return min((c for c in cuts if c[0].parts in allowed and c[1] <= most), key=lambda c: c[0].us, default=(Cut((), 1, "", math.inf), most))
+
+
+def _net_us(chosen: Collection[Staged], room: int) -> float:
+    """The sum of times, where an op waits that has fewer bytes on their way than hide what a load takes."""
+    stages = room // max(size for _, size in chosen)
+    return sum(cut.us * max(1.0, ON_ITS_WAY / max(1, stages * size)) for cut, size in chosen)
+
+
+def stage_bytes(b: Bound, c: Cut) -> int:
+    """Of a product's step in the ring."""
+    if b.op.kind == "linear":
+        return (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + b.groups * c.tile[1]) * 128 * (c.tile[2] // 64)
+    a, w = _blocks(b, c.tile)
+    return (_rows(b, c.tile) * a + c.tile[3] * w) * 128
 
 
 def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict[str, Cut]:
@@ -191,9 +238,20 @@ def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
 
 
 def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> bool:
-    blocks_a, blocks_w = (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
+    blocks_a, blocks_w = _blocks(b, tile)
     exchanged = rows * tile[3] * 2 if parts > 1 else 0
     return 4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
+
+
+def _blocks(b: Bound, tile: tuple[int, ...]) -> tuple[int, int]:
+    """Blocks of 64 channels in a stage: of pixels, and of filters."""
+    return (1, int(b.shape(1)[2])) if slides(Bound(replace(b.op, tile=tile), b.tensors)) else (tile[4] // 64, tile[4] // 64)
+
+
+def _rows(b: Bound, tile: tuple[int, ...]) -> int:
+    """64 or 128: rows of a tile of pixels as tensor cores see them."""
+    sliding = slides(Bound(replace(b.op, tile=tile), b.tensors))
+    return 64 if (beside(tile, int(b.shape(1)[2]), b.dilation[1]) if sliding else math.prod(tile[:3])) <= 64 else 128
 
 
 def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> float:

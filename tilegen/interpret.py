@@ -146,17 +146,22 @@ class Interpreter:
                 rank = lists[gang][turn] if turn < len(lists[gang]) else len(self.data["tiles"])
             if rank >= len(self.data["tiles"]):
                 return
+            yield from self._tile(run, gang, turn, self.data["tiles"][rank])
             turn += 1
-            yield from self._tile(run, gang, self.data["tiles"][rank])
 
     # --- one tile ----------------------------------------------------------------------------------------------------------
 
-    def _tile(self, run: _Run, gang: int, tile: Mapping[str, Any]) -> Step:
-        """The parts of a gang read in turn, then each writes its share and posts; where they share steps, they exchange sums in between."""
+    def _tile(self, run: _Run, gang: int, turn: int, tile: Mapping[str, Any]) -> Step:
+        """The parts of a gang read in turn, then each writes its share and posts; where they share steps, they exchange sums in between.
+
+        A tile of fewer parts is run by the gang's first SM, or of a list by each in turn.
+        """
         b = self._bounds[tile["op"]]
         name = f"{tile['op']}{tuple(tile['coord'])}"
         run.doing[gang] = name
-        threads = [gang * self.plan.gang + part for part in range(len(tile["parts"]))]
+        alone = len(tile["parts"]) < self.plan.gang and not isinstance(self.data["placement"], str)
+        first = gang * self.plan.gang + (turn % self.plan.gang if alone else 0)
+        threads = [first + part for part in range(len(tile["parts"]))]
         exchange = b.op.share == "steps"
         buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]  # one for all, or one each
         if isinstance(self.data["placement"], str):

@@ -121,7 +121,7 @@ def lines(graph: Graph, machine: Machine) -> list[str]:
     for op in graph.ops:
         if op.kind == "attention" and is_passed(graph.bound(op)):
             new = " and ".join(o.tensor for o in op.operands[4:])
-            found.append(f"new rows passed to {op.name}: from {new}, while the appends write the caches; the other rows are loaded before its queries are there")
+            found.append(f"new rows passed to {op.name}: from {new}, while the appends write the caches; other rows are loaded before its queries are there")
         elif op.kind == "attention" and len(op.operands) == 4:
             why = problem(graph, op, machine) or "the options speak of them or of its tile"
             found.append(f"{op.name} awaits its appends: {why}")

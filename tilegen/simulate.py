@@ -158,11 +158,12 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
 def simulate(plan: Plan) -> Timeline:
     """Run the plan on its machine's model."""
     machine, count = plan.machine, plan.order.count
-    duration = np.zeros(count)
+    duration, together = np.zeros(count), np.ones(count, dtype=bool)  # run by all SMs of a gang
     posts: list[list[int]] = [[] for _ in range(count)]
     for b in plan.bounds:
         ranks = plan.ranks[b.op.name]
         duration[ranks] = tile_times(b, machine)
+        together[ranks] = b.op.parts == plan.gang
         for m in plan.posts_of(b.op.name):
             for rank, n in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(n)
@@ -170,10 +171,11 @@ def simulate(plan: Plan) -> Timeline:
     free = [(0.0, sm) for sm in range(workers(plan))]
     owner = None
     if not isinstance(plan.placement, str):
-        owner = np.zeros(count, dtype=np.int64)
+        owner, turn = np.zeros((2, count), dtype=np.int64)
         for sm, ranks_of_sm in enumerate(plan.placement):
             owner[list(ranks_of_sm)] = sm
-        idle = [0.0] * len(plan.placement)
+            turn[list(ranks_of_sm)] = np.arange(len(ranks_of_sm))
+        idle = [[0.0] * plan.gang for _ in plan.placement]
     ready = [0.0] * len(plan.targets)
     sms, start, end, waited = [0] * count, [0.0] * count, [0.0] * count, [0.0] * count
     times = duration.tolist()
@@ -182,7 +184,8 @@ def simulate(plan: Plan) -> Timeline:
             begin, sm = heapq.heappop(free)
         else:
             sm = int(owner[rank])
-            begin = idle[sm]
+            mine = slice(None) if together[rank] else slice(int(turn[rank]) % plan.gang, int(turn[rank]) % plan.gang + 1)
+            begin = max(idle[sm][mine])
         work = times[rank]
         lo, hi = offsets[rank], offsets[rank + 1]
         finish = begin + work
@@ -197,5 +200,5 @@ def simulate(plan: Plan) -> Timeline:
         if owner is None:
             heapq.heappush(free, (finish, sm))
         else:
-            idle[sm] = finish
+            idle[sm][mine] = [finish] * len(idle[sm][mine])
     return Timeline(plan, np.array(sms), np.array(start), np.array(end), np.array(waited))

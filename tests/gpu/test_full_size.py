@@ -14,6 +14,7 @@ from tests.gpu.ops import example
 from tilegen.bench.compare import error_of, outcome
 from tilegen.bench.ladder import on_device_reference
 from tilegen.data import random_arguments
+from tilegen.spec import Program
 from tilegen.targets.cuda import missing
 
 pytestmark = [
@@ -45,9 +46,18 @@ def roomy() -> Iterator[None]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name, sizes", SIZES, ids=lambda v: v if isinstance(v, str) else " ".join(f"{k}={n}" for k, n in v.items()))
-def test_against_float32(name: str, sizes: dict[str, Any], dtype: str) -> None:
-    program = example(name, dtype=dtype, **sizes)
-    kernel: Any = tg.compile(program, "cuda")
+def test_one_launch(name: str, sizes: dict[str, Any], dtype: str) -> None:
+    compare(example(name, dtype=dtype, **sizes), lowering="persistent")
+
+
+@pytest.mark.parametrize("name", ["resnet38", "vgg19"])
+def test_a_launch_for_each_op(name: str) -> None:
+    """Which some nets are faster with (tilegen/tuned.json)."""
+    compare(example(name), lowering="streams", programmatic=True)
+
+
+def compare(program: Program, **how: Any) -> None:
+    kernel: Any = tg.compile(program, "cuda", **how)
     assert kernel.target == "cuda" and kernel.proof.ok
     given = random_arguments(program, 0, "cuda")
     want = on_device_reference(program, [a.clone() for a in given])

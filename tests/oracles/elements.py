@@ -85,7 +85,8 @@ def _apart(writer: _Part, reader: _Part, element: Element) -> bool:
     if (reader.op["kind"], writer.op["kind"]) != ("attention", "append") or not a.get("passed") or w["at"] >= 0:
         return False
     cached = [o for o in reader.op["operands"] if element[0] in (o, o["tensor"] if isinstance(o, dict) else o)]
-    return cached == [element[0]] and cached[0] in reader.op["operands"][1:3] and (a["k_len"], reader.op["operands"][3]) == (w["max_len"], writer.op["operands"][2])
+    alike = (a["k_len"], reader.op["operands"][3]) == (w["max_len"], writer.op["operands"][2])
+    return alike and cached == [element[0]] and cached[0] in reader.op["operands"][1:3]
 
 
 def examine(plan: Plan) -> Report:

@@ -110,8 +110,8 @@ class Cta:
         self.posted: list[int] = []
         self.met: dict[str, int] = {}  # named barriers: how many warps have come
 
-    def skips(self, tile: Work) -> bool:
-        return tile.alone and self.part != 0
+    def skips(self, tile: Work, turn: int) -> bool:
+        return tile.alone and self.part != (0 if self.layout.ticket else turn % self.layout.gang)
 
     def meet(self, name: str, warps: int) -> Role:
         """A named barrier of so many warps."""
@@ -157,7 +157,7 @@ class Cta:
             yield from self.take(turn)
             if operand == "a":
                 self.pass_on(turn, who)
-            if operand == "a" and tile.form != "product" and not self.skips(tile):
+            if operand == "a" and tile.form != "product" and not self.skips(tile, turn):
                 size = 0 if tile.form == "threads" else 2
                 yield self.bar("GIVEN_READ").over(given - 1)
                 self.bar("GIVEN_HERE").arrive(who, size)
@@ -165,7 +165,7 @@ class Cta:
                 if size:
                     self.bar("GIVEN_HERE").land(given, size)
                 given += 1
-            for _ in range(0 if self.skips(tile) else tile.steps[self.part]):
+            for _ in range(0 if self.skips(tile, turn) else tile.steps[self.part]):
                 stage, lap = position % self.layout.stages, position // self.layout.stages
                 yield self.bar("EMPTY", stage).over(lap - 1)
                 loads = tile.form == "product" or operand == ("b" if tile.passed else "a")
@@ -191,7 +191,7 @@ class Cta:
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             self.pass_on(turn, who)
-            if self.skips(tile):
+            if self.skips(tile, turn):
                 continue
             if tile.form != "product":
                 yield self.bar("GIVEN_HERE").over(given)
@@ -290,7 +290,7 @@ class Cta:
         for turn, tile in enumerate(self.tiles):
             yield from self.take(turn)
             self.pass_on(turn, "out")
-            if self.skips(tile):
+            if self.skips(tile, turn):
                 continue
             if tile.staged:
                 for _ in range(tile.blocks):
@@ -329,7 +329,7 @@ def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None
     roles = {name: role for cta in ctas for name, role in cta.roles().items()}
     schedule(roles, random.Random(seed))
     for cta in ctas:
-        if cta.posted != [n for n, tile in enumerate(tiles) if tile.posts and not cta.skips(tile)]:
+        if cta.posted != [n for n, tile in enumerate(tiles) if tile.posts and not cta.skips(tile, n)]:
             raise ProtocolError(f"CTA {cta.part} posted tiles {cta.posted}")
 
 

@@ -169,7 +169,8 @@ def _attention(op: Op) -> Footprint:
         cached = f.read(op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size)
         reads += [replace(a, before=before) for a in cached]
         if passed:
-            reads += f.read(op.operand(index + 3, batch * q_len, kv_heads * d), f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT), columns, base=FIRST)
+            rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
+            reads += f.read(op.operand(index + 3, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
     return f.footprint(reads + f.position(3), own, f.columns(head * width, th * width, LIMIT))
 
 

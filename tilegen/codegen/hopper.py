@@ -44,6 +44,11 @@ class Layout:
         return max(op.parts for op in self.ops)
 
     @property
+    def runner(self) -> str:
+        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of tickets the one that draws them."""
+        return "0" if self.ticket else "turn % TG_GANG"
+
+    @property
     def slots(self) -> int:
         """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
         return 1 if self.ticket else 4

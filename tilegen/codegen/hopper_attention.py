@@ -43,7 +43,8 @@ class HopperAttention(CudaOp):
         if not b.scale > 0:
             return f"the scale is {b.scale}, expected a positive number"
         if self.passed and (not self.halved or b.tile[0] < b.q_len):
-            return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with appends='awaited'"
+            given = f"a tile has {b.tile[0]} queries of {b.tile[2]} heads"
+            return f"{given}, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with appends='awaited'"
         for operand in (*b.op.operands[:3], *b.op.operands[4:]):
             pitch, first = self._pitch(operand.tensor), (operand.columns or (0, 0))[0]
             if pitch % 8 or first % 8:
