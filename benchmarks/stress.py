@@ -1,8 +1,9 @@
 """Memory order under stress: variants of the kernels that sleep for random times at waits, posts and between products must give the same bits, always.
 
 python -m benchmarks.stress [LAUNCHES [WORD]]: at least that many launches (default 100,000) over the cases of tests/gpu/gemms.py, plain and packed, at
-several sizes, and of tests/gpu/ops.py, or those of them whose names hold a word; outputs and intermediates are NaN before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not
-sleep. (Not poisoned, intermediates would hold what the launch before left there: the right values.) Prints one line a shape; status 1 on any difference.
+several sizes, and of tests/gpu/ops.py, or those of them whose names hold a word; outputs, intermediates and the rows of caches that the launch appends are NaN
+before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not sleep. (Not poisoned, they would hold what the launch
+before left there: the right values.) Prints one line a shape; status 1 on any difference.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,12 +21,13 @@ from tests.gpu.gemms import CASES, Case
 from tests.gpu.ops import NORMED, OPS
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import random_arguments
+from tilegen.spec import Program
 from tilegen.targets.hopper import HopperLibrary
 
 
 def shapes() -> list[tuple[Case, bool]]:
-    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops' cases that have no state."""
-    found = [(case, False) for case in OPS if not states(case)] + [(case, True) for case in NORMED]
+    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops' cases."""
+    found = [(case, False) for case in OPS] + [(case, True) for case in NORMED]
     for case in CASES:
         for rows in (None, 5, 77):
             made = case if rows is None else dataclasses.replace(case, name=f"{case.name}, M = {rows}", sizes={**case.sizes, "M": rows})
@@ -32,8 +35,10 @@ def shapes() -> list[tuple[Case, bool]]:
     return found
 
 
-def states(case: Case) -> bool:
-    return any(t.role == "state" for t in case.program.arguments)
+def appended(program: Program, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The rows of the states that a launch writes: the last ones, since random_arguments gives the last position."""
+    position = next((int(a[0]) for a in arguments if a.dtype == torch.int32), 0)
+    return [a[:, position:] for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
 
 
 def stress(case: Case, packed: bool, launches: int) -> int:
@@ -46,13 +51,17 @@ def stress(case: Case, packed: bool, launches: int) -> int:
     still = kernel.prepare(**weights) if packed else kernel
     library = HopperLibrary(kernel.plan, frozenset(weights), "jitter")
     jittery = CudaKernel(kernel.plan, kernel.proof, library, False, weights)
+    rows = appended(case.program, arguments)
     result = still(*given)
-    want = result if isinstance(result, tuple) else (result,)
-    outs = [torch.empty_like(t) for t in want]
+    outputs = result if isinstance(result, tuple) else (result,)
+    outs = [torch.empty_like(t) for t in outputs]
+    want = [*outputs, *(t.clone() for t in rows)]
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     for _ in range(launches):
+        for t in rows:
+            t.fill_(float("nan"))
         jittery(*given, out=outs if len(outs) > 1 else outs[0])
-        wrong += torch.stack([(out != t).any() for out, t in zip(outs, want, strict=True)]).any()
+        wrong += torch.stack([(out != t).any() for out, t in zip([*outs, *rows], want, strict=True)]).any()
     jittery.check()
     return int(wrong)
 

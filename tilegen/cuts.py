@@ -92,7 +92,7 @@ def _net_cuts(graph: Graph, products: Sequence[TileOp], machine: Machine, gangs:
             us = _net_us(chosen.values(), room) / (MIXED if len(allowed) > 1 else 1.0)
             if us < least:
                 best, least = chosen, us
-    return {name: cut for name, (cut, _) in best.items()}
+    return _deepened(graph, {name: cut for name, (cut, _) in best.items()}, machine)
 
 
 def _cheapest(cuts: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
