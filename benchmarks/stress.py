@@ -44,7 +44,7 @@ def appended(program: Program, arguments: Sequence[torch.Tensor]) -> list[torch.
 def stress(case: Case, packed: bool, launches: int) -> int:
     """Launches whose result differs from the kernel's that does not sleep."""
     arguments = [a.cuda() for a in random_arguments(case.program)]
-    kernel = tg.compile(case.program, "cuda", **case.options)
+    kernel = tg.compile(case.program, "cuda", lowering="persistent", **case.options)
     assert isinstance(kernel, CudaKernel)
     weights = {t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if packed and t.role == "weight"}
     given = [a for t, a in zip(case.program.arguments, arguments, strict=True) if t.name not in weights]

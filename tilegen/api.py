@@ -50,7 +50,7 @@ def plan(
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
-    """The options, or, where none but policies, norms and appends are given, what was measured best for the program on this machine, if it was (tilegen.tune)."""
+    """The options, or, where none but policies, norms and appends are given, what was measured best for the program here, if it was (tilegen.tune)."""
     free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
     if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
         return options

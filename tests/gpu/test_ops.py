@@ -37,7 +37,7 @@ def poisoned(program: Program, arguments: list[torch.Tensor]) -> list[torch.Tens
 @pytest.mark.parametrize("case", OPS, ids=lambda c: c.name)
 def test_against_float32(case: Case) -> None:
     program = case.program
-    kernel = tg.compile(program, "cuda", **case.options)
+    kernel = tg.compile(program, "cuda", lowering="persistent", **case.options)
     assert isinstance(kernel, CudaKernel) and kernel.target == "cuda" and kernel.proof.ok
     given = poisoned(program, random_arguments(program))
     want = api.reference(program, *given)
