@@ -154,12 +154,12 @@ class Interpreter:
     def _tile(self, run: _Run, gang: int, turn: int, tile: Mapping[str, Any]) -> Step:
         """The parts of a gang read in turn, then each writes its share and posts; where they share steps, they exchange sums in between.
 
-        A tile of fewer parts is run by the gang's first SM, or of a list by each in turn.
+        A tile of fewer parts is run by the gang's first SMs; of a list one of a single part by each in turn.
         """
         b = self._bounds[tile["op"]]
         name = f"{tile['op']}{tuple(tile['coord'])}"
         run.doing[gang] = name
-        alone = len(tile["parts"]) < self.plan.gang and not isinstance(self.data["placement"], str)
+        alone = len(tile["parts"]) == 1 and not isinstance(self.data["placement"], str)
         first = gang * self.plan.gang + (turn % self.plan.gang if alone else 0)
         threads = [first + part for part in range(len(tile["parts"]))]
         exchange = b.op.share == "steps"

@@ -158,12 +158,12 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
 def simulate(plan: Plan) -> Timeline:
     """Run the plan on its machine's model."""
     machine, count = plan.machine, plan.order.count
-    duration, together = np.zeros(count), np.ones(count, dtype=bool)  # run by all SMs of a gang
+    duration, together = np.zeros(count), np.ones(count, dtype=bool)  # taking all SMs of a gang
     posts: list[list[int]] = [[] for _ in range(count)]
     for b in plan.bounds:
         ranks = plan.ranks[b.op.name]
         duration[ranks] = tile_times(b, machine)
-        together[ranks] = b.op.parts == plan.gang
+        together[ranks] = b.op.parts > 1
         for m in plan.posts_of(b.op.name):
             for rank, n in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(n)
