@@ -27,6 +27,7 @@ Op = HopperOp | HopperAttention | HopperThreads
 
 SHARED = 232448  # bytes of shared memory that a CTA may use
 SLACK = 1024  # to start at a multiple of 1024
+MOST_STAGES = 32
 THREADS = 384
 REGISTERS, ROOMY = (40, 232), (56, 224)  # of a thread that loads, of one that computes
 BUFFER = 8192  # a 64 x 64 block of results
@@ -80,11 +81,6 @@ class Layout:
     def scratch_bytes(self) -> int:
         return max(op.scratch_bytes for op in self.ops)
 
-    @property
-    def _small(self) -> int:
-        """Barriers and slots, with room for the longest ring."""
-        return 1024
-
     @cached_property
     def buffers(self) -> int:
         """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves three stages;
@@ -98,30 +94,32 @@ class Layout:
         return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
 
     def _stages_beside(self, buffers: int) -> int:
-        own = max(self.given_bytes + self.sums_regions * self.sums_bytes + self._small + self.scratch_bytes, self.given_overrun)
-        return int((SHARED - SLACK - own - 2 * buffers * BUFFER) // self.stage_bytes)
+        """The longest ring that leaves room for everything else."""
+        return next((n for n in range(MOST_STAGES, 0, -1) if self._end(n, buffers) <= SHARED - SLACK), 0)
 
     @cached_property
     def stages(self) -> int:
-        n = min(self._stages_beside(self.buffers), 32)
+        n = self._stages_beside(self.buffers)
         if n < 2:
             raise PlanError(f"a stage of {self.stage_bytes} bytes leaves no room for a second one in {SHARED} bytes of shared memory")
         return n
 
     @cached_property
     def _places(self) -> dict[str, int]:
+        return self._places_beside(self.stages, self.buffers)
+
+    def _places_beside(self, stages: int, buffers: int) -> dict[str, int]:
         """Where everything starts, in bytes."""
-        ring = self.stages * self.stage_bytes
         out: dict[str, int] = {}
-        at = ring
+        at = stages * self.stage_bytes
         for name, size in (
-            ("TG_OUT_AT", 2 * self.buffers * BUFFER),
+            ("TG_OUT_AT", 2 * buffers * BUFFER),
             ("TG_GIVEN_AT", self.given_bytes),
             ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
-            ("TG_FULL_AT", 8 * self.stages),
-            ("TG_EMPTY_AT", 8 * self.stages),
-            ("TG_FILLED_AT", 16 * self.buffers),
-            ("TG_DRAINED_AT", 16 * self.buffers),
+            ("TG_FULL_AT", 8 * stages),
+            ("TG_EMPTY_AT", 8 * stages),
+            ("TG_FILLED_AT", 16 * buffers),
+            ("TG_DRAINED_AT", 16 * buffers),
             ("TG_STORED_AT", 8),
             ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
@@ -162,10 +160,13 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        last = (self.stages - 1) * self.stage_bytes + max(op.overrun for op in self.ops)
-        found = max(self._places["end"], last, self._places["TG_GIVEN_AT"] + self.given_overrun) + SLACK
-        assert found <= SHARED, f"{found} bytes of shared memory"
-        return found
+        return self._end(self.stages, self.buffers) + SLACK
+
+    def _end(self, stages: int, buffers: int) -> int:
+        """Bytes that are touched."""
+        places = self._places_beside(stages, buffers)
+        last = (stages - 1) * self.stage_bytes + max(op.overrun for op in self.ops)
+        return max(places["end"], last, places["TG_GIVEN_AT"] + self.given_overrun)
 
     @property
     def constants(self) -> list[tuple[str, int, str]]:
