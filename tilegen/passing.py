@@ -16,7 +16,7 @@ from tilegen.machine import Machine
 from tilegen.ops.append import turns
 from tilegen.ops.attention import FEW
 from tilegen.ops.attention import passed as is_passed
-from tilegen.ops.base import TileOp
+from tilegen.ops.base import Bound, TileOp
 from tilegen.tiling import Graph, with_attributes
 
 if TYPE_CHECKING:
@@ -33,21 +33,27 @@ class _Made:
     rope: TileOp | None
 
     @property
-    def names(self) -> frozenset[str]:
-        ops = (*self.appends, self.rope) if self.rope else self.appends
-        return frozenset(name for op in ops for name in (op.name, op.result))
+    def written(self) -> frozenset[str]:
+        """The appends and their caches, which nobody awaits when new rows are passed."""
+        return frozenset(name for op in self.appends for name in (op.name, op.result))
+
+    @property
+    def turning(self) -> frozenset[str]:
+        """The rope and its result, which are then gone."""
+        return frozenset((self.rope.name, self.rope.result)) if self.rope else frozenset()
 
 
 def passed(graph: Graph, machine: Machine, options: Options) -> Graph:
     """The graph with new rows passed to its attentions where they can be, unless options.appends is "awaited" or, if it is "auto", the options speak of who
     makes them."""
-    if options.appends not in APPENDS:
-        raise PlanError(f"appends={options.appends!r}: expected one of {', '.join(APPENDS)}")
     for op in graph.ops if options.appends != "awaited" else ():
-        if op.kind != "attention" or problem(graph, op, machine) or _tile_problem(graph, op, dict(options.tiles).get(op.name)):
+        if op.kind != "attention" or problem(graph, op, machine) or _tile_problem(graph.bound(op), dict(options.tiles).get(op.name), machine):
             continue
         made = _made(graph, op)
-        if options.appends == "passed" or not options.named & made.names:
+        gone = options.awaited & made.written | options.named & made.turning
+        if gone and options.appends == "passed":
+            raise PlanError(f"the options speak of {', '.join(sorted(gone))}: nothing to choose where new rows are passed to {op.name!r}", op.where)
+        if not gone:
             graph = _pass(graph, op, made)
     return graph
 
@@ -62,6 +68,8 @@ def problem(graph: Graph, op: TileOp, machine: Machine) -> str:
     if not isinstance(b.q_len, int) or b.q_len * (b.heads // b.kv_heads) > FEW:
         return f"{b.q_len} queries of {b.heads // b.kv_heads} heads are more than the {FEW} rows that one tile takes"
     caches, made = op.operands[1:3], _made(graph, op)
+    if any(c.columns or c.flatten for c in caches):
+        return "it reads some columns of its caches"
     if len({c.tensor for c in caches}) < 2 or any(len(graph.writers(c.tensor)) != 1 for c in caches):
         return "its keys and values are not two caches that this launch appends to"
     for append in made.appends:
@@ -94,11 +102,14 @@ def _made(graph: Graph, op: TileOp) -> _Made:
     return _Made(tuple(w for cache in op.operands[1:3] for w in graph.writers(cache.tensor)), rope if alone else None)
 
 
-def _tile_problem(graph: Graph, op: TileOp, tile: tuple[int, ...] | None) -> str:
+def _tile_problem(b: Bound, given: tuple[int, ...] | None, machine: Machine) -> str:
     """Why a tile that the options give does not take all queries at once, or an empty string."""
-    if tile is None or (len(tile) == 3 and tile[0] >= graph.bound(op).q_len and tile[0] * tile[2] <= FEW):
+    if given is None:
         return ""
-    return f"a tile of {'x'.join(map(str, tile))} does not take all queries, in at most {FEW} rows"
+    tile = b.kind.whole_tile(given, b.kind.tiles(b, machine)[0]) if isinstance(given, tuple) else ()
+    if len(tile) == 3 and tile[0] >= b.q_len and tile[0] * tile[2] <= FEW:
+        return ""
+    return f"a tile of {given} does not take all queries, in at most {FEW} rows"
 
 
 def _pass(graph: Graph, op: TileOp, made: _Made) -> Graph:

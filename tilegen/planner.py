@@ -16,12 +16,12 @@ from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
 from tilegen.cuts import Cut, best_cuts, best_shares
 from tilegen.errors import PlanError
-from tilegen.folding import folded
+from tilegen.folding import NORMS, folded
 from tilegen.machine import Machine
 from tilegen.ops.attention import FEW
 from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
 from tilegen.ops.gemm import gang_problem
-from tilegen.passing import passed
+from tilegen.passing import APPENDS, passed
 from tilegen.plan import Plan, strided
 from tilegen.simulate import simulate, tile_us
 from tilegen.spec import Program, Spec, check_acyclic
@@ -38,7 +38,7 @@ class Options:
     tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size, and
     what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto, ticket, static or strided; norms: auto, rows (each an op of its own) or
     folded (into the linears that read them, wherever they can be); appends: auto, awaited (by the attention that reads their caches) or passed (to it, as rows
-    of their own, wherever they can be).
+    of their own, wherever they can be). Launches of single ops (lowering="streams") fold and pass nothing.
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -49,6 +49,11 @@ class Options:
     placement: str = "auto"
     norms: str = "auto"
     appends: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, known in (("norms", NORMS), ("appends", APPENDS)):
+            if getattr(self, name) not in known:
+                raise PlanError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(known)}")
 
     @staticmethod
     def of(**given: Any) -> Options:
@@ -65,8 +70,12 @@ class Options:
     @property
     def named(self) -> frozenset[str]:
         """Ops and tensors that these options speak of."""
-        edges = [part for edge, _ in self.policies for part in edge.split("->")]
-        return frozenset([name for name, _ in self.tiles] + edges) | self.shared
+        return frozenset(name for name, _ in self.tiles) | self.awaited | self.shared
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Those of whose hand-overs they speak."""
+        return frozenset(part for edge, _ in self.policies for part in edge.split("->"))
 
     @property
     def shared(self) -> frozenset[str]:
@@ -149,8 +158,7 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     expected = b.kind.tiles(b, _ANY)[0]
     if not isinstance(tile, (tuple, list)):
         tile = (tile, *([0] * len(expected)))  # refused below
-    if len(tile) < len(expected):  # the inner sizes may be left out: 128x256 means 128x256x(usual)
-        tile = (*tile, *b.kind.inner_sizes(tile, expected)[len(tile) :])
+    tile = b.kind.whole_tile(tuple(tile), expected)
     if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
         raise PlanError(
             f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}",
@@ -257,7 +265,7 @@ def _orders(graph: Graph, machine: Machine) -> list[Order]:
     if machine.family != "cuda":
         return candidates(graph, machine.sms)
     linears = [graph.bound(op) for op in graph.ops if op.kind == "linear"]
-    streaming = linears and all(int(b.grid[0]) == 1 for b in linears)
+    streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and all(op.kind != "conv2d" for op in graph.ops)
     return [phase(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 

@@ -72,7 +72,8 @@ class Trace:
                     break
                 op, coord = tile_at(plan, int(words[RANK]) - 1)
                 since = {e: start + (int(w) - clock) % WORD / clocks[-1] if w else NEVER for e, w in zip(EVENTS, words, strict=False)}
-                tiles.append(TileTrace(int(words[RANK]) - 1, op, coord, cta, turn, since))
+                if not all(map(np.isnan, since.values())):  # else the other CTA of the pair ran it
+                    tiles.append(TileTrace(int(words[RANK]) - 1, op, coord, cta, turn, since))
         return Trace(plan, tuple(tiles), tuple(span), tuple(clocks))
 
     @staticmethod
@@ -87,10 +88,16 @@ class Trace:
             ready = float(t.start[rank] + t.waited[rank])
             times = dict.fromkeys(EVENTS, NEVER) | {"waited": ready, "arrived": ready, "multiplied": end, "finished": end}
             times["posted"] = end if plan.posts_of(op) else NEVER
-            tiles += [TileTrace(rank, op, coord, sm * plan.gang + part, turns[sm], times) for part in range(plan.gang)]
+            alone = plan.graph.op(op).parts == 1
+            first = turns[sm] % plan.gang if alone and not isinstance(plan.placement, str) else 0
+            tiles += [TileTrace(rank, op, coord, sm * plan.gang + first + part, turns[sm], times) for part in range(1 if alone else plan.gang)]
             turns[sm] += 1
         tiles.sort(key=lambda tile: (tile.cta, tile.turn))
         return Trace(plan, tuple(tiles), ((0.0, t.makespan),) * (plan.gang * workers(plan)))
+
+    def part(self, tile: TileTrace) -> int:
+        """Which part of the tile its CTA ran."""
+        return tile.cta % self.plan.gang if self.plan.graph.op(tile.op).parts > 1 else 0
 
     @cached_property
     def before(self) -> tuple[TileTrace | None, ...]:

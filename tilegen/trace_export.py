@@ -85,14 +85,14 @@ def lost(trace: Trace) -> list[Lost]:
 
     Maths could come to a wait at ready + share·(the op's shortest main loop). Edges that hold back one tile together count each.
     """
-    waits, gang = awaited(trace), trace.plan.gang
+    waits = awaited(trace)
     loops: dict[str, float] = {}
     for t in trace.tiles:
         loops[t.op] = float(np.fmin(loops.get(t.op, np.inf), t.times["multiplied"] - t.times["arrived"]))
     cost: dict[str, list[tuple[float, str]]] = {e.name: [] for e in trace.plan.edges}
     for t, ready in zip(trace.tiles, trace.ready, strict=True):
         late: dict[str, tuple[float, str]] = {}
-        for w in waits.get((t.rank, t.cta % gang), []):
+        for w in waits.get((t.rank, trace.part(t)), []):
             us = w.posted - ready - (w.share * loops[t.op] if w.share else 0.0)
             if us > 0:
                 late[w.edge] = max(late.get(w.edge, (0.0, "")), (us, f"{t.name} for {w.poster.name}"))
@@ -115,9 +115,9 @@ def chrome(trace: Trace) -> dict[str, Any]:
         clock = f", {trace.clocks[cta]:.0f} MHz" if trace.clocks else ""
         events.append({"ph": "M", "name": "process_name", "pid": cta, "tid": 0, "args": {"name": f"SM {cta}{clock}"}})
         events += [{"ph": "M", "name": "thread_name", "pid": cta, "tid": n, "args": {"name": name}} for n, name in enumerate(TRACKS)]
-    waits, gang = awaited(trace), trace.plan.gang
+    waits = awaited(trace)
     for t, before in zip(trace.tiles, trace.before, strict=True):
-        last = max(waits.get((t.rank, t.cta % gang), []), key=lambda w: w.posted, default=None)
+        last = max(waits.get((t.rank, trace.part(t)), []), key=lambda w: w.posted, default=None)
         for track, what, start, end in _slices(trace, t, before):
             if end > start:  # not where either was not noted
                 args: dict[str, Any] = {"tile": t.name, "rank": t.rank}

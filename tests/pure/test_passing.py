@@ -62,6 +62,9 @@ def test_rows_that_are_not_turned() -> None:
         ({"policies": {"k_append->attn": "tile"}}, []),
         ({"policies": {"k_cache": "tile"}}, []),
         ({"tiles": {"q_rope": (8, 4)}}, []),
+        ({"tiles": {"k_append": (256,)}}, ["attn"]),
+        ({"tiles": {"attn": (1, 64)}, "appends": "passed"}, ["attn"]),
+        ({"tiles": {"attn": (1,)}}, ["attn"]),
         ({"tiles": {"attn": (1, 64, 4)}}, ["attn"]),
         ({"tiles": {"attn": (1, 64, 128)}}, []),
         ({"split": {"attn": 3}}, ["attn"]),
@@ -80,8 +83,8 @@ def test_where_it_is_possible(sizes: dict[str, Any], on: str, expected: int) -> 
 def program(body: Any) -> Program:
     @tg.spec
     def one():
-        def cache(name: str) -> Any:
-            return tg.state(name, (2, 100, 4, 64), "bfloat16")
+        def cache(name: str, columns: int = 256) -> Any:
+            return tg.state(name, (2, 100, columns), "bfloat16")
 
         return body(tg.input("x", (2, 1, 256), "bfloat16"), tg.input("pos", (1,), "int32"), cache)
 
@@ -100,11 +103,17 @@ def other() -> Any:
     return tg.input("other", (1,), "int32")
 
 
+def half(cache: Any, x: Any, at: Any) -> Any:
+    """The second half of the columns of a cache that two layers' rows are appended to."""
+    return tg.append(cache, tg.linear(x, tg.weight(f"w_{cache.tensor}", (512, 256), "bfloat16")), at=at).chunk(2)[1]
+
+
 @pytest.mark.parametrize(
     "body, why",
     [
         (lambda x, p, c: attention(x, tg.append(c("k"), x, at=p), c("v"), p), "are not two caches that this launch appends to"),
         (lambda x, p, c: (both := tg.append(c("k"), x, at=p), attention(x, both, both, p))[1], "are not two caches that this launch appends to"),
+        (lambda x, p, c: attention(x, half(c("k", 512), x, p), half(c("v", 512), x, p), p), "it reads some columns of its caches"),
         (lambda x, p, c: attention(x, tg.append(c("k"), x, at=p), tg.append(c("v"), x, at=other()), p), "does not append the rows of its queries at its"),
         (lambda x, p, c: attention(x, tg.append(c("k"), x, at=7), tg.append(c("v"), x, at=p), p), "does not append the rows of its queries at its position"),
         (lambda x, p, c: attention(x, tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p), "but not both"),

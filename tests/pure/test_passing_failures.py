@@ -20,6 +20,27 @@ def test_an_unknown_way() -> None:
         tg.plan(cached(), "h200", appends="never")
 
 
+@pytest.mark.parametrize("options", [{"tiles": {"q_rope": (8, 4)}}, {"policies": {"k_append->attn": "tile"}}, {"policies": {"v_cache": "tile"}}])
+def test_options_that_speak_of_what_is_gone(options: dict[str, Any]) -> None:
+    with pytest.raises(tg.PlanError, match="the options speak of .*: nothing to choose where new rows are passed to 'attn'"):
+        tg.plan(cached(turned=True), "h200", appends="passed", **options)
+
+
+def test_a_tile_that_is_none() -> None:
+    with pytest.raises(tg.PlanError, match="tile .* of 'attn': a attention tile has 3 positive sizes"):
+        tg.plan(cached(), "h200", tiles={"attn": 4})
+
+
+def test_a_position_is_a_whole_input() -> None:
+    @tg.spec
+    def two():
+        x, at = tg.input("x", (2, 1, 64), "bfloat16"), tg.input("at", (2,), "int32")
+        return tg.linear(tg.append(tg.state("c", (2, 9, 1, 64), "bfloat16"), x, at=at.chunk(2)[1]), x, name="y")
+
+    with pytest.raises(tg.SpecError, match="a position is tg.input"):
+        two()
+
+
 def small(**options: Any) -> dict[str, Any]:
     program = cached(B=2, S_max=7, heads=2, kv_heads=1, D=16, H=32, turned=True)
     return expanded(tg.plan(program, "h200", tiles={"qkv": (64, 16, 64), "attn": (1, 16, 2)}, **options))
@@ -64,7 +85,18 @@ def longer_batches(plan: dict[str, Any]) -> None:
     plan["placement"] = "ticket"
 
 
-@pytest.mark.parametrize("change", [whole_caches_are_read, another_position, longer_batches])
+def another_place(plan: dict[str, Any]) -> None:
+    """Two positions in one tensor: the attention at the first, the appends at the second."""
+    plan["tensors"]["pos"]["shape"] = [2]
+    for op in plan["ops"].values():
+        for n, operand in enumerate(op["operands"]):
+            if operand == "pos":
+                op["operands"][n] = {"tensor": "pos", "columns": [1, 2] if op["kind"] == "append" else [0, 1]}
+    for tile in (t for t in plan["tiles"] if plan["ops"][t["op"]]["kind"] == "append"):
+        next(r for r in tile["parts"][0]["reads"] if r["tensor"] == "pos")["box"] = [[1, 2]]
+
+
+@pytest.mark.parametrize("change", [whole_caches_are_read, another_position, another_place, longer_batches])
 def test_caches_that_are_not_read_before_the_position_alone(change: Any) -> None:
     plan = small()
     change(plan)

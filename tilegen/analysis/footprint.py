@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilegen.analysis.footprint_frame import FIRST, LIMIT, Access, Array, Footprint, Frame, Malformed, Op, Span, View, ceil_div
+from tilegen.analysis.footprint_frame import FIRST, LIMIT, Access, Array, Cut, Footprint, Frame, Malformed, Op, Span, View, ceil_div
 
 SHARE_STATE = 8  # columns beside the sums of a head in an attention's partial result
 
@@ -164,7 +164,7 @@ def _attention(op: Op) -> Footprint:
         lower = batch * q_len * f.coord[3]
         own = Span(own.low + lower, own.high + lower)
     columns = f.span(group * d, group * d + d, LIMIT)
-    before = (op.operand(3, 1).tensor, k_len) if passed else None
+    before = _cut(op.operand(3, 1), k_len) if passed else None
     for index in (1, 2):
         cached = f.read(op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size)
         reads += [replace(a, before=before) for a in cached]
@@ -205,12 +205,16 @@ def _rope(op: Op) -> Footprint:
     return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
 
 
+def _cut(position: View, rows: int) -> Cut:
+    return position.tensor, position.offset, rows
+
+
 def _append(op: Op) -> Footprint:
     (tn,), batch, seq, longest, at = op.tiles(1), op.integer("batch"), op.integer("seq"), op.integer("max_len"), op.integer("at", -1)
     c = op.target(batch * longest, None).shape[1]
     if op.operand(0, batch * longest, c) != op.result or at + seq > longest:
         raise Malformed(f"appends {seq} rows at {at} of {longest} to {op.result.tensor}, expected room for them in operand 0")
-    since = (op.operand(2, 1).tensor, longest) if at < 0 else None
+    since = _cut(op.operand(2, 1), longest) if at < 0 else None
     if "theta" in op.attributes and tn % op.integer("head_dim"):
         raise Malformed(f"a tile of {tn} columns of heads of {op.integer('head_dim')} that are turned, expected whole heads")
     f = op.frame(batch, ceil_div(c, tn))

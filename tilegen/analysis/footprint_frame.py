@@ -37,7 +37,7 @@ class Span:
     stride: Array | int = 1
 
 
-Cut = tuple[str, int]  # a position tensor, and the rows of a batch in which it counts
+Cut = tuple[str, int, int]  # a position: its tensor and place there; and the rows of a batch in which it counts
 
 
 @dataclass(frozen=True)

@@ -274,6 +274,10 @@ class Kind:
         """The tile of which the last sizes are taken where a user leaves them out."""
         return usual
 
+    def whole_tile(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
+        """A tile whose last sizes a user may have left out: 128x256 means 128x256x(usual)."""
+        return (*given, *self.inner_sizes(given, usual)[len(given) :]) if len(given) < len(usual) else given
+
     def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
         """Why this op cannot have that tile, or an empty string."""
         return ""
