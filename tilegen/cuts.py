@@ -110,8 +110,10 @@ def stage_bytes(b: Bound, c: Cut) -> int:
     """Of a product's step in the ring."""
     if b.op.kind == "linear":
         return (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + b.groups * c.tile[1]) * 128 * (c.tile[2] // 64)
-    a, w = _blocks(b, c.tile)
-    return (_rows(b, c.tile) * a + c.tile[3] * w) * 128
+    sliding = slides(Bound(replace(b.op, tile=c.tile), b.tensors))
+    a, w = _blocks(b, c.tile, sliding)
+    rows = 64 if (beside(c.tile, int(b.shape(1)[2]), b.dilation[1]) if sliding else math.prod(c.tile[:3])) <= 64 else 128
+    return (rows * a + c.tile[3] * w) * 128
 
 
 def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict[str, Cut]:
@@ -238,20 +240,14 @@ def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
 
 
 def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> bool:
-    blocks_a, blocks_w = _blocks(b, tile)
+    blocks_a, blocks_w = _blocks(b, tile, sliding)
     exchanged = rows * tile[3] * 2 if parts > 1 else 0
     return 4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
 
 
-def _blocks(b: Bound, tile: tuple[int, ...]) -> tuple[int, int]:
+def _blocks(b: Bound, tile: tuple[int, ...], sliding: bool) -> tuple[int, int]:
     """Blocks of 64 channels in a stage: of pixels, and of filters."""
-    return (1, int(b.shape(1)[2])) if slides(Bound(replace(b.op, tile=tile), b.tensors)) else (tile[4] // 64, tile[4] // 64)
-
-
-def _rows(b: Bound, tile: tuple[int, ...]) -> int:
-    """64 or 128: rows of a tile of pixels as tensor cores see them."""
-    sliding = slides(Bound(replace(b.op, tile=tile), b.tensors))
-    return 64 if (beside(tile, int(b.shape(1)[2]), b.dilation[1]) if sliding else math.prod(tile[:3])) <= 64 else 128
+    return (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
 
 
 def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> float:

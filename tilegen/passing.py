@@ -47,7 +47,7 @@ def passed(graph: Graph, machine: Machine, options: Options) -> Graph:
     """The graph with new rows passed to its attentions where they can be, unless options.appends is "awaited" or, if it is "auto", the options speak of who
     makes them."""
     for op in graph.ops if options.appends != "awaited" else ():
-        if op.kind != "attention" or problem(graph, op, machine) or _tile_problem(graph.bound(op), dict(options.tiles).get(op.name), machine):
+        if op.kind != "attention" or problem(graph, op, machine) or not _takes_all(graph.bound(op), dict(options.tiles).get(op.name), machine):
             continue
         made = _made(graph, op)
         gone = options.awaited & made.written | options.named & made.turning
@@ -102,14 +102,12 @@ def _made(graph: Graph, op: TileOp) -> _Made:
     return _Made(tuple(w for cache in op.operands[1:3] for w in graph.writers(cache.tensor)), rope if alone else None)
 
 
-def _tile_problem(b: Bound, given: tuple[int, ...] | None, machine: Machine) -> str:
-    """Why a tile that the options give does not take all queries at once, or an empty string."""
+def _takes_all(b: Bound, given: tuple[int, ...] | None, machine: Machine) -> bool:
+    """Whether a tile that the options give takes all queries at once, in few rows; none given does. What is no tile is refused later."""
     if given is None:
-        return ""
+        return True
     tile = b.kind.whole_tile(given, b.kind.tiles(b, machine)[0]) if isinstance(given, tuple) else ()
-    if len(tile) == 3 and tile[0] >= b.q_len and tile[0] * tile[2] <= FEW:
-        return ""
-    return f"a tile of {given} does not take all queries, in at most {FEW} rows"
+    return len(tile) == 3 and tile[0] >= b.q_len and tile[0] * tile[2] <= FEW
 
 
 def _pass(graph: Graph, op: TileOp, made: _Made) -> Graph:

@@ -100,6 +100,11 @@ class Plan:
         """SMs that work together: the most parts of any op."""
         return max(op.parts for op in self.graph.ops)
 
+    def sms_of(self, op: TileOp, place: int) -> range:
+        """Of its gang, the SMs that a tile at this place of a static list takes: all, or where it has one part each in turn."""
+        first = place % self.gang
+        return range(self.gang) if op.parts > 1 else range(first, first + 1)
+
     def waits_of(self, op: str) -> tuple[Wait, ...]:
         return tuple(w for w in self.waits if w.edge.consumer.op.name == op)
 

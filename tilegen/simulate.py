@@ -158,12 +158,11 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
 def simulate(plan: Plan) -> Timeline:
     """Run the plan on its machine's model."""
     machine, count = plan.machine, plan.order.count
-    duration, together = np.zeros(count), np.ones(count, dtype=bool)  # taking all SMs of a gang
+    duration, op_of = np.zeros(count), np.zeros(count, dtype=np.int64)
     posts: list[list[int]] = [[] for _ in range(count)]
-    for b in plan.bounds:
+    for n, b in enumerate(plan.bounds):
         ranks = plan.ranks[b.op.name]
-        duration[ranks] = tile_times(b, machine)
-        together[ranks] = b.op.parts > 1
+        duration[ranks], op_of[ranks] = tile_times(b, machine), n
         for m in plan.posts_of(b.op.name):
             for rank, n in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(n)
@@ -171,11 +170,12 @@ def simulate(plan: Plan) -> Timeline:
     free = [(0.0, sm) for sm in range(workers(plan))]
     owner = None
     if not isinstance(plan.placement, str):
-        owner, turn = np.zeros((2, count), dtype=np.int64)
+        owner, place = np.zeros((2, count), dtype=np.int64)
         for sm, ranks_of_sm in enumerate(plan.placement):
             owner[list(ranks_of_sm)] = sm
-            turn[list(ranks_of_sm)] = np.arange(len(ranks_of_sm))
+            place[list(ranks_of_sm)] = np.arange(len(ranks_of_sm))
         idle = [[0.0] * plan.gang for _ in plan.placement]
+        taken = [plan.sms_of(plan.graph.ops[n], p) for n, p in zip(op_of.tolist(), place.tolist(), strict=True)]
     ready = [0.0] * len(plan.targets)
     sms, start, end, waited = [0] * count, [0.0] * count, [0.0] * count, [0.0] * count
     times = duration.tolist()
@@ -184,8 +184,7 @@ def simulate(plan: Plan) -> Timeline:
             begin, sm = heapq.heappop(free)
         else:
             sm = int(owner[rank])
-            mine = slice(None) if together[rank] else slice(int(turn[rank]) % plan.gang, int(turn[rank]) % plan.gang + 1)
-            begin = max(idle[sm][mine])
+            begin = max(idle[sm][n] for n in taken[rank])
         work = times[rank]
         lo, hi = offsets[rank], offsets[rank + 1]
         finish = begin + work
@@ -200,5 +199,6 @@ def simulate(plan: Plan) -> Timeline:
         if owner is None:
             heapq.heappush(free, (finish, sm))
         else:
-            idle[sm][mine] = [finish] * len(idle[sm][mine])
+            for n in taken[rank]:
+                idle[sm][n] = finish
     return Timeline(plan, np.array(sms), np.array(start), np.array(end), np.array(waited))

@@ -88,9 +88,8 @@ class Trace:
             ready = float(t.start[rank] + t.waited[rank])
             times = dict.fromkeys(EVENTS, NEVER) | {"waited": ready, "arrived": ready, "multiplied": end, "finished": end}
             times["posted"] = end if plan.posts_of(op) else NEVER
-            alone = plan.graph.op(op).parts == 1
-            first = turns[sm] % plan.gang if alone and not isinstance(plan.placement, str) else 0
-            tiles += [TileTrace(rank, op, coord, sm * plan.gang + first + part, turns[sm], times) for part in range(1 if alone else plan.gang)]
+            place = 0 if isinstance(plan.placement, str) else turns[sm]  # who drew a ticket runs it
+            tiles += [TileTrace(rank, op, coord, sm * plan.gang + n, turns[sm], times) for n in plan.sms_of(plan.graph.op(op), place)]
             turns[sm] += 1
         tiles.sort(key=lambda tile: (tile.cta, tile.turn))
         return Trace(plan, tuple(tiles), ((0.0, t.makespan),) * (plan.gang * workers(plan)))
