@@ -197,5 +197,6 @@ inline void __syncwarp() { emu::exchange(0u); }
 inline float __uint_as_float(unsigned v) { return emu::f32(v); }
 inline float __int_as_float(int v) { return emu::f32((unsigned)v); }
 inline unsigned __float_as_uint(float v) { return emu::bits(v); }
-inline void sincospif(float x, float* sine, float* cosine) { *sine = sinf(float(M_PI) * x), *cosine = cosf(float(M_PI) * x); }
+inline float __sinf(float x) { return sinf(x); }
+inline float __cosf(float x) { return cosf(x); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }

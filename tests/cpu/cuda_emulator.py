@@ -58,6 +58,7 @@ BODIES = {
     "tg_load_matrix": ["emu::load_matrix(v, at);", "emu::load_matrix(v, at);"],
     "tg_get8": [EIGHT_OF_16, EIGHT_OF_32],
     "tg_get8_constant": [EIGHT_OF_16, EIGHT_OF_32],
+    "tg_get8_packed": ["tg_packed_eight<T> y{}; if (there) memcpy(&y, p, 8 * sizeof(T)); return y;"],
     "tg_get1": ["unsigned short w; memcpy(&w, p, 2); return tg_unpack(p, w).x;", "return *p;", "return *p;"],
     "tg_put8": [
         "for (int i = 0; i < 8; i += 2) { const unsigned w = tg_pack(p, tg_pair{y.v[i], y.v[i + 1]}); memcpy((void*)(p + i), &w, 4); }",
@@ -146,7 +147,7 @@ def threads_text(text: str, op: CudaOp) -> str:
 
     def between(first: str, last: str) -> str:
         start = text.index(first)
-        return text[start : text.index(last, start)]
+        return text[start : text.index(last, start + len(first))]
 
     parts = [
         between("#define TG_FN", "// ---- shared memory"),
@@ -154,6 +155,7 @@ def threads_text(text: str, op: CudaOp) -> str:
         between("struct tg_tensors {", "struct tg_launch"),
         between("TG_FN void tg_math_meet()", "\n"),
         between("TG_FN void tg_put_shared", "\n}\n") + "\n}",
+        between("// ---- angles of rope", "// ----") if "// ---- angles of rope" in text else "",
         between("// ---- instructions that sm_80", "// ---- ops that threads") if "// ---- instructions that sm_80" in text else "",
         between("// ---- ops that threads compute", "// ---- handing out tiles"),
     ]
@@ -175,7 +177,8 @@ def tensors_of(plan: Plan, case: Case) -> tuple[list[Any], dict[str, torch.Tenso
     arguments = random_arguments(case.program)
     held = dict(zip(plan.arguments, arguments, strict=True))
     for t in plan.graph.tensors.values():
-        held.setdefault(t.name, torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype)))
+        if t.name not in held:
+            held[t.name] = torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype))
     return arguments, held, (ctypes.c_void_p * len(plan.graph.tensors))(*(held[name].data_ptr() for name in plan.graph.tensors))
 
 
@@ -188,10 +191,11 @@ def changed(text: str, change: tuple[str, str] | None) -> str:
 
 
 def difference(case: Case, plan: Plan, arguments: list[Any], held: dict[str, torch.Tensor]) -> str:
-    """How wrong the outputs are, or an empty string."""
+    """How wrong the outputs and the caches are, or an empty string."""
     want = api.reference(case.program, *arguments)
     wants = want if isinstance(want, tuple) else (want,)
-    error = error_of(tuple(held[name].reshape(w.shape) for name, w in zip(plan.outputs, wants, strict=True)), wants)
+    names = (*plan.outputs, *(t.name for t in case.program.tensors if t.role == "state"))
+    error = error_of(tuple(held[name].reshape(w.shape) for name, w in zip(names, wants, strict=True)), wants)
     return "" if error < 5e-3 else f"error {error}"
 
 

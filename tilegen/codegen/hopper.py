@@ -83,15 +83,16 @@ class Layout:
 
     @cached_property
     def buffers(self) -> int:
-        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves three stages;
-        one where weights stream, since there only the ring hides memory's latency."""
+        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves four stages, or the three
+        that convolutions do as well with; one where weights stream, since there only the ring hides memory's latency."""
         staged = [op for op in self.ops if isinstance(op, HopperOp) and op.staged]
         if not staged:
             return 0
         if all(op.weights_once for op in self.ops if isinstance(op, HopperOp)):
             return 1
         most = min(4, max(op.m64 * -(-op.finished_octets // 8) for op in staged))
-        return next((n for n in range(most, 1, -1) if self._stages_beside(n) >= 3), 1)
+        enough = 3 if any(isinstance(op, HopperConv) for op in self.ops) else 4
+        return next((n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1)
 
     def _stages_beside(self, buffers: int) -> int:
         """The longest ring that leaves room for everything else."""
@@ -284,6 +285,7 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         alternating=any(op.alternates for op in ops if isinstance(op, HopperOp)),
         attentions=[op for op in ops if op.form == "attention"],
         passes=any(op.passed for op in ops),
+        turning=any(op.turning for op in ops),
         thread_count=THREADS_OF_TILE,
         maps=[m for op in ops for m in op.maps],
         tensors=[_tensor(t) for t in plan.graph.tensors.values()],

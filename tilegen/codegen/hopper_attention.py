@@ -115,8 +115,8 @@ class HopperAttention(CudaOp):
     @property
     def given_bytes(self) -> int:
         """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes their place."""
-        threads, halves = math.ceil(self.rows / 16) * 32, 2 if self.rows > 8 else 1
-        sums = self.head // 8 * threads * 8 * halves + 2 * threads // 2 * 8
+        threads = math.ceil(self.rows / 16) * 32
+        sums = (self.head + 4) * threads  # of eight of each 16 rows, and their m and Σ p
         return max(self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0)
 
     @property

@@ -39,18 +39,27 @@ class OpText:
         return turned(self.bound)
 
     @property
-    def step_log2(self) -> float:
-        """Turning: log2 of what the angle is multiplied by from column to column."""
+    def turns(self) -> bool:
+        """append: whether rows are turned by their position."""
+        return turns(self.bound)
+
+    @property
+    def turning(self) -> bool:
+        """Whether it turns anything by its position."""
+        return self.bound.op.kind == "rope" or self.turned or self.turns
+
+    @property
+    def angle_log2(self) -> float:
+        """Turning: log2 of what a column's angle is multiplied by from it to the next."""
         return float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
+
+    @property
+    def angle_factor(self) -> float:
+        return 2.0**self.angle_log2
 
     @property
     def per_turn(self) -> float:
         return 1 / (2 * math.pi)
-
-    @property
-    def turns(self) -> bool:
-        """append: whether rows are turned by their position."""
-        return turns(self.bound)
 
     @property
     def normed(self) -> bool:

@@ -16,10 +16,11 @@ from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.thread_conv import REDUCTIONS, Gather
 from tilegen.errors import PlanError
+from tilegen.spec import DTYPES
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
-EARLY = 4  # of a norm's vectors besides
+EARLY = 128  # bytes of each of a norm's vectors besides
 EIGHT = 8
 MOST_SHARES = 16  # of the keys: eights of each that a thread holds
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
@@ -128,11 +129,15 @@ class ThreadOp(CudaOp):
         return f"((lo0 + r / (n1 * n2)) * {p} + lo1 + r / n2 % n1) * {q} + lo2 + r % n2"
 
     @property
+    def most_rows(self) -> int:
+        """Rows of a tile of rows; the last may have fewer."""
+        return min(self.bound.tile[0], int(self.bound.out[0]))
+
+    @property
     def threads_of_row(self) -> int:
         """As few as hold it, but all threads are to have one of the tile's rows."""
         fewest = next((n for n in (32, 64, 128) if self.columns <= n * EIGHT * HELD), THREADS)
-        rows = min(self.bound.tile[0], int(self.bound.out[0]))
-        fair = next(n for n in (32, 64, 128, THREADS) if n * rows >= THREADS)
+        fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
         return max(fewest, fair)
 
     @property
@@ -142,6 +147,16 @@ class ThreadOp(CudaOp):
             most = THREADS * EIGHT * HELD
             raise PlanError(f"{self.name!r}: rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}", self.bound.op.where)
         return count
+
+    @property
+    def even(self) -> bool:
+        """Whether all threads of a row hold as many of its columns."""
+        return self.columns % (self.threads_of_row * EIGHT) == 0
+
+    @property
+    def inside(self) -> str:
+        """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where it is not there."""
+        return "COLUMNS" if self.even else "column < COLUMNS"
 
     @property
     def steps(self) -> str:
@@ -160,10 +175,11 @@ class ThreadOp(CudaOp):
     @property
     def early(self) -> bool:
         """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile begins."""
-        if self.bound.op.kind not in ("rms_norm", "layer_norm") or self.eights_of_thread > EARLY:
+        if self.bound.op.kind not in ("rms_norm", "layer_norm"):
             return False
-        vectors = self.bound.op.operands[1 : 1 + self.bound.kind.vectors]  # type: ignore[attr-defined]
-        return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors)
+        vectors = [self.bound.tensors[o.tensor] for o in self.bound.op.operands[1 : 1 + self.bound.kind.vectors]]  # type: ignore[attr-defined]
+        held = self.eights_of_thread * EIGHT * max(DTYPES[t.dtype] for t in vectors)
+        return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
 
     # --- text -----------------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blo
 from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.spec import Size, Value, builder, call, caller, tensors
 
+MANY = 64  # new rows of a batch
+
 
 def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) -> Value:
     """cache[b, at : at + S] = x[b]; gives the cache as it is after the write.
@@ -85,7 +87,8 @@ class Append(Kind):
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
         width, unit = b.shape(1)[1], dict(b.op.attributes).get("head_dim", 1)
-        widths = {t // unit * unit for t in (128, 256, 64)} - {0}
+        narrow = (32, 16) if isinstance(b.seq, int) and b.seq > MANY else ()  # that many SMs may copy
+        widths = {t // unit * unit for t in (128, 256, 64, *narrow)} - {0}
         return [(t,) for t in sorted(widths, key=lambda t: (t != 128, t)) if not isinstance(width, int) or t <= width] or [(width,)]
 
     def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
