@@ -1,7 +1,7 @@
 """Convolutions, attention and whole layers on the ladder: the workloads beside the chains of benchmarks/chains.py.
 
-python benchmarks/layers.py pairs stages vgg nets attention cached decode prefill
-python benchmarks/layers.py pairs --batch 1 8 32 --only graph,cudnn,tilegen
+python benchmarks/layers.py pairs stages vgg nets --only graph,cudnn,tilegen,tilegen-persistent -o benchmarks/results/convolutions-h200.json
+python benchmarks/layers.py prefill decode attention cached --only graph,inductor,tilegen -o benchmarks/results/attention-h200.json
 """
 
 from __future__ import annotations
