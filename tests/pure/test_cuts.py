@@ -1,6 +1,7 @@
 """Cuts of GeMMs: the Hopper kernel can run every one of them, and the model prefers what it should."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,28 @@ def test_steps_fill_the_stages_of_the_ring() -> None:
     layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), False)
     products = [op for op in layout.ops if isinstance(op, HopperOp)]
     assert all(op.stage_bytes >= 0.8 * layout.stage_bytes for op in products) and layout.stages >= 6
+
+
+@pytest.mark.parametrize(
+    "name, sizes, stages, buffers",
+    [
+        ("llama_layer", {"S": 512, "S_max": 576}, 4, 2),  # of 45 KB, beside 17 KB for joined sums
+        ("llama_attention", {"S": 1024}, 4, 3),
+        ("gpt3_attention", {"S": 1024}, 3, 3),  # of 50 KB: no buffer less gives a fourth
+        ("vgg19", {"block": 3, "B": 8}, 3, 4),  # convolutions do as well with three
+    ],
+)
+def test_stages_and_result_buffers(name: str, sizes: dict[str, Any], stages: int, buffers: int) -> None:
+    plan = tg.plan(example(name, **sizes), "h200")
+    layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), plan.placement == "ticket")
+    assert (layout.stages, layout.buffers) == (stages, buffers)
+
+
+def test_many_new_rows_are_appended_by_many_sms() -> None:
+    for rows, least, most in ((1, 64, 128), (512, 16, 16)):
+        plan = tg.plan(example("llama_layer", S=rows, S_max=rows + 64), "h200", order="phase", appends="awaited")
+        widths = [op.tile[0] for op in plan.graph.ops if op.kind == "append"]
+        assert len(widths) == 2 and all(least <= width <= most for width in widths), widths
 
 
 def test_tickets_or_lists() -> None:

@@ -24,6 +24,16 @@ def test_compiles(case: Case) -> None:
     assert HopperLibrary(case.plan()).source
 
 
+def test_norms_ask_for_their_vectors_before_a_tile_may_begin() -> None:
+    """And for a row's columns before they store any: a load after a store waits for it."""
+    text = generate(next(c for c in OPS if c.name == "norms, M = 1000, float16").plan()).text
+    for name, vectors in (("n1", ["T.g"]), ("n2", ["T.g", "T.bias"])):
+        tile = text[text.index(f"tg_tile_{name}(") : text.index("\n}\n", text.index(f"tg_tile_{name}("))]
+        assert all(tile.index(f"tg_get8_packed({v} +") < tile.index("start();") for v in vectors)
+        row = tile[tile.index("start();") :]
+        assert row.count("tg_get8_packed(") == 1 and row.index("tg_get8_packed(") < row.index("::finish(") and "tg_get8(" not in row
+
+
 def machine_code(case: Case, folder: Path) -> Sass:
     text = generate(case.plan()).text
     cubin = compile_cuda(text, ARCHITECTURE)
