@@ -25,7 +25,7 @@ import tilegen as tg
 from tilegen.api import load_json
 from tilegen.bench.chart import chart
 from tilegen.bench.compare import Cell, Note, failed, note, own_variants, result_file, rows_of, save, sizes_of, table
-from tilegen.bench.contest import DEFAULT, contest
+from tilegen.bench.contest import DEFAULT, Contest, contest
 from tilegen.cli import Progress
 from tilegen.errors import PlanError, TilegenError
 from tilegen.loader import load_program
@@ -114,6 +114,19 @@ def sweep(
     return found
 
 
+def keeper(ladder: Contest, run: Sequence[str], out: str, svg: str | None) -> Callable[[list[Cell]], None]:
+    """Writes what was found to a result file, which names the command that ran but not where its files are, and to a chart; prints the last cell."""
+    command = " ".join(word for word in run if word not in ("-o", "--out", "--svg", out, svg))
+
+    def keep(found: list[Cell]) -> None:
+        save(result_file(found, command, ladder.environment), Path(out))
+        if svg:
+            Path(svg).write_text(chart([r for c in found for r in c.rows]))
+        print(table(found[-1:]), flush=True)
+
+    return keep
+
+
 def usable() -> bool:
     """Whether this process can still use the GPU: some CUDA errors stick to it."""
     if missing():
@@ -136,7 +149,7 @@ def rest(arguments: Sequence[str], done: int, out: str) -> list[Cell]:
     return [Cell(tuple(rows_of(data)), tuple(Note(**n) for n in data["notes"]))]
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     p = argparse.ArgumentParser("chains.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("sizes", type=int, nargs="*", default=list(SIZES), metavar="M", help=f"default: {' '.join(map(str, SIZES))}")
     p.add_argument("--chains", nargs="*", choices=(*EXAMPLES, *OWN), default=list(EXAMPLES), help="default: the examples; none after the flag: none")
@@ -160,7 +173,8 @@ def _triple(text: str) -> tuple[int, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    o = parsed(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    o = parsed(given)
     try:
         tuned = load_json(o.tuned) if o.tuned else {}
         cells = [(p, variants_of(p, tuned)) for p in programs(o.chains, o.sizes, o.gemm)[o.skip :]]
@@ -172,15 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"chains.py: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
 
-    def keep(found: list[Cell]) -> None:
-        save(result_file(found, "benchmarks/chains.py", ladder.environment), Path(o.out))
-        if o.svg:
-            Path(o.svg).write_text(chart([r for c in found for r in c.rows]))
-        print(table(found[-1:]), flush=True)
-
+    keep = keeper(ladder, ("benchmarks/chains.py", *given), o.out, o.svg)
     found = sweep(cells, ladder.measure, keep)
     if len(found) < len(cells):  # a CUDA error ended this process's use of the GPU
-        found += rest(sys.argv[1:] if arguments is None else arguments, o.skip + len(found), o.out)
+        found += rest(given, o.skip + len(found), o.out)
         keep(found)
     print("\n" + table(found))
     return 1 if failed(found) else 0

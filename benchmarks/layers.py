@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import tilegen as tg
-from benchmarks.chains import sweep
-from tilegen.bench.chart import chart
-from tilegen.bench.compare import Cell, failed, own_variants, result_file, save, table
+from benchmarks.chains import keeper, sweep
+from tilegen.bench.compare import failed, own_variants, table
 from tilegen.bench.contest import contest
 from tilegen.cli import Progress
 from tilegen.errors import TilegenError
@@ -89,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--rounds", type=int, default=None)
     p.add_argument("-o", "--out", default=str(ROOT / "results" / "layers-h200.json"))
     p.add_argument("--svg")
-    o = p.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    o = p.parse_args(given)
     unknown = [name for name in o.workloads if name not in NAMES]
     if unknown:
         p.error(f"no workload {unknown[0]!r}; they are {', '.join(NAMES)}")
@@ -100,12 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"layers.py: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
 
-    def keep(found: list[Cell]) -> None:
-        save(result_file(found, "benchmarks/layers.py", ladder.environment), Path(o.out))
-        if o.svg:
-            Path(o.svg).write_text(chart([r for c in found for r in c.rows]))
-
-    found = sweep(cells, ladder.measure, keep)
+    found = sweep(cells, ladder.measure, keeper(ladder, ("benchmarks/layers.py", *given), o.out, o.svg))
     print("\n" + table(found))
     return 1 if failed(found) else 0
 

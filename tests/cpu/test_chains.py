@@ -104,5 +104,6 @@ def test_a_broken_process_hands_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert asked[0][asked[0].index("--skip") + 1] == "1"
     data = json.loads(out.read_text())
     assert [r["sizes"] for r in data["rows"]] == [{"M": 64}] and "illegal" in data["notes"][0]["error"]
+    assert data["run"] == "benchmarks/chains.py 16 64 --chains gpt3_mlp --no-inductor"
     assert list(tmp_path.iterdir()) == [out]
 
