@@ -164,8 +164,8 @@ def simulate(plan: Plan) -> Timeline:
         ranks = plan.ranks[b.op.name]
         duration[ranks], op_of[ranks] = tile_times(b, machine), n
         for m in plan.posts_of(b.op.name):
-            for rank, n in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
-                posts[rank].append(n)
+            for rank, semaphore in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
+                posts[rank].append(semaphore)
     offsets, before, semaphore = _waits_by_tile(plan)
     free = [(0.0, sm) for sm in range(workers(plan))]
     owner = None

@@ -54,30 +54,35 @@ class Layout:
         """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
         return 1 if self.ticket else 4
 
-    @property
+    @cached_property
     def stage_bytes(self) -> int:
         return max(1024, *(op.stage_bytes for op in self.ops))
 
-    @property
+    @cached_property
     def sums_bytes(self) -> int:
         """Of one math warpgroup."""
         return max(op.sums_bytes for op in self.ops)
 
-    @property
+    @cached_property
     def sums_regions(self) -> int:
         """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
         return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
 
-    @property
+    @cached_property
     def given_bytes(self) -> int:
         """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass through."""
         return max((op.given_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
 
-    @property
+    @cached_property
     def given_overrun(self) -> int:
         return max((op.given_overrun for op in self.ops if isinstance(op, HopperAttention)), default=0)
 
-    @property
+    @cached_property
+    def overrun(self) -> int:
+        """Bytes from the start of a stage that wgmma may touch."""
+        return max(op.overrun for op in self.ops)
+
+    @cached_property
     def scratch_bytes(self) -> int:
         return max(op.scratch_bytes for op in self.ops)
 
@@ -166,7 +171,7 @@ class Layout:
     def _end(self, stages: int, buffers: int) -> int:
         """Bytes that are touched."""
         places = self._places_beside(stages, buffers)
-        last = (stages - 1) * self.stage_bytes + max(op.overrun for op in self.ops)
+        last = (stages - 1) * self.stage_bytes + self.overrun
         return max(places["end"], last, places["TG_GIVEN_AT"] + self.given_overrun)
 
     @property

@@ -49,17 +49,10 @@ class OpText:
         return self.bound.op.kind == "rope" or self.turned or self.turns
 
     @property
-    def angle_log2(self) -> float:
-        """Turning: log2 of what a column's angle is multiplied by from it to the next."""
-        return float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
-
-    @property
-    def angle_factor(self) -> float:
-        return 2.0**self.angle_log2
-
-    @property
-    def per_turn(self) -> float:
-        return 1 / (2 * math.pi)
+    def angles(self) -> str:
+        """Turning: what tg_angles of columns d … d + 7 is made of, the turns of the first from position to position and what each next one is multiplied by."""
+        log2 = float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
+        return f"exp2(d * {log2}) * {1 / (2 * math.pi)}, {2.0**log2}"
 
     @property
     def normed(self) -> bool:
