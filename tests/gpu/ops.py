@@ -117,6 +117,23 @@ def pair(B=1, HW=14, C=64, N=0, size=3, stride=1, dilation=1, dtype="float16"):
     return tg.relu(y + x if stride == 1 and N == C else y, name="y")
 
 
+@tg.spec
+def blocks(B=1, HW=13, C=64, count=3, newer=False, dtype="float16"):
+    """Residual blocks of equal convolutions, which share their code. newer: each adds what comes after its activations, so that it is awaited last."""
+    x = tg.input("x", (B, HW, HW, C), dtype)
+    for n in range(count):
+        weights = [(tg.weight(f"w{n}{m}", (C, 3, 3, C), dtype), tg.weight(f"b{n}{m}", (C,), dtype)) for m in "abc"[: 2 + newer]]
+        h = tg.relu(tg.conv2d(x, *weights[0], padding=1, name=f"first{n}"), name=f"h{n}")
+        beside = tg.relu(tg.conv2d(x, *weights[2], padding=1, name=f"beside{n}"), name=f"r{n}") if newer else x
+        x = tg.relu(tg.conv2d(h, *weights[1], padding=1, name=f"second{n}") + beside, name=f"x{n}")
+    return x
+
+
+def of_blocks(tile: tuple[int, ...], count: int = 3, parts: int = 1, **given: Any) -> dict[str, Any]:
+    names = [f"{which}{n}" for n in range(count) for which in ("first", "second")]
+    return {"tiles": dict.fromkeys(names, tile), **({"parts": dict.fromkeys(names, parts)} if parts > 1 else {}), **given}
+
+
 CONVOLUTIONS = [
     Case("3 channels", pair, {"HW": 57, "C": 3, "N": 64, "B": 2}),
     Case("3 channels, 7 x 7, stride 2", pair, {"HW": 57, "C": 3, "N": 64, "size": 7, "stride": 2, "dtype": "bfloat16"}),
@@ -146,6 +163,12 @@ CONVOLUTIONS = [
     ),
     Case("12 channels, dilation 2", pair, {"HW": 26, "C": 12, "N": 72, "dilation": 2, "B": 3}, {"tiles": {"first": (2, 5, 7, 40, 64)}}),
     Case("one channel, 5 x 5, stride 2", pair, {"HW": 56, "C": 1, "N": 40, "size": 5, "stride": 2}),
+    Case("blocks", blocks, {}),
+    Case("blocks, 13 x 13, all parts ragged", blocks, {"B": 3, "C": 72}, of_blocks((1, 5, 8, 32, 64))),
+    Case("blocks, 57 x 57, tile policy", blocks, {"HW": 57, "count": 2}, of_blocks((1, 4, 8, 32, 64), 2, policies={"h0": "tile", "h1": "tile", "x0": "tile"})),
+    Case("blocks, wide tiles, bfloat16", blocks, {"HW": 28, "B": 3, "dtype": "bfloat16"}, of_blocks((1, 8, 14, 64, 64))),
+    Case("blocks, pairs that share steps", blocks, {"HW": 14, "C": 256}, of_blocks((1, 4, 14, 32, 64), parts=2)),
+    Case("blocks, residuals newer than activations", blocks, {"C": 128, "newer": True}),
 ]
 
 # --- attention -----------------------------------------------------------------------------------------------------------------

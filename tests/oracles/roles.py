@@ -11,9 +11,11 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tilegen.codegen.hopper import Layout, Op, hopper_op
+from tilegen.codegen.hopper import hopper_op
 from tilegen.codegen.hopper_attention import HopperAttention
+from tilegen.codegen.hopper_layout import Layout
 from tilegen.codegen.hopper_op import HopperOp
+from tilegen.codegen.twins import Op
 from tilegen.plan import Plan
 
 Role = Iterator[Callable[[], bool]]  # yields what it waits for

@@ -8,7 +8,8 @@ import pytest
 import tilegen as tg
 from benchmarks.layers import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
-from tilegen.codegen.hopper import Layout, generate, hopper_op
+from tilegen.codegen.hopper import generate, hopper_op
+from tilegen.codegen.hopper_layout import Layout
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.cuts import best_cuts, cuts
 from tilegen.machine import machine

@@ -10,7 +10,8 @@ import pytest
 
 from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
-from tilegen.codegen.hopper import SHARED, Layout, generate
+from tilegen.codegen.hopper import generate
+from tilegen.codegen.hopper_layout import SHARED, Layout
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.plan import Plan
 from tilegen.spec import DTYPES

@@ -14,6 +14,7 @@ from tests.oracles.sass import Sass
 from tilegen.codegen.hopper import generate, hopper_op
 from tilegen.codegen.hopper_attention import HopperAttention
 from tilegen.codegen.hopper_conv import HopperConv
+from tilegen.codegen.twins import families
 from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary, check_log
 from tilegen.targets.nvrtc import compile_cuda
 
@@ -44,7 +45,8 @@ def machine_code(case: Case, folder: Path) -> Sass:
 @pytest.mark.parametrize("case", CONVOLUTIONS[2::3], ids=lambda c: c.name)
 def test_convolutions(case: Case, tmp_path: Path) -> None:
     sass, plan = machine_code(case, tmp_path), case.plan()
-    ops = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, HopperConv)]
+    codes = [family.code for family in families([hopper_op(plan, b) for b in plan.bounds])]
+    ops = [op for op in codes if isinstance(op, HopperConv)]
     assert len(sass.at(r"UTMALDG\.4D")) == sum(op.a_loaded for op in ops)
     assert len(sass.at(r"UTMALDG\.3D")) == sum(len(op.b_loads) for op in ops)
     assert bool(sass.at(r"UTMASTG\.4D")) == any(op.staged for op in ops)

@@ -10,14 +10,24 @@ from tilegen.ops.base import Bound
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """e_n, and where its elements of (row, column) and (row, column + 1) lie. vector: it is the same for all rows; constant: no launch writes it."""
+    """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie. vector: it is the same for all rows; constant: no launch
+    writes it."""
 
     name: str
     tensor: str
     dtype: str
-    pointer: str
+    at: str
     vector: bool
     constant: bool
+
+    @property
+    def pointer(self) -> str:
+        return f"T.{self.tensor} + {self.at}"
+
+    @property
+    def stays(self) -> bool:
+        """Whether L1 may keep it for the rows and tiles to come."""
+        return self.vector and self.constant
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class EpilogueText:
             at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
             tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
             constant = tensor.role in ("input", "weight")
-            found.append(EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, f"T.{tensor.name} + {at}", how == "columns", constant))
+            found.append(EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, at, how == "columns", constant))
         return found
 
     @property

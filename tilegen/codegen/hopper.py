@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from tilegen.codegen.cpu import summary
@@ -12,197 +12,21 @@ from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.environment import Source, render
 from tilegen.codegen.hopper_attention import HopperAttention
 from tilegen.codegen.hopper_conv import HopperConv
+from tilegen.codegen.hopper_layout import Layout
 from tilegen.codegen.hopper_op import MMA_TYPES, HopperOp
 from tilegen.codegen.hopper_stage import BoxMap, Loads, Map
 from tilegen.codegen.hopper_threads import HopperThreads
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.thread_op import THREADS as THREADS_OF_TILE
+from tilegen.codegen.twins import Family, Op, families
 from tilegen.errors import PlanError
 from tilegen.ops.base import Bound
 from tilegen.ops.conv2d import by_threads
 from tilegen.plan import Plan
 from tilegen.spec import Tensor
 
-Op = HopperOp | HopperAttention | HopperThreads
-
-SHARED = 232448  # bytes of shared memory that a CTA may use
-SLACK = 1024  # to start at a multiple of 1024
-MOST_STAGES = 32
 THREADS = 384
 REGISTERS, ROOMY = (40, 232), (56, 224)  # of a thread that loads, of one that computes
-BUFFER = 8192  # a 64 x 64 block of results
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Shared memory: ring of stages, result buffers, exchanged sums, barriers."""
-
-    ops: tuple[Op, ...]
-    ticket: bool  # else each CTA has its list
-
-    @property
-    def gang(self) -> int:
-        return max(op.parts for op in self.ops)
-
-    @property
-    def runner(self) -> str:
-        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of tickets the one that draws them."""
-        return "0" if self.ticket else "turn % TG_GANG"
-
-    @property
-    def slots(self) -> int:
-        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
-        return 1 if self.ticket else 4
-
-    @cached_property
-    def stage_bytes(self) -> int:
-        return max(1024, *(op.stage_bytes for op in self.ops))
-
-    @cached_property
-    def sums_bytes(self) -> int:
-        """Of one math warpgroup."""
-        return max(op.sums_bytes for op in self.ops)
-
-    @cached_property
-    def sums_regions(self) -> int:
-        """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
-        return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
-
-    @cached_property
-    def given_bytes(self) -> int:
-        """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass through."""
-        return max((op.given_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
-
-    @cached_property
-    def given_overrun(self) -> int:
-        return max((op.given_overrun for op in self.ops if isinstance(op, HopperAttention)), default=0)
-
-    @cached_property
-    def overrun(self) -> int:
-        """Bytes from the start of a stage that wgmma may touch."""
-        return max(op.overrun for op in self.ops)
-
-    @cached_property
-    def scratch_bytes(self) -> int:
-        return max(op.scratch_bytes for op in self.ops)
-
-    @cached_property
-    def buffers(self) -> int:
-        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves four stages, or the three
-        that convolutions do as well with; one where weights stream, since there only the ring hides memory's latency."""
-        staged = [op for op in self.ops if isinstance(op, HopperOp) and op.staged]
-        if not staged:
-            return 0
-        if all(op.weights_once for op in self.ops if isinstance(op, HopperOp)):
-            return 1
-        most = min(4, max(op.m64 * -(-op.finished_octets // 8) for op in staged))
-        enough = 3 if any(isinstance(op, HopperConv) for op in self.ops) else 4
-        return next((n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1)
-
-    def _stages_beside(self, buffers: int) -> int:
-        """The longest ring that leaves room for everything else."""
-        return next((n for n in range(MOST_STAGES, 0, -1) if self._end(n, buffers) <= SHARED - SLACK), 0)
-
-    @cached_property
-    def stages(self) -> int:
-        n = self._stages_beside(self.buffers)
-        if n < 2:
-            raise PlanError(f"a stage of {self.stage_bytes} bytes leaves no room for a second one in {SHARED} bytes of shared memory")
-        return n
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return self._places_beside(self.stages, self.buffers)
-
-    def _places_beside(self, stages: int, buffers: int) -> dict[str, int]:
-        """Where everything starts, in bytes."""
-        out: dict[str, int] = {}
-        at = stages * self.stage_bytes
-        for name, size in (
-            ("TG_OUT_AT", 2 * buffers * BUFFER),
-            ("TG_GIVEN_AT", self.given_bytes),
-            ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
-            ("TG_FULL_AT", 8 * stages),
-            ("TG_EMPTY_AT", 8 * stages),
-            ("TG_FILLED_AT", 16 * buffers),
-            ("TG_DRAINED_AT", 16 * buffers),
-            ("TG_STORED_AT", 8),
-            ("TG_STORED_SEEN_AT", 8),
-            ("TG_SUMS_HERE_AT", 16),
-            ("TG_SUMS_READ_AT", 16),
-            ("TG_GIVEN_HERE_AT", 8),
-            ("TG_GIVEN_READ_AT", 8),
-            ("TG_SLOT_FILLED_AT", 8 * self.slots),
-            ("TG_SLOT_READ_AT", 8 * self.slots),
-            ("TG_SLOTS_AT", 32 * self.slots),
-            ("TG_SCRATCH_AT", self.scratch_bytes),
-            ("end", 0),
-        ):
-            at = -(-at // 32) * 32
-            out[name] = at
-            at += size
-        return out
-
-    def barriers(self, coupled: bool) -> list[dict[str, Any]]:
-        """All barriers: where they lie, how many, arrivals of a phase."""
-        readers = 11 * (self.gang if self.ticket else 1)
-        both = " of both CTAs" if self.ticket and self.gang == 2 else ""
-        rows = [
-            ("TG_SLOT_FILLED_AT", self.slots, 1, "a tile is handed out"),
-            ("TG_SLOT_READ_AT", self.slots, readers, f"a tile is taken: by three roles and eight math warps{both}"),
-            ("TG_FULL_AT", self.stages, 2, "a stage is loaded: both loaders"),
-            ("TG_EMPTY_AT", self.stages, 4 if coupled else 2, f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}"),
-        ]
-        if self.buffers:
-            rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
-            rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
-        rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
-        if any(op.form != "product" for op in self.ops):
-            rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
-            rows += [("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
-        if self.sums_bytes:
-            rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
-        return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
-
-    @property
-    def bytes(self) -> int:
-        return self._end(self.stages, self.buffers) + SLACK
-
-    def _end(self, stages: int, buffers: int) -> int:
-        """Bytes that are touched."""
-        places = self._places_beside(stages, buffers)
-        last = (stages - 1) * self.stage_bytes + self.overrun
-        return max(places["end"], last, places["TG_GIVEN_AT"] + self.given_overrun)
-
-    @property
-    def constants(self) -> list[tuple[str, int, str]]:
-        words = {
-            "TG_OUT_AT": "result buffers on their way out",
-            "TG_SUMS_AT": "sums sent by the other CTA of the pair",
-            "TG_FULL_AT": "barriers: a stage is loaded",
-            "TG_EMPTY_AT": "barriers: a stage is used up",
-            "TG_FILLED_AT": "barriers: a result buffer is written",
-            "TG_DRAINED_AT": "barriers: a result buffer has been read",
-            "TG_STORED_AT": "barrier: results have left the registers",
-            "TG_STORED_SEEN_AT": "barrier: and that is known",
-            "TG_SUMS_HERE_AT": "barriers: sums are here",
-            "TG_SUMS_READ_AT": "barriers: sums are read",
-            "TG_GIVEN_AT": "queries of a tile of attention",
-            "TG_GIVEN_HERE_AT": "barrier: what a tile needs outside of the ring is here",
-            "TG_GIVEN_READ_AT": "barrier: it is no longer needed",
-            "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
-            "TG_SLOT_READ_AT": "barriers: a tile is taken",
-            "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
-            "TG_SCRATCH_AT": "for ops that threads compute: a number of each warp, and what else they want to share; rows' sums of squares",
-        }
-        head = [
-            ("TG_STAGES", self.stages, "of the ring"),
-            ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
-            ("TG_SLOTS", self.slots, "tiles handed out ahead"),
-            ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
-            ("TG_SUMS_STRIDE", self.sums_bytes if self.sums_regions == 2 else 0, "from one math warpgroup's sums to the other's"),
-        ]
-        return head + [(name, self._places[name], text) for name, text in words.items()]
 
 
 @dataclass(frozen=True)
@@ -211,7 +35,7 @@ class HopperSource(Source):
 
     roomy: Callable[[], str]  # the text with more registers for threads that load: many ops with waits need them
     maps: tuple[Map | BoxMap, ...]
-    tensors: tuple[str, ...]
+    tensors: tuple[str, ...]  # whose addresses the kernel is given: the plan's, then those that twins see under other names
     packed: tuple[tuple[str, HopperOp], ...]  # map -> the op whose weight it packs
     shared_bytes: int
     gang: int
@@ -256,12 +80,13 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         raise PlanError(
             f"on sm_90a a pair that loads together (for {together[0].name!r}) must run every op, {single[0].name!r} is run by one CTA", single[0].bound.op.where
         )
+    codes = families(ops)
     turns = plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
     return HopperSource(
-        partial(_text, plan, ops, layout, variant, turns, REGISTERS),
-        partial(_text, plan, ops, layout, variant, turns, ROOMY),
-        tuple(m for op in ops for m in op.maps),
-        tuple(plan.graph.tensors),
+        partial(_text, plan, codes, layout, variant, turns, REGISTERS),
+        partial(_text, plan, codes, layout, variant, turns, ROOMY),
+        tuple(m for family in codes for same in family.maps for m in same),
+        (*plan.graph.tensors, *(tensor for family in codes for member in family.tensors for _, _, tensor in member)),
         tuple((f"{op.name}_b", op) for op in ops if isinstance(op, HopperOp) and op.packed),
         layout.bytes,
         layout.gang,
@@ -269,7 +94,8 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     )
 
 
-def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: int, registers: tuple[int, int]) -> str:
+def _text(plan: Plan, codes: tuple[Family, ...], layout: Layout, variant: str, turns: int, registers: tuple[int, int]) -> str:
+    ops = [family.code for family in codes]
     loaders = _loaders(ops)
     coupled = any(op.multicast for op in ops)
     return render(
@@ -292,8 +118,9 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
         passes=any(op.passed for op in ops),
         turning=any(op.turning for op in ops),
         thread_count=THREADS_OF_TILE,
-        maps=[m for op in ops for m in op.maps],
+        maps=[_map(same) for family in codes for same in family.maps],
         tensors=[_tensor(t) for t in plan.graph.tensors.values()],
+        families=[_family(family) for family in codes if family.shared],
         mma_widths=_mma_widths(ops),
         loaders=loaders,
         waiters=sum(role["waits"] for role in loaders),
@@ -313,6 +140,24 @@ def _text(plan: Plan, ops: tuple[Op, ...], layout: Layout, variant: str, turns: 
 
 def _tensor(t: Tensor) -> dict[str, Any]:
     return {"name": t.name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
+
+
+def _map(same: Sequence[Map | BoxMap]) -> dict[str, Any]:
+    """A tensor map of an op's code; an array where twins share it."""
+    first, n = same[0], len(same)
+    if n == 1:
+        return {"declared": first.name, "comment": first.comment, "each": [first.name]}
+    comment = ", ".join(m.tensor for m in same) + first.comment.removeprefix(first.tensor)
+    return {"declared": f"{first.name}[{n}]", "comment": comment, "each": [f"{first.name}[{i}]" for i in range(n)]}
+
+
+def _family(family: Family) -> dict[str, Any]:
+    """The tensors of twins as their code sees them."""
+    members = [
+        {"name": alike[0][0], "type": alike[0][1], "comment": ", ".join(tensor for _, _, tensor in alike)} for alike in zip(*family.tensors, strict=True)
+    ]
+    names = [op.name for op in family.members]
+    return {"name": names[0], "count": len(names), "comment": ", ".join(names), "members": members}
 
 
 def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
@@ -366,7 +211,7 @@ def _math_looks_early(op: Op) -> bool:
 
 
 def _loads(op: Op, loads: Loads, at: str, depends: bool = False) -> dict[str, Any]:
-    own = {"enum": op.enum, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
+    own = {"cases": op.cases, "waits_function": op.waits_function, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
     return {**own, "loads": loads, "at": at, "depends": depends}
 
 

@@ -203,7 +203,7 @@ class HopperAttention(CudaOp):
         return Loads((keys, values), setup=self.setup, more=1)
 
     def _waits(self, operand: int) -> tuple[Wait, ...]:
-        return (Wait(operand, False),) if operand in self.waiting("step") else ()
+        return (Wait(operand, "each"),) if operand in self.waiting("step") else ()
 
     @property
     def _key_bytes(self) -> int:

@@ -149,8 +149,9 @@ class HopperConv(HopperOp):
             text = " + ".join(term for term in terms if term != "0") or "0"
             at.append(text if not padding else f"{text} - {padding}" if text != "0" else f"-{padding}")
         image, line, pixel = at
+        tensor_map = self.map_address(f"{self.name}_a")
         return [
-            f"tg_load4(to{f' + {block * self.a_block}' if block else ''}, &maps.{self.name}_a, {self._channel(block)}, {pixel}, {line}, {image}, bar);"
+            f"tg_load4(to{f' + {block * self.a_block}' if block else ''}, {tensor_map}, {self._channel(block)}, {pixel}, {line}, {image}, bar);"
             for block in range(self.a_loaded)
         ]
 
@@ -158,7 +159,7 @@ class HopperConv(HopperOp):
     def b_loads(self) -> list[str]:
         column = to_c(self.bound.write[3].lo) + (f" + part * {self.columns_of_part}" if self.shares("columns") else "")
         position = "position" if self.positions > 1 else "0"
-        out = []
+        out, tensor_map = [], self.map_address(f"{self.name}_b")
         for block in range(self.blocks):
             channel = self._channel(0 if self.slides else block)
             of_line = "0" if position == "0" else f"position * {self.filter[1]}"
@@ -166,7 +167,7 @@ class HopperConv(HopperOp):
             for _, first, at, _ in self.b_pieces:
                 to = block * self.b_block + at * ROW_BYTES
                 row = f"{column} + {first}" if first else column
-                out.append(f"tg_load3(to{f' + {to}' if to else ''}, &maps.{self.name}_b, {channel}, {where if self.slides else position}, {row}, bar);")
+                out.append(f"tg_load3(to{f' + {to}' if to else ''}, {tensor_map}, {channel}, {where if self.slides else position}, {row}, bar);")
         return out
 
     @property
@@ -222,4 +223,4 @@ class HopperConv(HopperOp):
         at = f"{{ {self.column}, {pixel}, {line}, {image} }}"
         tb, th, _ = self.bound.tile[:3]
         boxes = f"{tb * th}, {self.line}, {th}" if self.slides else "1, 0, 1"
-        return f"tg_ship_pixels<{self.finished_octets}, {boxes}>(&maps.{self.store_map}, {at}, smem, out, limit_ns);"
+        return f"tg_ship_pixels<{self.finished_octets}, {boxes}>({self.map_address(self.store_map)}, {at}, smem, out, limit_ns);"

@@ -96,11 +96,14 @@ class HopperOp(HopperSums):
 
     @property
     def a_waits(self) -> list[Wait]:
-        return [Wait(n, False) for n in self.waiting("step") if n == 0] + [Wait(n, True) for n in self.waiting("epilogue")]
+        steps = [Wait(n, "each") for n in self.waiting("step") if n == 0]
+        if self.epilogue_is_older:
+            return [*(Wait(n, "first") for n in self.waiting("epilogue")), *steps]
+        return [*steps, *(Wait(n, "last") for n in self.waiting("epilogue"))]
 
     @property
     def b_waits(self) -> list[Wait]:
-        return [Wait(n, False) for n in self.waiting("step") if n == 1]
+        return [Wait(n, "each") for n in self.waiting("step") if n == 1]
 
     @property
     def a(self) -> Loads:
@@ -165,7 +168,8 @@ class HopperOp(HopperSums):
         """One bulk tensor copy to `at` bytes (+ a share of the part's) into the stage; shared ones go to both CTAs."""
         to = " + ".join(["to", *([str(at)] if at else []), *([at_part] if at_part else [])])
         policy = self.a_policy if operand == "a" else self.b_policy
-        return f"tg_load{'_pair' if at_part else ''}({to}, &maps.{self.name}_{operand}, {column}, {row}, bar{', ' + policy if policy else ''});"
+        tensor_map = self.map_address(f"{self.name}_{operand}")
+        return f"tg_load{'_pair' if at_part else ''}({to}, {tensor_map}, {column}, {row}, bar{', ' + policy if policy else ''});"
 
     @property
     def _packed_box(self) -> int:

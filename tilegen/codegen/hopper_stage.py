@@ -70,10 +70,10 @@ class BoxMap:
 
 @dataclass(frozen=True)
 class Wait:
-    """Semaphores of one operand, before a step's load, or all before the last one."""
+    """Semaphores of one operand, before each step's load, or all before the first or the last one."""
 
     operand: int
-    before_last: bool
+    before: str  # "each", "first", "last"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.hopper_tile import HopperTile
 
@@ -71,8 +72,8 @@ class HopperSums(HopperTile):
     @property
     def ship(self) -> str:
         """The statement that lets staged results out."""
-        rest = f"&maps.{self.rest_map}" if self.rest_map else "nullptr"
-        to = f"&maps.{self.store_map}, {rest}, {{ {self.row}, {self.column} }}"
+        rest = self.map_address(self.rest_map) if self.rest_map else "nullptr"
+        to = f"{self.map_address(self.store_map)}, {rest}, {{ {self.row}, {self.column} }}"
         return f"tg_ship<tg_op_{self.name}, {self.finished_octets}>({to}, smem, out, limit_ns);"
 
     @property
@@ -108,12 +109,17 @@ class HopperSums(HopperTile):
 
     def _store(self, first: int, count: int) -> str:
         if self.held:
-            return f"tg_store_held<Op, {first}, {count}>(acc, held, T, at, thread);"
+            return f"tg_store_held<Op, {first}, {count}>(acc, held, {self.seen}, at, thread);"
         if self.staged:
-            return f"tg_store_staged<Op, {first}, {count}>(acc, T, at, smem, out, warpgroup, thread);"
-        return f"tg_store_direct<Op, {first}, {count}>(acc, T, at, thread);"
+            return f"tg_store_staged<Op, {first}, {count}>(acc, {self.seen}, at, smem, out, warpgroup, thread);"
+        return f"tg_store_direct<Op, {first}, {count}>(acc, {self.seen}, at, thread);"
 
     # --- epilogue ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def result_member(self) -> str:
+        """The result among its tensors; those that its epilogue reads are called as the epilogue calls them where it has twins."""
+        return "y" if self.twins else self.result_name
 
     @cached_property
     def epilogue(self) -> EpilogueText:
@@ -134,14 +140,17 @@ class HopperSums(HopperTile):
         return [self._epilogue_operand(e) for e in self.epilogue.operands]
 
     def _epilogue_operand(self, e: EpilogueOperand) -> dict[str, Any]:
-        fetch, near = "tg_fetch_constant" if e.constant else "tg_fetch", "tg_touch" if self.touches else "tg_warm"
+        fetch, near = "tg_fetch_constant" if e.stays else "tg_fetch", "tg_touch" if self.touches else "tg_warm"
         inside = "column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS"
+        tensor = f"T.{e.name if self.twins else e.tensor}"
+        pointer = f"{tensor} + {e.at}"
         return {
             "name": e.name,
-            "tensor": f"T.{e.tensor}",
-            "fetch": f"{fetch}({e.pointer}, {inside})",
+            "type": TYPES[e.dtype],
+            "tensor": tensor,
+            "fetch": f"{fetch}({pointer}, {inside})",
             "word": "tg_pair" if e.dtype == "float32" else "unsigned",
-            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({e.pointer}, true);" if e.vector else f"if ({inside}) {near}({e.pointer});",
+            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({pointer}, true);" if e.vector else f"if ({inside}) {near}({pointer});",
             "columns": e.vector,
         }
 
@@ -149,13 +158,24 @@ class HopperSums(HopperTile):
     def held(self) -> bool:
         """Whether a tile fetches what its epilogue reads before its products: it is there then, small, and a load that comes behind the weights of the next
         tile takes microseconds."""
-        small = self.m64 == 1 and self.parts == 1 and 0 < self.finished_octets * len(self.epilogue.operands) <= MOST_HELD
-        return small and not self.staged and (self.holds_late or (self.touches and all(e.constant for e in self.epilogue.operands)))
+        small = self.m64 == 1 and 0 < self.finished_octets * len(self.epilogue.operands) <= MOST_HELD
+        return small and not self.staged and (self.holds_late or all(e.constant for e in self.epilogue.operands))
 
     @property
     def holds_late(self) -> bool:
-        """Whether that is when the first stage is there: in tiles of one step what other ops write for the epilogue is awaited before the first load."""
-        return self.steps_of_tile == 1 and not all(e.constant for e in self.epilogue.operands)
+        """Whether that is when the first stage is there, before whose load what other ops write for the epilogue has been awaited."""
+        return (self.epilogue_is_older or self.steps_of_tile == 1) and not all(e.stays for e in self.epilogue.operands)
+
+    @property
+    def epilogue_is_older(self) -> bool:
+        """Whether what its epilogue reads is written by ops before the one that its steps wait for, as a residual is: then it is awaited first, since the
+        posts have come by then, and a look at a semaphore after the last wait would hold the loads back."""
+        return all(self._is_older(name) for name in self.served)
+
+    def _is_older(self, name: str) -> bool:
+        numbers = {op.name: n for n, op in enumerate(self.plan.graph.ops)}
+        of = {when: [numbers[w.edge.producer.op.name] for w in self.plan.waits_of(name) if w.edge.access.when == when] for when in ("step", "epilogue")}
+        return not of["epilogue"] or max(of["epilogue"]) < max(of["step"], default=-1)
 
     @property
     def warms(self) -> bool:

@@ -25,7 +25,7 @@ class HopperThreads(ThreadOp):
     @property
     def a(self) -> Loads:
         """Each step waits for its operands, the last one also for what the epilogue reads."""
-        waits = [*(Wait(n, False) for n in self.waiting("step")), *(Wait(n, True) for n in self.waiting("epilogue"))]
+        waits = [*(Wait(n, "each") for n in self.waiting("step")), *(Wait(n, "last") for n in self.waiting("epilogue"))]
         return Loads((Load(waits=tuple(waits), staged=False),) if waits else (), after=Load(), first=tuple(self.waiting("first")))
 
     @property

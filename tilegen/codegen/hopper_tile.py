@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilegen.codegen.cuda_op import CudaOp
+from tilegen.codegen.op_text import equation
+from tilegen.codegen.schedule import enum
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 ALTERNATING = 64  # columns of a CTA's tile of 64 rows up to which wgmma takes longer to read activations than to multiply them
@@ -16,6 +18,74 @@ BOX = 256  # the most rows of one bulk tensor copy
 @dataclass(frozen=True)
 class HopperTile(CudaOp):
     """A linear's tile on sm_90a."""
+
+    twins: tuple[str, ...] = field(default=(), kw_only=True)  # the ops that share this one's code, itself first (codegen.twins); none: it has its own
+
+    # --- one code for several ops -------------------------------------------------------------------------------------------
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The ops that this code is for."""
+        return self.twins or (self.name,)
+
+    @property
+    def equations(self) -> list[str]:
+        return [equation(self.plan.graph.bound(self.plan.graph.op(name))) for name in self.served]
+
+    @property
+    def cases(self) -> list[str]:
+        return [enum(name) for name in self.served]
+
+    @property
+    def locals(self) -> str:
+        """The tile's coordinates, and which of the twins the tile is of: their numbers rise in even steps."""
+        if not self.twins:
+            return super().locals
+        numbers = [[op.name for op in self.plan.graph.ops].index(name) for name in self.twins[:2]]
+        step = numbers[1] - numbers[0]
+        twin = f"t.op - {self.enum}" if step == 1 else f"(t.op - {self.enum}) / {step}"
+        return f"{super().locals.removesuffix(';')}, twin = {twin};"
+
+    @property
+    def seen(self) -> str:
+        """Its tensors, where the kernel's are T."""
+        return f"T.of_{self.name}[twin]" if self.twins else "T"
+
+    @property
+    def tensors_type(self) -> str:
+        return f"tg_tensors_of_{self.name}" if self.twins else "tg_tensors"
+
+    def map_address(self, name: str) -> str:
+        """The tensor map of the leader's name, as C."""
+        return f"&maps.{name}{'[twin]' if self.twins else ''}"
+
+    @property
+    def posts(self) -> bool:
+        return any(self.plan.posts_of(name) for name in self.served)
+
+    @property
+    def waits_function(self) -> str:
+        """The function that makes its waits: where it has twins, one for these alone."""
+        return f"tg_waits_of_{self.name}" if self.waits_of else super().waits_function
+
+    @property
+    def waits_of(self) -> list[tuple[str, str]]:
+        """That of each of the twins that waits for anything."""
+        return [(enum(name), f"tg_waits_{name}") for name in self.twins if self.plan.waits_of(name)]
+
+    @property
+    def posts_function(self) -> str:
+        return f"tg_posts_of_{self.name}" if self.posts_of else super().posts_function
+
+    @property
+    def posts_of(self) -> list[tuple[str, str]]:
+        return [(enum(name), f"tg_posts_{name}") for name in self.twins if self.plan.posts_of(name)]
+
+    def waiting(self, when: str) -> list[int]:
+        """Operands that any of the twins waits for then; for the others the wait is none."""
+        return sorted({w.edge.access.operand for name in self.served for w in self.plan.waits_of(name) if w.edge.access.when == when})
+
+    # --- numbers ------------------------------------------------------------------------------------------------------------
 
     @property
     def rows(self) -> int:

@@ -68,6 +68,20 @@ class OpText:
         return enum(self.name)
 
     @property
+    def cases(self) -> list[str]:
+        """The ops whose tiles its code runs."""
+        return [self.enum]
+
+    @property
+    def waits_function(self) -> str:
+        """The function that makes its waits: the schedule's."""
+        return "tg_waits"
+
+    @property
+    def posts_function(self) -> str:
+        return "tg_posts"
+
+    @property
     def locals(self) -> str:
         return locals_text(self.bound)
 

@@ -70,7 +70,7 @@ class HopperLibrary(CubinLibrary):
         for m in self.generated.maps:
             start = packed[m.name] if m.packed else addresses[m.tensor] + 2 * m.offset
             maps += encode(start, tensors[m.tensor].dtype, m.geometry, m.swizzle)
-        pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
+        pointers = struct.pack(f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors))
         return Parameters([maps, pointers, struct.pack("<4Q", counters, hang, patience_ns, trace)])
 
 

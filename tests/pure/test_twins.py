@@ -1,0 +1,105 @@
+"""Convolutions that share their code: which do, that their code is one indeed, and that the host gives the kernel what it then expects."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+import pytest
+
+import tilegen.targets.hopper
+from tests.gpu.gemms import Case
+from tests.gpu.ops import CONVOLUTIONS, EXAMPLE_CASES, blocks, example, of_blocks
+from tilegen.codegen.hopper import generate, hopper_op
+from tilegen.codegen.hopper_conv import HopperConv
+from tilegen.codegen.twins import Family, families
+from tilegen.errors import AnalysisError
+from tilegen.plan import Plan
+from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary
+from tilegen.targets.nvrtc import compile_cuda
+
+BLOCKS = Case("blocks", blocks, {})
+CASES = [*CONVOLUTIONS, *(c for c in EXAMPLE_CASES if "resnet" in c.name or "vgg" in c.name)]
+OF_ONE = {"enum", "cases", "served", "equation", "equations", "locals", "epilogue", "maps", "result_name", "waits_of", "posts_of"}  # names that may differ
+LINEAR = {"norm", "packs"}  # that nobody asks of a convolution
+
+
+def families_of(plan: Plan) -> tuple[Family, ...]:
+    return families([hopper_op(plan, b) for b in plan.bounds])
+
+
+def shared(case: Case) -> list[tuple[str, ...]]:
+    return [tuple(op.name for op in family.members) for family in families_of(case.plan()) if family.shared]
+
+
+def test_blocks_of_one_shape_share_their_code() -> None:
+    assert shared(BLOCKS) == [("first0", "first1", "first2"), ("second0", "second1", "second2")]
+
+
+def test_members_come_in_even_steps() -> None:
+    """Otherwise which of them a tile is of would not follow from its op's number."""
+    ops = [hopper_op(plan, b) for plan in [BLOCKS.plan()] for b in plan.bounds]
+    first, second = ops[0], ops[1]
+    uneven = [replace(op, bound=op.bound) for op in (first, first, second, first, first, second)]
+    assert [[uneven.index(op) for op in f.members] for f in families(uneven)] == [[0, 0], [2, 2], [0, 0]]
+    assert [len(f.members) for f in families(uneven)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("tile, parts", [((1, 4, 14, 16, 64), 1), ((1, 4, 14, 32, 128), 1), ((1, 4, 14, 32, 64), 2)], ids=["tile", "step", "pair"])
+def test_those_of_another_cut_have_their_own(tile: tuple[int, ...], parts: int) -> None:
+    options = of_blocks((1, 4, 14, 32, 64))
+    options["tiles"]["second1"] = tile
+    case = Case("cut", blocks, {"HW": 14, "C": 128}, {**options, **({"parts": {"second1": parts}} if parts > 1 else {})})
+    assert shared(case) == [("first0", "first1", "first2"), ("second0", "second2")]
+
+
+def test_a_residual_that_is_awaited_last_shares_no_code_with_one_that_is_awaited_first() -> None:
+    older, newer = (generate(Case("", blocks, {"newer": new}).plan()).text for new in (False, True))
+    assert "if (k == first) {  // what the epilogue reads, which is older" in older and "k == last - 1" not in older
+    assert "if (k == last - 1) {  // what the epilogue reads:" in newer and "which is older" not in newer
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_nothing_that_a_template_may_ask_differs_but_names(case: Case) -> None:
+    """Each member in turn is the one that the code is generated from."""
+    for family in families_of(case.plan()):
+        if not family.shared:
+            continue
+        names = [op.name for op in family.members]
+        answers = []
+        for n, op in enumerate(family.members):
+            assert isinstance(op, HopperConv)
+            answers.append(asked(replace(op, twins=(names[n], *names[:n], *names[n + 1 :]))))
+        assert all(a == answers[0] for a in answers)
+
+
+def asked(op: HopperConv) -> dict[str, str]:
+    """All that it answers: properties that a convolution has, with its name left out."""
+    found = {name: value for c in reversed(type(op).__mro__) for name, value in vars(c).items()}
+    names = [name for name, value in found.items() if isinstance(value, (property, cached_property)) and name not in OF_ONE | LINEAR]
+    answers = {}
+    for name in names:
+        with suppress(AnalysisError):  # an attribute of other kinds
+            answers[name] = repr(getattr(op, name)).replace(op.name, "·")
+    return answers
+
+
+@pytest.mark.parametrize("case", [BLOCKS, Case("stage", lambda **s: example("resnet38", **s), {"stage": 2, "B": 1})], ids=lambda c: c.name)
+def test_the_host_gives_what_the_kernel_takes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps and addresses in the order of the kernel's structs, whose sizes the compiler confirms."""
+    plan = case.plan()
+    library = HopperLibrary(plan)
+    monkeypatch.setattr(tilegen.targets.hopper, "encode", lambda address, *_: struct.pack("<16Q", address, *[0] * 15))
+    addresses = {name: 4096 * n for n, name in enumerate(plan.graph.tensors, 1)}
+    maps, pointers = (buffer.raw for buffer in library.parameters(addresses, {}, 0, 0, 0)._buffers[:2])
+    sizes = f"static_assert(sizeof(tg_maps) == {len(maps)} && sizeof(tg_tensors) == {len(pointers)});\n"
+    compile_cuda(library.source + sizes, ARCHITECTURE)
+
+    named = {address: name for name, address in addresses.items()}
+    mapped = [named[struct.unpack_from("<Q", maps, at)[0]] for at in range(0, len(maps), 128)]
+    seen = [named[p] for p in struct.unpack(f"<{len(pointers) // 8}Q", pointers)][len(plan.graph.tensors) :]
+    members = [family.members for family in families_of(plan)]
+    assert mapped == [op.maps[n].tensor for family in members for n in range(len(family[0].maps)) for op in family]
+    assert seen == [name for family in members for op in family for name in (op.bound.op.result, *(e.tensor for e in op.epilogue.operands))]
