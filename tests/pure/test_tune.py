@@ -20,8 +20,8 @@ GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288,
 LAYERS = [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)] + [conv_pair(B=32, HW=56, C=64)]
 LAYERS += [example("llama_layer", B=b) for b in (1, 8, 32)] + [example("llama_layer", S=2048, S_max=2112)]
 LAYERS += [example("resnet38", stage=1)]
-LAUNCHES = [conv_pair(B=1, HW=56, C=64), conv_pair(B=1, HW=7, C=512), *(example("resnet38", B=b) for b in (1, 8)), example("resnet38", stage=4)]
-LAUNCHES += [example("resnet38", stage=stage, B=32) for stage in (1, 3)] + [example("vgg19", block=block, B=b) for block in (1, 2) for b in (8, 32)]
+LAUNCHES = [conv_pair(B=1, HW=7, C=512), example("resnet38", B=8), example("resnet38", stage=1, B=32)]
+LAUNCHES += [example("vgg19", block=block, B=b) for block in (1, 2) for b in (8, 32)]
 SHIPPED = programs(("gpt3_mlp", "llama_mlp"), (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192), GEMMS) + LAYERS + LAUNCHES
 
 

@@ -5,9 +5,9 @@ python -m tilegen.bench.chart RESULT.json OUT.svg draws a result file.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +117,13 @@ def _micro(us: float) -> str:
     return f"{us:.1f} µs" if us < 1000 else f"{us:.0f} µs"
 
 
-def main(arguments: Sequence[str]) -> None:
-    source, target = arguments
-    Path(target).write_text(chart(rows_of(json.loads(Path(source).read_text()))))
+def main(arguments: Sequence[str] | None = None) -> None:
+    p = argparse.ArgumentParser("python -m tilegen.bench.chart", description="a chart of a results file")
+    p.add_argument("results", type=Path, metavar="RESULTS.json")
+    p.add_argument("svg", type=Path, metavar="CHART.svg")
+    o = p.parse_args(arguments)
+    o.svg.write_text(chart(rows_of(json.loads(o.results.read_text()))))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
