@@ -116,7 +116,7 @@ def sweep(
 
 def keeper(ladder: Contest, run: Sequence[str], out: str, svg: str | None) -> Callable[[list[Cell]], None]:
     """Writes what was found to a result file, which names the command that ran but not where its files are, and to a chart; prints the last cell."""
-    command = " ".join(word for word in run if word not in ("-o", "--out", "--svg", out, svg))
+    command = " ".join(w for w in run if w not in ("-o", "--out", "--svg", out, svg) and not w.startswith(("-o", "--out=", "--svg=")))
 
     def keep(found: list[Cell]) -> None:
         save(result_file(found, command, ladder.environment), Path(out))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Wait:
     """Semaphores of one operand, before each step's load, or all before the first or the last one."""
 
     operand: int
-    before: str  # "each", "first", "last"
+    before: Literal["each", "first", "last"]
 
 
 @dataclass(frozen=True)
