@@ -265,6 +265,8 @@ def building(name: str) -> Iterator[Builder]:
 def check_name(name: str, where: str) -> None:
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or "__" in name:
         raise SpecError(f"names must be identifiers without a leading or double underscore, given {name!r}", where)
+    if name.startswith("tg_"):
+        raise SpecError(f"{name!r}: names that begin with tg_ are those of the generated code's own functions and members", where)
     if name in RESERVED or not name.isascii():
         raise SpecError(f"{name!r} cannot be a name in generated C++; expected an ASCII identifier that is no word of C++ or Python", where)
 

@@ -106,7 +106,7 @@ struct Body {
   static void run() {
     for (int rank = blockIdx.x; rank < TG_TILES; rank += (int)gridDim.x) {
       const tg_tile_t t = tg_tile(rank);
-      if (t.op == %s) tg_tile_%s(tensors, t, threadIdx.x, 0, [] {});
+      if (t.op == %s) tg_run_%s(tensors, t, threadIdx.x, 0, [] {});
     }
     emu::idle = 0, emu::now->done = true;
     emu::yield();

@@ -47,7 +47,7 @@ import tilegen as tg
 
 program = load_program("unit.py:similarity", {"dtype": "bfloat16"})
 library = HopperLibrary(tg.plan(program, "h200"))
-assert "tg_tile_unit_left" in library.source
+assert "tg_run_unit_left" in library.source
 """
 
 

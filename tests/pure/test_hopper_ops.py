@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, OPS
 from tests.oracles.sass import Sass
@@ -29,10 +30,20 @@ def test_norms_ask_for_their_vectors_before_a_tile_may_begin() -> None:
     """And for a row's columns before they store any: a load after a store waits for it."""
     text = generate(next(c for c in OPS if c.name == "norms, M = 1000, float16").plan()).text
     for name, vectors in (("n1", ["T.g"]), ("n2", ["T.g", "T.bias"])):
-        tile = text[text.index(f"tg_tile_{name}(") : text.index("\n}\n", text.index(f"tg_tile_{name}("))]
+        tile = text[text.index(f"tg_run_{name}(") : text.index("\n}\n", text.index(f"tg_run_{name}("))]
         assert all(tile.index(f"tg_get8_packed({v} +") < tile.index("start();") for v in vectors)
         row = tile[tile.index("start();") :]
         assert row.count("tg_get8_packed(") == 1 and row.index("tg_get8_packed(") < row.index("::finish(") and "tg_get8(" not in row
+
+
+def test_an_op_of_threads_may_be_called_t() -> None:
+    """tg_tile_t is the struct of a tile."""
+
+    @tg.spec
+    def short():
+        return tg.softmax(tg.input("x", (8, 64), "bfloat16"), name="t")
+
+    assert HopperLibrary(Case("short", short, {}).plan()).source
 
 
 def machine_code(case: Case, folder: Path) -> Sass:

@@ -194,6 +194,7 @@ DECLARATIONS = [
     ("tg.input('', (4, 6))", "identifiers", "''"),
     ("tg.input('_a', (4, 6))", "underscore", "'_a'"),
     ("tg.input('a__b', (4, 6))", "underscore", "'a__b'"),
+    ("tg.input('tg_wait', (4, 6))", "begin with tg_", "'tg_wait'"),
     ("tg.input(7, (4, 6))", "identifiers", "7"),
     ("tg.input(None, (4, 6))", "identifiers", "None"),
     ("tg.relu(x, name='a-b')", "identifiers", "'a-b'"),

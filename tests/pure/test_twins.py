@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
+from typing import Any
 
 import pytest
 
+import tilegen as tg
 import tilegen.targets.hopper
 from tests.gpu.gemms import Case
 from tests.gpu.ops import CONVOLUTIONS, EXAMPLE_CASES, blocks, example, of_blocks
@@ -55,6 +59,105 @@ def test_those_of_another_cut_have_their_own(tile: tuple[int, ...], parts: int) 
     assert shared(case) == [("first0", "first1", "first2"), ("second0", "second2")]
 
 
+Conv = Callable[..., Any]  # conv(padding=…) of the tensor at hand, one after the other
+Made = Callable[[Conv, Callable[[], Any]], Any]
+
+
+def of_two(first: Made, second: Made) -> list[tuple[str, ...]]:
+    """What shares code in x -> a -> y, where each is made of a convolution and of the halves of one more input."""
+
+    @tg.spec
+    def two():
+        x = tg.input("x", (1, 14, 14, 64), "float16")
+        halves = cache(lambda: tg.input("more", (1, 14, 14, 128), "float16").chunk(2))
+        for name, made in (("a", first), ("y", second)):
+            w = tg.weight(f"w_{name}", (64, 3, 3, 64), "float16")
+            x = made(partial(tg.conv2d, x, w, name=name), halves)
+        return x
+
+    return shared(Case("two", two, {}, {"tiles": {name: (1, 4, 14, 32, 64) for name in ("a", "y")}}))
+
+
+def plain(conv: Conv, _: Any) -> Any:
+    return tg.relu(conv(padding=1))
+
+
+def left(conv: Conv, halves: Any) -> Any:
+    return tg.relu(conv(padding=1) + halves()[0])
+
+
+@pytest.mark.parametrize(
+    "like, other",
+    [
+        (plain, lambda conv, _: conv(padding=1)),
+        (plain, lambda conv, _: tg.relu(conv(padding=2, dilation=2))),
+        (plain, lambda conv, _: tg.silu(conv(padding=1))),
+        (plain, left),
+        (left, lambda conv, halves: tg.relu(conv(padding=1) + halves()[1])),
+    ],
+    ids=["no function", "dilation", "another function", "a residual", "other columns of it"],
+)
+def test_those_that_compute_something_else_have_their_own(like: Made, other: Made) -> None:
+    assert of_two(like, like) == [("a", "y")]
+    assert of_two(like, other) == []
+
+
+def test_pairs_that_share_something_else_have_their_own() -> None:
+    options = of_blocks((1, 4, 14, 64, 64), parts=2)
+    assert len(shared(Case("steps", blocks, {"HW": 14, "C": 128}, options))) == 2
+    mixed = {**options, "parts": {**options["parts"], "first1": "2:columns"}}
+    assert ("first0", "first2") in shared(Case("columns", blocks, {"HW": 14, "C": 128}, mixed))
+
+
+@tg.spec
+def early_and_late(C=128, HW=14):
+    """`early` adds an input, which is there; `late`, of the same shape, what comes after its activations."""
+    x, r = (tg.input(name, (1, HW, HW, C), "float16") for name in ("x", "r"))
+    w = [tg.weight(f"w{n}", (C, 3, 3, C), "float16") for n in range(4)]
+    h = tg.silu(tg.conv2d(x, w[0], padding=1, name="conv_h"), name="h")
+    a = tg.relu(tg.conv2d(h, w[1], padding=1, name="early") + r, name="a")
+    s = tg.relu(tg.conv2d(a, w[2], padding=1, name="conv_s"), name="s")
+    return tg.relu(tg.conv2d(a, w[3], padding=1, name="late") + s, name="y"), s
+
+
+def test_a_residual_that_is_there_shares_no_code_with_one_that_comes_last() -> None:
+    """Code that fetches it before the products would read what nobody has written yet."""
+    tile = (1, 4, 14, 32, 64)
+    case = Case("", early_and_late, {}, {"tiles": dict.fromkeys(("conv_h", "early", "conv_s", "late"), tile)})
+    assert not any({"early", "late"} <= set(names) for names in shared(case))
+    late = next(f.code for f in families_of(case.plan()) if f.code.name == "late")
+    assert isinstance(late, HopperConv) and not late.held and not late.epilogue_is_older
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_what_is_fetched_early_has_been_awaited(case: Case) -> None:
+    """Where any op that the code serves waits for what its epilogue reads, before the first load and the math warps wait for that load."""
+    text = generate(case.plan()).text
+    for family in families_of(case.plan()):
+        code = family.code
+        if not isinstance(code, HopperConv) or not code.held or not code.waiting("epilogue"):
+            continue
+        assert code.holds_late and (code.epilogue_is_older or code.steps_of_tile == 1)
+        math = text[text.index("TG_FN void tg_multiply_tiles(") :]
+        tile = math[math.index(f"using Op = tg_op_{code.name};") :]
+        assert tile.index("tg_await(tg_full(smem, ring.stage), ring.phase);") < tile.index("tg_hold<Op") < tile.index("tg_multiply<Op>")
+
+
+def test_names_of_twins_clash_with_no_op_or_tensor() -> None:
+    """What the kernel calls after a leader, its users may call something too."""
+
+    @tg.spec
+    def named():
+        x = tg.input("y", (1, 14, 14, 64), "float16")
+        for conv, result in (("first", "of_first"), ("of_first_", "e0"), ("shared_waits_first", "twin"), ("waits_first", "tensors"), ("t", "z")):
+            x = tg.relu(tg.conv2d(x, tg.weight(f"w_{conv}", (64, 3, 3, 64), "float16"), padding=1, name=conv), name=result)
+        return x
+
+    case = Case("named", named, {})
+    assert shared(case) == [("first", "of_first_", "shared_waits_first", "waits_first", "t")]
+    assert HopperLibrary(case.plan()).source
+
+
 def test_a_residual_that_is_awaited_last_shares_no_code_with_one_that_is_awaited_first() -> None:
     older, newer = (generate(Case("", blocks, {"newer": new}).plan()).text for new in (False, True))
     assert "if (k == first) {  // what the epilogue reads, which is older" in older and "k == last - 1" not in older
@@ -77,12 +180,13 @@ def test_nothing_that_a_template_may_ask_differs_but_names(case: Case) -> None:
 
 def asked(op: HopperConv) -> dict[str, str]:
     """All that it answers: properties that a convolution has, with its name left out."""
+    own = re.compile(rf"(?<![a-z0-9]){op.name}(?![a-z0-9])")  # in tg_op_NAME and NAME_a, not in longer words
     found = {name: value for c in reversed(type(op).__mro__) for name, value in vars(c).items()}
     names = [name for name, value in found.items() if isinstance(value, (property, cached_property)) and name not in OF_ONE | LINEAR]
     answers = {}
     for name in names:
         with suppress(AnalysisError):  # an attribute of other kinds
-            answers[name] = repr(getattr(op, name)).replace(op.name, "·")
+            answers[name] = own.sub("·", repr(getattr(op, name)))
     return answers
 
 

@@ -49,7 +49,7 @@ class HopperTile(CudaOp):
     @property
     def seen(self) -> str:
         """Its tensors, where the kernel's are T."""
-        return f"T.of_{self.name}[twin]" if self.twins else "T"
+        return f"T.tg_of_{self.name}[twin]" if self.twins else "T"
 
     @property
     def tensors_type(self) -> str:
@@ -66,7 +66,7 @@ class HopperTile(CudaOp):
     @property
     def waits_function(self) -> str:
         """The function that makes its waits: where it has twins, one for these alone."""
-        return f"tg_waits_of_{self.name}" if self.waits_of else super().waits_function
+        return f"tg_shared_waits_{self.name}" if self.waits_of else super().waits_function
 
     @property
     def waits_of(self) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ class HopperTile(CudaOp):
 
     @property
     def posts_function(self) -> str:
-        return f"tg_posts_of_{self.name}" if self.posts_of else super().posts_function
+        return f"tg_shared_posts_{self.name}" if self.posts_of else super().posts_function
 
     @property
     def posts_of(self) -> list[tuple[str, str]]:
