@@ -12,7 +12,7 @@ from tilegen.codegen.hopper import generate
 
 ROLES = ("tg_load_activations", "tg_load_weights")
 CASE = re.compile(r"^      case (TG_OP_\w+(?:: case TG_OP_\w+)*): \{\n(.*?)^      \}\n", re.MULTILINE | re.DOTALL)
-CALL = re.compile(r"tg_waits\w*\(g, t, \w+, (\d+), (-1|g\.step|k - 1|k)\);")
+CALL = re.compile(r"tg_(?:shared_)?waits\w*\(g, t, \w+, (\d+), (-1|g\.step|k - 1|k)\);")
 ONCE = ("if (k == first) {", "if (k == last - 1) {")  # that the epilogue's waits stand under
 
 
