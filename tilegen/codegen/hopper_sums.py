@@ -9,7 +9,6 @@ from typing import Any
 
 from tilegen.analysis.memory_order import store_proxy
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.hopper_tile import HopperTile
 
@@ -146,7 +145,6 @@ class HopperSums(HopperTile):
         pointer = f"{tensor} + {e.at}"
         return {
             "name": e.name,
-            "type": TYPES[e.dtype],
             "tensor": tensor,
             "fetch": f"{fetch}({pointer}, {inside})",
             "word": "tg_pair" if e.dtype == "float32" else "unsigned",

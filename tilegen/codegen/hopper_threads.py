@@ -35,5 +35,5 @@ class HopperThreads(ThreadOp):
     @property
     def looks_early(self) -> bool:
         """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch before has ended."""
-        near = any(e.vector and e.constant for e in self.epilogue.operands)  # through L1
+        near = any(e.stays for e in self.epilogue.operands)  # through L1
         return self.early or near or bool(self.gather) or self.bound.op.kind == "rope" or self.turns

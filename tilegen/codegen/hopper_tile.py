@@ -25,16 +25,11 @@ class HopperTile(CudaOp):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The ops that this code is for."""
-        return self.twins or (self.name,)
+        return self.twins or super().served
 
     @property
     def equations(self) -> list[str]:
         return [equation(self.plan.graph.bound(self.plan.graph.op(name))) for name in self.served]
-
-    @property
-    def cases(self) -> list[str]:
-        return [enum(name) for name in self.served]
 
     @property
     def locals(self) -> str:
@@ -60,10 +55,6 @@ class HopperTile(CudaOp):
         return f"&maps.{name}{'[twin]' if self.twins else ''}"
 
     @property
-    def posts(self) -> bool:
-        return any(self.plan.posts_of(name) for name in self.served)
-
-    @property
     def waits_function(self) -> str:
         """The function that makes its waits: where it has twins, one for these alone."""
         return f"tg_shared_waits_{self.name}" if self.waits_of else super().waits_function
@@ -80,10 +71,6 @@ class HopperTile(CudaOp):
     @property
     def posts_of(self) -> list[tuple[str, str]]:
         return [(enum(name), f"tg_posts_{name}") for name in self.twins if self.plan.posts_of(name)]
-
-    def waiting(self, when: str) -> list[int]:
-        """Operands that any of the twins waits for then; for the others the wait is none."""
-        return sorted({w.edge.access.operand for name in self.served for w in self.plan.waits_of(name) if w.edge.access.when == when})
 
     # --- numbers ------------------------------------------------------------------------------------------------------------
 

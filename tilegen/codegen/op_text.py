@@ -68,9 +68,13 @@ class OpText:
         return enum(self.name)
 
     @property
-    def cases(self) -> list[str]:
+    def served(self) -> tuple[str, ...]:
         """The ops whose tiles its code runs."""
-        return [self.enum]
+        return (self.name,)
+
+    @property
+    def cases(self) -> list[str]:
+        return [enum(name) for name in self.served]
 
     @property
     def waits_function(self) -> str:
@@ -95,11 +99,11 @@ class OpText:
 
     @property
     def posts(self) -> bool:
-        return bool(self.plan.posts_of(self.name))
+        return any(self.plan.posts_of(name) for name in self.served)
 
     def waiting(self, when: str) -> list[int]:
-        """Operands that are waited for then: first, step, epilogue."""
-        return sorted({w.edge.access.operand for w in self.plan.waits_of(self.name) if w.edge.access.when == when})
+        """Operands that any of the ops waits for then: first, step, epilogue."""
+        return sorted({w.edge.access.operand for name in self.served for w in self.plan.waits_of(name) if w.edge.access.when == when})
 
     @property
     def equation(self) -> str:
