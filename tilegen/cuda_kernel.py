@@ -15,7 +15,7 @@ from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.plan import Plan
 from tilegen.targets.cpu import describe_hang
 from tilegen.targets.cuda import Counters, Parameters
-from tilegen.targets.hopper import HopperLibrary, pack
+from tilegen.targets.hopper import MISPLACED, HopperLibrary, pack
 from tilegen.targets.portable import PortableLibrary
 from tilegen.trace import Trace
 
@@ -58,7 +58,7 @@ class CudaKernel(GpuKernel):
         super().__init__(plan, certificate, library, weights or {})
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
-        self._hang = torch.full((8,), -1, dtype=torch.int32).pin_memory()
+        self._hang = torch.full((16,), -1, dtype=torch.int32).pin_memory()  # the record of a hang; from MISPLACED on that of a position
         self._hang_view = self._hang.numpy()
         self._packed = {name: pack(op, self._bound) for name, op in library.packed.items()}
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
@@ -92,7 +92,7 @@ class CudaKernel(GpuKernel):
     # --- launching it ----------------------------------------------------------------------------------------------------
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
-        if self._hang_view[0] >= 0:
+        if self._hang_view[0] >= 0 or self._hang_view[MISPLACED // 4] >= 0:
             self.check()
         workspace = self._workspaces(stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates()))
         key = (workspace.counters.address, self._notes, *[t.data_ptr() for t in held], *[t.data_ptr() for t in outputs])
@@ -141,14 +141,27 @@ class CudaKernel(GpuKernel):
     # --- hangs -----------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Wait for all launches so far; HangError when one of them gave up waiting: it names the tile, the semaphore and its posts."""
+        """Wait for all launches so far.
+
+        Raises:
+            HangError: one of them gave up waiting; it names the tile, the semaphore and its posts.
+            ArgumentError: one of them was given a position that left no room in a cache; it wrote nothing there.
+        """
         import torch
 
         torch.cuda.synchronize(self._device)
         if self._hang_view[0] < 0:
-            return
+            return self._refuse_misplaced()
         rank, part, operand, step, semaphore, seen, target = (int(n) for n in self._hang_view[:7])
         self._hang_view[:] = -1
         for workspace in self._workspaces:
             workspace.counters.zero()
         raise HangError(describe_hang(self.plan, rank, part, operand, step, semaphore, seen, target))
+
+    def _refuse_misplaced(self) -> None:
+        number, value = (int(n) for n in self._hang_view[MISPLACED // 4 :][:2])
+        if number < 0:
+            return
+        self._hang_view[:] = -1
+        found = self._positions[number]
+        raise ArgumentError(f"in an earlier call, which appended nothing, {found.problem(value)}", found.where)

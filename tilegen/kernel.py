@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.plan import Plan
+from tilegen.positions import positions
 from tilegen.spec import DTYPES, Tensor
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Kernel:
             )
         self._tensors = tuple(plan.graph.tensors.values())
         self._arguments = tuple(plan.graph.tensors[name] for name in plan.arguments)
+        self._positions = positions(plan.graph)
         self._free: list[_Workspace] = []
         self._lock = threading.Lock()
 
@@ -142,19 +144,10 @@ class Kernel:
 
     def _check_positions(self, held: dict[str, torch.Tensor]) -> None:
         """A position must leave room for the new rows in every cache it is used with."""
-        for op in self.plan.graph.ops:
-            b = self.plan.graph.bound(op)
-            if op.kind == "append" and b.at < 0:
-                name, rows, room = op.operands[2].tensor, b.seq, b.max_len
-            elif op.kind == "attention" and len(op.operands) > 3:
-                name, rows, room = op.operands[3].tensor, b.q_len, b.k_len
-            else:
-                continue
-            at = int(held[name][0])
-            if not 0 <= at <= room - rows:
-                raise ArgumentError(
-                    f"{name!r} is {at}: {op.name!r} needs 0 ≤ position ≤ {room - rows} ({rows} rows in a cache of {room})", op.where
-                )
+        for p in self._positions:
+            problem = p.problem(int(held[p.tensor][0]))
+            if problem:
+                raise ArgumentError(problem, p.where)
 
     def __del__(self) -> None:
         for workspace in getattr(self, "_free", []):

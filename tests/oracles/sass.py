@@ -17,6 +17,15 @@ LABEL = re.compile(r"^(\.L_x_\d+):")
 TARGET = re.compile(r"^BRA\b.*`\((\.L_x_\d+)\)")
 
 
+def written(name: str, target: str) -> set[str]:
+    """The registers that an instruction writes: a wide load several from its target on."""
+    if not re.fullmatch(r"U?R\d+", target):
+        return set()
+    letter, first = target.rstrip("0123456789"), int(re.sub(r"\D", "", target))
+    count = 4 if ".128" in name else 2 if ".64" in name else 1
+    return {f"{letter}{first + i}" for i in range(count)}
+
+
 @lru_cache(maxsize=1)
 def nvdisasm() -> Path:
     """The disassembler of NVIDIA's wheel; wheels of some installers lose the executable bit."""
@@ -64,6 +73,17 @@ class Sass:
     def before(self, n: int, count: int) -> tuple[str, ...]:
         """The `count` instructions before instruction n, the nearest first."""
         return self.code[max(0, n - count) : n][::-1]
+
+    def made_of(self, n: int, register: str, reach: int = 60) -> list[str]:
+        """The instructions up to `reach` before n that a register's value is made of, the nearest first."""
+        wanted, found = {register}, []
+        for text in self.before(n, reach):
+            name, _, operands = text.partition(" ")
+            target, _, sources = operands.partition(",")
+            if written(name, target.strip()) & wanted:
+                found.append(text)
+                wanted |= set(re.findall(r"\bU?R\d+", sources))
+        return found
 
     @cached_property
     def _loops(self) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from tests.oracles.sass import Sass, nvdisasm
 from tilegen.codegen.hopper import generate
 from tilegen.codegen.hopper_op import HopperOp
 from tilegen.plan import Plan
-from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary, check_log
+from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary, spilled
 from tilegen.targets.nvrtc import compile_cuda
 
 NAMES = {c.name: c for c in CASES}
@@ -28,7 +28,7 @@ def weights_of(case: Case) -> frozenset[str]:
 
 def machine_code(text: str, folder: Path) -> Sass:
     cubin = compile_cuda(text, ARCHITECTURE)
-    check_log(cubin.log, text)
+    assert spilled(cubin.log, text) == 0
     return Sass.of(cubin.code, folder)
 
 
@@ -40,6 +40,7 @@ def examine(plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), chan
     check_copies(sass, ops)
     check_waits(sass, ops)
     check_posts(sass, ops)
+    check_arrivals(sass)
     assert not sass.at(r"(LDL|STL)\b"), "registers in local memory"
 
 
@@ -65,6 +66,18 @@ def check_copies(sass: Sass, ops: list[HopperOp]) -> None:
     assert len(sass.at(r"UTMALDG\.2D ")) == sum("tg_load(" in text for text in loads)
     assert bool(sass.at("UTMASTG")) == any(op.staged for op in ops)
     assert not sass.at(r"(@!?U?P\d )?BRA\.U\.ANY"), "a loop over lanes around what one lane does"
+
+
+def check_arrivals(sass: Sass) -> None:
+    """What tells the other CTA that shared memory has been read leaves when the reads have returned: wgmma waited for, or the address made of what was read.
+
+    An arrival that leaves at once overtakes loads that were issued before it: a warp then reads the next tile in place of its own, and the kernel hangs.
+    """
+    for n in sass.at(r"SYNCS\.ARRIVE\.TRANS64\.RED\.A1T0"):
+        waited = any(text.startswith("WARPGROUP.DEPBAR") for text in sass.before(n, 24))
+        address = re.search(r"\[(R\d+)", sass.code[n])
+        assert address is not None
+        assert waited or any(text.startswith("LDS") for text in sass.made_of(n, address[1])), sass.before(n, 24)[::-1] + (sass.code[n],)
 
 
 def check_waits(sass: Sass, ops: list[HopperOp]) -> None:
@@ -169,6 +182,7 @@ CHANGES = [
     ("operands of products may differ between lanes", "return __shfl_sync(~0u, value, 0);", "return value;"),
     ("bulk copies may be many lanes'", "if (tg_elected()) switch", "if (lane == 0) switch"),
     ("nothing is shared", "tg_load_pair(to", "tg_load(to"),
+    ("an arrival may overtake the reads before it", "tg_arrive_at(bar + (read & blockIdx.y), cta)", "tg_arrive_at(bar, cta)"),
 ]
 
 

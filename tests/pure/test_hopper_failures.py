@@ -12,7 +12,7 @@ from tests.gpu.gemms import Case, gated, mlp
 from tilegen.codegen.hopper import generate
 from tilegen.errors import CompileError, PlanError
 from tilegen.plan import Plan
-from tilegen.targets.hopper import ARCHITECTURE, check_log
+from tilegen.targets.hopper import ARCHITECTURE, spilled
 from tilegen.targets.nvrtc import compile_cuda
 
 
@@ -201,15 +201,15 @@ extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* x) {
 def test_spills_are_refused() -> None:
     log = compile_cuda(SPILLS, ARCHITECTURE).log
     with pytest.raises(CompileError, match=r"ptxas spilled \d+ bytes of registers for sm_90a; choose smaller tiles"):
-        check_log(log, SPILLS)
+        spilled(log, SPILLS)
 
 
 @pytest.mark.parametrize("code", ["C7510", "C7512"])
 def test_serialised_wgmma_is_refused(code: str) -> None:
     log = f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to …"
     with pytest.raises(CompileError, match=rf"ptxas serialised wgmma \({code}\) for sm_90a"):
-        check_log(log, "")
-    check_log("ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "")
+        spilled(log, "")
+    spilled("ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "")
 
 
 def test_sums_that_are_touched_in_flight_are_refused() -> None:
@@ -219,7 +219,7 @@ def test_sums_that_are_touched_in_flight_are_refused() -> None:
     assert text.count(commit) == 1
     changed = text.replace(commit, "    acc[0][0] += 1.0f;\n" + commit)
     with pytest.raises(CompileError, match=r"ptxas serialised wgmma \(C75\d\d"):
-        check_log(compile_cuda(changed, ARCHITECTURE).log, changed)
+        spilled(compile_cuda(changed, ARCHITECTURE).log, changed)
 
 
 def test_missing_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:

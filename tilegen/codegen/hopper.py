@@ -23,6 +23,7 @@ from tilegen.errors import PlanError
 from tilegen.ops.base import Bound
 from tilegen.ops.conv2d import by_threads
 from tilegen.plan import Plan
+from tilegen.positions import Position, positions
 from tilegen.spec import Tensor
 
 THREADS = 384
@@ -40,6 +41,7 @@ class HopperSource(Source):
     shared_bytes: int
     gang: int
     turns: int  # the most tiles that a CTA may run
+    positions: tuple[Position, ...]  # whose number and value the kernel reports where they leave no room
     threads: int = THREADS
 
 
@@ -91,6 +93,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         layout.bytes,
         layout.gang,
         turns,
+        positions(plan.graph),
     )
 
 
@@ -117,6 +120,7 @@ def _text(plan: Plan, codes: tuple[Family, ...], layout: Layout, variant: str, t
         attentions=[op for op in ops if op.form == "attention"],
         passes=any(op.passed for op in ops),
         turning=any(op.turning for op in ops),
+        positions=positions(plan.graph),
         thread_count=THREADS_OF_TILE,
         maps=[_map(same) for family in codes for same in family.maps],
         tensors=[_tensor(t) for t in plan.graph.tensors.values()],

@@ -149,7 +149,8 @@ class HopperAttention(CudaOp):
     @property
     def position(self) -> str:
         """The device's word on how far the caches are filled, or an empty string."""
-        return f"tg_position(T.{self.bound.op.operands[3].tensor})" if len(self.bound.op.operands) > 3 else ""
+        b = self.bound
+        return f"tg_position(T.{b.op.operands[3].tensor}, {b.k_len - b.q_len})" if len(b.op.operands) > 3 else ""
 
     @property
     def first_query(self) -> str:

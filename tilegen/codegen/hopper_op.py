@@ -78,7 +78,7 @@ class HopperOp(HopperSums):
             return f"a CTA's {self.columns_of_part} columns do not split into {halves} times eight"
         if self.columns_of_warpgroup > 256 or self.m64 * self.columns_of_warpgroup // 2 > SUMS:
             return f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not fit its registers"
-        if self.steps_of_tile < self.parts:
+        if self.shares("steps") and self.steps_of_tile < self.parts:
             return f"its {self.steps_of_tile} steps cannot be shared by {self.parts} CTAs"
         return ""
 

@@ -13,6 +13,8 @@ from tilegen.spec import Size, Value, call, caller, tensors
 
 MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
 MOST_POSITIONS = 384  # of 64 filters that it holds
+FEWEST_FILTERS = 32  # that it holds
+MOST_HELD = 52_000  # elements that it can hold of both
 
 
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
@@ -129,13 +131,24 @@ def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
 
 
 def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
-    """(tb, th, tw) for a convolution by threads: a tile costs more than its products, so up to many pixels, as long as what it reads is MOST_SEEN elements."""
+    """(tb, th, tw) for a convolution by threads.
+
+    A tile costs more than its products, so it has up to many pixels, as long as what it reads is MOST_SEEN elements.
+    Of patches that see more than that, it has the most that fit beside their filters.
+    """
     (_, *window, channels), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
 
     def held(images: int, *pixels: int) -> Any:
         return math.prod(seen(*size) for size in zip(pixels, window, b.stride, b.dilation, strict=True)) * images * channels
 
-    return [t for t in found if not isinstance(channels, int) or held(*t) <= MOST_SEEN] or found[-1:]
+    if not isinstance(channels, int):
+        return found
+    fitting = [t for t in found if held(*t) <= MOST_SEEN]
+    if fitting:
+        return fitting
+    smaller = spatial_tiles(b.out, (64, 32, 16, 8, 4, 2, 1))
+    room = MOST_HELD - (FEWEST_FILTERS + 2) * (math.prod(window) * channels + 16)  # an offset for each position, too
+    return next(([t] for t in smaller if held(*t) <= room), smaller[-1:])
 
 
 def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:

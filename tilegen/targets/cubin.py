@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -14,35 +14,56 @@ from tilegen.targets.cuda import Module
 from tilegen.targets.nvrtc import Cubin, compile_cuda, version
 
 LINE = 32  # words between counters
+logger = logging.getLogger("tilegen")
+
+
+def _fewest_spills(
+    writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], program: str
+) -> tuple[str, Cubin]:
+    """The first text that spills nothing, else the one that spills least. Raises CompileError where the log of each is bad."""
+    best: tuple[int, str, Cubin] | None = None
+    refused: CompileError | None = None
+    for write in writes:
+        text = write()
+        try:
+            made = compile_cuda(text, architecture)
+            count = spilled(made.log, text)
+        except CompileError as error:
+            refused = error
+            continue
+        if best is None or count < best[0]:
+            best = count, text, made
+        if count == 0:
+            break
+    if best is None:
+        assert refused is not None
+        raise refused
+    if best[0]:
+        logger.warning("%s: ptxas spilled %d bytes of registers for %s; smaller tiles may be faster", program, best[0], architecture)
+    return best[1], best[2]
 
 
 class CubinLibrary:
     """A plan's kernel for one architecture. Nothing here needs a GPU until it is launched.
 
-    writes: give the text where the cache has no binary; the first that is accepted is kept. accept: raises CompileError where the compiler's log is bad.
+    writes: give the text where the cache has no binary. spilled: bytes of registers by the compiler's log; raises CompileError
+    where the log is bad. The first text without any is kept, else the one with the fewest.
     """
 
     target, source_name = "cuda", "kernel.cu"
 
     def __init__(
-        self, plan: Plan, writes: Sequence[Callable[[], str]], architecture: str, *kind: str, accept: Callable[[str, str], None] = lambda log, source: None
+        self,
+        plan: Plan,
+        writes: Sequence[Callable[[], str]],
+        architecture: str,
+        *kind: str,
+        spilled: Callable[[str, str], int] = lambda log, source: 0,
     ):
         self.plan, self.architecture = plan, architecture
 
-        def accepted(write: Callable[[], str]) -> tuple[str, Cubin]:
-            text = write()
-            made = compile_cuda(text, architecture)
-            accept(made.log, text)
-            return text, made
-
         def build(folder: Path) -> dict[str, str]:
-            *others, last = writes
-            for write in others:
-                with suppress(CompileError):
-                    text, made = accepted(write)
-                    break
-            else:
-                text, made = accepted(last)
+            text, made = _fewest_spills(writes, architecture, spilled, plan.program)
             (folder / "kernel.cu").write_text(text)
             (folder / "kernel.cubin").write_bytes(made.code)
             (folder / "log.txt").write_text(made.log)

@@ -20,16 +20,23 @@ if TYPE_CHECKING:
     import torch
 
 ARCHITECTURE = "sm_90a"
+MISPLACED = 32  # bytes from the record of a hang to that of a position without room
+SPILLS = 128  # bytes of registers, of the some 700 that a math thread's sums take
 MANY_OPS = 32  # whose waits spill unless threads that load have more registers: those are tried first, since a net of so many ops compiles for long
 
 
-def check_log(log: str, source: str) -> None:
-    """CompileError where the compiler serialised wgmma or spilled registers: such a kernel is right, and several times too slow."""
+def spilled(log: str, source: str) -> int:
+    """Bytes of registers that the compiler spilled; a few are what an epilogue holds.
+
+    Raises CompileError where it spilled more than SPILLS, which are sums of the main loop, or serialised wgmma: such a kernel is
+    right, and several times too slow.
+    """
     serialised = sorted(set(re.findall(r"C75\d\d", log)))
-    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
-    if serialised or any(spilled):
-        what = f"serialised wgmma ({', '.join(serialised)})" if serialised else f"spilled {max(spilled)} bytes of registers"
+    most = max((int(n) for n in re.findall(r"(\d+) bytes spill stores", log)), default=0)
+    if serialised or most > SPILLS:
+        what = f"serialised wgmma ({', '.join(serialised)})" if serialised else f"spilled {most} bytes of registers"
         raise CompileError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
+    return most
 
 
 class HopperLibrary(CubinLibrary):
@@ -42,7 +49,7 @@ class HopperLibrary(CubinLibrary):
         texts = [lambda: self.generated.text, self.generated.roomy]
         if len(plan.graph.ops) > MANY_OPS:
             texts.reverse()
-        super().__init__(plan, texts, ARCHITECTURE, variant, *made_of, accept=check_log)
+        super().__init__(plan, texts, ARCHITECTURE, variant, *made_of, spilled=spilled)
 
     @property
     def ctas(self) -> int:
@@ -71,7 +78,8 @@ class HopperLibrary(CubinLibrary):
             start = packed[m.name] if m.packed else addresses[m.tensor] + 2 * m.offset
             maps += encode(start, tensors[m.tensor].dtype, m.geometry, m.swizzle)
         pointers = struct.pack(f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors))
-        return Parameters([maps, pointers, struct.pack("<4Q", counters, hang, patience_ns, trace)])
+        words = [counters, hang, patience_ns, *([hang + MISPLACED] if self.generated.positions else []), trace]
+        return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
 
 
 def pack(op: HopperOp, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
