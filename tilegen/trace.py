@@ -109,6 +109,11 @@ class Trace:
         return tuple(a.end if a is not None else self.span[b.cta][0] for a, b in zip(self.before, self.tiles, strict=True))
 
     @property
+    def measured(self) -> bool:
+        """Whether it was noted on a GPU: only there SMs have clocks."""
+        return bool(self.clocks)
+
+    @property
     def makespan(self) -> float:
         return max(end for _, end in self.span)
 

@@ -1,4 +1,4 @@
-"""Comparing: which rungs, ratios, the table, the result file, the chart."""
+"""Comparing: which rungs, ratios, the table, the result file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tilegen.bench import contest as module
-from tilegen.bench.chart import chart
-from tilegen.bench.chart import main as draw
 from tilegen.bench.compare import (
     OVER_OWN,
     OVER_PEERS,
@@ -39,7 +36,6 @@ from tilegen.loader import load_program
 from tilegen.planner import Options
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SVG = "{http://www.w3.org/2000/svg}"
 ENVIRONMENT = {"device": "NVIDIA H200", "versions": {"torch": "2.11"}}
 
 
@@ -143,36 +139,6 @@ def test_launches_of_single_ops_are_contenders_on_a_gpu_alone(monkeypatch: pytes
 def test_failed() -> None:
     assert not failed(TWO)
     assert not failed([Cell((), (Note("mlp", {}, "inductor", "no compiler"),))]) and not failed([Cell((row("eager", 1, error=1.0),))])
-
-
-# --- the chart ---------------------------------------------------------------------------------------------------------------
-
-
-def drawn(rows: list[Row]) -> tuple[Any, list[str], list[str]]:
-    root = ET.fromstring(chart(rows))
-    return root, [t.text or "" for t in root.iter(f"{SVG}text")], [t.text or "" for t in root.iter(f"{SVG}title")]
-
-
-def test_chart() -> None:
-    root, texts, titles = drawn(ROWS)
-    assert {"M=1", "M=16", "1.25×", "0.90×", "80.0 µs", "220.0 µs", "eager", "tilegen-barrier", "1.0"} <= set(texts)
-    assert len(titles) == len(ROWS) and titles[3].startswith("tilegen, M=1: 80.0 µs, speed 1.25")
-    heights = [float(g.find(f"{SVG}rect").get("height")) for g in root.iter(f"{SVG}g")]
-    assert heights[1] == heights[5] == 150.0 and heights[3] == pytest.approx(187.5) and heights[7] == pytest.approx(135.0)
-    lost = {t.text: t.get("fill") for t in root.iter(f"{SVG}text") if (t.text or "").endswith("×")}
-    assert lost["0.90×"] == "#c00000" != lost["1.25×"]
-
-
-def test_chart_of_several_workloads_and_variants() -> None:
-    rows = [*ROWS, *(row(v, 50, 8, workload="a<b & c") for v in ("graph", "tilegen", "mine", "yours"))]
-    _, texts, _ = drawn(rows)
-    assert "a<b & c: speed, best peer = 1.0" in texts and "mlp: speed, best peer = 1.0" in texts and {"mine", "yours"} <= set(texts)
-
-
-def test_chart_of_a_result_file(tmp_path: Path) -> None:
-    save(result_file(TWO, "", ENVIRONMENT), tmp_path / "r.json")
-    draw([str(tmp_path / "r.json"), str(tmp_path / "r.svg")])
-    assert (tmp_path / "r.svg").read_text() == chart(ROWS)
 
 
 # --- the command -------------------------------------------------------------------------------------------------------------
