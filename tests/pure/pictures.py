@@ -31,7 +31,8 @@ def texts(root: Any) -> list[Text]:
     found = []
     for e in root.iter(f"{SVG}text"):
         if e.text:
-            size, x, y = float(e.get("font-size", root.get("font-size"))), float(e.get("x")), float(e.get("y"))
+            size = float(e.get("font-size", root.get("font-size")))
+            x, y = float(e.get("x")), float(e.get("y"))
             width = EM * size * len(e.text)
             left = x - ANCHOR[e.get("text-anchor", "start")] * width
             found.append(Text(e.text, left, left + width, y - 0.75 * size, y + 0.2 * size))

@@ -144,7 +144,7 @@ def test_the_picture_is_up_to_date() -> None:
 def rows(m: int, **us: float) -> list[dict[str, Any]]:
     sizes = {"M": m, "H": 2048, "I": 1024, "dtype": "bfloat16"}
     times = {k.replace("_", "-"): v for k, v in us.items()}
-    return [{"workload": "gpt3_mlp", "sizes": sizes, "variant": v, "us": t, "new": 1} for v, t in times.items()]
+    return [{"workload": "gpt3_mlp", "sizes": sizes, "variant": v, "us": t} for v, t in times.items()]
 
 
 def write(folder: Path, name: str, date: str, found: list[Any]) -> None:
@@ -174,7 +174,8 @@ def test_the_nearest_measurement_is_named_as_such(tmp_path: Path) -> None:
 
 
 def test_the_newest_measurement_of_the_same_sizes_is_told_for_one_launch(tmp_path: Path) -> None:
-    write(tmp_path, "a.json", "2026-01-02", rows(640, tilegen=7.0, tilegen_barrier=8.0, tilegen_persistent=9.0))
+    both = {"tilegen_barrier": 8.0, "tilegen_persistent": 9.0}
+    write(tmp_path, "a.json", "2026-01-02", rows(640, tilegen=7.0, **both))
     write(tmp_path, "b.json", "2026-01-01", rows(640, tilegen=1.0, tilegen_barrier=2.0))
     (said,) = notes(tmp_path)
     assert said.startswith("Measured at these sizes: M = 640") and "a.json" in said

@@ -182,6 +182,16 @@ def test_measured_above_simulated() -> None:
     assert titles[1] == "down(2): 10.0 to 40.0 µs, waiting 22.0; up->down: semaphore 0, last posted by up(1)"
 
 
+def test_tiles_of_one_cta_in_a_cluster_say_what_they_waited_for() -> None:
+    """Only `up` is shared by the two CTAs of a cluster; `down` runs on either and waits the same."""
+    plan = Case("", mlp, {"M": 256}, {**SMALL.options, "parts": {"up": 2, "down": 1}, "placement": "static"}).plan(8)
+    trace = Trace.simulated(plan)
+    assert {t.cta % 2 for t in trace.tiles if t.op == "down"} == {0, 1}
+    root = ET.fromstring(svg([("simulated", trace)]))
+    titles = [t.text or "" for t in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert all("last posted by up(" in t for t in titles if t.startswith("down("))
+
+
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = tmp_path / "t.json", tmp_path / "t.svg"
     given = ["trace", MLP, "-s", "M=512", "--machine", "h200", "--simulate", "-o", str(out), "--svg", str(picture)]
