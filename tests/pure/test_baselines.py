@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.bench.baselines import conv_chains, eager, gelu_pairs
+from tilegen.bench.attentions import flash
+from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, linear_chains
 from tilegen.bench.compare import error_of
 from tilegen.data import random_arguments
 from tilegen.loader import load_program
@@ -76,9 +77,9 @@ def pairs(M=4, N=32):
     return tg.add(residual, shared)
 
 
-def test_which_gemms_cublaslt_fuses() -> None:
+def test_which_gemms_torch_fuses() -> None:
     program = pairs()
-    found = {result: [c.kind for c in chain] for result, chain in gelu_pairs(program).items()}
+    found = {result: [c.kind for c in chain] for result, (chain, _) in gelu_pairs(program).items()}
     assert found == {"plain": ["linear", "pointwise"], "biased": ["linear", "pointwise", "pointwise"]}
     assert not gelu_pairs(small("llama_mlp")) and list(gelu_pairs(small("gpt3_mlp"))) == ["h"]
 
@@ -95,6 +96,6 @@ def test_fused_gemms_are_right() -> None:
 def test_which_convolutions_cudnn_fuses() -> None:
     """In a block: the first with its bias and ReLU, the second with the residual too; the 1 x 1 beside it has no ReLU of its own."""
     program = small("resnet38")
-    kinds = {result: len(chain) for result, chain in conv_chains(program).items()}
+    kinds = {result: len(chain) for result, (chain, _) in conv_chains(program).items()}
     assert kinds == {f"s2n{n}{which}": count for n in range(4) for which, count in (("h", 3), ("y", 4))}
     assert not conv_chains(small("llama_mlp"))
