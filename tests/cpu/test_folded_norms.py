@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
-from benchmarks.layers import example
+from benchmarks.workloads import example
 from tests.gpu.gemms import Case
 from tests.gpu.ops import NORMED
 from tilegen.bench.compare import error_of, outcome

@@ -15,7 +15,7 @@ from tilegen.bench import contenders as module
 from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
 from tilegen.bench.contenders import builders, poisoned_outputs
 from tilegen.bench.environment import cublas_version
-from tilegen.bench.ladder import argument_bytes, ladder, poison_states
+from tilegen.bench.ladder import argument_bytes, ladder
 from tilegen.data import random_arguments, relative_error
 from tilegen.loader import load_program
 from tilegen.planner import Options

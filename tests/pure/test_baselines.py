@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.bench.attentions import flash
-from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, linear_chains
+from tilegen.bench.baselines import conv_chains, eager, gelu_pairs
 from tilegen.bench.compare import error_of
 from tilegen.data import random_arguments
 from tilegen.loader import load_program

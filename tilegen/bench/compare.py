@@ -20,7 +20,7 @@ import torch
 import tilegen
 from tilegen import api
 from tilegen.bench import timing
-from tilegen.bench.accuracy import WRONG, Accuracy, accuracy, error_of, worst
+from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
 from tilegen.data import random_arguments
