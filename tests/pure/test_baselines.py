@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tilegen as tg
+from tilegen.bench.accuracy import error_of
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs
-from tilegen.bench.compare import error_of
 from tilegen.data import random_arguments
 from tilegen.loader import load_program
 from tilegen.spec import Program

@@ -12,8 +12,9 @@ import torch
 
 import tilegen as tg
 from tests.pure.test_compare import ENVIRONMENT, EXAMPLES, row
+from tilegen.bench.accuracy import error_of, worst
 from tilegen.bench.chart import chart
-from tilegen.bench.compare import OVER_PEERS, Cell, Note, compare, error_of, failed, note, own_variants, ratios, result_file, table, worst
+from tilegen.bench.compare import OVER_PEERS, Cell, Note, compare, failed, note, own_variants, ratios, result_file, table
 from tilegen.bench.contest import contest, selected
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError

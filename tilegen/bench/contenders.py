@@ -101,8 +101,9 @@ def own(program: Program, options: Options, sets: Sets, way: Way | None = None) 
     way = way or Way()
     calls, kernels = [], []
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
-        how = {"exclusive": way.exclusive, "lowering": way.lowering, "programmatic": way.programmatic}
-        kernel: Any = api.compile(program, target=way.target, options=options, **how)
+        kernel: Any = api.compile(
+            program, target=way.target, options=options, exclusive=way.exclusive, lowering=way.lowering, programmatic=way.programmatic
+        )
         for arguments in sets:
             named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
             weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight" and way.prepared}

@@ -184,5 +184,5 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activati
     """y = act(x wᵀ + b): x (…, K), w (N, K), b (N,) or None; activation: "", relu or gelu_tanh. The first call of a shape tunes it, outside any capture."""
     rows = x.reshape(-1, x.shape[-1])
     rows, w = (t if t.stride(1) == 1 else t.contiguous() for t in (rows, w))
-    shape = Shape(*rows.shape[:1], *w.shape, rows.stride(0), w.stride(0), rows.dtype, activation, bias is not None)
+    shape = Shape(rows.shape[0], w.shape[0], w.shape[1], rows.stride(0), w.stride(0), rows.dtype, activation, bias is not None)
     return _tuned().best(shape, rows, w, bias)(rows, w, bias).reshape(*x.shape[:-1], w.shape[0])

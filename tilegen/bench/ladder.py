@@ -84,9 +84,9 @@ def _measured(
         except Exception as error:  # it hung while it was timed: its times mean nothing
             notes.append(note(program, name, error))
             continue
-        error = errors[name].and_also(_compared(program, runner.results, sets, expected))
+        after = errors[name].and_also(_compared(program, runner.results, sets, expected))
         seconds = [t / len(sets) for t in times[name]]
-        rows.append(row(program, name, seconds, error, floor_us(program), launches=runner.launches, **of_all))
+        rows.append(row(program, name, seconds, after, floor_us(program), launches=runner.launches, **of_all))
     return Cell(tuple(rows), tuple(notes), clock)
 
 
@@ -113,8 +113,8 @@ def argument_sets(program: Program, constant: float | None = None) -> Sets:
     """As many as pass the L2 cache together, each drawn with a seed of its own."""
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
     sets = [random_arguments(program, seed, contenders.DEVICE) for seed in range(timing.set_count(argument_bytes(program), free))]
-    for t in (t for a in sets for t in a) if constant is not None else ():
-        if t.is_floating_point():
+    if constant is not None:
+        for t in (t for a in sets for t in a if t.is_floating_point()):
             t.fill_(constant)
     return sets
 
