@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.precompile import Compiled, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
-from benchmarks.workloads import DRAWN, SEED, Task, tasks
+from benchmarks.workloads import DRAWN, SEED, Task, tag, tasks
 from tilegen.api import load_json
 from tilegen.bench.compare import PEERS, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
 
@@ -188,12 +188,6 @@ def elsewhere() -> list[dict[str, Any]]:
     """Times of others that were not taken in this run."""
     what = "cuSync's best policy, its CUTLASS kernels, in a run of its own on constant inputs"
     return [{"workload": name, "M": m, "variant": "cusync", "us": us, "what": what} for name, times in CUSYNC.items() for m, us in times.items()]
-
-
-def tag(device: str) -> str:
-    """NVIDIA H200 → h200"""
-    words = [w for w in device.lower().replace("-", " ").split() if w not in ("nvidia", "geforce")]
-    return "-".join(words) or "unknown"
 
 
 # --- the run -----------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tilegen.machine import H200
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKERS = "<!-- results: printed by python -m benchmarks.report --write -->", "<!-- end of results -->"
+MADE_BY = "python -m benchmarks."  # older files were measured otherwise
 WORST = 12  # cells whose bounds are told
 TITLES = {
     "chains": "Feed-forward blocks, one of eight shards of GPT-3 175B and of LLaMA-65B, bfloat16",
@@ -80,7 +81,7 @@ CONTENDERS = {
 
 @dataclass(frozen=True)
 class Group:
-    """A result file."""
+    """A result file of benchmarks.ladders or benchmarks.host."""
 
     name: str
     file: str
@@ -104,7 +105,8 @@ class Group:
 
 def groups(results: Path, gpu: str) -> list[Group]:
     paths = [(name, results / f"{name}-{gpu}.json") for name in GROUPS]
-    return [Group(name, path.name, load_json(path)) for name, path in paths if path.exists()]
+    found = [Group(name, path.name, load_json(path)) for name, path in paths if path.exists()]
+    return [g for g in found if str(g.data.get("run", "")).startswith(MADE_BY)]
 
 
 # --- the page ----------------------------------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ def page(results: Path, gpu: str = "h200") -> str:
         "## What bounds the cells that come off worst\n\n" + worst_cells(found),
     ]
     if absent := [name for name in GROUPS if name not in {g.name for g in found}]:
-        parts.append("## Not there\n\n" + _bullets([f"no result file for `{name}` ({TITLES[name]})" for name in absent]))
+        parts.append("## Not there\n\n" + _bullets([f"`{name}`, {TITLES[name]}: no result file of the ladders as they are now" for name in absent]))
     return "\n\n".join(parts) + "\n"
 
 

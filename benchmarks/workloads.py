@@ -45,6 +45,12 @@ def example(name: str, **sizes: Any) -> Program:
     return load_program(str(EXAMPLES / f"{name}.py"), sizes)
 
 
+def tag(device: str) -> str:
+    """NVIDIA H200 → h200"""
+    words = [w for w in device.lower().replace("-", " ").split() if w not in ("nvidia", "geforce")]
+    return "-".join(words) or "unknown"
+
+
 # --- specs beside the examples ---------------------------------------------------------------------------------------------
 
 

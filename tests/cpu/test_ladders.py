@@ -19,6 +19,7 @@ from tilegen.planner import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [Task("chains", "gpt3_mlp", {"M": m, "H": 64, "I": 32}) for m in (4, 8)]
+RUN = "python -m benchmarks.ladders chains --rounds 2 --only graph,cublaslt,tilegen --cells M=4 --seconds 200"
 WORKER = """
 import sys
 import pytest
@@ -51,7 +52,7 @@ def test_a_run_and_what_it_had_no_time_for(tmp_path: Path, worker: list[str]) ->
     assert ladders.main([*common, "--cells", "M=4", "--seconds", "200"], worker) == 0
     path = tmp_path / "out" / "chains-h200.json"
     data = json.loads(path.read_text())
-    assert data["commit"] == "abc1234" and data["run"] == "python -m benchmarks.ladders chains --rounds 2 --only graph,cublaslt,tilegen --cells M=4 --seconds 200"
+    assert data["commit"] == "abc1234" and data["run"] == RUN
     assert [r.variant for r in rows_of(data)] == ["graph", "cublaslt", "tilegen"] and data["missing"] == [] and data["notes"] == []
     for r in rows_of(data):
         assert len(r.rounds_us) == 2 and r.sets == 24 and r.in_l2 and 0 < r.element < 1

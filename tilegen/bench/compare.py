@@ -10,7 +10,7 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -357,9 +357,10 @@ def _finite(value: float) -> float | None:
 
 
 def rows_of(data: Mapping[str, Any]) -> list[Row]:
-    """The rows of a result file."""
+    """The rows of a result file; what else it says of them is left out."""
+    names = {f.name for f in fields(Row)}
     found = []
-    for r in data["rows"]:
+    for r in ({k: v for k, v in given.items() if k in names} for given in data["rows"]):
         errors = {name: math.nan if r[name] is None else r[name] for name in ("error", "element") if name in r}
         found.append(Row(**{**r, **errors, "rounds_us": tuple(r.get("rounds_us", ()))}))
     return found
