@@ -117,10 +117,10 @@ def page(results: Path, gpu: str = "h200") -> str:
     parts = [
         f"# Performance\n\n{_wrapped(_INTRODUCTION)}",
         "## At a glance\n\n" + glance(found),
-        "## Contenders\n\n" + contenders(found),
+        *(["## Contenders\n\n" + contenders(found)] if found else []),
         f"## How it is measured\n\n{_bullets(_METHOD)}",
         *(_section(g) for g in found),
-        "## What bounds the cells that come off worst\n\n" + worst_cells(found),
+        *(["## What bounds the cells that come off worst\n\n" + worst_cells(found)] if found else []),
     ]
     if absent := [name for name in GROUPS if name not in {g.name for g in found}]:
         parts.append("## Not there\n\n" + _bullets([f"`{name}`, {TITLES[name]}: no result file of the ladders as they are now" for name in absent]))
