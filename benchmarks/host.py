@@ -1,6 +1,6 @@
 """What a call costs the host, and what compiling costs, cold and from the cache: GPT-3's feed-forward block on this GPU.
 
-python benchmarks/host.py [FILE]
+python -m benchmarks.host [DIR]
 
 A call's cost is the host's time of enqueueing it, torch's own three calls beside ours in the same loop. Compiling is timed in processes of their own, after
 imports and CUDA's set-up: first with an empty cache folder, then with the one that it has filled; there a second size too, when all modules are loaded.
@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 import tilegen as tg
+from benchmarks.workloads import tag
 from tilegen.bench import timing
 from tilegen.bench.compare import heading, save
-from tilegen.bench.ladder import environment
+from tilegen.bench.environment import environment
 from tilegen.data import random_arguments
 from tilegen.loader import load_program
 
@@ -38,7 +39,7 @@ def program(rows: int = 16) -> tg.Program:
 
 def contenders() -> dict[str, Callable[[], Any]]:
     mlp = program()
-    kernel = tg.compile(mlp, "cuda", exclusive=True)
+    kernel = tg.compile(mlp, "cuda")
     x, w1, w2 = random_arguments(mlp, device="cuda")
     bound, out = kernel.prepare(w1=w1, w2=w2), torch.empty_like(x)
     linear, gelu = torch.nn.functional.linear, functools.partial(torch.nn.functional.gelu, approximate="tanh")
@@ -68,7 +69,7 @@ def compile_seconds(rows: int) -> float:
     """Of tg.compile and of loading the kernel's code."""
     mlp = program(rows)
     start = time.perf_counter()
-    tg.compile(mlp, "cuda", exclusive=True)
+    tg.compile(mlp, "cuda")
     return time.perf_counter() - start
 
 
@@ -76,7 +77,7 @@ def compiles() -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as cache:
         for what in ("cold", "from the cache"):
-            command = [sys.executable, __file__, "--compile"]
+            command = [sys.executable, "-m", "benchmarks.host", "--compile"]
             answer = subprocess.run(command, env={**os.environ, "TILEGEN_CACHE_DIR": cache}, capture_output=True, text=True, check=True)
             first, second = (round(float(s), 4) for s in answer.stdout.split())
             rows.append({"compile": what, "seconds": first, "second_size": second})
@@ -92,8 +93,8 @@ def main() -> None:
     rows = [*calls(), *compiles()]
     for row in rows:
         print("  ".join(f"{k} {v}" for k, v in row.items()))
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results" / "host-h200.json"
-    save({**heading("benchmarks/host.py", environment()), "rows": rows}, out)
+    out, found = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results", environment()
+    save({**heading("python -m benchmarks.host", found), "rows": rows}, out / f"host-{tag(found['device'])}.json")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Clocks of a step of 64 columns in the main loop, by tile: one tile a CTA, K = 16384, beside cuBLAS's kernel for the same product.
 
 ncu --clock-control none -k 'regex:tg_kernel|nvjet' --csv --metrics sm__cycles_elapsed.max,gpu__time_duration.sum,lts__t_bytes.sum,sm__inst_executed.sum \\
-    python benchmarks/steps.py > steps.csv
+    python -m benchmarks.steps > steps.csv
 
 clocks of a step = sm__cycles_elapsed.max / 256, some 40 of them set-up and epilogue; the tensor cores' own are rows·columns/32 of a CTA.
 """
@@ -9,9 +9,9 @@ clocks of a step = sm__cycles_elapsed.max / 256, some 40 of them set-up and epil
 from __future__ import annotations
 
 import torch
-from chains import gemm
 
 import tilegen as tg
+from benchmarks.workloads import gemm
 from tilegen.machine import H200
 
 STEPS = 256

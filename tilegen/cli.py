@@ -224,7 +224,7 @@ def run(o: argparse.Namespace) -> int:
     import torch
 
     from tilegen import api
-    from tilegen.bench.compare import error_of
+    from tilegen.bench.accuracy import error_of
     from tilegen.data import random_arguments
     from tilegen.gpu_kernel import GpuKernel
 

@@ -135,12 +135,13 @@ def tune(
     """
     from tilegen import api
     from tilegen.bench import timing
-    from tilegen.bench.ladder import own, weight_bytes
+    from tilegen.bench.contenders import Way, own
+    from tilegen.bench.ladder import argument_bytes
     from tilegen.data import random_arguments
 
     on = api.gpu_machine()
     options = {**candidates(program, on), **(more or {})}
-    sets = [random_arguments(program, seed, "cuda") for seed in range(timing.set_count(weight_bytes(program)))]
+    sets = [random_arguments(program, seed, "cuda") for seed in range(timing.set_count(argument_bytes(program)))]
 
     def timed(builds: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
         runners = {}
@@ -154,7 +155,8 @@ def tune(
         times = timing.interleave(runs, timing.counted(runs, timing.event_seconds), timing.event_seconds, rounds)
         return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
 
-    us = timed({name: partial(own, program, o, sets, lowering="persistent") for name, o in options.items()})
+    one, launched = Way(lowering="persistent"), Way(lowering="streams", programmatic=True)
+    us = timed({name: partial(own, program, o, sets, one) for name, o in options.items()})
     if not us:
         raise PlanError(f"{program.name}: none of {len(options)} candidates can be built")
     best = min(us, key=lambda name: us[name])
@@ -162,8 +164,8 @@ def tune(
     tuned, launches = Tuned(program.name, sizes, options[best], us[best], len(us)), f"{best}, launches of single ops"
     if len(options[best].tiles) > 1:
         alone = replace(options[best], policies=())
-        early = partial(own, program, alone, sets, lowering="streams", programmatic=True)
-        both = timed({best: partial(own, program, options[best], sets, lowering="persistent"), launches: early})
+        early = partial(own, program, alone, sets, launched)
+        both = timed({best: partial(own, program, options[best], sets, one), launches: early})
         if len(both) == 2:  # its time in the first run's terms
             us[launches] = both[launches] * us[best] / both[best]
             if us[launches] < (1 - GAIN) * us[best]:

@@ -13,7 +13,7 @@ import torch
 
 from tests.gpu.gemms import Case
 from tilegen import api
-from tilegen.bench.compare import error_of
+from tilegen.bench.accuracy import error_of
 from tilegen.codegen import hopper
 from tilegen.codegen.cuda_op import CudaOp
 from tilegen.codegen.hopper_threads import HopperThreads

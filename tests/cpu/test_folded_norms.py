@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
-from benchmarks.layers import example
+from benchmarks.workloads import example
 from tests.gpu.gemms import Case
 from tests.gpu.ops import NORMED
-from tilegen.bench.compare import error_of, outcome
+from tilegen.bench.accuracy import error_of
+from tilegen.bench.compare import outcome
 from tilegen.data import random_arguments
 from tilegen.ops.gemm import normed
 

@@ -11,16 +11,18 @@ import torch
 from ladder_on_cpu import stand_in
 
 import tilegen as tg
-from tilegen.bench import ladder as module
-from tilegen.bench.compare import OWN, PEERS, own_variants
-from tilegen.bench.ladder import builders, ladder, poisoned_outputs, weight_bytes
+from tilegen.bench import contenders as module
+from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
+from tilegen.bench.contenders import builders, poisoned_outputs
+from tilegen.bench.environment import cublas_version
+from tilegen.bench.ladder import argument_bytes, ladder
 from tilegen.data import random_arguments, relative_error
 from tilegen.loader import load_program
 from tilegen.planner import Options
 from tilegen.spec import Program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ALL = (*(name for name in PEERS if name != "cudnn"), *OWN, "tilegen")  # cudnn has no part in a GeMM chain
+ALL = ("eager", "graph", "addmm-gelu", "cublaslt", "inductor", *OWN, "tilegen")  # the others have no part in a GeMM chain
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +48,10 @@ def test_all_rungs() -> None:
     assert "TILEGEN_POISON" not in os.environ and "TILEGEN_TIMEOUT_MS" not in os.environ
 
 
-def test_cublaslt_is_offered_where_it_fuses() -> None:
+def test_a_fused_gelu_is_offered_where_there_is_one() -> None:
     program = mlp("llama_mlp")
-    cell = ladder(program, own_variants(program, Options()), ("graph", "cublaslt", "tilegen"), 1)
-    assert [r.variant for r in cell.rows] == ["graph", "tilegen"] and cell.notes == ()
+    cell = ladder(program, own_variants(program, Options()), ("graph", "addmm-gelu", "cublaslt", "tilegen"), 1)
+    assert [r.variant for r in cell.rows] == ["graph", "cublaslt", "tilegen"] and cell.notes == ()
 
 
 def test_variants_of_a_caller() -> None:
@@ -68,9 +70,10 @@ def test_how_each_rung_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module.api, "compile", compiled)
     program = mlp()
-    ladder(program, own_variants(program, Options()), (*OWN, "tilegen"), 1)
-    streams = {"exclusive": True, "lowering": "streams"}
-    assert told == [{**streams, "programmatic": False}, {**streams, "programmatic": True}, {"exclusive": True}, {"exclusive": True}]
+    ladder(program, own_variants(program, Options()), (*OWN, "tilegen", EXCLUSIVE, UNPREPARED), 1)
+    usual_way = {"exclusive": False, "lowering": "auto", "programmatic": False}
+    streams, one = {**usual_way, "lowering": "streams"}, {**usual_way, "lowering": "persistent"}
+    assert told == [streams, {**streams, "programmatic": True}, one, usual_way, {**one, "exclusive": True}, usual_way]
 
 
 def test_states_and_positions() -> None:
@@ -101,13 +104,14 @@ def test_outputs_begin_as_nan() -> None:
     assert poisoned_outputs(writer()) is None
 
 
-def test_weight_bytes() -> None:
-    assert weight_bytes(mlp()) == 2 * 2 * 64 * 32
-    assert weight_bytes(example("gpt3_mlp")) == 301_989_888
+def test_argument_bytes() -> None:
+    """Activations as well as weights."""
+    assert argument_bytes(mlp()) == 2 * (2 * 64 * 32 + 4 * 64)
+    assert argument_bytes(example("gpt3_mlp", M=1)) == 301_989_888 + 2 * 12288
 
 
 def test_cublas_version_does_not_fail() -> None:
-    assert module.cublas_version() is None or module.cublas_version().count(".") == 2
+    assert cublas_version() is None or cublas_version().count(".") == 2
 
 
 @tg.spec

@@ -11,10 +11,11 @@ import torch
 from ladder_on_cpu import Checked, compiled, stand_in
 from test_ladder import ALL, EXAMPLES, mlp
 
-from tilegen.bench import ladder as module
+from tilegen.bench import contenders as module
 from tilegen.bench import timing
 from tilegen.bench.compare import failed, own_variants
-from tilegen.bench.ladder import knobs, ladder
+from tilegen.bench.contenders import knobs
+from tilegen.bench.ladder import ladder
 from tilegen.errors import CompileError, HangError, PlanError
 from tilegen.loader import load_program
 from tilegen.planner import Options
@@ -133,8 +134,8 @@ def test_nothing_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_offered() -> None:
     program = mlp("llama_mlp")
-    with pytest.raises(PlanError, match="llama_mlp: none of cublaslt is offered"):
-        ladder(program, {}, ("cublaslt",))
+    with pytest.raises(PlanError, match="llama_mlp: none of cudnn is offered"):
+        ladder(program, {}, ("cudnn",))
 
 
 def test_open_sizes() -> None:

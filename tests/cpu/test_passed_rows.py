@@ -10,7 +10,8 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import PASSED
-from tilegen.bench.compare import error_of, outcome
+from tilegen.bench.accuracy import error_of
+from tilegen.bench.compare import outcome
 from tilegen.data import free_rows, random_arguments
 from tilegen.interpret import STRATEGIES, Interpreter
 from tilegen.kernel import Kernel

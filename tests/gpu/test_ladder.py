@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.bench import ladder as module
-from tilegen.bench import timing
-from tilegen.bench.compare import OWN, PEERS, own_variants
-from tilegen.bench.ladder import environment, ladder, on_device_reference
+from tilegen.bench import contenders as module
+from tilegen.bench import cublaslt, timing
+from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
+from tilegen.bench.environment import environment
+from tilegen.bench.ladder import ladder, on_device_reference
 from tilegen.cli import main
 from tilegen.data import random_arguments, relative_error
 from tilegen.loader import load_program
@@ -32,10 +33,10 @@ def mlp(name: str = "gpt3_mlp", **sizes: Any) -> Program:
 @pytest.mark.parametrize("name", ["gpt3_mlp", "llama_mlp"])
 def test_rungs_without_inductor(name: str) -> None:
     program = mlp(name)
-    select = tuple(n for n in (*PEERS, *OWN, "tilegen") if n not in ("inductor", "cudnn"))
+    select = ("eager", "graph", "addmm-gelu", "cublaslt", *OWN, "tilegen", EXCLUSIVE, UNPREPARED)
     cell = ladder(program, own_variants(program, Options()), select, 3)
     assert cell.notes == ()
-    assert [r.variant for r in cell.rows] == [n for n in select if name == "gpt3_mlp" or n != "cublaslt"]
+    assert [r.variant for r in cell.rows] == [n for n in select if name == "gpt3_mlp" or n != "addmm-gelu"]
     assert all(0 < r.error < 1e-2 and 0.5 < r.us < 1000 for r in cell.rows), cell.rows
     assert cell.clock is None or 200 < cell.clock < 3000
 
@@ -43,6 +44,27 @@ def test_rungs_without_inductor(name: str) -> None:
 def test_inductor() -> None:
     cell = ladder(mlp(), {}, ("graph", "inductor"), 3)
     assert cell.notes == () and all(0 < r.error < 1e-2 for r in cell.rows)
+
+
+@pytest.mark.parametrize("activation", ["", "relu", "gelu_tanh"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_cublaslt_is_right(activation: str, biased: bool) -> None:
+    x, w = (torch.randn(rows, 256, device="cuda").bfloat16() for rows in (40, 96))
+    bias = torch.randn(96, device="cuda").bfloat16() if biased else None
+    y = cublaslt.linear(x, w, bias, activation)
+    r = torch.nn.functional.linear(x.float(), w.float(), None if bias is None else bias.float())
+    r = {"": lambda t: t, "relu": torch.relu, "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[activation](r)
+    assert relative_error(y, r) < 4e-3
+
+
+@pytest.mark.parametrize("sizes", [{"S": 1, "B": 2}, {"S": 40, "S_max": 104}], ids=["decode", "behind a cache"])
+def test_attention_by_every_kernel(sizes: dict[str, int]) -> None:
+    """Those that torch's own kernels refuse become notes; FlashAttention called directly is right everywhere, also under torch.compile."""
+    program = load_program(str(EXAMPLES / "llama_layer.py"), {"H": 512, "heads": 8, "kv_heads": 2, "D": 64, "I": 512, **sizes})
+    names = ("graph", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "graph-flash", "cublaslt-flash", "inductor", "inductor-flash", "tilegen")
+    cell = ladder(program, {"tilegen": Options()}, names, 2)
+    assert {r.variant for r in cell.rows} | {n.variant for n in cell.notes} == set(names)
+    assert {"graph", "graph-flash", "cublaslt-flash", "inductor", "inductor-flash", "tilegen"} <= {r.variant for r in cell.rows if not r.wrong}, cell
 
 
 def test_the_reference_is_float32() -> None:
@@ -84,7 +106,7 @@ def test_a_failed_capture_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_environment() -> None:
     found = environment()
     assert found["device"] == torch.cuda.get_device_name() and found["versions"]["cuda"] and json.dumps(found)
-    assert "exclusive=True" in found["remarks"][0]
+    assert "exclusive=True" in found["remarks"][0] and found["versions"]["cudnn"]
 
 
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -92,4 +114,4 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = ["-o", str(tmp_path / "r.json"), "--svg", str(tmp_path / "r.svg")]
     assert main(["compare", str(EXAMPLES / "gpt3_mlp.py"), *sizes, "--no-inductor", "--rounds", "3", *files]) == 0
     data = json.loads((tmp_path / "r.json").read_text())
-    assert len(data["rows"]) == 14 and data["notes"] == [] and "geometric mean" in capsys.readouterr().out
+    assert len(data["rows"]) == 2 * 10 and data["notes"] == [] and "geometric mean" in capsys.readouterr().out

@@ -9,7 +9,8 @@ import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import NORMED, OPS
 from tilegen import api
-from tilegen.bench.compare import error_of, outcome
+from tilegen.bench.accuracy import error_of
+from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.data import free_rows, random_arguments

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import tilegen as tg
-from tilegen.bench.baselines import conv_chains, eager, gelu_pairs
-from tilegen.bench.compare import error_of
+from tilegen.bench.accuracy import error_of
+from tilegen.bench.attentions import flash
+from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, linear_chains
 from tilegen.data import random_arguments
 from tilegen.loader import load_program
 from tilegen.spec import Program
@@ -64,6 +66,36 @@ def test_positions_are_read_once() -> None:
     assert "slice(7, 9, None)" in code and "item()" not in code and "int(" not in code
 
 
+def test_caches_are_written_in_place_as_a_user_writes_them() -> None:
+    """A slice of the argument in its own shape: through a view torch.compile would copy the whole cache and back."""
+    program = load_program(str(EXAMPLES / "llama_layer.py"), {"H": 64, "heads": 4, "kv_heads": 2, "D": 16, "I": 32, "S": 2, "S_max": 12})
+    arguments = random_arguments(program)
+    code = eager(program, arguments).code
+    lines = [line for line in code.splitlines() if ".copy_(" in line]
+    assert len(lines) == 2 and ".view(" not in code
+    caches = [n for n, t in enumerate(program.arguments) if t.role == "state"]
+    before = [arguments[n].clone() for n in caches]
+    expected = tg.reference(program, *arguments)
+    for n in caches:
+        arguments[n][:, 10:] = float("nan")
+    with torch.no_grad():
+        y = eager(program, arguments)(*arguments)
+    given = (y, *(arguments[n] for n in caches))
+    assert error_of(given, expected) < 1e-2 and all(torch.equal(arguments[n][:, :10], b[:, :10]) for n, b in zip(caches, before, strict=True))
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("llama_layer", {"S": 1, "B": 2}), ("llama_layer", {"S": 3, "S_max": 40}), ("gpt3_attention", {"S": 8})])
+def test_flash_attention_takes_what_it_is_given(name: str, sizes: dict[str, int]) -> None:
+    """The op's own shape function agrees with the call; nothing but a GPU can run it."""
+    heads = {"kv_heads": 2, "I": 64} if name == "llama_layer" else {}
+    program = load_program(str(EXAMPLES / f"{name}.py"), {"H": 64, "heads": 4, "D": 16, **heads, **sizes})
+    arguments = random_arguments(program)
+    traced = eager(program, arguments, attention=flash)
+    assert traced.code.count("_flash_attention_forward(") == 1
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        assert traced(*(mode.from_tensor(a) for a in arguments)).shape == program.tensor(program.outputs[0]).shape
+
+
 @tg.spec
 def pairs(M=4, N=32):
     x = tg.input("x", (M, N), "float32")
@@ -76,11 +108,18 @@ def pairs(M=4, N=32):
     return tg.add(residual, shared)
 
 
-def test_which_gemms_cublaslt_fuses() -> None:
+def test_which_gemms_torch_fuses() -> None:
     program = pairs()
-    found = {result: [c.kind for c in chain] for result, chain in gelu_pairs(program).items()}
+    found = {result: [c.kind for c in chain] for result, (chain, _) in gelu_pairs(program).items()}
     assert found == {"plain": ["linear", "pointwise"], "biased": ["linear", "pointwise", "pointwise"]}
     assert not gelu_pairs(small("llama_mlp")) and list(gelu_pairs(small("gpt3_mlp"))) == ["h"]
+
+
+def test_every_linear_goes_to_cublaslt_with_the_longest_chain_that_it_can_fuse() -> None:
+    found = {result: [c.kind for c in chain] for result, (chain, _) in linear_chains(pairs()).items()}
+    assert found.pop("plain") == ["linear", "pointwise"] and found.pop("biased") == ["linear", "pointwise", "pointwise"]
+    assert list(found.values()) == 3 * [["linear"]]  # erf's, shared and the one before the residual: alone
+    assert {c.result for c in pairs().calls if c.kind == "linear"} == {chain[0].result for chain, _ in linear_chains(pairs()).values()}
 
 
 def test_fused_gemms_are_right() -> None:
@@ -95,6 +134,6 @@ def test_fused_gemms_are_right() -> None:
 def test_which_convolutions_cudnn_fuses() -> None:
     """In a block: the first with its bias and ReLU, the second with the residual too; the 1 x 1 beside it has no ReLU of its own."""
     program = small("resnet38")
-    kinds = {result: len(chain) for result, chain in conv_chains(program).items()}
+    kinds = {result: len(chain) for result, (chain, _) in conv_chains(program).items()}
     assert kinds == {f"s2n{n}{which}": count for n in range(4) for which, count in (("h", 3), ("y", 4))}
     assert not conv_chains(small("llama_mlp"))

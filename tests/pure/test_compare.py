@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilegen.bench import contest as module
 from tilegen.bench.compare import (
+    EXCLUSIVE,
     OVER_OWN,
     OVER_PEERS,
     OWN,
     PEERS,
     PERSISTENT,
+    UNPREPARED,
     Cell,
     Note,
     Row,
@@ -63,6 +66,24 @@ def test_the_best_of_all_own_variants_counts() -> None:
     assert (found.over_peers, found.over_own) == (2.0, 0.75)
 
 
+def test_tile_sync_is_told_for_one_launch() -> None:
+    """Not for the better of two ways: where tilegen is launches of single ops, for its one launch beside them."""
+    rows = [row("graph", 160), row("tilegen-pdl", 60), row("tilegen-barrier", 90), row("tilegen", 60)]
+    [found] = ratios([*rows, row("tilegen-persistent", 80)])
+    assert (found.over_peers, found.over_own) == (160 / 60, 60 / 80)
+    [found] = ratios([*rows[:-1], replace(rows[-1], launches=2)])
+    assert found.over_own is None
+
+
+def test_a_wrong_element_is_wrong() -> None:
+    assert not row("tilegen", 1).wrong and replace(row("tilegen", 1), element=1.01).wrong and replace(row("tilegen", 1), element=math.nan).wrong
+
+
+def test_the_caller_may_name_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_COMMIT", "abc1234")
+    assert result_file([], "", {})["commit"] == "abc1234"
+
+
 def test_table() -> None:
     text = table(TWO)
     assert OVER_PEERS in text and OVER_OWN in text and "geometric mean" in text and "H=64" not in text
@@ -107,14 +128,14 @@ def test_own_variants() -> None:
     mlp = load_program(str(EXAMPLES / "gpt3_mlp.py"), {})
     options = Options(order="phase", policies=(("h", "row"),))
     found = own_variants(mlp, options)
-    assert list(found) == [*OWN, "tilegen"] and found["tilegen"] == options
+    assert list(found) == [*OWN, "tilegen", EXCLUSIVE, UNPREPARED] and found["tilegen"] == options
     assert found["tilegen-barrier"] == Options(order="phase", policies=(("*", "kernel"),))
     assert found["tilegen-kernel"] == found["tilegen-pdl"] == Options(order="phase")  # nothing waits in a launch of one op
 
 
 def test_one_launch_stands_beside_launches_that_were_measured_to_be_faster() -> None:
     slow, fast = (load_program(str(EXAMPLES / "llama_mlp.py"), {"M": m}) for m in (1, 512))
-    assert list(own_variants(slow, Options())) == [*OWN, "tilegen", PERSISTENT]
+    assert list(own_variants(slow, Options())) == [*OWN, "tilegen", PERSISTENT, UNPREPARED]
     assert PERSISTENT not in own_variants(fast, Options()) and PERSISTENT not in own_variants(slow, Options(order="phase"))
 
 
@@ -127,13 +148,13 @@ def test_selected() -> None:
 def test_launches_of_single_ops_are_contenders_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(module, "missing", lambda: "")
-    monkeypatch.setattr("tilegen.bench.ladder.environment", dict)
+    monkeypatch.setattr("tilegen.bench.environment.environment", dict)
     monkeypatch.setattr("tilegen.bench.ladder.ladder", lambda p, v, select, *more: asked.append(select))
     monkeypatch.setattr(module, "compare", lambda p, v, select, *more: asked.append(select))
     contest("cuda").measure(None, {})  # type: ignore[arg-type]
     contest("cuda", "tilegen-pdl,tilegen", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]
     contest("cpu", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]
-    assert asked == [(*PEERS, *OWN, "tilegen", PERSISTENT), ("tilegen-pdl", "tilegen"), ("eager", "mine", "tilegen")]
+    assert asked == [(*PEERS, *OWN, "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED), ("tilegen-pdl", "tilegen"), ("eager", "mine", "tilegen")]
 
 
 def test_failed() -> None:

@@ -12,8 +12,9 @@ import torch
 
 import tilegen as tg
 from tests.pure.test_compare import ENVIRONMENT, EXAMPLES, row
+from tilegen.bench.accuracy import error_of, worst
 from tilegen.bench.chart import chart
-from tilegen.bench.compare import Cell, Note, compare, error_of, failed, note, own_variants, ratios, result_file, table, worst
+from tilegen.bench.compare import OVER_PEERS, Cell, Note, compare, failed, note, own_variants, ratios, result_file, table
 from tilegen.bench.contest import contest, selected
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError
@@ -99,7 +100,7 @@ def single(M=4, N=8):
 
 def test_one_op_alone_has_no_barrier() -> None:
     program = single()
-    assert list(own_variants(program, Options())) == ["tilegen"]
+    assert list(own_variants(program, Options())) == ["tilegen-pdl", "tilegen", "tilegen-unprepared"]
     with pytest.raises(PlanError, match="none of tilegen-barrier is offered"):
         compare(program, own_variants(program, Options()), ["tilegen-barrier"])
 
@@ -142,4 +143,4 @@ def test_a_wrong_tilegen_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(module, "compare", lambda *_: wrong)
     assert main(["compare", *MLP, "--target", "cpu", "-o", str(tmp_path / "r.json")]) == 1
     assert "ERROR: wrong" in capsys.readouterr().out
-    assert json.loads((tmp_path / "r.json").read_text())["ratios"][0]["best(a-d)/tilegen"] is None
+    assert json.loads((tmp_path / "r.json").read_text())["ratios"][0][OVER_PEERS] is None

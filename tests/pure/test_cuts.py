@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from benchmarks.layers import cached_attention, example
+from benchmarks.workloads import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
 from tilegen.codegen.hopper import generate, hopper_op
 from tilegen.codegen.hopper_layout import Layout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from benchmarks.layers import example
+from benchmarks.workloads import example
 from tests.gpu.ops import NORMED, normed
 from tests.oracles.dependences import owners
 from tilegen.folding import choice, folded, lines, problem

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
-from benchmarks.layers import conv_pair
+from benchmarks.workloads import conv_pair
 from tests.gpu.ops import normed
 from tilegen.plan import Plan
 from tilegen.targets.hopper import HopperLibrary

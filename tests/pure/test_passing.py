@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from benchmarks.layers import example
+from benchmarks.workloads import example
 from tests.gpu.gemms import Case
 from tests.gpu.ops import PASSED, cached
 from tests.oracles.dependences import owners

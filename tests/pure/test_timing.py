@@ -19,12 +19,18 @@ from tilegen.bench.timing import Contender
 
 
 @pytest.mark.parametrize(
-    ("weight_bytes", "sets"),
-    [(0, 12), (1, 12), (15_000_000, 12), (15_000_001, 12), (18_000_000, 10), (45_000_000, 4), (60_000_000, 3), (301_989_888, 3)],
+    ("set_bytes", "sets"),
+    [(0, 24), (1, 24), (7_500_000, 24), (7_500_001, 24), (18_000_000, 10), (45_000_000, 4), (60_000_000, 3), (301_989_888, 3)],
 )
-def test_sets_exceed_three_caches(weight_bytes: int, sets: int) -> None:
-    assert timing.set_count(weight_bytes) == sets
-    assert sets == 12 or sets * weight_bytes >= 3 * timing.L2_BYTES
+def test_sets_exceed_three_caches(set_bytes: int, sets: int) -> None:
+    assert timing.set_count(set_bytes) == sets
+    assert sets == 24 or sets * set_bytes >= 3 * timing.L2_BYTES
+    assert timing.fits_l2(set_bytes, sets) == (sets * set_bytes < timing.L2_BYTES)
+
+
+@pytest.mark.parametrize(("free", "sets"), [(10**12, 10), (4 * 5 * 18_000_000, 5), (1, 1)])
+def test_sets_fit_into_memory(free: int, sets: int) -> None:
+    assert timing.set_count(18_000_000, free) == sets
 
 
 @pytest.mark.parametrize(("us", "n"), [(0.0, 4_000_000), (1.7, 2353), (240.0, 17), (1333.0, 4), (2000.0, 3), (50_000.0, 3)])
@@ -32,7 +38,7 @@ def test_a_measurement_takes_4_ms(us: float, n: int) -> None:
     assert timing.replays(us * 1e-6) == n
 
 
-def test_rounds_are_interleaved() -> None:
+def test_rounds_are_interleaved_and_each_goes_first_in_turn() -> None:
     log: list[str] = []
     ticks = {"a": 1e-3, "b": 5e-3}
     runs = {name: lambda name=name: log.append(name) or ticks[name] for name in ticks}
@@ -44,7 +50,7 @@ def test_rounds_are_interleaved() -> None:
     assert counts == {"a": 4, "b": 3} and log == ["a"] * 8 + ["b"] * 7
     log.clear()
     times = timing.interleave(runs, counts, seconds, 3, lambda n: log.append(str(n)))
-    assert "".join(log) == "0aaaabbb1aaaabbb2aaaabbb"
+    assert "".join(log) == "0aaaabbb1bbbaaaa2aaaabbb"
     assert times["a"] == pytest.approx([1e-3] * 3) and times["b"] == pytest.approx([5e-3] * 3)
 
 
@@ -108,7 +114,7 @@ def test_warm_up_and_capture_on_one_stream(gpu: Gpu) -> None:
     checks: list[int] = []
     runner = timing.ready(Contender((gpu.call("x"), gpu.call("y")), check=lambda: checks.append(1)))
     assert gpu.log == ["x on side", "y on side", "synchronize", "x on side captured", "y on side captured"]
-    assert runner.captured and runner.first == "x" and checks == [1] and gpu.current == "usual"
+    assert runner.captured and runner.results == ("x", "y") and checks == [1] and gpu.current == "usual"
     runner.run()
     assert gpu.log[-1] == "replay"
 

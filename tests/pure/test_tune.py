@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
-from benchmarks.chains import gemm, programs
-from benchmarks.layers import conv_pair, example
+from benchmarks.workloads import ROWS, conv_pair, example, gemm
 from tests.gpu.gemms import mlp
 from tilegen.codegen.hopper import generate
 from tilegen.machine import machine
@@ -22,7 +21,7 @@ LAYERS += [example("llama_layer", B=b) for b in (1, 8, 32)] + [example("llama_la
 LAYERS += [example("resnet38", stage=1)]
 LAUNCHES = [conv_pair(B=1, HW=7, C=512), example("resnet38", B=8), example("resnet38", stage=1, B=32)]
 LAUNCHES += [example("vgg19", block=block, B=b) for block in (1, 2) for b in (8, 32)]
-SHIPPED = programs(("gpt3_mlp", "llama_mlp"), (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192), GEMMS) + LAYERS + LAUNCHES
+SHIPPED = [example(name, M=m) for name in ("gpt3_mlp", "llama_mlp") for m in ROWS] + [gemm(M=m, N=n, K=k) for m, n, k in GEMMS] + LAYERS + LAUNCHES
 
 
 def test_nothing_else_ships() -> None:
@@ -73,9 +72,9 @@ def test_a_choice_is_of_what_is_computed() -> None:
     def gemm(M=512, N=6144, K=12288, dtype="bfloat16"):
         return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="gemm")
 
-    from benchmarks import chains
+    from benchmarks import workloads
 
-    assert key_of(gemm(M=8)) == key_of(chains.gemm(M=8)) != key_of(chains.gemm(M=16))
+    assert key_of(gemm(M=8)) == key_of(workloads.gemm(M=8)) != key_of(workloads.gemm(M=16))
 
 
 def test_candidates() -> None:

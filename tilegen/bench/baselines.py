@@ -13,35 +13,50 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tilegen.bench import attentions, cublaslt
+from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
 from tilegen.ops.base import Bound, TileOp
 from tilegen.ops.pointwise import evaluate
 from tilegen.reference import view
-from tilegen.spec import Call, Program
+from tilegen.spec import Call, Operand, Program
 
-Chains = dict[str, tuple[Call, ...]]  # result -> the calls that one library call replaces
+Chain = tuple[Call, ...]
+Chains = dict[str, tuple[Chain, Callable[..., Any]]]  # result -> the calls that one library call replaces, and that call
+ACTIVATIONS = {"gelu_tanh(e0)": "gelu_tanh", "relu(e0)": "relu"}
+WHOLE = ("append", "attention")  # ops that take a cache as the user keeps it
 
 
-def eager(program: Program, arguments: Sequence[torch.Tensor], fused: Chains | None = None) -> torch.fx.GraphModule:
+def eager(
+    program: Program, arguments: Sequence[torch.Tensor], fused: Chains | None = None, attention: Attention = attentions.sdpa
+) -> torch.fx.GraphModule:
     """A function of the program's arguments that runs it with torch's own ops, on the device of the arguments given here.
 
-    Positions are read here, once. fused: gelu_pairs as one cublasLt call each, conv_chains as one cuDNN call each.
+    Positions are read here, once. Caches keep their own shape and are written in place, a slice of them. fused: gelu_pairs, linear_chains or
+    conv_chains as one library call each.
     """
     at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.dtype == "int32"}
     device = arguments[0].device
     pairs = fused or {}
-    inside = {c.result for chain in pairs.values() for c in chain[:-1]}
+    inside = {c.result for chain, _ in pairs.values() for c in chain[:-1]}
+    states = {t.name for t in program.arguments if t.role == "state"}
 
     def run(*given: Any) -> Any:
-        values = {t.name: _shaped(given[n], t.shape, t.plan_shape) for n, t in enumerate(program.arguments)}
+        values = {t.name: given[n] if t.name in states else _shaped(given[n], t.shape, t.plan_shape) for n, t in enumerate(program.arguments)}
+
+        def read(c: Call, o: Operand) -> Any:
+            whole = o.tensor in states and not (c.kind in WHOLE and o.columns is None and not o.flatten)
+            return view(values[o.tensor].reshape(program.tensor(o.tensor).plan_shape) if whole else values[o.tensor], o)
+
         for c in program.calls:
             if c.result in pairs:
-                fuse = _fused_conv if pairs[c.result][0].kind == "conv2d" else _fused
-                values[c.result] = fuse(program, pairs[c.result], values, device)
+                chain, call = pairs[c.result]
+                values[c.result] = call(program, chain, read)
             elif c.result not in inside:
-                values[c.result] = _call(program, c, values, at, device)
+                operands = [at[o.tensor] if o.tensor in at else read(c, o) for o in c.operands]
+                values[c.result] = _call(program, c, operands, attention)
         outputs = [program.tensor(name) for name in program.outputs]
-        results = [_shaped(values[t.name], t.plan_shape, t.shape) for t in outputs]
+        results = [values[t.name] if t.name in states else _shaped(values[t.name], t.plan_shape, t.shape) for t in outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
     with torch.device(device):
@@ -73,36 +88,47 @@ def _links(program: Program) -> Callable[[Call], Call | None]:
 
 
 def conv_chains(program: Program) -> Chains:
-    """Result -> its chain conv2d → + vector → [+ tensor →] relu, where nothing else reads what lies between."""
-    before, found = _links(program), {}
+    """Result -> its chain conv2d → + vector → [+ tensor →] relu, where nothing else reads what lies between: a cuDNN call each."""
+    before = _links(program)
+    found: Chains = {}
     for relu in program.calls:
         if _expression(relu) != "relu(e0)":
             continue
         chain = [relu]
         first = before(relu)
         for how in ("elements", "columns"):
-            if first is not None and _expression(first) == "e0 + e1" and dict(first.attributes)["how"][1] == how:
+            if first is not None and _adds(first, how):
                 chain.insert(0, first)
                 first = before(first)
-        if first is not None and first.kind == "conv2d" and len(chain) > 1 and dict(chain[0].attributes)["how"][1] == "columns":
-            found[relu.result] = (first, *chain)
+        if first is not None and first.kind == "conv2d" and len(chain) > 1 and _adds(chain[0], "columns"):
+            found[relu.result] = (first, *chain), _fused_conv
+    return found
+
+
+def linear_chains(program: Program) -> Chains:
+    """Result -> its chain linear → [+ vector →] [gelu(tanh) or relu], the longest, and every other linear alone: a call of cublasLt each."""
+    before = _links(program)
+    found: Chains = {}
+    inside: set[str] = set()
+    for last in reversed(program.calls):
+        chain = [last]
+        if _expression(last) in ACTIVATIONS and (first := before(last)) is not None:
+            chain.insert(0, first)
+        if _adds(chain[0], "columns") and (first := before(chain[0])) is not None:
+            chain.insert(0, first)
+        if chain[0].kind == "linear" and last.result not in inside:
+            found[last.result] = tuple(chain), _by_cublaslt
+            inside |= {c.result for c in chain[:-1]}
     return found
 
 
 def gelu_pairs(program: Program) -> Chains:
-    """Result -> its chain linear → [+ vector →] gelu(tanh), where nothing else reads what lies between."""
-    before, found = _links(program), {}
-    for gelu in program.calls:
-        if _expression(gelu) != "gelu_tanh(e0)":
-            continue
-        chain = [gelu]
-        first = before(gelu)
-        if first is not None and _expression(first) == "e0 + e1" and dict(first.attributes)["how"][1] == "columns":
-            chain.insert(0, first)
-            first = before(first)
-        if first is not None and first.kind == "linear":
-            found[gelu.result] = (first, *chain)
-    return found
+    """Those of linear_chains that end in gelu(tanh): what torch's own fused op can do."""
+    return {result: (chain, _addmm) for result, (chain, _) in linear_chains(program).items() if _expression(chain[-1]) == "gelu_tanh(e0)"}
+
+
+def _adds(c: Call, how: str) -> bool:
+    return _expression(c) == "e0 + e1" and dict(c.attributes)["how"][1] == how
 
 
 def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:
@@ -117,36 +143,44 @@ def _bound(program: Program, c: Call) -> Bound:
     return Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors})
 
 
-def _fused(program: Program, chain: tuple[Call, ...], values: dict[str, Any], device: torch.device) -> Any:
+def _addmm(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     linear, *rest = chain
-    x, w = (view(values[o.tensor], o) for o in linear.operands)
-    b = _bound(program, linear)
-    if len(rest) == 2:
-        bias = view(values[rest[0].operands[1].tensor], rest[0].operands[1]).reshape(b.out[-1])
-    else:
-        bias = torch.zeros(b.out[-1], dtype=getattr(torch, b.result.dtype), device=device)
+    x, w = (read(linear, o) for o in linear.operands)
+    result = _bound(program, linear)
+    bias = read(rest[0], rest[0].operands[1]).reshape(result.out[-1]) if len(rest) == 2 else None
+    if bias is None:
+        bias = torch.zeros(result.out[-1], dtype=getattr(torch, result.result.dtype))
     return torch.ops.aten._addmm_activation(bias, x, w.t(), use_gelu=True)
 
 
-def _fused_conv(program: Program, chain: tuple[Call, ...], values: dict[str, Any], device: torch.device) -> Any:
+def _by_cublaslt(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
+    linear, *rest = chain
+    x, w = (read(linear, o) for o in linear.operands)
+    biases = [read(c, c.operands[1]).reshape(-1) for c in rest if _adds(c, "columns")]
+    activation = ACTIVATIONS.get(_expression(chain[-1]), "")
+    return cublaslt.linear(x, w, biases[0] if biases else None, activation)
+
+
+def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     conv, bias, *rest = chain
-    x, w = (view(values[o.tensor], o).permute(0, 3, 1, 2) for o in conv.operands)
-    b, vector = _bound(program, conv), values[bias.operands[1].tensor].reshape(-1)
+    x, w = (read(conv, o).permute(0, 3, 1, 2) for o in conv.operands)
+    b, vector = _bound(program, conv), read(bias, bias.operands[1]).reshape(-1)
     shape = (b.stride, b.padding, b.dilation, 1)
     if len(rest) == 2:
-        z = view(values[rest[0].operands[1].tensor], rest[0].operands[1]).permute(0, 3, 1, 2)
+        z = read(rest[0], rest[0].operands[1]).permute(0, 3, 1, 2)
         return torch.cudnn_convolution_add_relu(x, w, z, 1.0, vector, *shape).permute(0, 2, 3, 1)
     return torch.cudnn_convolution_relu(x, w, vector, *shape).permute(0, 2, 3, 1)
 
 
-def _call(program: Program, c: Call, values: dict[str, Any], at: dict[str, int], device: torch.device) -> Any:
+def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attention) -> Any:
     b = _bound(program, c)
-    x = [at[o.tensor] if o.tensor in at else view(values[o.tensor], o) for o in c.operands]
     if c.kind == "pointwise":
-        return evaluate(b.expression, {f"e{n}": o for n, o in enumerate(x)})
+        return evaluate(b.expression, {f"e{n}": x for n, x in enumerate(operands)})
+    if c.kind == "attention":
+        return _attention(attention, b, *operands)
     if c.kind not in _OPS:
         raise TargetError(f"{c.name!r}: torch has no op of kind {c.kind!r} to compare with", c.where)
-    return _OPS[c.kind](b, *x)
+    return _OPS[c.kind](b, *operands)
 
 
 def _matmul(b: Bound, x: Any, y: Any) -> Any:
@@ -166,24 +200,19 @@ def _softmax(b: Bound, x: Any) -> Any:
     return x.softmax(dim=-1).reshape(b.out)
 
 
-def _attention(b: Bound, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
-    def heads(t: Any, length: int, n: int) -> Any:
-        return t.reshape(b.batch, length, n, b.head_dim).transpose(1, 2)
-
-    q, k, v = heads(q, b.q_len, b.heads), heads(k, b.k_len, b.kv_heads), heads(v, b.k_len, b.kv_heads)
+def _attention(attention: Attention, b: Bound, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
+    q = q.reshape(b.batch, b.q_len, b.heads, b.head_dim)
+    k, v = (t.reshape(b.batch, b.k_len, b.kv_heads, b.head_dim) for t in (k, v))
     seen = b.k_len if at is None else at + b.q_len
     if seen != b.k_len:
-        k, v = k[:, :, :seen], v[:, :, :seen]
-    causal = b.causal and b.q_len > 1
-    mask = torch.ones(b.q_len, seen, dtype=torch.bool).tril(seen - b.q_len) if causal and seen != b.q_len else None
-    plain = causal and mask is None
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=plain, scale=b.scale, enable_gqa=b.heads != b.kv_heads)
-    return y.transpose(1, 2).reshape(b.out)
+        k, v = k[:, :seen], v[:, :seen]
+    return attention(b, q, k, v, seen).reshape(b.out)
 
 
 def _append(b: Bound, cache: Any, x: Any, at: int | None = None) -> Any:
     first = b.at if at is None else at
-    cache.view(b.batch, b.max_len, -1)[:, first : first + b.seq].copy_(x.reshape(b.batch, b.seq, -1))
+    rest = b.tensors[b.op.operands[0].tensor].shape[2:]
+    cache[:, first : first + b.seq].copy_(x.reshape(b.batch, b.seq, *rest))
     return cache
 
 
@@ -202,7 +231,6 @@ _OPS: dict[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "conv2d": _conv2d,
     "softmax": _softmax,
-    "attention": _attention,
     "append": _append,
     "rope": _rope,
     "rms_norm": lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.eps),

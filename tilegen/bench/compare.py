@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import torch
 import tilegen
 from tilegen import api
 from tilegen.bench import timing
+from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
-from tilegen.data import random_arguments, relative_error
+from tilegen.data import random_arguments
 from tilegen.errors import PlanError
 from tilegen.machine import H200
 from tilegen.ops.base import Bound, TileOp
@@ -30,19 +32,41 @@ from tilegen.spec import DTYPES, Program
 from tilegen.tiling import fuse
 from tilegen.tune import tuned_lowering
 
-PEERS = ("eager", "graph", "cublaslt", "cudnn", "inductor")  # rungs a-d of the ladder
-STREAMS = ("tilegen-kernel", "tilegen-pdl")  # rungs e and f: a launch for each op, on a GPU
-OWN = (*STREAMS, "tilegen-barrier")  # rungs e-g: tilegen without tile sync
+PEERS = (  # what people use today
+    "eager",
+    "graph",
+    "addmm-gelu",
+    "cublaslt",
+    "cudnn",
+    "sdpa-flash",
+    "sdpa-cudnn",
+    "sdpa-efficient",
+    "graph-flash",
+    "cublaslt-flash",
+    "cublaslt-cudnn",
+    "flashinfer",
+    "flash-attn-3",
+    "inductor",
+    "inductor-flash",
+)
+STREAMS = ("tilegen-kernel", "tilegen-pdl")  # a launch for each op, on a GPU
+OWN = (*STREAMS, "tilegen-barrier")  # tilegen without tile sync
 PERSISTENT = "tilegen-persistent"  # one launch with tile sync, where `tilegen` is launches of single ops because they were measured to be faster
-OVER_PEERS, OVER_OWN = "best(a-d)/tilegen", f"best({', '.join(OWN)})/tilegen"
-WRONG = 1e-2  # a larger error is no rounding
+EXCLUSIVE = "tilegen-exclusive"  # exclusive=True: the user's word that nothing else that waits inside runs at the same time
+UNPREPARED = "tilegen-unprepared"  # weights given with each call, not bound and packed by prepare()
+GPU_ALONE = (*STREAMS, PERSISTENT, EXCLUSIVE, UNPREPARED)
+OVER_PEERS, OVER_OWN = "best peer/tilegen", "best without tile sync/one launch"
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one size. us: median over rounds; spread: (max - min) / median; error: relative Frobenius to float32 torch."""
+    """One contender at one size. us: median over rounds; spread: (max - min) / median; error: relative Frobenius to float32 torch.
+
+    element: the worst element's error over its bound (tilegen.bench.accuracy); rounds_us: round by round, so that contenders can be paired;
+    sets: of arguments that take turns; in_l2: all of them stay in the L2 cache; launches: of a call, where tilegen says it.
+    """
 
     workload: str
     sizes: dict[str, Any]
@@ -54,10 +78,15 @@ class Row:
     tflops: float
     tbs: float
     floor_us: float | None = None  # what the machine's ceilings allow, where they are known
+    element: float = 0.0
+    rounds_us: tuple[float, ...] = ()
+    sets: int | None = None
+    in_l2: bool = False
+    launches: int | None = None
 
     @property
     def wrong(self) -> bool:
-        return not self.error <= WRONG  # NaN too
+        return not (self.error <= WRONG and self.element <= 1)  # NaN too
 
 
 @dataclass(frozen=True)
@@ -86,7 +115,7 @@ class Ratio:
     workload: str
     sizes: dict[str, Any]
     over_peers: float | None
-    over_own: float | None
+    over_own: float | None  # here tilegen in one launch, beside its ways without tile sync
 
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
@@ -108,15 +137,18 @@ def note(program: Program, variant: str, error: Exception) -> Note:
 
 
 def own_variants(program: Program, options: Options) -> dict[str, Options]:
-    """tilegen, and where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per tensor.
+    """tilegen as tg.compile gives it, and beside it, under names of their own, its other ways.
 
-    Where tilegen's remembered choice is launches of single ops, its one launch with tile sync stands beside it.
+    Where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per tensor. Where tilegen's remembered choice
+    is launches of single ops, its one launch with tile sync; where it is one launch, that with exclusive=True.
     """
+    pdl = {"tilegen-pdl": replace(options, policies=())}
     if len(fuse(program).ops) == 1 and not options.split:
-        return {"tilegen": options}
-    launches = dict.fromkeys(STREAMS, replace(options, policies=()))
+        return {**pdl, "tilegen": options, UNPREPARED: options}
+    launches = {"tilegen-kernel": replace(options, policies=()), **pdl}
     found = {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
-    return {**found, PERSISTENT: options} if tuned_lowering(program, H200, options) == "streams" else found
+    besides = PERSISTENT if tuned_lowering(program, H200, options) == "streams" else EXCLUSIVE
+    return {**found, besides: options, UNPREPARED: options}
 
 
 # --- one size ------------------------------------------------------------------------------------------------------------
@@ -148,7 +180,7 @@ def compare(
             progress(f"{program.name} {name}")
             runs[name] = functools.partial(eager(program, fresh) if name == "eager" else compiled(name), *fresh)
         refuse_none(program, runs, select)
-        errors = {name: error_of(outcome(program, run(), fresh), expected) for name, run in runs.items()}  # the first run warms up
+        errors = {name: accuracy(program, outcome(program, run(), fresh), expected) for name, run in runs.items()}  # the first run warms up
         once = {name: 1 for name in runs}
         times = timing.interleave(
             runs, once, timing.host_seconds, rounds, lambda n: progress(f"{program.name} round {n + 1} of {rounds}")
@@ -168,29 +200,20 @@ def refuse_none(program: Program, offered: Collection[str], select: Sequence[str
         raise PlanError(f"{program.name}: none of {', '.join(select)} is offered for it")
 
 
-def row(program: Program, variant: str, seconds: Sequence[float], error: float, floor_us: float | None = None) -> Row:
+def row(program: Program, variant: str, seconds: Sequence[float], error: Accuracy, floor_us: float | None = None, **more: Any) -> Row:
+    """A row of these rounds. more: sets, in_l2, launches."""
     median = statistics.median(seconds)
     flops, moved = work(program)
     us, spread = round(1e6 * median, 2), round(timing.spread(seconds), 3)
     rates = flops / median / 1e12, moved / median / 1e12
-    return Row(program.name, sizes_of(program), variant, us, spread, len(seconds), error, *rates, floor_us)
+    rounds = tuple(round(1e6 * t, 3) for t in seconds)
+    of_it = {"element": error.element, "rounds_us": rounds, **more}
+    return Row(program.name, sizes_of(program), variant, us, spread, len(seconds), error.frobenius, *rates, floor_us, **of_it)
 
 
 def outcome(program: Program, result: Any, arguments: Sequence[torch.Tensor]) -> Any:
     """What a run gave: its outputs, or the states that it wrote where it has none."""
     return result if program.outputs else tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
-
-
-def worst(errors: Sequence[float]) -> float:
-    """The largest; NaN if any is (max would keep or drop it by its place)."""
-    return math.nan if any(math.isnan(e) for e in errors) else max(errors)
-
-
-def error_of(result: Any, expected: Any) -> float:
-    """The largest error over the outputs; states that the reference gives after them are left out."""
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    wanted = expected if isinstance(expected, tuple) else (expected,)
-    return worst([relative_error(r, w) for r, w in zip(results, wanted, strict=False)])
 
 
 def work(program: Program) -> tuple[float, float]:
@@ -226,10 +249,17 @@ def ratios(rows: Sequence[Row]) -> list[Ratio]:
         cells.setdefault(key(r), []).append(r)
     found = []
     for of_cell in cells.values():
-        it = best_us(of_cell, ["tilegen"])
-        best = best_us(of_cell, PEERS), best_us(of_cell, OWN)
-        found.append(Ratio(of_cell[0].workload, of_cell[0].sizes, *(b / it if b and it else None for b in best)))
+        compared = (PEERS, best_us(of_cell, ["tilegen"])), (OWN, best_us(of_cell, [one_launch(of_cell)]))
+        best = [(best_us(of_cell, others), it) for others, it in compared]
+        found.append(Ratio(of_cell[0].workload, of_cell[0].sizes, *(b / it if b and it else None for b, it in best)))
     return found
+
+
+def one_launch(rows: Sequence[Row]) -> str:
+    """The variant of a cell that is one launch with tile sync; where tilegen is several launches and no other was measured, none."""
+    if any(r.variant == PERSISTENT for r in rows):
+        return PERSISTENT
+    return next(("tilegen" for r in rows if r.variant == "tilegen" and r.launches in (None, 1)), "")
 
 
 def best_us(rows: Sequence[Row], variants: Sequence[str]) -> float | None:
@@ -275,14 +305,14 @@ def table(cells: Sequence[Cell]) -> str:
         return f"{r.workload:<16}{labels[key(r)]:<{wide}}"
 
     peers = {k: best_us([r for r in rows if key(r) == k], PEERS) for k in labels}
-    rates = f"{'TFLOP/s':>9}{'TB/s':>7}{'/floor':>8}{'best(a-d)/it':>14}"
-    lines = [f"{'workload':<16}{'sizes':<{wide}}{'variant':<18}{'µs':>10}{'spread':>9}{'error':>10}{rates}"]
+    rates = f"{'TFLOP/s':>9}{'TB/s':>7}{'/floor':>8}{'best peer/it':>14}"
+    lines = [f"{'workload':<16}{'sizes':<{wide}}{'variant':<20}{'µs':>10}{'spread':>9}{'error':>10}{rates}"]
     for r in rows:
         floor = f"{r.us / r.floor_us:>8.2f}" if r.floor_us else f"{'-':>8}"
         rates = f"{r.tflops:>9.3f}{r.tbs:>7.3f}{floor}"
         peer = peers[key(r)]
         ratio = f"{'ERROR: wrong' if r.wrong else f'{peer / r.us:.2f}' if peer else '-':>14}"
-        lines.append(f"{start(r)}{r.variant:<18}{r.us:>10.1f}{r.spread:>9.1%}{r.error:>10.1e}{rates}{ratio}")
+        lines.append(f"{start(r)}{r.variant:<20}{r.us:>10.1f}{r.spread:>9.1%}{r.error:>10.1e}{rates}{ratio}{'  in L2' if r.in_l2 else ''}")
     found = ratios(rows)
     if any(r.over_peers is not None or r.over_own is not None for r in found):
         lines += ["", f"{'':<{16 + wide}}{OVER_PEERS:>20}  {OVER_OWN}"]
@@ -312,7 +342,7 @@ def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any])
     return {
         **heading(run, environment),
         "clocks_mhz": [c.clock for c in cells] if any(c.clock for c in cells) else None,
-        "rows": [{**asdict(r), "error": r.error if math.isfinite(r.error) else None} for r in rows],
+        "rows": [{**asdict(r), "error": _finite(r.error), "element": _finite(r.element)} for r in rows],
         "notes": [asdict(n) for c in cells for n in c.notes],
         "ratios": [{"workload": r.workload, "sizes": r.sizes, OVER_PEERS: r.over_peers, OVER_OWN: r.over_own} for r in found],
         "geometric_means": {
@@ -322,13 +352,24 @@ def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any])
     }
 
 
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def rows_of(data: Mapping[str, Any]) -> list[Row]:
-    """The rows of a result file."""
-    return [Row(**{**r, "error": math.nan if r["error"] is None else r["error"]}) for r in data["rows"]]
+    """The rows of a result file; what else it says of them is left out."""
+    names = {f.name for f in fields(Row)}
+    found = []
+    for r in ({k: v for k, v in given.items() if k in names} for given in data["rows"]):
+        errors = {name: math.nan if r[name] is None else r[name] for name in ("error", "element") if name in r}
+        found.append(Row(**{**r, **errors, "rounds_us": tuple(r.get("rounds_us", ()))}))
+    return found
 
 
 def commit() -> str | None:
-    """None where there is no git, or no checkout."""
+    """The commit that is measured: TILEGEN_COMMIT where the caller says it of a copy without git; None where nobody knows."""
+    if given := os.environ.get("TILEGEN_COMMIT"):
+        return given
     try:
         done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
     except OSError:

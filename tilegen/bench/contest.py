@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilegen.bench.compare import PEERS, PERSISTENT, STREAMS, Cell, Progress, compare, cpu_environment
+from tilegen.bench.compare import EXCLUSIVE, GPU_ALONE, PEERS, PERSISTENT, STREAMS, UNPREPARED, Cell, Progress, compare, cpu_environment
 from tilegen.errors import PlanError, TargetError
 from tilegen.planner import Options
 from tilegen.spec import Program
 from tilegen.targets.cuda import missing
 
 CPU_ROUNDS, CUDA_ROUNDS = 5, 9
-DEFAULT = ("tilegen-barrier", "tilegen", PERSISTENT)
+DEFAULT = ("tilegen-barrier", "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED)
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ def contest(
     if target == "cuda" and why:
         raise TargetError(f"--target cuda: {why}")
     if target == "cpu" or why:
-        select = selected((PEERS[0], *(v for v in variants if v not in (*STREAMS, PERSISTENT))), only, without)
+        select = selected((PEERS[0], *(v for v in variants if v not in GPU_ALONE)), only, without)
         return Contest(lambda p, v: compare(p, v, select, threads, rounds or CPU_ROUNDS, progress), cpu_environment())
-    from tilegen.bench.ladder import environment, ladder
+    from tilegen.bench.environment import environment
+    from tilegen.bench.ladder import ladder
 
     select = selected(tuple(dict.fromkeys((*PEERS, *STREAMS, *variants))), only, without)
     return Contest(lambda p, v: ladder(p, v, select, rounds or CUDA_ROUNDS, progress), environment())

@@ -1,58 +1,31 @@
-"""The CUDA ladder: torch eager, in a graph, cublasLt, inductor, and tilegen's variants, in one interleaved run on one GPU.
+"""All contenders on one program in one interleaved run on a GPU: each right on every argument set, then timed in turns.
 
-Each contender must be right twice: called once with poisoned outputs (tilegen's intermediates too), and as the graph that is timed.
-tilegen's outputs of every argument set are compared again after timing.
+Right: called once with poisoned outputs and intermediates; as the graph that is timed, with NaN in its outputs and in the rows of caches that
+it appends, on every argument set; and its outputs once more after timing.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import gc
-import importlib.metadata
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from tilegen import api
-from tilegen.bench import timing
-from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor
-from tilegen.bench.compare import (
-    PERSISTENT,
-    STREAMS,
-    Cell,
-    Note,
-    Progress,
-    error_of,
-    note,
-    outcome,
-    refuse_none,
-    refuse_open,
-    row,
-    versions,
-    work,
-    worst,
-)
-from tilegen.bench.timing import Contender, Runner
+from tilegen.bench import contenders, timing
+from tilegen.bench.accuracy import Accuracy, accuracy, tensors
+from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
+from tilegen.bench.contenders import Sets, builders, knobs
+from tilegen.bench.timing import Contender, ContenderDied, Runner
 from tilegen.data import random_arguments
 from tilegen.machine import H200
 from tilegen.planner import Options
 from tilegen.reference import run as run_reference
 from tilegen.spec import DTYPES, Program
 
-DEVICE = "cuda"
-PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no more of a lent machine's time
-EXCLUSIVE = "tilegen's kernels are compiled with exclusive=True: the benchmark runs nothing else beside them"
 cudnn: Any = torch.backends.cudnn  # carries no types
-Sets = Sequence[Sequence[torch.Tensor]]
-HOW: dict[str, dict[str, Any]] = {
-    **{name: {"lowering": "streams", "programmatic": early} for name, early in zip(STREAMS, (False, True), strict=True)},
-    PERSISTENT: {"lowering": "persistent"},
-}
 
 
 def ladder(
@@ -61,52 +34,59 @@ def ladder(
     select: Sequence[str],
     rounds: int = 9,
     progress: Progress = lambda _: None,
+    constant: float | None = None,
 ) -> Cell:
-    """All selected rungs at one size. A rung that cannot be built, hangs or cannot be captured becomes a note."""
+    """All selected contenders at one size. One that cannot be built, hangs or cannot be captured becomes a note.
+
+    constant: the value of all arguments, where they are not random. ContenderDied where one leaves the GPU unusable to this process.
+    """
     refuse_open(program)
-    cudnn.benchmark = True  # torch's best convolution, not its first guess
     try:
-        with torch.no_grad():
-            return _measured(program, variants, select, rounds, progress)
+        with torch.no_grad(), best_convolutions():
+            return _measured(program, variants, select, rounds, progress, constant)
     finally:  # the next size needs the memory: contenders, graphs and argument sets go, then the blocks they held
         gc.collect()
-        torch.cuda.empty_cache()
+        if usable():
+            torch.cuda.empty_cache()
 
 
-def _measured(program: Program, variants: Mapping[str, Options], select: Sequence[str], rounds: int, progress: Progress) -> Cell:
+def _measured(
+    program: Program, variants: Mapping[str, Options], select: Sequence[str], rounds: int, progress: Progress, constant: float | None
+) -> Cell:
     progress(f"{program.name} arguments and reference")
-    sets = [random_arguments(program, seed, DEVICE) for seed in range(timing.set_count(weight_bytes(program)))]
-    expected = on_device_reference(program, sets[0])
+    sets = argument_sets(program, constant)
+    expected = [on_device_reference(program, arguments) for arguments in sets]
     builds = {name: build for name, build in builders(program, variants, sets).items() if name in select}
     refuse_none(program, builds, select)
     runners: dict[str, Runner] = {}
-    errors: dict[str, list[float]] = {}
+    errors: dict[str, Accuracy] = {}
     notes: list[Note] = []
     for name, build in builds.items():
         progress(f"{program.name} {name}")
         try:
             contender = build()
-            first = poisoned_error(program, contender, sets[0], expected)
+            first = first_call(program, contender, sets, expected)
             runner = timing.ready(contender)
-            errors[name] = [first, replayed_error(program, runner, sets[0], expected)]
+            errors[name] = first.and_also(replayed(program, runner, sets, expected))
             runners[name] = runner
-        except Exception as error:  # whatever a rung raises is its own result: the others are still measured
+        except Exception as error:  # whatever a contender raises is its own result: the others are still measured
             notes.append(note(program, name, error))
+            if not usable():
+                raise ContenderDied(name, notes[-1].error) from error
     if not runners:
         return Cell((), tuple(notes))
     times, clock = _timed(program, runners, rounds, progress)
-    wanted = functools.cache(lambda n: on_device_reference(program, sets[n]))
-    rows = []
+    rows: list[Row] = []
+    of_all = {"sets": len(sets), "in_l2": timing.fits_l2(argument_bytes(program), len(sets))}
     for name, runner in runners.items():
         try:
             runner.check()
         except Exception as error:  # it hung while it was timed: its times mean nothing
             notes.append(note(program, name, error))
             continue
-        if runner.captured:
-            errors[name].append(error_of(outcome(program, runner.first, sets[0]), expected))
-        errors[name] += [error_of(result, wanted(n)) for n, result in enumerate(runner.outputs) if n and program.outputs]
-        rows.append(row(program, name, [t / len(sets) for t in times[name]], worst(errors[name]), floor_us(program)))
+        after = errors[name].and_also(_compared(program, runner.results, sets, expected))
+        seconds = [t / len(sets) for t in times[name]]
+        rows.append(row(program, name, seconds, after, floor_us(program), launches=runner.launches, **of_all))
     return Cell(tuple(rows), tuple(notes), clock)
 
 
@@ -126,54 +106,33 @@ def _timed(
     return timing.interleave(runs, counts, timing.event_seconds, rounds, before), clocks[0]
 
 
-# --- the rungs -----------------------------------------------------------------------------------------------------------
+# --- what they are given -------------------------------------------------------------------------------------------------
 
 
-def builders(program: Program, variants: Mapping[str, Options], sets: Sets) -> dict[str, Callable[[], Contender]]:
-    """What makes each rung, in the ladder's order. cublaslt and cudnn are offered where the program has GeMMs or convolutions that they can fuse."""
-    plain = functools.partial(eager, program, sets[0])
-    found: dict[str, Callable[[], Contender]] = {
-        "eager": lambda: over_sets(plain(), sets, captured=False),
-        "graph": lambda: over_sets(plain(), sets),
-    }
-    if gelu_pairs(program):
-        found["cublaslt"] = lambda: over_sets(eager(program, sets[0], gelu_pairs(program)), sets)
-    if conv_chains(program):
-        found["cudnn"] = lambda: over_sets(eager(program, sets[0], conv_chains(program)), sets)
-    found["inductor"] = lambda: over_sets(inductor(plain()), sets)
-    found |= {name: functools.partial(own, program, options, sets, **HOW.get(name, {})) for name, options in variants.items()}
-    return found
+def argument_sets(program: Program, constant: float | None = None) -> Sets:
+    """As many as pass the L2 cache together, each drawn with a seed of its own."""
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+    sets = [random_arguments(program, seed, contenders.DEVICE) for seed in range(timing.set_count(argument_bytes(program), free))]
+    if constant is not None:
+        for t in (t for a in sets for t in a if t.is_floating_point()):
+            t.fill_(constant)
+    return sets
 
 
-def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Contender:
-    return Contender(tuple(functools.partial(f, *arguments) for arguments in sets), captured)
+def argument_bytes(program: Program) -> int:
+    """Of a set: inputs, weights and states."""
+    return sum(math.prod(t.shape) * DTYPES[t.dtype] for t in program.arguments)
 
 
-def own(program: Program, options: Options, sets: Sets, **how: Any) -> Contender:
-    """tilegen's kernel, with the weights of each set prepared, into outputs of its own. how: what api.compile is told besides."""
-    calls, prepared, outputs = [], [], []
-    with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
-        kernel = api.compile(program, target="cuda", options=options, exclusive=True, **how)
-        for arguments in sets:
-            named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
-            weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight"}
-            bound: Any = kernel.prepare(**weights)
-            prepared.append(bound)
-            outputs.append(poisoned_outputs(program))
-            calls.append(functools.partial(bound, *named.values(), out=outputs[-1]))
-
-    def check() -> None:
-        for bound in prepared:
-            bound.check()
-
-    return Contender(tuple(calls), check=check, outputs=tuple(outputs))
-
-
-def poisoned_outputs(program: Program) -> Any:
-    """What out= takes: NaN everywhere."""
-    made = [program.tensor(name) for name in program.outputs]
-    outputs = [torch.full(t.shape, math.nan, dtype=getattr(torch, t.dtype), device=DEVICE) for t in made]
-    return outputs[0] if len(outputs) == 1 else outputs or None
+@contextmanager
+def best_convolutions() -> Iterator[None]:
+    """Inside, cuDNN tries all its plans for a convolution, not its first guess or the ten that torch's default allows."""
+    before = cudnn.benchmark, cudnn.benchmark_limit
+    cudnn.benchmark, cudnn.benchmark_limit = True, 0
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.benchmark_limit = before
 
 
 # --- right or wrong --------------------------------------------------------------------------------------------------------
@@ -182,57 +141,71 @@ def poisoned_outputs(program: Program) -> Any:
 def on_device_reference(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
     """The float32 reference on the GPU, with no multiply in TF32. The device context moves what the ops' references make themselves."""
     matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = False
     try:
         with torch.device(arguments[0].device):
             return run_reference(program, arguments)
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
-@contextmanager
-def knobs(**values: str) -> Iterator[None]:
-    """These environment variables inside."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def poisoned_error(program: Program, c: Contender, arguments: Sequence[torch.Tensor], expected: Any) -> float:
-    """The error of the first set's call, with NaN in outputs and intermediates before it."""
+def first_call(program: Program, c: Contender, sets: Sets, expected: Sequence[Any]) -> Accuracy:
+    """Of the first set, with NaN in outputs, in tilegen's intermediates and in the rows to append before it."""
+    poison_states(program, sets[:1])
     with knobs(TILEGEN_POISON="1"):
         result = c.calls[0]()
         torch.cuda.synchronize()
     c.check()
-    return error_of(outcome(program, result, arguments), expected)
+    return _compared(program, (result,), sets[:1], expected, states=True)
 
 
-def replayed_error(program: Program, runner: Runner, arguments: Sequence[torch.Tensor], expected: Any) -> float:
-    """The error of the captured graph's first set, with NaN in its outputs before the replay; 0 for what is not captured."""
-    if not runner.captured:
-        return 0.0
-    results = runner.first if isinstance(runner.first, (tuple, list)) else (runner.first,)
-    for t in results if program.outputs else ():  # states are what a run starts from
-        t.fill_(math.nan)
-    runner.run()
+def replayed(program: Program, runner: Runner, sets: Sets, expected: Sequence[Any]) -> Accuracy:
+    """Of every set, by one run of what will be timed, with NaN in its outputs and in the rows to append before it."""
+    poison_states(program, sets)
+    if runner.captured:
+        held = {a.untyped_storage().data_ptr() for arguments in sets for a in arguments}
+        for t in (t for result in runner.results for t in tensors(result)):
+            if t.untyped_storage().data_ptr() not in held:  # a cache that is given back is an argument
+                t.fill_(math.nan)
+        runner.run()
+        results = runner.results
+    else:
+        results = tuple(call() for call in runner.calls)
     torch.cuda.synchronize()
     runner.check()
-    return error_of(outcome(program, runner.first, arguments), expected)
+    return _compared(program, results, sets, expected, states=True)
 
 
-# --- what it ran on --------------------------------------------------------------------------------------------------------
+def _compared(program: Program, results: Sequence[Any], sets: Sets, expected: Sequence[Any], states: bool = False) -> Accuracy:
+    """The worst over the sets. states: those of the sets too, which the contender has just written."""
+    found = Accuracy()
+    for result, arguments, wanted in zip(results, sets, expected, strict=False):
+        written = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
+        given = (*(tensors(result) if program.outputs else ()), *(written if states or not program.outputs else ()))
+        found = found.and_also(accuracy(program, given, wanted))
+    return found
 
 
-def weight_bytes(program: Program) -> int:
-    return sum(math.prod(t.shape) * DTYPES[t.dtype] for t in program.arguments if t.role == "weight")
+def poison_states(program: Program, sets: Sets) -> None:
+    """NaN in the rows of caches that a run appends: whoever leaves them so, or reads them before they are written, is seen."""
+    places = {t.name: n for n, t in enumerate(program.arguments)}
+    for c in program.calls:
+        if c.kind == "append":
+            cache, _, *position = (places.get(o.tensor) for o in c.operands)
+            a = dict(c.attributes)
+            for arguments in sets:
+                first = int(arguments[position[0]][0]) if position and position[0] is not None else a["at"]
+                arguments[cache][:, first : first + a["seq"]] = math.nan  # type: ignore[index]
+
+
+def usable() -> bool:
+    """Whether this process can still use the GPU: some CUDA errors stick to it."""
+    try:
+        torch.cuda.synchronize()
+    except (RuntimeError, AssertionError):
+        return False
+    return True
 
 
 def floor_us(program: Program) -> float | None:
@@ -242,36 +215,3 @@ def floor_us(program: Program) -> float | None:
     half = any(t.dtype in ("bfloat16", "float16") for t in program.tensors)
     flops, moved = work(program)
     return 1e6 * max(flops / (H200.flops16 if half else H200.flops32), moved / H200.memory)
-
-
-def environment() -> dict[str, Any]:
-    """Device, versions and what else a reader should know, for the result file."""
-    driver = timing.nvidia_smi("driver_version")
-    found = {
-        **versions(),
-        "triton": _distribution("triton"),
-        "cuda": torch.version.cuda,
-        "cublas": cublas_version(),
-        "cudnn": cudnn.version(),
-        "driver": driver,
-    }
-    return {"device": torch.cuda.get_device_name(), "versions": found, "remarks": [EXCLUSIVE]}
-
-
-def _distribution(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def cublas_version() -> str | None:
-    """Of the cuBLAS that torch uses: major.minor.patch."""
-    try:
-        library = ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').split('.')[0]}")
-    except OSError:
-        return None
-    parts = [ctypes.c_int() for _ in range(3)]
-    if any(library.cublasGetProperty(n, ctypes.byref(p)) for n, p in enumerate(parts)):
-        return None
-    return ".".join(str(p.value) for p in parts)

@@ -1,7 +1,8 @@
-"""Time per call, contenders side by side in one run, on a GPU in CUDA graphs with weights from device memory.
+"""Time per call, contenders side by side in one run, on a GPU in CUDA graphs with arguments from device memory.
 
-t = (stop - start) / (n·R): between two events, n replays of a graph that runs R argument sets once, in order. All weights together
-exceed three times the L2 cache, so that a set's weights have left it when their turn comes again, as in a model of many layers.
+t = (stop - start) / (n·R): between two events, n replays of a graph that runs R argument sets once, in order. All sets together exceed
+three times the L2 cache where that takes no more than SETS of them, so that a set's weights and activations have left the cache when their
+turn comes again, as in a model of many layers. Where even the most sets fit into the cache, a row says so (in_l2).
 """
 
 from __future__ import annotations
@@ -19,16 +20,22 @@ import torch
 
 L2_BYTES = 60_000_000
 MEASUREMENT_S = 4e-3
-SETS = (3, 12)  # at least, at most
+SETS = (3, 24)  # at least, at most
 
 Run = Callable[[], Any]
 cuda: Any = torch.cuda  # parts of it carry no types
 
 
-def set_count(weight_bytes: int) -> int:
-    """R = ⌈3·L2 / weight bytes⌉, within SETS."""
+def set_count(set_bytes: int, free: int | None = None) -> int:
+    """R = ⌈3·L2 / bytes of a set⌉, within SETS, and in no more than a quarter of the free bytes; at least 1."""
     least, most = SETS
-    return min(most, max(least, math.ceil(3 * L2_BYTES / max(1, weight_bytes))))
+    wanted = min(most, max(least, math.ceil(3 * L2_BYTES / max(1, set_bytes))))
+    return wanted if free is None else max(1, min(wanted, free // 4 // max(1, set_bytes)))
+
+
+def fits_l2(set_bytes: int, sets: int) -> bool:
+    """Whether all sets together stay in the L2 cache, so that no run reads device memory."""
+    return set_bytes * sets < L2_BYTES
 
 
 def replays(seconds: float) -> int:
@@ -40,18 +47,18 @@ def replays(seconds: float) -> int:
 class Contender:
     """calls: one for each argument set, enqueueing work and giving the result. check: raises when an earlier run went wrong.
 
-    outputs: what each call writes, where it always writes the same tensors.
+    launches: of a call, where that is known.
     """
 
     calls: tuple[Run, ...]
     captured: bool = True
     check: Run = lambda: None
-    outputs: tuple[Any, ...] = ()
+    launches: int | None = None
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A contender ready to be timed. run: all sets once. first: the first set's result; where it is captured, a run writes it anew.
+    """A contender ready to be timed. run: all sets once. results: of each set; where they are captured, a run writes them anew.
 
     calls: held, since a graph keeps alive no memory but its pool's: outputs given, constants of the traced module, packed weights are the calls'.
     """
@@ -59,9 +66,9 @@ class Runner:
     run: Run
     check: Run
     captured: bool
-    first: Any = None
+    results: tuple[Any, ...] = ()
     calls: tuple[Run, ...] = ()
-    outputs: tuple[Any, ...] = ()
+    launches: int | None = None
 
 
 def ready(c: Contender) -> Runner:
@@ -74,15 +81,14 @@ def ready(c: Contender) -> Runner:
     cuda.synchronize()
     c.check()
     if not c.captured:
-        return Runner(lambda: _all(c.calls), c.check, False, outputs=c.outputs)
+        return Runner(lambda: _all(c.calls), c.check, False, calls=c.calls, launches=c.launches)
     graph = cuda.CUDAGraph()
     try:
         with cuda.graph(graph, stream=stream):
-            first = c.calls[0]()  # held, so that no later call gets its memory
-            _all(c.calls[1:])
+            results = tuple(call() for call in c.calls)  # held, so that no later call gets their memory
     finally:
         cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
-    return Runner(graph.replay, c.check, True, first, c.calls, c.outputs)
+    return Runner(graph.replay, c.check, True, results, c.calls, c.launches)
 
 
 def _all(calls: Sequence[Run]) -> None:
@@ -120,13 +126,21 @@ def counted(runs: Mapping[str, Run], seconds: Callable[[Run, int], float]) -> di
     return counts
 
 
+class ContenderDied(RuntimeError):
+    """An error on the GPU while a contender ran; the process can hardly go on."""
+
+    def __init__(self, variant: str, error: object):
+        super().__init__(f"{variant}, while it was timed: {error}")
+        self.variant = variant
+
+
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
     """An error on the GPU inside is reported with the contender that was running: CUDA itself does not tell."""
     try:
         yield
     except RuntimeError as error:
-        raise RuntimeError(f"{name}, while it was timed: {error}") from error
+        raise ContenderDied(name, error) from error
 
 
 def interleave(
@@ -136,13 +150,18 @@ def interleave(
     rounds: int,
     before: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Seconds of one run in each round, A B C A B C …, so that all contenders see the same clocks. before: called ahead of each round."""
+    """Seconds of one run in each round, A B C, B C A, C A B …: all contenders see the same clocks, and none always follows the same other.
+
+    before: called ahead of each round.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
     for n in range(rounds):
         before(n)
-        for name, run in runs.items():
+        first = n % max(1, len(names))
+        for name in names[first:] + names[:first]:
             with blamed(name):
-                times[name].append(seconds(run, counts[name]) / counts[name])
+                times[name].append(seconds(runs[name], counts[name]) / counts[name])
     return times
 
 

@@ -1,0 +1,107 @@
+"""Every kernel of many tasks, compiled by a pool of processes into the cache that tg.compile reads: plans, proofs and machine code, without a GPU."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+from benchmarks.workloads import Task
+from tilegen.machine import H200
+from tilegen.plan import Plan
+from tilegen.planner import Options
+from tilegen.spec import Program
+
+ON = replace(H200, name=f"gpu:{H200.sms}")  # what the portable kernel is planned for on an H200
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One variant of a task. error: why there is none, else empty."""
+
+    task: str
+    variant: str
+    seconds: float
+    error: str = ""
+
+
+def variants_of(task: Task) -> dict[str, Options]:
+    """tilegen's contenders in a task, by name."""
+    from tilegen.bench.compare import own_variants
+
+    if task.group == "cusync":
+        return {"tilegen": Options(), "tilegen-portable": Options()}
+    return own_variants(task.program, Options())
+
+
+def compile_variant(task: Task, variant: str) -> Compiled:
+    """What tg.compile and prepare will ask the cache for."""
+    start, error = time.perf_counter(), ""
+    try:
+        _compile(task.program, variants_of(task)[variant], variant)
+    except Exception as raised:  # told when it is measured, too; the others are still compiled
+        error = f"{type(raised).__name__}: {(str(raised).strip().splitlines() or [''])[0]}"[:200]
+    return Compiled(str(task), variant, round(time.perf_counter() - start, 2), error)
+
+
+def _compile(program: Program, options: Options, variant: str) -> None:
+    from tilegen.bench.contenders import WAYS, Way
+    from tilegen.targets.hopper import HopperLibrary
+    from tilegen.targets.portable import PortableLibrary
+
+    way = WAYS.get(variant, Way())
+    plans = plans_of(program, options, way)
+    if way.target != "cuda":
+        PortableLibrary(plans[0], architecture="sm_90")
+        return
+    weights = {t.name for t in program.arguments if t.role == "weight" and way.prepared}
+    for plan in plans:
+        HopperLibrary(plan)
+        if packed := frozenset(plan.arguments) & weights:
+            HopperLibrary(plan, packed)
+
+
+def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
+    """Those of the launches that tg.compile makes on an H200."""
+    from tilegen import api
+    from tilegen.streams import launch_plans, whole_plan
+    from tilegen.tune import tuned_lowering
+
+    if way.target != "cuda":
+        return [api.planned(program, ON, api.settled(program, ON, options))[0]]
+    lowering = tuned_lowering(program, H200, options) if way.lowering == "auto" else way.lowering
+    if lowering == "persistent":
+        return [api.planned(program, H200, api.settled(program, H200, options))[0]]
+    chosen = replace(api.settled(program, H200, Options()), policies=()) if options == Options() else options
+    return launch_plans(whole_plan(program, H200, chosen), chosen)
+
+
+def precompile(wanted: Sequence[tuple[Task, str]], jobs: int, seconds: float, say: Callable[[Compiled], None]) -> list[Compiled]:
+    """Each (task, variant), in their order; what has not begun after `seconds` is left to the process that measures."""
+    found: list[Compiled] = []
+    end = time.monotonic() + seconds
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_alone) as pool:
+        waiting = {pool.submit(compile_variant, task, variant): (task, variant) for task, variant in wanted}
+        for done in as_completed(waiting):
+            if done.cancelled():
+                continue
+            task, variant = waiting[done]
+            error = done.exception()
+            found.append(done.result() if error is None else Compiled(str(task), variant, 0.0, f"{type(error).__name__}: {error}"[:200]))
+            say(found[-1])
+            if time.monotonic() > end:
+                for future in waiting:
+                    future.cancel()
+    return found
+
+
+def _alone() -> None:
+    """A process of the pool: no GPU, one thread."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import torch
+
+    torch.set_num_threads(1)
