@@ -6,6 +6,7 @@ Names are loaded when first used: `import tilegen` alone imports neither torch n
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from types import ModuleType
 from typing import Any
@@ -37,21 +38,39 @@ _HOME = {
         "TargetError",
         "ArgumentError",
         "CacheError",
+        "OutputError",
         "HangError",
         "RaceError",
         "DeadlockError",
     ),
 }
+logging.getLogger("tilegen").addHandler(logging.NullHandler())  # a library is silent until its user asks
+
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(f"module 'tilegen' has no attribute {name!r}")
+        raise AttributeError(_unknown(name), name=name)
     value = getattr(importlib.import_module(_WHERE[name]), name)
     globals()[name] = value
     return value
+
+
+def _unknown(name: str) -> str:
+    """What to say of a name that is not there. Tools ask for names with a leading underscore: those are told in Python's words."""
+    from difflib import get_close_matches
+
+    if name.startswith("_"):
+        return f"module 'tilegen' has no attribute {name!r}"
+    ops = ", ".join(sorted(op for op, module in _WHERE.items() if module.startswith("tilegen.ops.")))
+    near = get_close_matches(name, __all__, 1) or [n for n in __all__ if len(n) > 3 and n in name.lower()][:1]
+    return f"tilegen has no op {name}; ops: {ops}" + (f"; nearest: {near[0]}" if near else "")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 class _Package(ModuleType):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilegen.config import write_whole
 from tilegen.errors import TilegenError
 
 
@@ -24,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        print(f"tilegen: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tilegen: {where}{error.strerror or error}", file=sys.stderr)
         return 2
 
 
@@ -182,7 +184,7 @@ def plan(o: argparse.Namespace) -> int:
         from tilegen.svg import svg
         from tilegen.trace import Trace
 
-        Path(o.svg).write_text(svg([(made.program, Trace.simulated(made))]))
+        write_whole(Path(o.svg), svg([(made.program, Trace.simulated(made))]))
     if o.json or o.expand:
         _print(expanded(made) if o.expand else made.to_json())
         return 0
@@ -224,7 +226,7 @@ def run(o: argparse.Namespace) -> int:
     import torch
 
     from tilegen import api
-    from tilegen.bench.accuracy import error_of
+    from tilegen.bench.accuracy import error_kind, error_of
     from tilegen.data import random_arguments
     from tilegen.gpu_kernel import GpuKernel
 
@@ -267,7 +269,7 @@ def run(o: argparse.Namespace) -> int:
     else:
         print(kernel.explain())
         print(f"\nran on target {kernel.target} with {kernel.workers} workers, {kernel.workspace_bytes:,} bytes of workspace")
-        print(f"error against float32 torch: {error:.2e} (relative Frobenius){'' if ok else '  TOO LARGE'}")
+        print(f"error against float32 torch: {error:.2e} ({error_kind(expected)}){'' if ok else '  TOO LARGE'}")
         print(f"times: {', '.join(f'{1e3 * t:.2f} ms' for t in times)}")
     return 0 if ok else 1
 
@@ -290,7 +292,7 @@ def compare(o: argparse.Namespace) -> int:
     if o.svg:
         from tilegen.bench.chart import chart
 
-        Path(o.svg).write_text(chart([r for c in cells for r in c.rows]))
+        write_whole(Path(o.svg), chart([r for c in cells for r in c.rows]))
     if o.json:
         _print(data)
     else:
@@ -308,11 +310,11 @@ def trace(o: argparse.Namespace) -> int:
         found["simulated"] = Trace.simulated(plan)
     first = next(iter(found.values()))
     if o.out:
-        Path(o.out).write_text(json.dumps(chrome(first)))
+        write_whole(Path(o.out), json.dumps(chrome(first)))
     if o.svg:
         from tilegen.svg import svg
 
-        Path(o.svg).write_text(svg([(f"{plan.program}, {how}", t) for how, t in found.items()]))
+        write_whole(Path(o.svg), svg([(f"{plan.program}, {how}", t) for how, t in found.items()]))
     if o.json:
         edges = {r.edge: {"tiles": r.tiles, "sum_us": r.sum_us, "max_us": r.max_us, "worst": r.worst} for r in lost(first)}
         _print({"program": plan.program, "how": next(iter(found)), "us": first.makespan, "busy": first.busy, "edges": edges})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tilegen.errors import TilegenError
+from tilegen.errors import OutputError, TilegenError
 
 KNOBS = {
     "TILEGEN_CACHE_DIR": "where plans and binaries are kept (default: $XDG_CACHE_HOME/tilegen or ~/.cache/tilegen)",
@@ -47,11 +49,39 @@ def own_templates() -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: whoever reads it meanwhile sees the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file whole or not at all: whoever reads it meanwhile sees the old one. OutputError where it cannot be written."""
+    write_files(path.parent, {path.name: text})
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write files into a folder, all of them or none; gives the folder. files: text by name, which may have folders in it.
+
+    OutputError names the file and the reason; what was begun is taken away again, folders included.
+    """
+    paths = {folder / name: text for name, text in files.items()}
+    temporary = {path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}") for path in paths}
+    made: list[Path] = []
+    path = folder
     try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        for path, text in paths.items():
+            absent = [parent for parent in path.parents if not parent.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made += reversed(absent)
+            temporary[path].write_text(text)
+        for path, written in temporary.items():
+            if written != path:
+                written.replace(path)
+    except OSError as error:
+        for written in set(temporary.values()) - paths.keys():
+            with suppress(OSError):
+                written.unlink()
+        for parent in reversed(made):
+            with suppress(OSError):  # it holds what somebody else has put there
+                parent.rmdir()
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+    return folder
+
+
+def _special(path: Path) -> bool:
+    """Whether a path is written through, since it must not be replaced: /dev/stdout, a link."""
+    return path.is_symlink() or (path.exists() and not path.is_file())

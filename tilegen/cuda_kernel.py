@@ -6,21 +6,23 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from tilegen.analysis.proof import Certificate
 from tilegen.codegen.hopper import NOTE_WORDS
 from tilegen.config import count, knob
 from tilegen.errors import ArgumentError, HangError, TargetError
 from tilegen.gpu_kernel import GpuKernel, PerStream
+from tilegen.kernel import travelled
 from tilegen.plan import Plan
+from tilegen.targets.cache import fingerprint
 from tilegen.targets.cpu import describe_hang
-from tilegen.targets.cuda import Counters, Parameters
+from tilegen.targets.cuda import Counters, Parameters, missing
 from tilegen.targets.hopper import MISPLACED, HopperLibrary, pack
 from tilegen.targets.portable import PortableLibrary
 from tilegen.trace import Trace
-
-if TYPE_CHECKING:
-    import torch
 
 CudaLibrary = HopperLibrary | PortableLibrary
 KEPT = 256  # launches whose tensor maps are kept, by the addresses of their tensors
@@ -53,8 +55,6 @@ class CudaKernel(GpuKernel):
         weights: dict[str, torch.Tensor] | None = None,
         programmatic: bool | None = None,
     ):
-        import torch
-
         super().__init__(plan, certificate, library, weights or {})
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
@@ -76,10 +76,17 @@ class CudaKernel(GpuKernel):
     def workspace_bytes(self) -> int:
         return super().workspace_bytes + 4 * self._library.counter_words
 
-    def prepare(self, **weights: torch.Tensor) -> CudaKernel:  # type: ignore[override]
-        """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
-        import torch
+    @property
+    def programmatic(self) -> bool | None:
+        """Whether a launch may start while the one before ends; None: as the library knows best."""
+        return self._programmatic
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self._library)
+        return _remade, (self.plan, self.proof, fingerprint(), kind, self._exclusive, self._bound, self._programmatic)
+
+    def prepare(self, /, **weights: torch.Tensor) -> CudaKernel:
+        """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
         bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
@@ -124,8 +131,6 @@ class CudaKernel(GpuKernel):
 
     def trace(self, *arguments: torch.Tensor) -> Trace:
         """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and stored, on which SM."""
-        import torch
-
         if not isinstance(self._library, HopperLibrary):
             raise TargetError(f"only the kernel for sm_90a can be traced; this one is for {self._library.architecture}")
         library = HopperLibrary(self.plan, frozenset(self._bound), variant="trace")
@@ -147,8 +152,6 @@ class CudaKernel(GpuKernel):
             HangError: one of them gave up waiting; it names the tile, the semaphore and its posts.
             ArgumentError: one of them was given a position that left no room in a cache; it wrote nothing there.
         """
-        import torch
-
         torch.cuda.synchronize(self._device)
         if self._hang_view[0] < 0:
             return self._refuse_misplaced()
@@ -165,3 +168,21 @@ class CudaKernel(GpuKernel):
         self._hang_view[:] = -1
         found = self._positions[number]
         raise ArgumentError(f"in an earlier call, which appended nothing, {found.problem(value)}", found.where)
+
+
+def _remade(
+    plan: Plan,
+    certificate: Certificate,
+    made_by: str,
+    kind: type[CudaLibrary],
+    exclusive: bool,
+    bound: dict[str, torch.Tensor],
+    programmatic: bool | None,
+) -> CudaKernel:
+    """A kernel from a pickle, on the GPU that is current here; TargetError where there is none."""
+    if missing():
+        raise TargetError(f"{plan.program}: this kernel runs on a GPU: {missing()}")
+    library = kind(plan, frozenset(bound))
+    kernel = CudaKernel(plan, travelled(plan, certificate, made_by), library, exclusive, bound, programmatic)
+    torch.cuda.current_stream().synchronize()  # as in prepare
+    return kernel

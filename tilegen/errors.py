@@ -52,7 +52,11 @@ class ArgumentError(TilegenError):
 
 
 class CacheError(TilegenError):
-    """The cache directory cannot be used."""
+    """The cache directory cannot be used: it cannot be made, is full, or an entry was changed."""
+
+
+class OutputError(TilegenError):
+    """A file or folder that was asked for (an export, a picture, a result file) cannot be written."""
 
 
 class HangError(TilegenError):

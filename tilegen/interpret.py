@@ -63,9 +63,13 @@ class Interpreter:
             raise TargetError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
         self.plan, self.strategy, self.seed = plan, strategy, seed
         self.data = data or expanded(plan)  # a changed copy may be given, to see what it does
+        self._given = data
         self._bounds = {b.op.name: b for b in plan.bounds}
         written = {op.result for op in plan.graph.ops}
         self._synchronised = [t for t in plan.graph.tensors.values() if t.name in written]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Interpreter, (self.plan, self.strategy, self.seed, self._given)
 
     @property
     def source(self) -> str:
@@ -233,7 +237,7 @@ class Interpreter:
             return accumulators[0]
         names = {f"acc{g}": a for g, a in enumerate(accumulators)}
         names |= {f"e{n}": operands[index] for n, (index, _) in enumerate(b.op.epilogue.operands)}
-        return torch.as_tensor(evaluate(b.op.epilogue.expression, names))
+        return torch.as_tensor(evaluate(b.op.epilogue.expression, names), device=run.tensors[b.op.result].device)
 
     def _write(self, run: _Run, thread: int, name: str, b: Bound, write: Mapping[str, Any], result: torch.Tensor) -> None:
         tensor = write["tensor"]
@@ -261,7 +265,8 @@ def slices(box: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 
 def garbage(like: torch.Tensor) -> torch.Tensor:
     """Finite nonsense: masked-out factors still give 0, used ones a result that is visibly wrong."""
-    return torch.full(like.shape, -7.0e3) if like.dtype != torch.int32 else torch.zeros(like.shape, dtype=torch.int32)
+    real = like.dtype != torch.int32
+    return torch.full(like.shape, -7.0e3 if real else 0, dtype=torch.float32 if real else like.dtype, device=like.device)
 
 
 def first_of(mask: Any, box: tuple[slice, ...]) -> tuple[int, ...]:

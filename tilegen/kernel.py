@@ -1,4 +1,4 @@
-"""kernel(x, w1, w2): a compiled plan, called on torch tensors."""
+"""kernel(x, w1, w2): a compiled plan, called on torch tensors. What all targets' kernels share, and the kernel of the CPU and the interpreter."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilegen.config import knob
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from tilegen.analysis.proof import Certificate, prove
+from tilegen.arguments import TORCH_DTYPES, check, given_outputs, in_order, overlapping, refuse_shared, refuse_tracing
+from tilegen.config import knob, write_files
 from tilegen.errors import ArgumentError, TargetError
+from tilegen.expand import expanded
 from tilegen.plan import Plan
 from tilegen.positions import positions
 from tilegen.spec import DTYPES, Tensor
-
-if TYPE_CHECKING:
-    import torch
-
-ALIGNMENT = 16  # bytes: what vector and bulk copies need
+from tilegen.targets.cache import fingerprint
 
 
 @dataclass
@@ -31,22 +34,36 @@ class _Workspace:
 
 
 class Kernel:
-    """A plan on a target. Call it with the spec's inputs, weights and states, in declaration order; it may be called from several threads.
+    """A plan on a target, to be called with the spec's inputs, weights and states, by position (in declaration order) or by name:
 
-    Gives one tensor, or a tuple in return order; out= takes tensors to write instead.
+        y = kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1)
+
+    Gives one tensor, or a tuple in return order; out= takes tensors to write instead (so a tensor named `out` goes by position).
+    It may be called from several threads, it can be pickled and deep-copied (its plan and bound tensors travel, the binary comes from the
+    cache or is compiled anew), and `prepare` gives a kernel of the same kind with some arguments fixed. Other targets derive from it.
     """
 
-    def __init__(self, plan: Plan, certificate: Any, library: Any, workers: int | None = None):
+    _place = "cpu"  # where tensors are: cpu or cuda
+
+    def __init__(
+        self, plan: Plan, certificate: Certificate, library: Any, workers: int | None = None, bound: Mapping[str, torch.Tensor] | None = None
+    ):
         from tilegen.targets.cpu import default_workers
 
-        self.plan, self.proof, self._library = plan, certificate, library
+        self.plan, self.proof, self._library, self._workers_given = plan, certificate, library, workers
         self.workers = workers or default_workers(plan)
         if not isinstance(plan.placement, str) and self.workers != len(plan.placement):
             raise TargetError(
                 f"the plan's placement is static, {len(plan.placement)} lists, which need as many threads; given {self.workers}"
             )
-        self._tensors = tuple(plan.graph.tensors.values())
-        self._arguments = tuple(plan.graph.tensors[name] for name in plan.arguments)
+        self._bound = dict(bound or {})
+        self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
+        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
+        self._device = self._current_device()
+        self._fresh = [partial(torch.empty, t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device) for t in self._declared]
+        self.given = tuple(t for t in self.arguments if t.name not in self._bound)
+        self._given_names = tuple(t.name for t in self.given)
+        self._states = tuple(t.name for t in self.arguments if t.role == "state")
         self._positions = positions(plan.graph)
         self._free: list[_Workspace] = []
         self._lock = threading.Lock()
@@ -54,8 +71,13 @@ class Kernel:
     # --- what it is ------------------------------------------------------------------------------------------------------
 
     @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The spec's inputs, weights and states in declaration order. `given` are those that prepare() has left."""
+        return tuple(self.plan.graph.tensors[name] for name in self.plan.arguments)
+
+    @property
     def target(self) -> str:
-        """What runs: cpu or interpret."""
+        """What runs: cuda, cpu or interpret."""
         return str(self._library.target)
 
     @property
@@ -64,85 +86,115 @@ class Kernel:
         return str(self._library.source)
 
     @property
+    def packed_bytes(self) -> int:
+        """Bytes of weights that prepare() has copied. The CPU and the interpreter read weights where they are."""
+        return 0
+
+    @property
     def workspace_bytes(self) -> int:
         """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and outputs."""
-        tensors = [t for t in self._tensors if t.role in ("intermediate", "partial")]
-        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in tensors) + 128 * (len(self.plan.targets) + 4)  # and ticket, exits, abort, progress
+        return self._inner_bytes + 128 * (len(self.plan.targets) + 4)  # and ticket, exits, abort, progress
+
+    @property
+    def _inner_bytes(self) -> int:
+        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in self._inner)
 
     def explain(self) -> str:
         from tilegen.explain import explain_plan
 
         return explain_plan(self.plan, self.proof)
 
-    def export(self, folder: str | Path) -> Path:
-        """Write source, plan and certificate into a folder."""
-        out = Path(folder)
-        out.mkdir(parents=True, exist_ok=True)
-        (out / self._library.source_name).write_text(self.source)
-        (out / "plan.json").write_text(json.dumps(self.plan.to_json(), indent=1))
-        (out / "certificate.txt").write_text(self.proof.text() + "\n")
-        return out
+    def __repr__(self) -> str:
+        proved = "proved" if self.proof.ok else "NOT proved"
+        bound = f", prepared with {', '.join(self._bound)}" if self._bound else ""
+        return f"<{type(self).__name__} on {self.target}, {proved}, takes ({', '.join(t.name for t in self.given)}){bound}: {self.plan!r}>"
 
-    def prepare(self, **weights: torch.Tensor) -> BoundKernel:
-        """Fix weights: the kernel then takes the other arguments only. The CPU target repacks nothing (0 bytes)."""
-        names = [t.name for t in self._arguments]
+    def _repr_html_(self) -> str:
+        from tilegen.notebook import kernel_html
+
+        return kernel_html(self)
+
+    def files(self) -> dict[str, str]:
+        """What export writes: source, plan and certificate, by file name."""
+        plan = json.dumps(self.plan.to_json(), indent=1)
+        return {self._library.source_name: self.source, "plan.json": plan, "certificate.txt": self.proof.text() + "\n"}
+
+    def export(self, folder: str | Path) -> Path:
+        """Write `files()` into a folder, all of them or none. OutputError where it cannot be written."""
+        return write_files(Path(folder), self.files())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.plan, self.proof, fingerprint(), self._library, self._workers_given, self._bound)
+
+    # --- arguments fixed -------------------------------------------------------------------------------------------------
+
+    def prepare(self, /, **weights: torch.Tensor) -> Kernel:
+        """A kernel with these arguments fixed, which takes the others. They are constants from then on: no gradient flows to them."""
+        return Kernel(self.plan, self.proof, self._library, self._workers_given, self._with_bound(weights))
+
+    def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What is bound and these besides, checked."""
+        known = {t.name: t for t in self.arguments}
         for name in weights:
-            if name not in names:
-                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(names)}")
-            check(self._arguments[names.index(name)], weights[name])
-        return BoundKernel(self, weights)
+            if name not in known:
+                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(known)}")
+        return {**self._bound, **{name: check(known[name], a, self._place).detach() for name, a in weights.items()}}
 
     # --- calling it ------------------------------------------------------------------------------------------------------
 
-    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
-        import torch
+    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+        if is_dynamo_compiling():  # torch.compile runs the kernel between two graphs, as it is
+            as_it_is: Any = torch.compiler.disable(self.__call__, reason="a tilegen kernel is called as it is")  # type: ignore[no-untyped-call]
+            return as_it_is(*arguments, out=out, **named)
+        if named or len(arguments) != len(self.given):
+            prepared = ", prepared," if self._bound else ""
+            arguments = in_order(self.plan.program + prepared, self.given, self._bound, arguments, named)
+        refuse_tracing(self.plan.program)
+        held = [check(t, a, self._place) for t, a in zip(self.given, arguments, strict=True)]
+        made = out is None
+        outputs = [fresh() for fresh in self._fresh] if made else given_outputs(self.plan.program, self._declared, out, self._place)
+        self._start(held, outputs, made)
+        if not outputs:
+            return None
+        return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
 
-        if len(arguments) != len(self._arguments):
-            expected = ", ".join(f"{t.name} {t.shape}" for t in self._arguments)
-            raise ArgumentError(f"{self.plan.program} takes {len(self._arguments)} tensors ({expected}), {len(arguments)} were given")
-        held = {t.name: check(t, a) for t, a in zip(self._arguments, arguments, strict=True)}
-        states = [t.name for t in self._arguments if t.role == "state"]
-        for state in states:
-            shared = _overlapping(held[state], {name: other for name, other in held.items() if name != state})
+    def check(self) -> None:
+        """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU a call has ended when it returns."""
+
+    def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
+        """Run on what is bound and these. held: the arguments that are not bound; made: the outputs are new, in nobody else's memory."""
+        by_name = dict(zip(self._given_names, held, strict=True))
+        by_name.update(self._bound)
+        for state in self._states:
+            shared = overlapping(by_name[state], {name: other for name, other in by_name.items() if name != state})
             if shared:
                 raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
-        self._check_positions(held)
-        declared = [self.plan.graph.tensors[name] for name in self.plan.outputs]
-        if out is None:
-            outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype)) for t in declared]
-        else:
-            outputs = given_outputs(self.plan.program, declared, out)
-            refuse_shared(declared, outputs, held)
-        held.update({t.name: o for t, o in zip(declared, outputs, strict=True)})
+        if not made:
+            refuse_shared(self._declared, outputs, by_name)
+        self._check_positions(by_name)
         workspace = self._take()
         try:
-            held.update(workspace.intermediates)
+            by_name.update(zip(self.plan.outputs, outputs, strict=True))
+            by_name.update(workspace.intermediates)
             if knob("TILEGEN_POISON") == "1":
-                self._poison(outputs, workspace)
-            self._library.run(workspace.state, {t.name: held[t.name] for t in self._tensors}, self.workers)
+                for t in (*outputs, *workspace.intermediates.values()):
+                    t.fill_(float("nan"))
+            self._library.run(workspace.state, {name: by_name[name] for name in self.plan.graph.tensors}, self.workers)
         finally:
             with self._lock:
                 self._free.append(workspace)
-        if not outputs:
-            return None
-        return (out if out is not None else outputs[0]) if len(outputs) == 1 else tuple(outputs)
+
+    def _current_device(self) -> torch.device:
+        return torch.device("cpu")
 
     def _take(self) -> _Workspace:
-        import torch
-
         with self._lock:
             if self._free:
                 return self._free.pop()
-        made = {
-            t.name: torch.empty(t.plan_shape, dtype=getattr(torch, t.dtype)) for t in self._tensors if t.role in ("intermediate", "partial")
-        }
+        made = {t.name: torch.empty(t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device) for t in self._inner}
         return _Workspace(self._library.create(), made)
 
-    def _poison(self, outputs: list[torch.Tensor], workspace: _Workspace) -> None:
-        for t in (*outputs, *workspace.intermediates.values()):
-            t.fill_(float("nan"))
-
-    def _check_positions(self, held: dict[str, torch.Tensor]) -> None:
+    def _check_positions(self, held: Mapping[str, torch.Tensor]) -> None:
         """A position must leave room for the new rows in every cache it is used with."""
         for p in self._positions:
             problem = p.problem(int(held[p.tensor][0]))
@@ -154,72 +206,11 @@ class Kernel:
             self._library.destroy(workspace.state)
 
 
-@dataclass(frozen=True)
-class BoundKernel:
-    """A kernel with some arguments fixed."""
-
-    kernel: Kernel
-    weights: dict[str, Any]
-
-    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
-        names = [name for name in self.kernel.plan.arguments if name not in self.weights]
-        if len(arguments) != len(names):
-            raise ArgumentError(
-                f"{self.kernel.plan.program}, prepared, takes {len(names)} tensors ({', '.join(names)}), {len(arguments)} were given"
-            )
-        given = {**self.weights, **dict(zip(names, arguments, strict=True))}
-        return self.kernel(*(given[n] for n in self.kernel.plan.arguments), out=out)
+def travelled(plan: Plan, certificate: Certificate, made_by: str) -> Certificate:
+    """The certificate that came with a plan; another version of tilegen's is not taken on trust: the plan is proved anew."""
+    return certificate if made_by == fingerprint() else prove(expanded(plan))
 
 
-def given_outputs(program: str, declared: Sequence[Tensor], out: Any, device: str = "cpu") -> list[torch.Tensor]:
-    """The tensors of out=, checked: one for each declared output. Whether they lie apart is another question (refuse_shared)."""
-    given = list(out) if isinstance(out, (tuple, list)) else [out]
-    if len(given) != len(declared):
-        raise ArgumentError(f"out: {program} has {len(declared)} outputs, {len(given)} were given")
-    return [check(t, o, device) for t, o in zip(declared, given, strict=True)]
-
-
-def refuse_shared(declared: Sequence[Tensor], outputs: Sequence[torch.Tensor], held: Mapping[str, torch.Tensor]) -> None:
-    """ArgumentError where an output lies in another's memory, or in an argument's."""
-    before = dict(held)
-    for t, o in zip(declared, outputs, strict=True):
-        shared = _overlapping(o, before)
-        if shared:
-            raise ArgumentError(f"out: {t.name!r} shares memory with {shared!r}")
-        before[t.name] = o
-
-
-def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
-    """The tensor as the plan wants it, or an ArgumentError. A channels_last NCHW tensor is taken as the NHWC view that it is."""
-    import torch
-
-    if not isinstance(a, torch.Tensor):
-        raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
-    if not (a.is_cuda if device == "cuda" else a.is_cpu):
-        raise ArgumentError(f"{t.name!r} is on {a.device}, this kernel was compiled for {device}")
-    if a.dtype is not getattr(torch, t.dtype):
-        raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {str(a.dtype).removeprefix('torch.')}")
-    if a.requires_grad:
-        raise ArgumentError(f"{t.name!r} requires grad; tilegen kernels have no backward: pass .detach()")
-    if a.shape != t.shape and len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
-        permuted = a.permute(0, 2, 3, 1)
-        if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
-            a = permuted
-    if a.shape != t.shape:
-        raise ArgumentError(f"{t.name!r}: expected shape {t.shape}, given {tuple(a.shape)}")
-    if not a.is_contiguous():
-        raise ArgumentError(f"{t.name!r} {t.shape}: expected a contiguous tensor, given strides {tuple(a.stride())}")
-    if a.data_ptr() % ALIGNMENT:
-        raise ArgumentError(f"{t.name!r}: its data must start at a multiple of {ALIGNMENT} bytes, it starts at {a.data_ptr():#x}")
-    return a
-
-
-def _overlapping(a: torch.Tensor, others: Mapping[str, torch.Tensor]) -> str:
-    """The name of a tensor that lies in some of this one's memory, or an empty string."""
-    begin = a.data_ptr()
-    end = begin + a.nbytes
-    for name, b in others.items():
-        start = b.data_ptr()
-        if start < end and begin < start + b.nbytes:
-            return name
-    return ""
+def _remade(plan: Plan, certificate: Certificate, made_by: str, library: Any, workers: int | None, bound: dict[str, torch.Tensor]) -> Kernel:
+    """A kernel from a pickle."""
+    return Kernel(plan, travelled(plan, certificate, made_by), library, workers, bound)

@@ -25,7 +25,7 @@ from tilegen.machine import Machine, machine_from_json
 from tilegen.ops.base import SHARES, Bound, Epilogue, TileOp, kind
 from tilegen.ops.gemm import gang_problem
 from tilegen.ops.pointwise import check_expression
-from tilegen.spec import DTYPES, Operand, Tensor, check_name
+from tilegen.spec import DTYPES, Operand, Tensor, check_name, listed
 from tilegen.tiling import Graph
 
 VERSION = 1
@@ -139,6 +139,22 @@ class Plan:
     def digest(self) -> str:
         """Names the binary: a hash of everything that code generation reads."""
         return hashlib.sha256(json.dumps(self._stored(), sort_keys=True).encode()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        tiles = listed([f"{op.name} {'x'.join(map(str, op.tile))}" for op in self.graph.ops])
+        where = f"{self.program}({listed([f'{k}={v}' for k, v in self.sizes])}) on {self.machine.name}"
+        return f"<Plan {where}: {self.order.count} tiles ({tiles}), {len(self.targets)} semaphores, order {self.order.name}>"
+
+    def _repr_html_(self) -> str:
+        from tilegen.notebook import plan_html
+
+        return plan_html(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan.from_json, (self._stored(),)
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return self  # frozen
 
     # --- JSON ----------------------------------------------------------------------------------------------------------
 

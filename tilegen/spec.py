@@ -35,6 +35,12 @@ RESERVED = frozenset(keyword.kwlist) | frozenset(
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
+def listed(items: Sequence[str], most: int = 8) -> str:
+    """The items with commas between; of many the first, and how many more there are."""
+    more = [f"… {len(items) - most} more"] if len(items) > most else []
+    return ", ".join([*items[:most], *more])
+
+
 def caller() -> str:
     """file:line of the innermost frame outside this package: the line of the spec that is being run."""
     frame = sys._getframe(1)
@@ -108,6 +114,12 @@ class Program:
     calls: tuple[Call, ...]
     outputs: tuple[str, ...]
     doc: str = ""
+
+    def __repr__(self) -> str:
+        sizes = listed([f"{name}={value}" for name, value in self.sizes])
+        arguments = listed([f"{t.name} {t.shape}" for t in self.arguments])
+        ops = listed([f"{c.name}: {c.kind}" if c.kind != c.name else c.name for c in self.calls])
+        return f"<Program {self.name}({sizes}): takes {arguments}; ops {ops}; gives {listed(self.outputs) or 'nothing'}>"
 
     def tensor(self, name: str) -> Tensor:
         return self._by_name[name]
@@ -371,6 +383,10 @@ class Spec:
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    def __repr__(self) -> str:
+        sizes = [name if value is inspect.Parameter.empty else f"{name}={value!r}" for name, value in self.parameters.items()]
+        return f"<Spec {self.name}({listed(sizes)})>"
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilegen.analysis.order import Order, by_name, phase
@@ -165,15 +164,19 @@ class StreamsKernel(GpuKernel):
     def explain(self) -> str:
         return "\n\n".join([*(launch.explain() for launch in self._launches), self.proof.text()])
 
-    def export(self, folder: str | Path) -> Path:
-        """Write source, plan and certificate of each launch into a folder of its own, and what orders them."""
-        out = Path(folder)
-        for n, launch in enumerate(self._launches):
-            launch.export(out / f"{n}_{launch.plan.graph.ops[0].name}")
-        (out / "certificate.txt").write_text(self.proof.text() + "\n")
-        return out
+    def files(self) -> dict[str, str]:
+        """Source, plan and certificate of each launch in a folder of its own, and what orders them."""
+        of_launches = {
+            f"{n}_{launch.plan.graph.ops[0].name}/{name}": text
+            for n, launch in enumerate(self._launches)
+            for name, text in launch.files().items()
+        }
+        return {**of_launches, "certificate.txt": self.proof.text() + "\n"}
 
-    def prepare(self, **weights: torch.Tensor) -> StreamsKernel:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.plan, self._launches, self._bound)
+
+    def prepare(self, /, **weights: torch.Tensor) -> StreamsKernel:
         """As CudaKernel.prepare, for the launches that read these arguments."""
         bound = self._with_bound(weights)
         launches = [launch.prepare(**{n: a for n, a in weights.items() if n in launch.plan.arguments}) for launch in self._launches]
@@ -193,6 +196,12 @@ class StreamsKernel(GpuKernel):
         values |= {t.name: a for t, a in zip(self._declared, outputs, strict=True)}
         for launch in self._launches:
             launch(*(values[t.name] for t in launch.given), out=[values[name] for name in launch.plan.outputs])
+
+
+def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.Tensor]) -> StreamsKernel:
+    """A kernel from a pickle."""
+    proofs = [launch.proof for launch in launches]
+    return StreamsKernel(whole, certify_launches(whole, proofs, any(launch.programmatic for launch in launches)), launches, bound)
 
 
 def compile_streams(

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -185,6 +186,61 @@ def test_a_cache_that_fills_up(empty, monkeypatch):
     with pytest.raises(tg.CacheError, match="No space left on device") as caught:
         compiled()
     assert str(empty) in str(caught.value)
+
+
+def test_a_disk_that_is_full_while_an_entry_is_written(empty, monkeypatch, capsys, tmp_path):
+    """Some files fit, the next does not: a CacheError that names the folder; the entry is gone, and later it can be made."""
+    usual = Path.write_text
+
+    def full(path, text, *rest):
+        if path.name in ("certificate.json", "meta.json"):
+            usual(path, text[: len(text) // 2])
+            raise OSError(28, "No space left on device")  # as a write raises it: without a file name
+        return usual(path, text, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(tg.CacheError, match="No space left on device.*TILEGEN_CACHE_DIR") as caught:
+            compiled()
+        assert str(empty) in str(caught.value) and cache.entries() == [] and is_clean(empty)
+        assert not [p for p in empty.rglob("*") if p.is_dir() and p.parent != empty]
+        spec = tmp_path / "small.py"
+        spec.write_text('import tilegen as tg\n\n@tg.spec\ndef small():\n    return tg.relu(tg.input("x", (4, 8)), name="y")\n')
+        assert main(["run", str(spec)]) == 2
+        assert "CacheError" in capsys.readouterr().err
+    assert compiled() is not None
+
+
+def test_an_export_that_fills_the_disk_leaves_nothing(empty, monkeypatch, tmp_path):
+    kernel, usual = compiled(), Path.write_text
+
+    def full(path, text, *rest):
+        if "plan.json" in path.name:
+            usual(path, text[:9])
+            raise OSError(28, "No space left on device")
+        return usual(path, text, *rest)
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").write_text("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        for folder in (tmp_path / "new" / "deep", tmp_path / "there"):
+            with pytest.raises(tg.OutputError, match="cannot write .*plan.json: No space left on device") as caught:
+                kernel.export(folder)
+            assert str(folder) in str(caught.value)
+    assert not (tmp_path / "new").exists() and [p.name for p in (tmp_path / "there").iterdir()] == ["mine"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tg.OutputError, match="file/below"):
+        kernel.export(tmp_path / "file" / "below")
+
+
+def test_a_raw_error_of_the_system_names_no_empty_file(monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tilegen.cli.info", full)
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == "tilegen: No space left on device\n"
 
 
 def test_a_build_that_fails_is_not_stored(empty):

@@ -85,7 +85,7 @@ WRONG = [
     (lambda: torch.randn(1, 8).expand(4, 8), ["contiguous", "(0, 1)"]),
     (lambda: torch.randn(33)[1:].view(4, 8), ["16 bytes", "0x"]),
     (lambda: torch.randn(4, 8, requires_grad=True), ["requires grad", "detach"]),
-    (lambda: torch.randn(4, 8).to_sparse(), ["contiguous"]),
+    (lambda: torch.randn(4, 8).to_sparse(), ["sparse_coo", "to_dense()"]),
     (lambda: np.zeros((4, 8), np.float32), ["torch tensor", "ndarray"]),
     (lambda: [[0.0] * 8] * 4, ["torch tensor", "list"]),
     (lambda: None, ["torch tensor", "NoneType"]),
@@ -193,8 +193,8 @@ def test_prepare(kernel):
     refused(lambda: kernel.prepare(w=w.T), "'w'", "(16, 8)", "(8, 16)")
     refused(lambda: kernel.prepare(w=w.half()), "'w'", "float32", "float16")
     bound = kernel.prepare(w=w, u=u)
-    refused(lambda: bound(), "prepared", "1 tensors (x)", "0 were given")
-    refused(lambda: bound(x, w), "prepared", "1 tensors (x)", "2 were given")
+    refused(lambda: bound(), "prepared", "1 tensors (x (4, 8))", "0 were given", "missing x")
+    refused(lambda: bound(x, w), "prepared", "1 tensors (x (4, 8))", "2 were given")
     refused(lambda: bound(x.double()), "'x'", "float32", "float64")
     for a, b in zip(bound(x), kernel(x, w, u), strict=True):
         assert torch.equal(a, b)

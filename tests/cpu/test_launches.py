@@ -12,7 +12,7 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import chain, fan, gated, mlp
-from tilegen import gpu_kernel, kernel
+from tilegen import gpu_kernel
 from tilegen.api import verify
 from tilegen.data import random_arguments, relative_error
 from tilegen.errors import TargetError
@@ -43,22 +43,18 @@ def two_outputs(M=8, N=32):
 class Launch(Kernel):
     """A CPU kernel that counts its calls and checks."""
 
-    calls = checks = packed_bytes = 0
-    bound: dict[str, Any] = {}
+    calls = checks = 0
+    programmatic = False
 
-    @property
-    def given(self) -> tuple[Any, ...]:
-        return tuple(t for t in self._arguments if t.name not in self.bound)
+    def prepare(self, /, **weights: torch.Tensor) -> Launch:
+        return Launch(self.plan, self.proof, self._library, self.workers, self._with_bound(weights))
 
-    def prepare(self, **weights: torch.Tensor) -> Any:
-        prepared = Launch(self.plan, self.proof, self._library, self.workers)
-        prepared.bound = weights
-        return prepared
+    def __reduce__(self) -> Any:
+        return Launch, (self.plan, self.proof, self._library, self.workers, self._bound)
 
-    def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
         self.calls += 1
-        held = {**self.bound, **{t.name: a for t, a in zip(self.given, arguments, strict=True)}}
-        return super().__call__(*(held[t.name] for t in self._arguments), out=out)
+        return super().__call__(*arguments, out=out, **named)
 
     def check(self) -> None:
         self.checks += 1
@@ -68,19 +64,11 @@ class Launch(Kernel):
 def stream(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A CPU in the GPU's place; `number` is the current stream, `capture` the graph being captured."""
     now = SimpleNamespace(number=0, capture=None)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(gpu_kernel, "current_stream", lambda device: now.number)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture is not None)
     monkeypatch.setattr(gpu_kernel, "_capture_id", lambda stream: now.capture)
-    monkeypatch.setattr(gpu_kernel, "check", lambda t, a, device: kernel.check(t, a))
-    monkeypatch.setattr(gpu_kernel, "given_outputs", lambda program, declared, out, device: kernel.given_outputs(program, declared, out))
-    usual = gpu_kernel.GpuKernel.__init__
-
-    def on_cpu(self: Any, *given: Any) -> None:
-        usual(self, *given)
-        self._device = torch.device("cpu")
-
-    monkeypatch.setattr(gpu_kernel.GpuKernel, "__init__", on_cpu)
+    monkeypatch.setattr(gpu_kernel.GpuKernel, "_place", "cpu")
+    monkeypatch.setattr(gpu_kernel.GpuKernel, "_current_device", lambda self: torch.device("cpu"))
     return now
 
 

@@ -27,6 +27,6 @@ def test_arguments() -> None:
         found(x, w1, w2, out=(torch.empty_like(x), torch.empty_like(x)))
     with pytest.raises(ArgumentError, match="'h' is not an argument of mlp"):
         found.prepare(h=x)
-    with pytest.raises(ArgumentError, match="mlp takes 1 tensors"):
+    with pytest.raises(ArgumentError, match="mlp, prepared, takes 1 tensors"):
         found.prepare(w1=w1, w2=w2)(x, w1, w2)
     assert all(launch.calls == 0 for launch in found._launches)  # type: ignore[attr-defined]

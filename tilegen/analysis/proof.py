@@ -61,9 +61,18 @@ class Certificate:
         violations = tuple(Violation(v["check"], v["message"], v["rank"]) for v in data["violations"])
         return Certificate(data["program"], tuple(data["sizes"].items()), data["machine"], checks, violations)
 
-    def text(self) -> str:
+    @property
+    def heading(self) -> str:
+        """Which plan, and whether it is proved."""
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
-        lines = [f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}: {'proved' if self.ok else 'NOT proved'}"]
+        return f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}: {'proved' if self.ok else 'NOT proved'}"
+
+    def __repr__(self) -> str:
+        failed = ", ".join(c.name for c in self.checks if not c.ok)
+        return f"<Certificate {self.heading}, {f'fails {failed}' if failed else f'{len(self.checks)} checks'}>"
+
+    def text(self) -> str:
+        lines = [self.heading]
         for c in self.checks:
             lines.append(f"  {'ok  ' if c.ok else 'FAIL'} {c.name}: {c.statement}")
             lines += [f"         {v.message}" for v in self.violations if v.check == c.name]

@@ -48,6 +48,12 @@ def error_of(result: Any, expected: Any) -> float:
     return worst([relative_error(r, w) for r, w in zip(tensors(result), tensors(expected), strict=False)])
 
 
+def error_kind(expected: Any) -> str:
+    """How error_of measures beside this reference."""
+    zero = not all(r.count_nonzero() for r in tensors(expected))
+    return "relative Frobenius" + ("; absolute where the reference is all zero" if zero else "")
+
+
 def accuracy(program: Program, result: Any, expected: Any) -> Accuracy:
     """Of outputs, and of states where they are given after them."""
     found, allowed = Accuracy(), tolerance(program)

@@ -196,7 +196,7 @@ class Attention(Kind):
         scores = q @ k.mT * b.scale
         first = operands[3] if len(operands) > 3 else b.k_len - b.q_len
         if b.causal:
-            seen = torch.ones(b.q_len, b.k_len, dtype=torch.bool).tril(first)
+            seen = torch.ones(b.q_len, b.k_len, dtype=torch.bool, device=scores.device).tril(first)
             scores = scores.masked_fill(~seen, float("-inf"))
             v = v.masked_fill(~seen.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
         if shares(b) == 1:
@@ -222,14 +222,14 @@ class Attention(Kind):
         import torch
 
         tq, tk, _ = b.tile
-        mine = torch.zeros(b.q_len, b.k_len, dtype=torch.bool)
+        mine = torch.zeros(b.q_len, b.k_len, dtype=torch.bool, device=scores.device)
         for i in range(0, b.q_len, tq):
             there = -(-min(first + min(i + tq, b.q_len), b.k_len) // tk)  # blocks that the tile sees
             mine[i : i + tq, there * s // shares(b) * tk : there * (s + 1) // shares(b) * tk] = True
         scores = scores.masked_fill(~mine, float("-inf"))
         m = scores.amax(-1, keepdim=True)
         p = (scores - m.nan_to_num(neginf=0.0)).exp()
-        room = torch.zeros(*m.shape[:-1], STATE - 2)
+        room = m.new_zeros(*m.shape[:-1], STATE - 2)
         return torch.cat((p @ v, m, p.sum(-1, keepdim=True), room), dim=-1).transpose(1, 2)
 
 

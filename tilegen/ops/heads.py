@@ -40,8 +40,8 @@ def rotated(x: Any, d: int, seq: int, first: int, theta: float) -> Any:
     """Rows of heads of d columns, each turned by its position: first + its number in its sequence of `seq` rows."""
     import torch
 
-    p = torch.arange(x.shape[0], dtype=torch.float64) % seq + first
-    phi = p[:, None] * theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    p = torch.arange(x.shape[0], dtype=torch.float64, device=x.device) % seq + first
+    phi = p[:, None] * theta ** (-torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
     cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]
     lo, hi = x.reshape(x.shape[0], -1, d).split(d // 2, dim=-1)
     return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)

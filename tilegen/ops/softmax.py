@@ -64,7 +64,7 @@ class Softmax(Kind):
 
         x = operands[0].reshape(b.batch, b.rows, -1) * b.scale
         if b.causal:
-            seen = torch.ones(x.shape[1:], dtype=torch.bool).tril(x.shape[2] - x.shape[1])
+            seen = torch.ones(x.shape[1:], dtype=torch.bool, device=x.device).tril(x.shape[2] - x.shape[1])
             x = x.masked_fill(~seen, float("-inf"))
         return [x.softmax(dim=-1).reshape(b.out)]
 

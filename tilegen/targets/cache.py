@@ -9,10 +9,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -21,6 +23,9 @@ from pathlib import Path
 from tilegen.config import cache_dir, own_templates
 from tilegen.errors import CacheError
 from tilegen.ops.base import foreign_kinds
+
+log = logging.getLogger(__name__)
+WORDS = {"plans": ("plan", "planned and proved"), "binaries": ("binary", "compiled")}
 
 
 class CorruptEntryError(CacheError):
@@ -79,7 +84,7 @@ def locked(folder: Path, key: str) -> Iterator[None]:
 
 def load(level: str, key: str) -> dict[str, Path] | None:
     """The files of an entry by name, checked against their hashes; None when there is no entry."""
-    entry = cache_dir() / level / key
+    entry, start = cache_dir() / level / key, time.perf_counter()
     try:
         meta = json.loads((entry / "meta.json").read_text())
         files = {name: entry / name for name in meta["files"]}
@@ -91,14 +96,20 @@ def load(level: str, key: str) -> dict[str, Path] | None:
     except (FileNotFoundError, NotADirectoryError):
         if entry.exists():
             raise CorruptEntryError(f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`") from None
+        log.debug("%s %s is not in the cache", level, key)
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CorruptEntryError(f"cache entry {entry}: meta.json is not readable; remove the entry or run `tilegen cache clear`") from None
+    log.info("%s of %s: from the cache in %.3f s", WORDS[level][0], meta.get("note", "?"), time.perf_counter() - start)
+    log.debug("%s %s: %s", level, key, entry)
     return files
 
 
 def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]]) -> dict[str, Path]:
-    """The entry's files. build(folder) writes them into a fresh folder and gives notes for meta.json; it runs in one process at a time."""
+    """The entry's files. build(folder) writes them into a fresh folder and gives notes for meta.json; it runs in one process at a time.
+
+    CacheError names the folder where an entry cannot be written (the disk is full); nothing of it is left then.
+    """
     files = load(level, key)
     if files is not None:
         return files
@@ -109,21 +120,27 @@ def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]
             return files
         for left in folder.glob(f".{key}-*"):  # by a process that was killed: nobody else builds this key now
             shutil.rmtree(left, ignore_errors=True)
-        try:
-            temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
-        except OSError as error:
-            raise CacheError(f"cannot write into the cache folder {folder}: {error.strerror}") from None
-        try:
-            notes = build(temporary)
-            hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
-            (temporary / "meta.json").write_text(json.dumps({"files": hashes, **notes}, indent=1))
-            os.rename(temporary, folder / key)
-        except BaseException:
+        return _built(folder, key, level, build)
+
+
+def _built(folder: Path, key: str, level: str, build: Callable[[Path], Mapping[str, str]]) -> dict[str, Path]:
+    """The files of a new entry, written aside and renamed into place."""
+    entry, temporary, start = folder / key, None, time.perf_counter()
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
+        notes = build(temporary)
+        hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
+        (temporary / "meta.json").write_text(json.dumps({"files": hashes, **notes}, indent=1))
+        os.rename(temporary, entry)
+    except BaseException as error:
+        if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError):
             raise
-    built = load(level, key)
-    assert built is not None
-    return built
+        raise CacheError(f"cannot write into the cache folder {folder}: {error.strerror or error}; free space, or set TILEGEN_CACHE_DIR") from None
+    log.info("%s %s in %.2f s", WORDS[level][1], notes.get("note", "?"), time.perf_counter() - start)
+    log.debug("%s %s: %s", level, key, entry)
+    return {name: entry / name for name in hashes}
 
 
 def entries() -> list[tuple[str, str, int, str]]:

@@ -103,6 +103,9 @@ class Library:
         self._library.tg_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p]
         self._library.tg_counter_value.argtypes = [ctypes.c_void_p, ctypes.c_int]
 
+    def __reduce__(self) -> tuple[type[Library], tuple[Plan]]:
+        return Library, (self.plan,)
+
     @property
     def source(self) -> str:
         return self.source_path.read_text()

@@ -1,0 +1,74 @@
+"""A GPU kernel's face where there is no GPU: nothing is launched. It travels as plan, architecture and weights; its binary is compiled by NVRTC."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import tilegen as tg
+from tests.gpu.gemms import mlp
+from tilegen import cuda_kernel, gpu_kernel
+from tilegen.cuda_kernel import CudaKernel
+from tilegen.data import random_arguments
+from tilegen.targets import portable
+from tilegen.targets.hopper import HopperLibrary
+from tilegen.targets.portable import PortableLibrary
+
+PROGRAM = mlp(M=64, H=128, I=128)
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU in the GPU's place, on which nothing is launched."""
+    for library in (HopperLibrary, PortableLibrary):
+        monkeypatch.setattr(library, "launcher", lambda self, *given: lambda parameters, stream: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(gpu_kernel.GpuKernel, "_place", "cpu")
+    monkeypatch.setattr(gpu_kernel.GpuKernel, "_current_device", lambda self: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(cuda_kernel, "missing", lambda: "")
+    monkeypatch.setattr(portable, "here", lambda: "sm_80")
+    yield
+
+
+def made(kind: Any, **given: Any) -> CudaKernel:
+    plan = tg.plan(PROGRAM, "h200" if kind is HopperLibrary else 16)
+    return CudaKernel(plan, tg.verify(plan), kind(plan), **given)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("kind", [HopperLibrary, PortableLibrary])
+def test_a_copy_is_the_same_kernel(kind: Any, again: Any) -> None:
+    kernel = made(kind, exclusive=True)
+    x, w1, w2 = random_arguments(PROGRAM)
+    for k in (kernel, kernel.prepare(w1=w1, w2=w2)):
+        other = again(k)
+        assert type(other) is CudaKernel and other.plan == k.plan and other.proof == k.proof and other.source == k.source
+        assert [t.name for t in other.given] == [t.name for t in k.given] and other.packed_bytes == k.packed_bytes
+        assert other._exclusive and type(other._library) is kind
+        assert all(torch.equal(a, k._packed[name]) for name, a in other._packed.items()) and other._packed.keys() == k._packed.keys()
+    assert ("prepared with w1, w2" in repr(other)) and repr(other) == repr(k)
+
+
+def test_parameters_are_constants_once_prepared() -> None:
+    kernel, w1 = made(PortableLibrary), random_arguments(PROGRAM)[1]
+    parameter = torch.nn.Parameter(w1)
+    with pytest.raises(tg.ArgumentError, match="'w1' requires grad and grad mode is on"):
+        kernel.prepare(w1=parameter)
+    with torch.no_grad():
+        bound = kernel.prepare(w1=parameter)
+    assert not bound._bound["w1"].requires_grad and bound._bound["w1"].data_ptr() == w1.data_ptr()
+
+
+def test_a_pickle_on_a_machine_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(made(PortableLibrary))
+    monkeypatch.setattr(cuda_kernel, "missing", lambda: "no NVIDIA driver")
+    with pytest.raises(tg.TargetError, match="runs on a GPU: no NVIDIA driver"):
+        pickle.loads(data)
