@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _unknown(name: str) -> str:
-    """What to say of a name that is not there. Tools ask for names with a leading underscore: those are told in Python's words."""
+    """What to say of a name that is not there; of one with a leading underscore, which tools ask for, Python's words."""
     from difflib import get_close_matches
 
     if name.startswith("_"):

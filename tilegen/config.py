@@ -49,14 +49,15 @@ def own_templates() -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: whoever reads it meanwhile sees the old one. OutputError where it cannot be written."""
+    """Write a file whole or not at all: whoever reads it meanwhile sees the old one. OutputError where that fails."""
     write_files(path.parent, {path.name: text})
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> Path:
-    """Write files into a folder, all of them or none; gives the folder. files: text by name, which may have folders in it.
+    """Write files into a folder, all of them or none; gives the folder. files: text by name, folders allowed in it.
 
-    OutputError names the file and the reason; what was begun is taken away again, folders included.
+    Raises:
+        OutputError: names the file and the reason; what was begun is taken away again, folders included.
     """
     paths = {folder / name: text for name, text in files.items()}
     temporary = {path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}") for path in paths}

@@ -39,7 +39,7 @@ def free_rows(program: Program, position: str) -> int:
 
 
 def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
-    """‖result - reference‖ / ‖reference‖, in float64; ‖result‖ where the reference is all zero. NaN when the result has one."""
+    """‖result - reference‖ / ‖reference‖, or ‖result‖ where the reference is all zero; in float64, NaN for a NaN."""
     r = reference.double()
     apart, size = float((result.double().reshape(r.shape) - r).norm()), float(r.norm())
     return apart / size if size else apart

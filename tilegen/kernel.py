@@ -1,4 +1,7 @@
-"""kernel(x, w1, w2): a compiled plan, called on torch tensors. What all targets' kernels share, and the kernel of the CPU and the interpreter."""
+"""kernel(x, w1, w2): a compiled plan, called on torch tensors.
+
+What the kernels of all targets share, and the kernel of the CPU and of the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,15 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from tilegen.analysis.proof import Certificate, prove
-from tilegen.arguments import TORCH_DTYPES, check, given_outputs, in_order, overlapping, refuse_shared, refuse_tracing
+from tilegen.arguments import (
+    TORCH_DTYPES,
+    check,
+    given_outputs,
+    in_order,
+    overlapping,
+    refuse_shared,
+    refuse_tracing,
+)
 from tilegen.config import knob, write_files
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.expand import expanded
@@ -34,19 +45,25 @@ class _Workspace:
 
 
 class Kernel:
-    """A plan on a target, to be called with the spec's inputs, weights and states, by position (in declaration order) or by name:
+    """A plan on a target. Call it with the spec's inputs, weights and states, by position or by name:
 
         y = kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1)
 
-    Gives one tensor, or a tuple in return order; out= takes tensors to write instead (so a tensor named `out` goes by position).
-    It may be called from several threads, it can be pickled and deep-copied (its plan and bound tensors travel, the binary comes from the
-    cache or is compiled anew), and `prepare` gives a kernel of the same kind with some arguments fixed. Other targets derive from it.
+    It gives one tensor, or a tuple in return order. out= takes tensors to write instead; a tensor that a spec names
+    `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and bound tensors
+    travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the same kind with some
+    arguments fixed.
     """
 
     _place = "cpu"  # where tensors are: cpu or cuda
 
     def __init__(
-        self, plan: Plan, certificate: Certificate, library: Any, workers: int | None = None, bound: Mapping[str, torch.Tensor] | None = None
+        self,
+        plan: Plan,
+        certificate: Certificate,
+        library: Any,
+        workers: int | None = None,
+        bound: Mapping[str, torch.Tensor] | None = None,
     ):
         from tilegen.targets.cpu import default_workers
 
@@ -60,7 +77,10 @@ class Kernel:
         self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
         self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
         self._device = self._current_device()
-        self._fresh = [partial(torch.empty, t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device) for t in self._declared]
+        self._fresh = [
+            partial(torch.empty, t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
+            for t in self._declared
+        ]
         self.given = tuple(t for t in self.arguments if t.name not in self._bound)
         self._given_names = tuple(t.name for t in self.given)
         self._states = tuple(t.name for t in self.arguments if t.role == "state")
@@ -68,11 +88,11 @@ class Kernel:
         self._free: list[_Workspace] = []
         self._lock = threading.Lock()
 
-    # --- what it is ------------------------------------------------------------------------------------------------------
+    # --- what it is ------------------------------------------------------------
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The spec's inputs, weights and states in declaration order. `given` are those that prepare() has left."""
+        """The spec's inputs, weights and states in declaration order. `given`: those that prepare() has left."""
         return tuple(self.plan.graph.tensors[name] for name in self.plan.arguments)
 
     @property
@@ -87,7 +107,7 @@ class Kernel:
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of weights that prepare() has copied. The CPU and the interpreter read weights where they are."""
+        """Bytes of weights that prepare() has copied. The CPU and the interpreter copy none."""
         return 0
 
     @property
@@ -107,7 +127,10 @@ class Kernel:
     def __repr__(self) -> str:
         proved = "proved" if self.proof.ok else "NOT proved"
         bound = f", prepared with {', '.join(self._bound)}" if self._bound else ""
-        return f"<{type(self).__name__} on {self.target}, {proved}, takes ({', '.join(t.name for t in self.given)}){bound}: {self.plan!r}>"
+        what = (
+            f"{type(self).__name__} on {self.target}, {proved}, takes ({', '.join(self._given_names)}){bound}"
+        )
+        return f"<{what}: {self.plan!r}>"
 
     def _repr_html_(self) -> str:
         from tilegen.notebook import kernel_html
@@ -117,19 +140,30 @@ class Kernel:
     def files(self) -> dict[str, str]:
         """What export writes: source, plan and certificate, by file name."""
         plan = json.dumps(self.plan.to_json(), indent=1)
-        return {self._library.source_name: self.source, "plan.json": plan, "certificate.txt": self.proof.text() + "\n"}
+        return {
+            self._library.source_name: self.source,
+            "plan.json": plan,
+            "certificate.txt": self.proof.text() + "\n",
+        }
 
     def export(self, folder: str | Path) -> Path:
         """Write `files()` into a folder, all of them or none. OutputError where it cannot be written."""
         return write_files(Path(folder), self.files())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.plan, self.proof, fingerprint(), self._library, self._workers_given, self._bound)
+        return _remade, (
+            self.plan,
+            self.proof,
+            fingerprint(),
+            self._library,
+            self._workers_given,
+            self._bound,
+        )
 
-    # --- arguments fixed -------------------------------------------------------------------------------------------------
+    # --- arguments fixed ------------------------------------------------------------
 
     def prepare(self, /, **weights: torch.Tensor) -> Kernel:
-        """A kernel with these arguments fixed, which takes the others. They are constants from then on: no gradient flows to them."""
+        """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows to them."""
         return Kernel(self.plan, self.proof, self._library, self._workers_given, self._with_bound(weights))
 
     def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -137,36 +171,50 @@ class Kernel:
         known = {t.name: t for t in self.arguments}
         for name in weights:
             if name not in known:
-                raise ArgumentError(f"prepare: {name!r} is not an argument of {self.plan.program}; they are {', '.join(known)}")
-        return {**self._bound, **{name: check(known[name], a, self._place).detach() for name, a in weights.items()}}
+                listed = ", ".join(known)
+                raise ArgumentError(
+                    f"prepare: {name!r} is not an argument of {self.plan.program}; they are {listed}"
+                )
+        return {
+            **self._bound,
+            **{name: check(known[name], a, self._place).detach() for name, a in weights.items()},
+        }
 
-    # --- calling it ------------------------------------------------------------------------------------------------------
+    # --- calling it ------------------------------------------------------------
 
     def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
         if is_dynamo_compiling():  # torch.compile runs the kernel between two graphs, as it is
-            as_it_is: Any = torch.compiler.disable(self.__call__, reason="a tilegen kernel is called as it is")  # type: ignore[no-untyped-call]
-            return as_it_is(*arguments, out=out, **named)
+            outside: Any = torch.compiler.disable
+            return outside(self.__call__, reason="a tilegen kernel is called as it is")(
+                *arguments, out=out, **named
+            )
         if named or len(arguments) != len(self.given):
             prepared = ", prepared," if self._bound else ""
             arguments = in_order(self.plan.program + prepared, self.given, self._bound, arguments, named)
         refuse_tracing(self.plan.program)
         held = [check(t, a, self._place) for t, a in zip(self.given, arguments, strict=True)]
         made = out is None
-        outputs = [fresh() for fresh in self._fresh] if made else given_outputs(self.plan.program, self._declared, out, self._place)
+        outputs = (
+            [fresh() for fresh in self._fresh]
+            if made
+            else given_outputs(self.plan.program, self._declared, out, self._place)
+        )
         self._start(held, outputs, made)
         if not outputs:
             return None
         return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
 
     def check(self) -> None:
-        """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU a call has ended when it returns."""
+        """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU there is none to wait for."""
 
     def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
-        """Run on what is bound and these. held: the arguments that are not bound; made: the outputs are new, in nobody else's memory."""
+        """Run on what is bound and these. held: what is not bound; made: the outputs are new, in nobody else's memory."""
         by_name = dict(zip(self._given_names, held, strict=True))
         by_name.update(self._bound)
         for state in self._states:
-            shared = overlapping(by_name[state], {name: other for name, other in by_name.items() if name != state})
+            shared = overlapping(
+                by_name[state], {name: other for name, other in by_name.items() if name != state}
+            )
             if shared:
                 raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
         if not made:
@@ -179,7 +227,9 @@ class Kernel:
             if knob("TILEGEN_POISON") == "1":
                 for t in (*outputs, *workspace.intermediates.values()):
                     t.fill_(float("nan"))
-            self._library.run(workspace.state, {name: by_name[name] for name in self.plan.graph.tensors}, self.workers)
+            self._library.run(
+                workspace.state, {name: by_name[name] for name in self.plan.graph.tensors}, self.workers
+            )
         finally:
             with self._lock:
                 self._free.append(workspace)
@@ -191,7 +241,10 @@ class Kernel:
         with self._lock:
             if self._free:
                 return self._free.pop()
-        made = {t.name: torch.empty(t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device) for t in self._inner}
+        made = {
+            t.name: torch.empty(t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
+            for t in self._inner
+        }
         return _Workspace(self._library.create(), made)
 
     def _check_positions(self, held: Mapping[str, torch.Tensor]) -> None:
@@ -207,10 +260,17 @@ class Kernel:
 
 
 def travelled(plan: Plan, certificate: Certificate, made_by: str) -> Certificate:
-    """The certificate that came with a plan; another version of tilegen's is not taken on trust: the plan is proved anew."""
+    """The certificate that came with a plan. One of another version of tilegen is not trusted: the plan is proved anew."""
     return certificate if made_by == fingerprint() else prove(expanded(plan))
 
 
-def _remade(plan: Plan, certificate: Certificate, made_by: str, library: Any, workers: int | None, bound: dict[str, torch.Tensor]) -> Kernel:
+def _remade(
+    plan: Plan,
+    certificate: Certificate,
+    made_by: str,
+    library: Any,
+    workers: int | None,
+    bound: dict[str, torch.Tensor],
+) -> Kernel:
     """A kernel from a pickle."""
     return Kernel(plan, travelled(plan, certificate, made_by), library, workers, bound)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan and of a kernel: a heading, the simulated timeline, the certificate folded."""
+"""What a notebook shows of a plan and of a kernel: a heading, the simulated timeline, the folded certificate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def plan_html(plan: Plan) -> str:
 
 def kernel_html(kernel: Kernel) -> str:
     """The heading, the timeline and the certificate, which opens at a click."""
-    proof = f"<details><summary>{escape(kernel.proof.heading)}</summary><pre>{escape(kernel.proof.text())}</pre></details>"
+    heading, text = escape(kernel.proof.heading), escape(kernel.proof.text())
+    proof = f"<details><summary>{heading}</summary><pre>{text}</pre></details>"
     return f"<div>{_line(kernel)}{_picture(kernel.plan)}{proof}</div>"
 
 
@@ -35,5 +36,6 @@ def _picture(plan: Plan) -> str:
     if plan.lowering == "streams":
         return "<p>A launch for each op: one timeline of all tiles does not exist.</p>"
     if plan.order.count > MOST:
-        return f"<p>{plan.order.count:,} tiles are too many to draw here; <code>tilegen plan SPEC.py --svg FILE</code> draws them.</p>"
+        command = "<code>tilegen plan SPEC.py --svg FILE</code>"
+        return f"<p>{plan.order.count:,} tiles are too many to draw here; {command} draws them.</p>"
     return svg([(f"{plan.program}, simulated on {plan.machine.name}", Trace.simulated(plan))])

@@ -1,4 +1,4 @@
-"""How a kernel is called, alike on every target: by position or name, with parameters, prepared, inside torch.compile; what it tells of itself."""
+"""How a kernel is called, alike on every target: by name, with parameters, prepared, inside torch.compile; its copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def given() -> dict[str, torch.Tensor]:
     return dict(zip(("x", "w1", "w2"), random_arguments(pair()), strict=True))
 
 
-# --- by name -----------------------------------------------------------------------------------------------------------------
+# --- by name ------------------------------------------------------------
 
 
 def test_names_bind_as_python_binds_them(kernel: Kernel) -> None:
@@ -62,13 +62,17 @@ def test_names_bind_as_python_binds_them(kernel: Kernel) -> None:
 def test_a_tensor_named_self_goes_by_name() -> None:
     @tg.spec
     def odd():
-        return tg.linear(tg.input("self", (4, 8), "float32"), tg.weight("weights", (8, 8), "float32"), name="y")
+        return tg.linear(
+            tg.input("self", (4, 8), "float32"), tg.weight("weights", (8, 8), "float32"), name="y"
+        )
 
     kernel, (x, w) = tg.compile(odd(), "cpu", on="cpu:2"), random_arguments(odd())
-    assert torch.equal(kernel(self=x, weights=w), kernel(x, w)) and torch.equal(kernel.prepare(self=x)(weights=w), kernel(x, w))
+    assert torch.equal(kernel(self=x, weights=w), kernel(x, w)) and torch.equal(
+        kernel.prepare(self=x)(weights=w), kernel(x, w)
+    )
 
 
-# --- parameters --------------------------------------------------------------------------------------------------------------
+# --- parameters ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -87,7 +91,11 @@ def test_inside_a_module(kernel: Kernel) -> None:
         def __init__(self) -> None:
             super().__init__()
             held = given()
-            self.w1, self.w2, self.kernel = torch.nn.Parameter(held["w1"]), torch.nn.Parameter(held["w2"]), kernel
+            self.w1, self.w2, self.kernel = (
+                torch.nn.Parameter(held["w1"]),
+                torch.nn.Parameter(held["w2"]),
+                kernel,
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.kernel(x, self.w1, self.w2)
@@ -97,23 +105,35 @@ def test_inside_a_module(kernel: Kernel) -> None:
         assert torch.equal(copy.deepcopy(block)(x), block(x))
 
 
-# --- prepared ----------------------------------------------------------------------------------------------------------------
+# --- prepared ------------------------------------------------------------
 
 
 def test_what_prepare_gives_has_the_same_face(kernel: Kernel, tmp_path: Path) -> None:
     held = given()
     want, bound = kernel(*held.values()), kernel.prepare(w1=held["w1"])
     assert type(bound) is type(kernel) and bound.target == kernel.target and bound.source == kernel.source
-    assert bound.plan is kernel.plan and bound.proof.ok and bound.workspace_bytes == kernel.workspace_bytes and bound.packed_bytes == 0
-    assert [t.name for t in bound.arguments] == ["x", "w1", "w2"] and [t.name for t in bound.given] == ["x", "w2"]
+    assert (
+        bound.plan is kernel.plan
+        and bound.proof.ok
+        and bound.workspace_bytes == kernel.workspace_bytes
+        and bound.packed_bytes == 0
+    )
+    assert [t.name for t in bound.arguments] == ["x", "w1", "w2"] and [t.name for t in bound.given] == [
+        "x",
+        "w2",
+    ]
     both = bound.prepare(w2=held["w2"])
-    assert [t.name for t in both.given] == ["x"] and torch.equal(both(held["x"]), want) and torch.equal(both(x=held["x"]), want)
+    assert (
+        [t.name for t in both.given] == ["x"]
+        and torch.equal(both(held["x"]), want)
+        and torch.equal(both(x=held["x"]), want)
+    )
     assert torch.equal(bound(held["x"], w2=held["w2"]), want)
     assert bound.explain() == kernel.explain() and bound.export(tmp_path).is_dir()
     bound.check()
 
 
-# --- where torch looks -------------------------------------------------------------------------------------------------------
+# --- where torch looks ------------------------------------------------------------
 
 
 def test_torch_compile_runs_the_kernel_between_graphs() -> None:
@@ -133,10 +153,12 @@ def test_the_callers_default_device_does_not_matter(target: str) -> None:
         assert torch.equal(made(target)(*held.values()), want)
 
 
-# --- it travels --------------------------------------------------------------------------------------------------------------
+# --- it travels ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"]
+)
 def test_a_copy_gives_the_same(kernel: Kernel, again: object) -> None:
     held = given()
     want = kernel(*held.values())
@@ -181,7 +203,11 @@ def test_a_pickle_needs_nothing_of_the_spec(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, str(tmp_path / "write.py"), str(tmp_path)], check=True)
     program, kernel, want = pickle.loads((tmp_path / "k.pickle").read_bytes())
-    assert torch.equal(kernel(held["x"]), want) and program.name == "own" and tg.plan(program, "cpu:2").program == "own"
+    assert (
+        torch.equal(kernel(held["x"]), want)
+        and program.name == "own"
+        and tg.plan(program, "cpu:2").program == "own"
+    )
 
 
 def test_programs_with_open_sizes_travel() -> None:
@@ -189,21 +215,28 @@ def test_programs_with_open_sizes_travel() -> None:
     assert pickle.loads(pickle.dumps(program)) == program == copy.deepcopy(program)
 
 
-# --- what it tells -----------------------------------------------------------------------------------------------------------
+# --- what it tells ------------------------------------------------------------
 
 
 def test_one_line_tells_what_it_is(kernel: Kernel) -> None:
     bound = kernel.prepare(w1=given()["w1"])
     for text in (repr(kernel), repr(bound)):
         assert "\n" not in text and len(text) < 400
-        assert all(word in text for word in ("pair(M=4, H=8)", " on cpu", kernel.target, "proved", "up ", "down ", "x"))
+        assert all(
+            word in text
+            for word in ("pair(M=4, H=8)", " on cpu", kernel.target, "proved", "up ", "down ", "x")
+        )
     assert "takes (x, w2), prepared with w1" in repr(bound)
 
 
 def test_a_notebook_shows_picture_and_certificate() -> None:
     root = ET.fromstring(made("cpu")._repr_html_())
     details = root.find("details")
-    assert details is not None and "proved" in (details.findtext("summary") or "") and "coverage" in (details.findtext("pre") or "")
+    assert (
+        details is not None
+        and "proved" in (details.findtext("summary") or "")
+        and "coverage" in (details.findtext("pre") or "")
+    )
     bars = [t for t in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(bars) == made("cpu").plan.order.count
 

@@ -1,4 +1,4 @@
-"""Tensors and calls that a kernel must refuse, in words that name the tensor and the way out: on every target, before anything runs."""
+"""Tensors and calls that a kernel must refuse, on every target, in words that name the tensor and the way out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(run: Callable[[], Any], *words: str) -> None:
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-# --- names -------------------------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------
 
 
 def test_names_that_do_not_fit(kernel: Kernel) -> None:
@@ -42,7 +42,7 @@ def test_names_that_do_not_fit(kernel: Kernel) -> None:
     refused(lambda: kernel.prepare(w=w1), "'w' is not an argument of pair")
 
 
-# --- grad mode ---------------------------------------------------------------------------------------------------------------
+# --- grad mode ------------------------------------------------------------
 
 
 def test_parameters_while_grad_mode_is_on(kernel: Kernel) -> None:
@@ -52,7 +52,7 @@ def test_parameters_while_grad_mode_is_on(kernel: Kernel) -> None:
         refused(run, "'w1' requires grad and grad mode is on", "torch.no_grad()", "w1.detach()")
 
 
-# --- tensors without memory of their own -----------------------------------------------------------------------------------
+# --- tensors without memory of their own ------------------------------------------------------------
 
 
 def test_fake_tensors_and_their_mode(kernel: Kernel) -> None:
@@ -85,7 +85,9 @@ def test_negated_and_conjugated_views(kernel: Kernel) -> None:
     z = torch.complex(held["w2"], held["w1"].T.contiguous())
     x = torch._neg_view(held["x"])
     refused(lambda: kernel(x, held["w1"], held["w2"]), "'x' is a negated view", "x.resolve_neg()")
-    assert torch.equal(kernel(x.resolve_neg(), held["w1"], held["w2"]), kernel(-held["x"], held["w1"], held["w2"]))
+    assert torch.equal(
+        kernel(x.resolve_neg(), held["w1"], held["w2"]), kernel(-held["x"], held["w1"], held["w2"])
+    )
     refused(lambda: kernel(held["x"], held["w1"], z.conj()), "'w2'", "complex64", "resolve_conj()")
     refused(lambda: kernel.prepare(w2=torch._neg_view(held["w2"])), "'w2' is a negated view")
 

@@ -1,4 +1,4 @@
-"""A GPU kernel's face where there is no GPU: nothing is launched. It travels as plan, architecture and weights; its binary is compiled by NVRTC."""
+"""A GPU kernel's face where there is no GPU: it travels as plan and weights; NVRTC compiles it, nothing is launched."""
 
 from __future__ import annotations
 
@@ -43,17 +43,29 @@ def made(kind: Any, **given: Any) -> CudaKernel:
     return CudaKernel(plan, tg.verify(plan), kind(plan), **given)
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"]
+)
 @pytest.mark.parametrize("kind", [HopperLibrary, PortableLibrary])
 def test_a_copy_is_the_same_kernel(kind: Any, again: Any) -> None:
     kernel = made(kind, exclusive=True)
     x, w1, w2 = random_arguments(PROGRAM)
     for k in (kernel, kernel.prepare(w1=w1, w2=w2)):
         other = again(k)
-        assert type(other) is CudaKernel and other.plan == k.plan and other.proof == k.proof and other.source == k.source
-        assert [t.name for t in other.given] == [t.name for t in k.given] and other.packed_bytes == k.packed_bytes
+        assert (
+            type(other) is CudaKernel
+            and other.plan == k.plan
+            and other.proof == k.proof
+            and other.source == k.source
+        )
+        assert [t.name for t in other.given] == [
+            t.name for t in k.given
+        ] and other.packed_bytes == k.packed_bytes
         assert other._exclusive and type(other._library) is kind
-        assert all(torch.equal(a, k._packed[name]) for name, a in other._packed.items()) and other._packed.keys() == k._packed.keys()
+        assert (
+            all(torch.equal(a, k._packed[name]) for name, a in other._packed.items())
+            and other._packed.keys() == k._packed.keys()
+        )
     assert ("prepared with w1, w2" in repr(other)) and repr(other) == repr(k)
 
 

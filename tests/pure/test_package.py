@@ -23,13 +23,20 @@ def tower(M=8, layers=2):
 
 def test_dir_lists_the_public_names_and_no_others() -> None:
     code = "import tilegen as tg, sys; before = dir(tg); [getattr(tg, n) for n in before]; assert dir(tg) == before; print(*before)"
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert set(names) == {*tg.__all__, "__version__"} == set(dir(tg))
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("log_softmax", "softmax"), ("Linear", "linear"), ("conv1d", "conv2d"), ("complie", "compile")])
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("log_softmax", "softmax"), ("Linear", "linear"), ("conv1d", "conv2d"), ("complie", "compile")],
+)
 def test_a_name_that_is_not_there_is_told_with_its_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(AttributeError, match=f"^tilegen has no op {name}; ops: add, .*softmax; nearest: {nearest}$") as caught:
+    with pytest.raises(
+        AttributeError, match=f"^tilegen has no op {name}; ops: add, .*softmax; nearest: {nearest}$"
+    ) as caught:
         getattr(tg, name)
     assert caught.value.name == name and not hasattr(tg, name)
 
@@ -57,7 +64,9 @@ def test_a_certificate_that_fails_says_so() -> None:
     assert "NOT proved, fails " in repr(certify(data))
 
 
-def test_the_log_tells_what_was_made_and_what_was_found(caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_tells_what_was_made_and_what_was_found(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     with caplog.at_level(logging.INFO, "tilegen"):
         tg.compile(tower(), "interpret", on="cpu:2")
@@ -73,5 +82,7 @@ def test_the_log_tells_what_was_made_and_what_was_found(caplog: pytest.LogCaptur
 def test_the_log_is_silent_by_itself(tmp_path: Path) -> None:
     code = "import tilegen as tg\n@tg.spec\ndef f(): return tg.relu(tg.input('x', (4, 8)), name='y')\ntg.compile(f(), 'interpret')"
     (tmp_path / "run.py").write_text(code)
-    done = subprocess.run([sys.executable, str(tmp_path / "run.py")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "run.py")], capture_output=True, text=True, check=True
+    )
     assert done.stdout == done.stderr == ""

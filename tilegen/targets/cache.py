@@ -137,7 +137,8 @@ def _built(folder: Path, key: str, level: str, build: Callable[[Path], Mapping[s
             shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError):
             raise
-        raise CacheError(f"cannot write into the cache folder {folder}: {error.strerror or error}; free space, or set TILEGEN_CACHE_DIR") from None
+        why = error.strerror or error
+        raise CacheError(f"cannot write into the cache folder {folder}: {why}; free space, or set TILEGEN_CACHE_DIR") from None
     log.info("%s %s in %.2f s", WORDS[level][1], notes.get("note", "?"), time.perf_counter() - start)
     log.debug("%s %s: %s", level, key, entry)
     return {name: entry / name for name in hashes}
