@@ -19,6 +19,8 @@ from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.tiling import Graph
 
+MOST_ROWS = 1 << 27  # of a relation: a gigabyte a column
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -124,9 +126,20 @@ def relation(edge: Edge) -> Relation:
     for d, extent in enumerate(block_shape(edge)):
         owner, index = _blocks(edge, d, where, len(tile))
         counts = np.bincount(owner, minlength=len(tile))
+        _listed(edge, int(counts[origin].sum()))
         at, (place,) = expand([(np.cumsum(counts) - counts)[origin]], [counts[origin]])
         origin, block = origin[at], block[at] * extent + index[place]
     return _first_use(tile[origin], block, step[origin])
+
+
+def _listed(edge: Edge, rows: int) -> None:
+    """AnalysisError where a relation has more rows than can be listed."""
+    if rows > MOST_ROWS:
+        raise AnalysisError(
+            f"{edge.name}: its tiles read {rows:,} times of one of {edge.producer.op.name!r}, at most {MOST_ROWS:,} can be listed; "
+            f"choose larger tiles or smaller sizes",
+            edge.consumer.op.where,
+        )
 
 
 def _blocks(edge: Edge, d: int, where: dict[str, Array], n: int) -> tuple[Array, Array]:
@@ -134,6 +147,7 @@ def _blocks(edge: Edge, d: int, where: dict[str, Array], n: int) -> tuple[Array,
     box = edge.box[d]
     lo, hi, first, last = (_at(e, where, n) for e in (box.lo, box.hi, edge.first[d], edge.last[d]))
     counts = np.where(lo < hi, np.maximum(last - first + 1, 0), 0)  # an empty box (a window wholly inside the padding) reads nothing
+    _listed(edge, int(counts.sum()))
     owner, (index,) = expand([first], [counts])
     assert index.min(initial=0) >= 0, edge.name
     block_lo, block_hi = block_elements(edge.producer, edge.blocking, d)
@@ -184,6 +198,7 @@ def _entries(tiles: Tiles, edge: Edge) -> tuple[Array, Array]:
         return tile, tiles.steps
     if not edge.stepped:
         return tile, np.zeros(tiles.count, dtype=np.int64)
+    _listed(edge, int(tiles.steps.sum()))
     repeated = np.repeat(tile, tiles.steps)
     return repeated, np.arange(len(repeated)) - (np.cumsum(tiles.steps) - tiles.steps)[repeated]
 

@@ -19,7 +19,7 @@ import sympy as sp
 from tilegen.analysis.dependence import Edge, Relation, block_shape, relation
 from tilegen.analysis.regions import Array, divide, tiles_of
 from tilegen.analysis.rows import distinct, numbered, runs
-from tilegen.errors import PlanError
+from tilegen.errors import PlanError, nearest
 from tilegen.ops.base import ceil_div
 
 
@@ -196,13 +196,17 @@ class Lattice:
     points: tuple[Point, ...]
 
     def point(self, name: str) -> Point:
+        """The point of a name, or chunk:N. PlanError where there is none."""
         for point in self.points:
             if name in point.name.split("="):
                 return point
         if isinstance(name, str) and name.startswith("chunk:") and name[6:].isdecimal() and int(name[6:]) >= 1:
             return measure(name, chunk_partition(block_shape(self.edges[0]), int(name[6:])), self.edges, self.relations)
-        known = ", ".join(n for p in self.points for n in p.name.split("="))
-        raise PlanError(f"{self.producer!r} -> {self.tensor!r} has no policy {name!r}; expected one of {known}, chunk:N")
+        known = [n for p in self.points for n in p.name.split("=")]
+        edges = ", ".join(sorted({e.name for e in self.edges}))
+        raise PlanError(
+            f"{self.tensor!r} ({edges}) has no policy {name!r}; expected one of {', '.join(known)}, chunk:N{nearest(name, known)}"
+        )
 
 
 def chunk_partition(shape: Sequence[int], width: int) -> Partition:
