@@ -134,7 +134,7 @@ def as_program(given: Any) -> Program:
         raise SpecError(f"expected a Program, given the Spec {given.name}: call it, {given.name}({', '.join(f'{p}=…' for p in given.parameters)})")
     module = hasattr(given, "forward")
     hint = "write a module's maths as a @tg.spec function and call the kernel in forward" if module else "a @tg.spec function, called with sizes, gives one"
-    raise SpecError(f"expected a Program, given {'None' if given is None else f'a {type(given).__name__}'}; {hint}")
+    raise SpecError(f"expected a Program, given {'None' if given is None else f'a value of type {type(given).__name__}'}; {hint}")
 
 
 @dataclass

@@ -19,7 +19,7 @@ from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.tiling import Graph
 
-MOST_ROWS = 1 << 27  # of a relation: a gigabyte a column
+MOST_ROWS = 1 << 26  # of a relation: half a gigabyte a column
 
 
 @dataclass(frozen=True)

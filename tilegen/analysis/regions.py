@@ -272,7 +272,7 @@ def blocking(b: Bound, interval: Interval) -> Blocking:
     return Blocking(tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset)
 
 
-MOST_TILES = 1 << 24  # of an op: ranks are C ints, and every tile is listed in a dozen arrays
+MOST_TILES = 1 << 22  # of an op: every tile is listed in dozens of arrays, and proved
 
 
 def tiles_of(b: Bound) -> Tiles:
