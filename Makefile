@@ -19,7 +19,7 @@ test-full: $(VENV)/.tested lint
 	TILEGEN_FULL=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 	$(BIN)/python -m tests.full
 
-# The wheel by every Python from 3.10 on that is found here, each in a fresh environment; by the default one with torch too
+# The wheel by every Python from 3.10 on found here, in fresh environments; by $(PYTHON) with torch too
 wheels: $(VENV)/.tested
 	$(BIN)/python -m tests.wheels
 	$(BIN)/python -m tests.wheels --torch "$(TORCH)" "$(PYTHON)"

@@ -1,8 +1,8 @@
 """The wheel: how it is built, and a trial of it by every Python found here (make wheels).
 
-A trial installs the wheel and what it requires into a fresh environment, then works from another folder. Torch is the exception: most
-Pythons would have to download gigabytes of it, so it is installed where --torch names it (--torch torch==2.13.0), and what needs none is
-tried everywhere: plan, proof, explanation, cache key, generated text, and the C++ compiler's answer to it.
+A trial installs the wheel and what it requires into a fresh environment, then works elsewhere. Torch is
+the exception: most Pythons would have to download gigabytes of it, so it is installed where --torch names it.
+What needs none is tried everywhere: plan, proof, explanation, cache key, text, and its C++ compiled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,19 @@ def build(folder: Path) -> Path:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     for name in FILES:
         shutil.copy(ROOT / name, tree)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(tree)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        str(folder),
+        str(tree),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(folder.glob("tilegen-*.whl"))
@@ -72,7 +84,11 @@ def pythons() -> list[Path]:
     named = [Path(found) for minor in range(10, 15) if (found := shutil.which(f"python3.{minor}"))]
     found: dict[str, Path] = {}
     for python in [*named, *kept]:
-        asked = subprocess.run([python, "-c", "import venv, sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True)
+        asked = subprocess.run(
+            [python, "-c", "import venv, sys; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+        )
         version = re.fullmatch(r"3\.(\d+)", asked.stdout.strip())
         if version and int(version[1]) >= 10:
             found.setdefault(asked.stdout.strip(), python)
@@ -87,14 +103,26 @@ def trial(python: Path, wheel: Path, folder: Path, torch: str = "") -> None:
     environment.pop("PYTHONPATH", None)
 
     def call(*command: str | Path) -> str:
-        done = subprocess.run([str(c) for c in command], cwd=work, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [str(c) for c in command], cwd=work, env=environment, capture_output=True, text=True
+        )
         if done.returncode:
-            raise SystemExit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}")
+            raise SystemExit(
+                f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     call(python, "-m", "venv", home)
     own, example = home / "bin" / "python", work / "gpt3_mlp.py"
-    call(own, "-m", "pip", "install", "-q", *([torch] if torch else []), *(r for r in requirements(wheel) if torch or not r.startswith("torch")))
+    call(
+        own,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        *([torch] if torch else []),
+        *(r for r in requirements(wheel) if torch or not r.startswith("torch")),
+    )
     call(own, "-m", "pip", "install", "-q", "--no-deps", wheel)
     shutil.copy(ROOT / "examples" / "gpt3_mlp.py", example)
     call(own, "-c", WITHOUT_TORCH, example, *SIZES)
@@ -108,15 +136,26 @@ def trial(python: Path, wheel: Path, folder: Path, torch: str = "") -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser("tests.wheels", description="Try the wheel with every Python found here.")
-    p.add_argument("pythons", nargs="*", type=Path, help="interpreters (default: one of each version from 3.10 on that is found)")
-    p.add_argument("--torch", default="", metavar="torch==2.13.0", help="install this torch, and try what needs one")
+    p.add_argument(
+        "pythons",
+        nargs="*",
+        type=Path,
+        help="interpreters (default: one of each version from 3.10 on that is found)",
+    )
+    p.add_argument(
+        "--torch", default="", metavar="torch==2.13.0", help="install this torch, and try what needs one"
+    )
     options = p.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(Path(folder))
         for n, python in enumerate(options.pythons or pythons()):
             trial(python, wheel, Path(folder) / str(n), options.torch)
             version = subprocess.run([python, "-V"], capture_output=True, text=True).stdout.strip()
-            print(f"{version} ({python}): {wheel.name} works{'' if options.torch else ', as far as that needs no torch'}", flush=True)
+            print(
+                f"{version} ({python}): {wheel.name} works",
+                "" if options.torch else "as far as it needs no torch",
+                flush=True,
+            )
     return 0
 
 

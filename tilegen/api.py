@@ -46,7 +46,9 @@ def plan(
     **given: Any,
 ) -> Plan:
     """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
-    return make_plan(program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress)
+    return make_plan(
+        program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress
+    )
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
@@ -101,7 +103,9 @@ def explain(program: Program, on: str | int | Machine = "cpu", options: Options 
     """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol)."""
     from tilegen.explain import explain_program
 
-    return explain_program(as_program(program), machine(on), settled(program, machine(on), Options.asked(options, given)))
+    return explain_program(
+        as_program(program), machine(on), settled(program, machine(on), Options.asked(options, given))
+    )
 
 
 def request_key(program: Program, on: Machine, options: Options) -> str:
@@ -180,7 +184,9 @@ def compile(
         remembered = dataclasses.replace(settled(program, machine(on), Options()), policies=())  # the tiles measured best
         chosen = remembered if asked == Options() else asked
         return compile_streams(program, machine(on), chosen, partial(gpu_library, target=target), programmatic, progress)
-    made, certificate = planned(program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress)
+    made, certificate = planned(
+        program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress
+    )
     if target.startswith("cuda"):
         from tilegen.cuda_kernel import CudaKernel
 

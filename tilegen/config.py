@@ -37,7 +37,7 @@ def cache_dir() -> Path:
 
 
 def own_templates() -> Path:
-    """The folder of tilegen's templates: inside the package where it is installed, beside it in a checkout."""
+    """The folder of tilegen's templates: inside an installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     for folder in (package / "templates", package.parent / "templates"):
         if (folder / "schedule.j2").is_file():

@@ -26,7 +26,8 @@ def _check_memory(program: Program) -> None:
     if total > here:
         name = max(sizes, key=lambda n: sizes[n])
         raise ArgumentError(
-            f"{program.name}: its tensors take {total:,} bytes ({name!r} alone {sizes[name]:,}), this machine has {here:,}",
+            f"{program.name}: its tensors take {total:,} bytes ({name!r} alone {sizes[name]:,}), "
+            f"this machine has {here:,}",
             program.tensor(name).where,
         )
 

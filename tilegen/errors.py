@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """What a word that is not known may stand for, to end a message with: "; did you mean 'row'?", or nothing."""
+    """The end of a message about a word that is not known: "; did you mean 'row'?", or nothing."""
     found = get_close_matches(str(word), list(known), 1)
     return f"; did you mean {found[0]!r}?" if found else ""
 

@@ -296,13 +296,23 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
 
 def _grouping_from_json(producer: str, g: Mapping[str, Any]) -> Grouping:
     if g["how"] not in ("all", "each", "every", "modulo", "table"):
-        raise PlanError(f"the semaphores of {producer!r} are grouped {g['how']!r}, expected all, each, every, modulo or table")
+        raise PlanError(
+            f"the semaphores of {producer!r} are grouped {g['how']!r}, "
+            "expected all, each, every, modulo or table"
+        )
     for what in ("blocks", "size"):
         if type(g[what]) is not int or not 1 <= g[what] < 2**31:
-            raise PlanError(f"the semaphores of {producer!r}: {what} of a group is {g[what]!r}, expected a positive int")
+            raise PlanError(
+                f"the semaphores of {producer!r}: {what} of a group is {g[what]!r}, expected a positive int"
+            )
     table = tuple(g["table"])
-    if g["how"] == "table" and (len(table) != g["blocks"] or any(type(n) is not int or not 0 <= n < g["blocks"] for n in table)):
-        raise PlanError(f"the semaphores of {producer!r}: the table of a group is {g['table']!r}, expected the group of each of {g['blocks']} blocks")
+    if g["how"] == "table" and (
+        len(table) != g["blocks"] or any(type(n) is not int or not 0 <= n < g["blocks"] for n in table)
+    ):
+        raise PlanError(
+            f"the semaphores of {producer!r}: the table of a group is {g['table']!r}, "
+            f"expected the group of each of {g['blocks']} blocks"
+        )
     return Grouping(g["how"], g["blocks"], g["size"], table)
 
 

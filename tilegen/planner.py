@@ -74,9 +74,15 @@ class Options:
         if options is None:
             return Options.of(**given)
         if not isinstance(options, Options):
-            raise PlanError(f"options is a tg.Options, given {options!r}; give {', '.join(Options.__dataclass_fields__)} by name, or tg.Options.of(tiles=…)")
+            raise PlanError(
+                f"options is a tg.Options, given {options!r}; "
+                f"give {', '.join(Options.__dataclass_fields__)} by name, or tg.Options.of(tiles=…)"
+            )
         if given:
-            raise PlanError(f"given options= and {', '.join(given)}: put all into one, tg.Options.of({next(iter(given))}=…)")
+            raise PlanError(
+                f"given options= and {', '.join(given)}: put all into one, "
+                f"tg.Options.of({next(iter(given))}=…)"
+            )
         return options
 
     @property
@@ -173,7 +179,9 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     expected = b.kind.tiles(b, _ANY)[0]
     if not isinstance(tile, (tuple, list)):
         raise PlanError(
-            f"tile {tile!r} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, in a tuple such as {expected}", b.op.where
+            f"tile {tile!r} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, "
+            f"in a tuple such as {expected}",
+            b.op.where,
         )
     tile = b.kind.whole_tile(tuple(tile), expected)
     if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
@@ -296,7 +304,9 @@ def _lag_that_works(base: Plan, order: Order) -> str:
         return ""
     bands, lag = map(int, numbers)
     larger = range(lag + 1, bands + 1)
-    least = bisect_left(larger[:-1], True, key=lambda n: _progresses(replace(base, order=banded(base.graph, bands, n))))
+    least = bisect_left(
+        larger[:-1], True, key=lambda n: _progresses(replace(base, order=banded(base.graph, bands, n)))
+    )
     return f"; bands:{bands}:{larger[least]} works"
 
 
@@ -307,7 +317,10 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
         candidate = replace(base, order=order)
         if not _progresses(candidate):
             if len(orders) == 1:
-                raise PlanError(f"order {order.name}: a tile would wait for a tile of higher rank{_lag_that_works(base, order)}")
+                raise PlanError(
+                    f"order {order.name}: a tile would wait for a tile of higher rank"
+                    f"{_lag_that_works(base, order)}"
+                )
             continue
         if len(orders) == 1:
             return candidate

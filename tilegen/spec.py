@@ -131,10 +131,18 @@ def as_program(given: Any) -> Program:
     if isinstance(given, Program):
         return given
     if isinstance(given, Spec):
-        raise SpecError(f"expected a Program, given the Spec {given.name}: call it, {given.name}({', '.join(f'{p}=…' for p in given.parameters)})")
+        raise SpecError(
+            f"expected a Program, given the Spec {given.name}: call it, "
+            f"{given.name}({', '.join(f'{p}=…' for p in given.parameters)})"
+        )
     module = hasattr(given, "forward")
-    hint = "write a module's maths as a @tg.spec function and call the kernel in forward" if module else "a @tg.spec function, called with sizes, gives one"
-    raise SpecError(f"expected a Program, given {'None' if given is None else f'a value of type {type(given).__name__}'}; {hint}")
+    hint = (
+        "write a module's maths as a @tg.spec function and call the kernel in forward"
+        if module
+        else "a @tg.spec function, called with sizes, gives one"
+    )
+    what = "None" if given is None else f"a value of type {type(given).__name__}"
+    raise SpecError(f"expected a Program, given {what}; {hint}")
 
 
 @dataclass
@@ -174,7 +182,11 @@ class Builder:
         """Fix how the plan sees a tensor, or refuse a second, different view of it."""
         tensor = self.tensors[name]
         if tensor.form and tensor.form != form:
-            raise SpecError(f"{name!r} {tensor.shape} is used as {tensor.form} and here as {form}{_two_forms(tensor, form)}", where)
+            raise SpecError(
+                f"{name!r} {tensor.shape} is used as {tensor.form} and here as {form}"
+                f"{_two_forms(tensor, form)}",
+                where,
+            )
         self.tensors[name] = replace(tensor, form=form)
         for other in self.alike.pop(name, ()):
             self.settle(other, form, where)
@@ -190,8 +202,8 @@ def _two_forms(tensor: Tensor, form: str) -> str:
     if (tensor.form, form) == ("spatial", "rows"):
         b, h, w, c = tensor.shape
         return (
-            f"; tg.flatten({tensor.name}) is rows, {(b, h * w * c)}, one for each image; a linear over the {c} channels of each pixel is "
-            f"tg.conv2d with a weight of (N, 1, 1, {c})"
+            f"; tg.flatten({tensor.name}) is rows, {(b, h * w * c)}, one for each image; "
+            f"a linear over the {c} channels of each pixel is tg.conv2d with a weight of (N, 1, 1, {c})"
         )
     if (tensor.form, form) == ("rows", "spatial"):
         return "; images are inputs and the results of convolutions and pooling"

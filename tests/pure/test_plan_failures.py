@@ -227,7 +227,11 @@ def test_wrong_maps(data):
 @pytest.mark.parametrize("what", ["size", "blocks"])
 @pytest.mark.parametrize("number", [0, -1, 1.5, True, "2", None, 2**31])
 def test_groups_of_no_blocks(data, how, what, number):
-    data["maps"][0]["groups"][1] |= {"how": how, "table": [0] * data["maps"][0]["groups"][1]["blocks"], what: number}
+    data["maps"][0]["groups"][1] |= {
+        "how": how,
+        "table": [0] * data["maps"][0]["groups"][1]["blocks"],
+        what: number,
+    }
     refused(data, "semaphores of 'up'", f"{what} of a group is {number!r}", "positive int")
 
 

@@ -82,7 +82,11 @@ def test_unknown_policy(mlp, key, policy):
 
 def test_the_nearest_policy_and_edge_are_named(mlp):
     refused(["did you mean 'row'?"], mlp, policies={"up->down": "rows"})
-    refused(["--policy up->dwn=row", "the edges are up->down, the tensors h; did you mean 'up->down'?"], mlp, policies={"up->dwn": "row"})
+    refused(
+        ["--policy up->dwn=row", "the edges are up->down, the tensors h; did you mean 'up->down'?"],
+        mlp,
+        policies={"up->dwn": "row"},
+    )
     refused(["no option 'tile'", "did you mean 'tiles'?"], mlp, tile={"up": (8, 8)})
 
 
@@ -127,7 +131,12 @@ def test_an_order_that_would_deadlock(attention):
         return tg.linear(a, tg.weight("u", (16, 16), "float32"), name="out")
 
     for order in ("bands:4", "bands:4:1"):
-        refused(["order bands:4:1", "would wait", "higher rank", "; bands:4:3 works"], everything(), tiles=backwards, order=order)
+        refused(
+            ["order bands:4:1", "would wait", "higher rank", "; bands:4:3 works"],
+            everything(),
+            tiles=backwards,
+            order=order,
+        )
     refused(["; bands:4:3 works"], everything(), tiles=backwards, order="bands:4:2")
     assert tg.plan(everything(), "cpu:2", tiles=backwards, order="bands:4:3").order.name == "bands:4:3"
 
@@ -259,7 +268,9 @@ def test_an_option_by_op_is_a_dict(mlp, option, given):
 
 
 def test_a_tile_as_text_is_told_as_it_was_given(mlp):
-    refused(["tile '64x64' of 'up'", "in a tuple such as (64, 96, 64)"], mlp, on="h200", tiles={"up": "64x64"})
+    refused(
+        ["tile '64x64' of 'up'", "in a tuple such as (64, 96, 64)"], mlp, on="h200", tiles={"up": "64x64"}
+    )
 
 
 @pytest.mark.parametrize("verb", [tg.plan, tg.explain, tg.compile], ids=lambda v: v.__name__)
@@ -278,7 +289,10 @@ def test_options_are_options_and_are_given_once(mlp, verb):
         (load_spec(str(EXAMPLES / "gpt3_mlp.py")), r"call it, gpt3_mlp\(M=…, H=…, I=…, dtype=…\)"),
         (None, "given None; a @tg.spec function, called with sizes, gives one"),
         (5, "given a value of type int"),
-        (torch.nn.Linear(2, 2), "given a value of type Linear; write a module's maths as a @tg.spec function"),
+        (
+            torch.nn.Linear(2, 2),
+            "given a value of type Linear; write a module's maths as a @tg.spec function",
+        ),
     ],
     ids=["spec", "spec with sizes", "None", "int", "module"],
 )
@@ -287,26 +301,36 @@ def test_every_verb_takes_a_program(verb, given, words):
         verb(given)
 
 
-# ---- sizes beyond what can be listed or held ---------------------------------------------------------------------------------------
+# ---- sizes beyond what can be listed or held -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on", ["cpu:2", "h200"])
 @pytest.mark.parametrize("rows", [10**8, 10**12])
 def test_more_tiles_than_can_be_planned(on, rows):
     program = load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": rows})
-    with pytest.raises(tg.AnalysisError, match=r"gpt3_mlp.py:11: 'up' has [\d,]+ tiles of [\dx]+, at most 4,194,304 can be planned"):
+    with pytest.raises(
+        tg.AnalysisError,
+        match=r"gpt3_mlp.py:11: 'up' has [\d,]+ tiles of [\dx]+, at most 4,194,304 can be planned",
+    ):
         tg.plan(program, on)
 
 
 def test_more_dependences_than_can_be_listed():
-    """A million tiles of each, and every tile reads of a thousand: a count that would take a hundred gigabytes."""
-    program = load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 8000, "H": 8000, "I": 8000, "dtype": "float32"})
+    """A million tiles of each op, and every one reads of a thousand: a hundred gigabytes."""
+    program = load_program(
+        str(EXAMPLES / "gpt3_mlp.py"), {"M": 8000, "H": 8000, "I": 8000, "dtype": "float32"}
+    )
     tiles = {"up": (8, 8, 8000), "down": (8, 8, 8000)}
-    with pytest.raises(tg.AnalysisError, match=r"gpt3_mlp.py:12: up->down: .* 1,000,000,000 times .*'up', at most 67,108,864"):
+    with pytest.raises(
+        tg.AnalysisError, match=r"gpt3_mlp.py:12: up->down: .* 1,000,000,000 times .*'up', at most 67,108,864"
+    ):
         tg.plan(program, "cpu:2", tiles=tiles)
 
 
 def test_data_beyond_this_machines_memory():
     program = load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 10**11})
-    with pytest.raises(tg.ArgumentError, match=r"gpt3_mlp.py:\d+: gpt3_mlp: its tensors take [\d,]+ bytes \('x' alone 2,457,600,000,000,000\)"):
+    with pytest.raises(
+        tg.ArgumentError,
+        match=r"gpt3_mlp.py:\d+: gpt3_mlp: its tensors take [\d,]+ bytes \('x' alone 2,457,600,000,000,000\)",
+    ):
         random_arguments(program)

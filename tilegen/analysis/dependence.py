@@ -136,17 +136,17 @@ def _listed(edge: Edge, rows: int) -> None:
     """AnalysisError where a relation has more rows than can be listed."""
     if rows > MOST_ROWS:
         raise AnalysisError(
-            f"{edge.name}: its tiles read {rows:,} times of one of {edge.producer.op.name!r}, at most {MOST_ROWS:,} can be listed; "
-            f"choose larger tiles or smaller sizes",
+            f"{edge.name}: its tiles read {rows:,} times of one of {edge.producer.op.name!r}, "
+            f"at most {MOST_ROWS:,} can be listed; choose larger tiles or smaller sizes",
             edge.consumer.op.where,
         )
 
 
 def _blocks(edge: Edge, d: int, where: dict[str, Array], n: int) -> tuple[Array, Array]:
-    """For each of n entries the producer's blocks in dimension d that it reads of: (entries, ascending, their blocks)."""
+    """The producer's blocks in dimension d that n entries read of: (entries, ascending, their blocks)."""
     box = edge.box[d]
     lo, hi, first, last = (_at(e, where, n) for e in (box.lo, box.hi, edge.first[d], edge.last[d]))
-    counts = np.where(lo < hi, np.maximum(last - first + 1, 0), 0)  # an empty box (a window wholly inside the padding) reads nothing
+    counts = np.where(lo < hi, np.maximum(last - first + 1, 0), 0)  # none of padding alone
     _listed(edge, int(counts.sum()))
     owner, (index,) = expand([first], [counts])
     assert index.min(initial=0) >= 0, edge.name

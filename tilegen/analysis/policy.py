@@ -149,7 +149,7 @@ def classes(shape: Sequence[int], relations: Sequence[Relation], by_step: bool, 
     number = list(range(len(relations))) if readers is None else readers
     tiles = 1 + max((int(r.tile.max(initial=0)) for r in relations), default=0)
     block = np.concatenate([r.block for r in relations])
-    tile = np.concatenate([r.tile + n * tiles for n, r in zip(number, relations, strict=True)])  # of all readers
+    tile = np.concatenate([r.tile + n * tiles for n, r in zip(number, relations, strict=True)])
     step = np.concatenate([r.step for r in relations]) if by_step else np.zeros_like(block)
     block, tile, step = distinct(block, tile, step)
     new = runs(block, tile)  # one entry per use, with its first step
@@ -205,7 +205,8 @@ class Lattice:
         known = [n for p in self.points for n in p.name.split("=")]
         edges = ", ".join(sorted({e.name for e in self.edges}))
         raise PlanError(
-            f"{self.tensor!r} ({edges}) has no policy {name!r}; expected one of {', '.join(known)}, chunk:N{nearest(name, known)}"
+            f"{self.tensor!r} ({edges}) has no policy {name!r}; "
+            f"expected one of {', '.join(known)}, chunk:N{nearest(name, known)}"
         )
 
 
@@ -230,10 +231,12 @@ def measure(name: str, partition: Partition, edges: Sequence[Edge], relations: S
     new = runs(tile, sem)
     tile, sem, step = tile[new], sem[new], step[new]
     (waiting,) = np.nonzero(runs(tile))  # where the semaphores of each tile begin
-    earliest = np.repeat(np.minimum.reduceat(step, waiting), np.diff(waiting, append=len(tile))) if len(waiting) else step
+    lengths = np.diff(waiting, append=len(tile))
+    earliest = np.repeat(np.minimum.reduceat(step, waiting), lengths) if len(waiting) else step
     start = int(target[sem[step == earliest]].sum())
     n = max(1, len(waiting))
-    return Point(name, partition, count, len(sem) / n, start / n, int((np.bincount(sem, minlength=count) == 0).sum()))
+    unawaited = int((np.bincount(sem, minlength=count) == 0).sum())
+    return Point(name, partition, count, len(sem) / n, start / n, unawaited)
 
 
 def lattice(edges: Sequence[Edge]) -> Lattice:

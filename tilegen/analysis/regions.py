@@ -297,7 +297,8 @@ class Tiles:
         if n > MOST_TILES:
             op = self.bound.op
             raise AnalysisError(
-                f"{op.name!r} has {n:,} tiles of {'x'.join(map(str, op.tile))}, at most {MOST_TILES:,} can be planned; choose larger tiles or smaller sizes",
+                f"{op.name!r} has {n:,} tiles of {'x'.join(map(str, op.tile))}, "
+                f"at most {MOST_TILES:,} can be planned; choose larger tiles or smaller sizes",
                 op.where,
             )
         return n

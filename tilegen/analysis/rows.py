@@ -42,7 +42,7 @@ def runs(*columns: Array) -> Array:
 
 
 def numbered(flat: Array, cuts: Array) -> Array:
-    """A number for each piece flat[cuts[n] : cuts[n + 1]], equal for equal pieces, counted by first appearance."""
+    """A number for each piece flat[cuts[n] : cuts[n + 1]], equal for equal ones, by first appearance."""
     text, at = flat.tobytes(), (cuts * flat.itemsize).tolist()
     seen: dict[bytes, int] = {}
     return np.array([seen.setdefault(text[a:b], len(seen)) for a, b in pairwise(at)], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Rows of whole numbers as columns: the distinct ones in order, however wide they are; equal pieces of an array have equal numbers."""
+"""Rows of whole numbers as columns: the distinct in order, however wide; equal pieces have equal numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tilegen.analysis.rows import distinct, numbered, runs
 
 SMALL = st.tuples(st.integers(0, 3), st.integers(-1, 2), st.integers(0, 2))
-WIDE = st.tuples(st.integers(-(2**40), 2**40), st.integers(0, 2**40), st.integers(0, 1))  # too wide for one number a row
+WIDE = st.tuples(
+    st.integers(-(2**40), 2**40), st.integers(0, 2**40), st.integers(0, 1)
+)  # too wide for one number a row
 EDGE = st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), st.integers(0, 1))  # 63 bits
 
 
