@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 RUFF = $(BIN)/ruff check --line-length 160 --target-version py310 \
        --select E,F,I,B,UP,SIM,RUF100 --ignore E741,SIM905
 
-.PHONY: run test test-full lint clean
+.PHONY: run test test-full wheels lint clean
 
 run: $(VENV)/.installed
 	$(BIN)/tilegen run examples/gpt3_mlp.py -s M=64
@@ -18,6 +18,11 @@ test: $(VENV)/.tested lint
 test-full: $(VENV)/.tested lint
 	TILEGEN_FULL=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 	$(BIN)/python -m tests.full
+
+# The wheel by every Python from 3.10 on found here, in fresh environments; by $(PYTHON) with torch too
+wheels: $(VENV)/.tested
+	$(BIN)/python -m tests.wheels
+	$(BIN)/python -m tests.wheels --torch "$(TORCH)" "$(PYTHON)"
 
 lint: $(VENV)/.tested
 	$(RUFF) tilegen tests examples setup.py

@@ -6,6 +6,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# neither a property's examples nor their making have a time limit: a busy machine must not fail a test
+settings.register_profile(
+    "tilegen", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tilegen")
 
 FULL = os.environ.get("TILEGEN_FULL") == "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -144,7 +144,7 @@ class Program:
         if switches:
             environment["TG_MUTANT"] = " ".join(str(switches.get(f, -1)) for f in FIELDS)
         command = [self.path, folder, str(self.subject.workers(workers)), str(runs)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         kept = [n for n, t in plan.graph.tensors.items() if t.role in ("output", "state")]
         return done.returncode, done.stderr, [(folder / f"{n}.bin").read_bytes() for n in kept] if done.returncode == 0 else []
 

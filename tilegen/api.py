@@ -17,7 +17,7 @@ from tilegen.machine import Machine, machine
 from tilegen.plan import Plan
 from tilegen.planner import Options
 from tilegen.planner import plan as make_plan
-from tilegen.spec import Program
+from tilegen.spec import Program, as_program
 from tilegen.tune import tuned_lowering, tuned_options
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def plan(
     **given: Any,
 ) -> Plan:
     """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
-    return make_plan(program, machine(on), settled(program, machine(on), options or Options.of(**given)), progress)
+    return make_plan(
+        program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress
+    )
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
@@ -101,7 +103,9 @@ def explain(program: Program, on: str | int | Machine = "cpu", options: Options 
     """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol)."""
     from tilegen.explain import explain_program
 
-    return explain_program(program, machine(on), settled(program, machine(on), options or Options.of(**given)))
+    return explain_program(
+        as_program(program), machine(on), settled(program, machine(on), Options.asked(options, given))
+    )
 
 
 def request_key(program: Program, on: Machine, options: Options) -> str:
@@ -157,6 +161,7 @@ def compile(
     """
     from tilegen.kernel import Kernel
 
+    as_program(program)
     if lowering not in LOWERINGS:
         raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
     if programmatic and lowering != "streams":
@@ -168,18 +173,20 @@ def compile(
     target = default_target() if target == "auto" else target
     on = (gpu_machine(target) if target.startswith("cuda") else "cpu") if on is None else on
     if lowering == "auto" and target == "cuda":
-        lowering = tuned_lowering(program, machine(on), options or Options.of(**given))
+        lowering = tuned_lowering(program, machine(on), Options.asked(options, given))
         programmatic = lowering == "streams"
     if lowering == "streams":
         if not target.startswith("cuda"):
             raise TargetError(f"lowering 'streams' launches on a GPU, the target is {target}")
         from tilegen.streams import compile_streams
 
-        asked = options or Options.of(**given)
+        asked = Options.asked(options, given)
         remembered = dataclasses.replace(settled(program, machine(on), Options()), policies=())  # the tiles measured best
         chosen = remembered if asked == Options() else asked
         return compile_streams(program, machine(on), chosen, partial(gpu_library, target=target), programmatic, progress)
-    made, certificate = planned(program, machine(on), settled(program, machine(on), options or Options.of(**given)), progress)
+    made, certificate = planned(
+        program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress
+    )
     if target.startswith("cuda"):
         from tilegen.cuda_kernel import CudaKernel
 
@@ -235,4 +242,4 @@ def reference(program: Program, *arguments: Any) -> Any:
     """The program op by op in float32 torch: what a kernel's result is compared with."""
     from tilegen.reference import run
 
-    return run(program, arguments)
+    return run(as_program(program), arguments)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilegen import __version__
 from tilegen.config import write_whole
 from tilegen.errors import TilegenError
 
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser("tilegen", description="Tiles of dependent operations side by side in one kernel, derived and proved.")
+    p.add_argument("--version", action="version", version=f"tilegen {__version__}")
     verbs = p.add_subparsers(dest="command", required=True, metavar="VERB")
 
     def verb(name: str, run: Callable[[Any], int], text: str, spec: bool = True) -> argparse.ArgumentParser:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from tilegen.errors import OutputError, TilegenError
 
@@ -40,12 +38,13 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tilegen"
 
 
-def own_templates() -> Any:
-    """The folder of tilegen's templates: beside the package in a checkout, inside it when installed."""
-    try:
-        return resources.files("tilegen.templates")
-    except ModuleNotFoundError:  # a checkout, or a legacy editable install
-        return Path(__file__).resolve().parent.parent / "templates"
+def own_templates() -> Path:
+    """The folder of tilegen's templates: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "templates", package.parent / "templates"):
+        if (folder / "schedule.j2").is_file():
+            return folder
+    raise TilegenError(f"tilegen's templates are neither in {package} nor beside it: install tilegen anew")
 
 
 def write_whole(path: Path, text: str) -> None:

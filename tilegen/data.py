@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
+import os
 
 import torch
 
+from tilegen.errors import ArgumentError
 from tilegen.spec import Program, Tensor
 
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in their caches."""
     generator = torch.Generator(device).manual_seed(seed)
+    if device == "cpu":
+        _check_memory(program)
     return [_argument(program, t, generator) for t in program.arguments]
+
+
+def _check_memory(program: Program) -> None:
+    """ArgumentError where a program's own tensors are more than this machine's memory."""
+    sizes = {t.name: math.prod(t.shape) * getattr(torch, t.dtype).itemsize for t in program.tensors}
+    total, here = sum(sizes.values()), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total > here:
+        name = max(sizes, key=lambda n: sizes[n])
+        raise ArgumentError(
+            f"{program.name}: its tensors take {total:,} bytes ({name!r} alone {sizes[name]:,}), "
+            f"this machine has {here:,}",
+            program.tensor(name).where,
+        )
 
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """The end of a message about a word that is not known: "; did you mean 'row'?", or nothing."""
+    found = get_close_matches(str(word), list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
 
 class TilegenError(Exception):
     """Base of all of them; `where` is "file:line" of the spec, or empty."""

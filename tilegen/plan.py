@@ -310,6 +310,28 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
     )
 
 
+def _grouping_from_json(producer: str, g: Mapping[str, Any]) -> Grouping:
+    if g["how"] not in ("all", "each", "every", "modulo", "table"):
+        raise PlanError(
+            f"the semaphores of {producer!r} are grouped {g['how']!r}, "
+            "expected all, each, every, modulo or table"
+        )
+    for what in ("blocks", "size"):
+        if type(g[what]) is not int or not 1 <= g[what] < 2**31:
+            raise PlanError(
+                f"the semaphores of {producer!r}: {what} of a group is {g[what]!r}, expected a positive int"
+            )
+    table = tuple(g["table"])
+    if g["how"] == "table" and (
+        len(table) != g["blocks"] or any(type(n) is not int or not 0 <= n < g["blocks"] for n in table)
+    ):
+        raise PlanError(
+            f"the semaphores of {producer!r}: the table of a group is {g['table']!r}, "
+            f"expected the group of each of {g['blocks']} blocks"
+        )
+    return Grouping(g["how"], g["blocks"], g["size"], table)
+
+
 def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     tensors = {n: Tensor(n, tuple(t["declared"]), t["dtype"], t["role"], "", t["form"]) for n, t in data["tensors"].items()}
     for name in (data["program"], *data["tensors"], *data["ops"]):
@@ -327,10 +349,7 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         raise PlanError(f"the plan has no tensor {unknown[0]!r}")
     maps = []
     for m in data["maps"]:
-        wrong = [g["how"] for g in m["groups"] if g["how"] not in ("all", "each", "every", "modulo", "table")]
-        if wrong:
-            raise PlanError(f"the semaphores of {m['producer']!r} are grouped {wrong[0]!r}, expected all, each, every, modulo or table")
-        partition = tuple(Grouping(g["how"], g["blocks"], g["size"], tuple(g["table"])) for g in m["groups"])
+        partition = tuple(_grouping_from_json(m["producer"], g) for g in m["groups"])
         maps.append(SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"]))
     segments = tuple(Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"]) for s in data["order"]["segments"])
     placement = data["placement"] if isinstance(data["placement"], str) else tuple(tuple(ranks) for ranks in data["placement"])

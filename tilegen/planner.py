@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tilegen.analysis.dependence import Edge
-from tilegen.analysis.order import Order, by_name, candidates, phase
+from tilegen.analysis.order import Order, banded, by_name, candidates, phase
 from tilegen.analysis.policy import Lattice, Point, lattice
 from tilegen.analysis.regions import tiles_of
 from tilegen.analysis.waits import SemaphoreMap
 from tilegen.cuts import Cut, best_cuts, best_shares
-from tilegen.errors import PlanError
+from tilegen.errors import PlanError, nearest
 from tilegen.folding import NORMS, folded
 from tilegen.machine import Machine
 from tilegen.ops.attention import FEW
@@ -24,7 +25,7 @@ from tilegen.ops.gemm import gang_problem
 from tilegen.passing import APPENDS, passed
 from tilegen.plan import Plan, strided
 from tilegen.simulate import simulate, tile_us
-from tilegen.spec import Program, Spec, check_acyclic
+from tilegen.spec import Program, as_program, check_acyclic
 from tilegen.tiling import Graph, fuse, names_of_shares, split
 
 Progress = Callable[[str], None]
@@ -61,11 +62,28 @@ class Options:
         fields = Options.__dataclass_fields__
         for name, value in given.items():
             if name not in fields:
-                raise PlanError(f"no option {name!r}; they are {', '.join(fields)}")
-            if fields[name].default == () and not isinstance(value, (Mapping, tuple)):
+                raise PlanError(f"no option {name!r}; they are {', '.join(fields)}{nearest(name, fields)}")
+            if fields[name].default == () and not _by_name(value):
                 raise PlanError(f"option {name} is a dict, such as {{'up': …}}, given {value!r}")
         fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
         return Options(**fixed)
+
+    @staticmethod
+    def asked(options: Options | None, given: Mapping[str, Any]) -> Options:
+        """What a caller gave as options=, or by name; not both."""
+        if options is None:
+            return Options.of(**given)
+        if not isinstance(options, Options):
+            raise PlanError(
+                f"options is a tg.Options, given {options!r}; "
+                f"give {', '.join(Options.__dataclass_fields__)} by name, or tg.Options.of(tiles=…)"
+            )
+        if given:
+            raise PlanError(
+                f"given options= and {', '.join(given)}: put all into one, "
+                f"tg.Options.of({next(iter(given))}=…)"
+            )
+        return options
 
     @property
     def named(self) -> frozenset[str]:
@@ -94,12 +112,15 @@ class Options:
         return Options.of(**frozen(fields))
 
 
+def _by_name(value: object) -> bool:
+    """Whether an option's value is a dict by name, or the pairs of one."""
+    pairs = value.items() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ("",)
+    return all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs)
+
+
 def plan(program: Program, machine: Machine, options: Options = Options(), progress: Progress = lambda _: None) -> Plan:
     """The plan for a program with all sizes given. PlanError when an option does not fit the program."""
-    if not isinstance(program, Program):
-        hint = f"; this is the Spec {program.name}: call it, {program.name}()" if isinstance(program, Spec) else ""
-        raise PlanError(f"a plan is made of a Program, given {type(program).__name__}{hint}")
-    check_acyclic(program)
+    check_acyclic(as_program(program))
     if program.symbolic:
         names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
         raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
@@ -157,7 +178,11 @@ def _hopper_shares(graph: Graph, machine: Machine, options: Options, taken: Set[
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     expected = b.kind.tiles(b, _ANY)[0]
     if not isinstance(tile, (tuple, list)):
-        tile = (tile, *([0] * len(expected)))  # refused below
+        raise PlanError(
+            f"tile {tile!r} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, "
+            f"in a tuple such as {expected}",
+            b.op.where,
+        )
     tile = b.kind.whole_tile(tuple(tile), expected)
     if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
         raise PlanError(
@@ -224,8 +249,11 @@ def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[di
     for key, name in options.policies:
         tensors = [t for t, lat in lattices.items() if key in (t, "*") or any(e.name == key for e in lat.edges)]
         if not tensors:
-            known = sorted({e.name for lat in lattices.values() for e in lat.edges})
-            raise PlanError(f"--policy {key}={name}: no such edge or tensor; the edges are {', '.join(known) or 'none'}")
+            edges = sorted({e.name for lat in lattices.values() for e in lat.edges})
+            raise PlanError(
+                f"--policy {key}={name}: no such edge or tensor; the edges are {', '.join(edges) or 'none'}, "
+                f"the tensors {', '.join(lattices) or 'none'}{nearest(key, [*edges, *lattices])}"
+            )
         for tensor in tensors:
             point = lattices[tensor].point(name)
             if point.unawaited:
@@ -269,6 +297,19 @@ def _orders(graph: Graph, machine: Machine) -> list[Order]:
     return [phase(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 
+def _lag_that_works(base: Plan, order: Order) -> str:
+    """The least lag with which so many bands work. A lag of their number does: op comes after op."""
+    head, *numbers = order.name.split(":")
+    if head != "bands":
+        return ""
+    bands, lag = map(int, numbers)
+    larger = range(lag + 1, bands + 1)
+    least = bisect_left(
+        larger[:-1], True, key=lambda n: _progresses(replace(base, order=banded(base.graph, bands, n)))
+    )
+    return f"; bands:{bands}:{larger[least]} works"
+
+
 def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
     """The order with the least makespan; a later candidate must be better by a percent."""
     best: tuple[float, Plan] | None = None
@@ -276,7 +317,10 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
         candidate = replace(base, order=order)
         if not _progresses(candidate):
             if len(orders) == 1:
-                raise PlanError(f"order {order.name}: a tile would wait for a tile of higher rank")
+                raise PlanError(
+                    f"order {order.name}: a tile would wait for a tile of higher rank"
+                    f"{_lag_that_works(base, order)}"
+                )
             continue
         if len(orders) == 1:
             return candidate

@@ -138,6 +138,25 @@ class Program:
         return any(not isinstance(n, int) for t in self.tensors for n in t.shape)
 
 
+def as_program(given: Any) -> Program:
+    """What a verb was given, where it is a Program. SpecError: what it is instead, and how to get one."""
+    if isinstance(given, Program):
+        return given
+    if isinstance(given, Spec):
+        raise SpecError(
+            f"expected a Program, given the Spec {given.name}: call it, "
+            f"{given.name}({', '.join(f'{p}=…' for p in given.parameters)})"
+        )
+    module = hasattr(given, "forward")
+    hint = (
+        "write a module's maths as a @tg.spec function and call the kernel in forward"
+        if module
+        else "a @tg.spec function, called with sizes, gives one"
+    )
+    what = "None" if given is None else f"a value of type {type(given).__name__}"
+    raise SpecError(f"expected a Program, given {what}; {hint}")
+
+
 @dataclass
 class Builder:
     """Collects what a @spec function declares while it runs."""
@@ -176,7 +195,8 @@ class Builder:
         tensor = self.tensors[name]
         if tensor.form and tensor.form != form:
             raise SpecError(
-                f"{name!r} {tensor.shape} is used as {tensor.form} and here as {form}; use tg.flatten to feed a spatial tensor to a row op",
+                f"{name!r} {tensor.shape} is used as {tensor.form} and here as {form}"
+                f"{_two_forms(tensor, form)}",
                 where,
             )
         self.tensors[name] = replace(tensor, form=form)
@@ -187,6 +207,19 @@ class Builder:
         """These tensors are seen alike, in whatever form the first op needs that cares."""
         for name in names:
             self.alike.setdefault(name, []).extend(n for n in names if n != name)
+
+
+def _two_forms(tensor: Tensor, form: str) -> str:
+    """What to write where rows are made of an image, or an image of rows."""
+    if (tensor.form, form) == ("spatial", "rows"):
+        b, h, w, c = tensor.shape
+        return (
+            f"; tg.flatten({tensor.name}) is rows, {(b, h * w * c)}, one for each image; "
+            f"a linear over the {c} channels of each pixel is tg.conv2d with a weight of (N, 1, 1, {c})"
+        )
+    if (tensor.form, form) == ("rows", "spatial"):
+        return "; images are inputs and the results of convolutions and pooling"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,7 +217,9 @@ def execute(plan: Plan, program: Path, arguments: Mapping[str, torch.Tensor], wo
         (folder / f"{name}.bin").write_bytes(a.contiguous().view(torch.uint8).numpy().tobytes())
     count = workers if isinstance(plan.placement, str) else len(plan.placement)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
-    return subprocess.run([program, folder, str(count), str(runs)], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [program, folder, str(count), str(runs)], env=environment, capture_output=True, text=True, timeout=600
+    )
 
 
 def stored(plan: Plan, folder: Path, name: str) -> torch.Tensor:

@@ -71,7 +71,9 @@ def ask(plans: list[Plan], questions: list[tuple[Any, ...]], folder: Path) -> li
     built = subprocess.run([compiler(), *flags, str(source), "-o", str(folder / "schedules")], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     given = "".join(" ".join(map(str, (*q, 0, 0, 0, 0)[:6])) + "\n" for q in questions)
-    done = subprocess.run([str(folder / "schedules")], input=given, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [str(folder / "schedules")], input=given, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     answers = done.stdout.splitlines()
     assert len(answers) == len(questions)

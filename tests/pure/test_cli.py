@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -258,15 +257,9 @@ def test_a_closed_pipe_is_no_error():
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr and done.stdout == "{"
 
 
-def test_help_is_quick_and_imports_nothing_heavy():
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = tilegen("--help")
-        times.append(time.perf_counter() - start)
+def test_help_imports_nothing_heavy():
+    done = tilegen("--help")
     assert done.returncode == 0 and all(verb in done.stdout for verb in VERBS)
-    print(f"tilegen --help: {min(times):.3f} s")
-    assert min(times) < 0.2 * (2 if os.getloadavg()[0] > 1.5 else 1)
     done = subprocess.run([sys.executable, "-X", "importtime", "-m", "tilegen", "--help"], capture_output=True, text=True)
     modules = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "tilegen.cli" in modules and not {"torch", "sympy", "numpy", "jinja2"} & modules

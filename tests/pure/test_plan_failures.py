@@ -222,6 +222,26 @@ def test_wrong_maps(data):
     refused(data, "some")
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("how", ["all", "each", "every", "modulo", "table"])
+@pytest.mark.parametrize("what", ["size", "blocks"])
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2", None, 2**31])
+def test_groups_of_no_blocks(data, how, what, number):
+    data["maps"][0]["groups"][1] |= {
+        "how": how,
+        "table": [0] * data["maps"][0]["groups"][1]["blocks"],
+        what: number,
+    }
+    refused(data, "semaphores of 'up'", f"{what} of a group is {number!r}", "positive int")
+
+
+@pytest.mark.parametrize("table", [[], [0], [0, 0, -1], [0.5] * 2, [7] * 2, None])
+def test_tables_that_are_not_of_the_blocks(data, table):
+    data["maps"][0]["groups"][1] |= {"how": "table", "blocks": 2, "table": table}
+    refused(data)
+
+
+
 def test_missing_maps(data):
     data["maps"], data["semaphores"] = [], []
     refused(data, "up->down", "'h'")

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import tilegen as tg
+from tilegen.data import random_arguments
 from tilegen.errors import PlanError
-from tilegen.loader import load_program
+from tilegen.loader import load_program, load_spec
 from tilegen.machine import machine
 from tilegen.planner import Options
 from tilegen.streams import whole_plan
@@ -75,7 +77,17 @@ def test_a_tile_must_fit_into_32_bits(mlp, tile):
 @pytest.mark.parametrize("policy", ["rows", "", "chunk", "chunk:0", "chunk:-1", "chunk:x", "chunk:²", 3, None])
 @pytest.mark.parametrize("key", ["up->down", "h", "*"])
 def test_unknown_policy(mlp, key, policy):
-    refused(["'up' -> 'h'", repr(policy), "kernel", "chunk:N"], mlp, policies={key: policy})
+    refused(["'h' (up->down) has no policy", repr(policy), "kernel", "chunk:N"], mlp, policies={key: policy})
+
+
+def test_the_nearest_policy_and_edge_are_named(mlp):
+    refused(["did you mean 'row'?"], mlp, policies={"up->down": "rows"})
+    refused(
+        ["--policy up->dwn=row", "the edges are up->down, the tensors h; did you mean 'up->down'?"],
+        mlp,
+        policies={"up->dwn": "row"},
+    )
+    refused(["no option 'tile'", "did you mean 'tiles'?"], mlp, tile={"up": (8, 8)})
 
 
 @pytest.mark.parametrize("key", ["down->up", "up", "x", "up->h", ""])
@@ -118,7 +130,15 @@ def test_an_order_that_would_deadlock(attention):
         a = tg.attention(q, k, k, heads=2, name="attn")
         return tg.linear(a, tg.weight("u", (16, 16), "float32"), name="out")
 
-    refused(["order bands:4:1", "would wait", "higher rank"], everything(), tiles=backwards, order="bands:4:1")
+    for order in ("bands:4", "bands:4:1"):
+        refused(
+            ["order bands:4:1", "would wait", "higher rank", "; bands:4:3 works"],
+            everything(),
+            tiles=backwards,
+            order=order,
+        )
+    refused(["; bands:4:3 works"], everything(), tiles=backwards, order="bands:4:2")
+    assert tg.plan(everything(), "cpu:2", tiles=backwards, order="bands:4:3").order.name == "bands:4:3"
 
 
 @pytest.mark.parametrize("placement", ["", "dynamic", "Ticket", None, 1])
@@ -241,12 +261,76 @@ def test_unknown_option(mlp):
     refused(["'tilse'", "tiles", "policies", "placement"], mlp, tilse={"up": (8, 8)})
 
 
+@pytest.mark.parametrize("given", [5, None, ("up", (8, 8, 8)), {3: (8, 8, 8)}, [("up", 2)]], ids=str)
 @pytest.mark.parametrize("option", ["tiles", "policies", "split", "parts"])
-def test_an_option_by_op_is_a_dict(mlp, option):
-    refused([option, "5"], mlp, **{option: 5})
+def test_an_option_by_op_is_a_dict(mlp, option, given):
+    refused([f"option {option} is a dict", repr(given)], mlp, **{option: given})
 
 
-def test_what_is_planned_is_a_program():
-    with pytest.raises(tg.TilegenError, match="Spec.*call it") as caught:
-        tg.plan(skipping)
-    assert "skipping" in str(caught.value)
+def test_a_tile_as_text_is_told_as_it_was_given(mlp):
+    refused(
+        ["tile '64x64' of 'up'", "in a tuple such as (64, 96, 64)"], mlp, on="h200", tiles={"up": "64x64"}
+    )
+
+
+@pytest.mark.parametrize("verb", [tg.plan, tg.explain, tg.compile], ids=lambda v: v.__name__)
+def test_options_are_options_and_are_given_once(mlp, verb):
+    with pytest.raises(tg.PlanError, match=r"options is a tg\.Options, given \{'tiles'.*tg\.Options\.of"):
+        verb(mlp, options={"tiles": {"up": (8, 8, 8)}})
+    with pytest.raises(tg.PlanError, match="options= and tiles"):
+        verb(mlp, options=Options(), tiles={"up": (8, 8, 8)})
+
+
+@pytest.mark.parametrize("verb", [tg.plan, tg.explain, tg.compile, tg.reference], ids=lambda v: v.__name__)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (skipping, "the Spec skipping: call it, skipping"),
+        (load_spec(str(EXAMPLES / "gpt3_mlp.py")), r"call it, gpt3_mlp\(M=…, H=…, I=…, dtype=…\)"),
+        (None, "given None; a @tg.spec function, called with sizes, gives one"),
+        (5, "given a value of type int"),
+        (
+            torch.nn.Linear(2, 2),
+            "given a value of type Linear; write a module's maths as a @tg.spec function",
+        ),
+    ],
+    ids=["spec", "spec with sizes", "None", "int", "module"],
+)
+def test_every_verb_takes_a_program(verb, given, words):
+    with pytest.raises(tg.SpecError, match=f"expected a Program, .*{words}"):
+        verb(given)
+
+
+# ---- sizes beyond what can be listed or held -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["cpu:2", "h200"])
+@pytest.mark.parametrize("rows", [10**8, 10**12])
+def test_more_tiles_than_can_be_planned(on, rows):
+    program = load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": rows})
+    with pytest.raises(
+        tg.AnalysisError,
+        match=r"gpt3_mlp.py:11: 'up' has [\d,]+ tiles of [\dx]+, at most 4,194,304 can be planned",
+    ):
+        tg.plan(program, on)
+
+
+def test_more_dependences_than_can_be_listed():
+    """A million tiles of each op, and every one reads of a thousand: a hundred gigabytes."""
+    program = load_program(
+        str(EXAMPLES / "gpt3_mlp.py"), {"M": 8000, "H": 8000, "I": 8000, "dtype": "float32"}
+    )
+    tiles = {"up": (8, 8, 8000), "down": (8, 8, 8000)}
+    with pytest.raises(
+        tg.AnalysisError, match=r"gpt3_mlp.py:12: up->down: .* 1,000,000,000 times .*'up', at most 67,108,864"
+    ):
+        tg.plan(program, "cpu:2", tiles=tiles)
+
+
+def test_data_beyond_this_machines_memory():
+    program = load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 10**11})
+    with pytest.raises(
+        tg.ArgumentError,
+        match=r"gpt3_mlp.py:\d+: gpt3_mlp: its tensors take [\d,]+ bytes \('x' alone 2,457,600,000,000,000\)",
+    ):
+        random_arguments(program)

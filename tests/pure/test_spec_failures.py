@@ -258,6 +258,53 @@ def test_unused_results():
     refused(*lines, words=["'unused'", "neither used nor returned"], line=2, declared=False)
 
 
+# ---- images and rows ----------------------------------------------------------------------------------
+
+PATCHES = "y = tg.conv2d(image, tg.weight('p', (7, 2, 2, 3), F), stride=2, name='patches')"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "tg.linear(y, tg.weight('m', (5, 7), F))",
+        "tg.softmax(y)",
+        "tg.linear(tg.relu(y), tg.weight('m', (5, 7), F))",
+    ],
+)
+def test_what_each_way_from_an_image_to_rows_gives(use):
+    """A linear on patches is a 1x1 convolution; flatten is for one row an image."""
+    words = [
+        "(1, 4, 5, 7) is used as spatial and here as rows",
+        "is rows, (1, 140), one for each image",
+        "7 channels",
+        "tg.conv2d",
+        "(N, 1, 1, 7)",
+    ]
+    refused(PATCHES, f"return {use}", words=words)
+
+
+def test_flatten_is_named_where_it_has_the_columns():
+    refused(
+        PATCHES,
+        "tg.linear(y, tg.weight('m', (5, 140), F))",
+        words=["has 7 columns", "expects 140", "tg.flatten(patches) has so many"],
+    )
+
+
+def test_rows_do_not_become_an_image():
+    lines = [
+        "y = tg.linear(image, tg.weight('m', (5, 3), F))",
+        "tg.conv2d(y, tg.weight('p', (7, 1, 1, 5), F))",
+    ]
+    refused(
+        *lines,
+        words=[
+            "is used as rows and here as spatial",
+            "images are inputs and the results of convolutions and pooling",
+        ],
+    )
+
+
 # ---- caches -----------------------------------------------------------------------------------------------------------------------
 
 K = "k, c = tg.input('k', (2, 4, 6), F), tg.state('c', (2, 16, 6), F)"

@@ -14,9 +14,12 @@ import numpy as np
 import sympy as sp
 
 from tilegen.analysis.regions import Array, Blocking, Tiles, blocking, depends_on_step, divide, evaluate, pretty, quotient, tiles_of
+from tilegen.analysis.rows import distinct, runs
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
 from tilegen.tiling import Graph
+
+MOST_ROWS = 1 << 26  # of a relation: half a gigabyte a column
 
 
 @dataclass(frozen=True)
@@ -119,19 +122,37 @@ def relation(edge: Edge) -> Relation:
     tiles = tiles_of(edge.consumer)
     tile, step = _entries(tiles, edge)
     where = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
-    n = len(tile)
-    reads = [(_at(i.lo, where, n), _at(i.hi, where, n)) for i in edge.box]
-    first, last = ([_at(e, where, n) for e in side] for side in (edge.first, edge.last))
-    counts = [np.maximum(b - a + 1, 0) for a, b in zip(first, last, strict=True)]
-    for (lo, hi), count in zip(reads, counts, strict=True):
-        count[lo >= hi] = 0  # an empty box (a window wholly inside the padding) reads nothing
-    origin, index = expand(first, counts)
-    block = np.ravel_multi_index(index, block_shape(edge)) if len(origin) else np.zeros(0, dtype=np.int64)
-    shared = np.ones(len(origin), dtype=bool)
-    for d, (lo, hi) in enumerate(reads):
-        block_lo, block_hi = block_elements(edge.producer, edge.blocking, d)
-        shared &= meets(lo[origin], hi[origin], edge.box[d].stride, block_lo[index[d]], block_hi[index[d]])
-    return _first_use(tile[origin][shared], block[shared], step[origin][shared])
+    origin, block = np.arange(len(tile)), np.zeros(len(tile), dtype=np.int64)
+    for d, extent in enumerate(block_shape(edge)):
+        owner, index = _blocks(edge, d, where, len(tile))
+        counts = np.bincount(owner, minlength=len(tile))
+        _listed(edge, int(counts[origin].sum()))
+        at, (place,) = expand([(np.cumsum(counts) - counts)[origin]], [counts[origin]])
+        origin, block = origin[at], block[at] * extent + index[place]
+    return _first_use(tile[origin], block, step[origin])
+
+
+def _listed(edge: Edge, rows: int) -> None:
+    """AnalysisError where a relation has more rows than can be listed."""
+    if rows > MOST_ROWS:
+        raise AnalysisError(
+            f"{edge.name}: its tiles read {rows:,} times of one of {edge.producer.op.name!r}, "
+            f"at most {MOST_ROWS:,} can be listed; choose larger tiles or smaller sizes",
+            edge.consumer.op.where,
+        )
+
+
+def _blocks(edge: Edge, d: int, where: dict[str, Array], n: int) -> tuple[Array, Array]:
+    """The producer's blocks in dimension d that n entries read of: (entries, ascending, their blocks)."""
+    box = edge.box[d]
+    lo, hi, first, last = (_at(e, where, n) for e in (box.lo, box.hi, edge.first[d], edge.last[d]))
+    counts = np.where(lo < hi, np.maximum(last - first + 1, 0), 0)  # none of padding alone
+    _listed(edge, int(counts.sum()))
+    owner, (index,) = expand([first], [counts])
+    assert index.min(initial=0) >= 0, edge.name
+    block_lo, block_hi = block_elements(edge.producer, edge.blocking, d)
+    shared = meets(lo[owner], hi[owner], box.stride, block_lo[index], block_hi[index])
+    return owner[shared], index[shared]
 
 
 def block_shape(edge: Edge) -> tuple[int, ...]:
@@ -151,7 +172,7 @@ def block_elements(producer: Bound, cut: Sequence[Blocking], d: int) -> tuple[Ar
 def meets(lo: Array, hi: Array, stride: int, block_lo: Array, block_hi: Array) -> Array:
     """Whether one of lo, lo + stride, … below hi lies in [block_lo, block_hi)."""
     start = np.maximum(lo, block_lo)
-    element = lo + -((lo - start) // stride) * stride
+    element = start if stride == 1 else lo + -((lo - start) // stride) * stride
     return element < np.minimum(hi, block_hi)
 
 
@@ -161,9 +182,10 @@ def expand(first: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, tupl
     origin = np.repeat(np.arange(len(total)), total)
     rest = np.arange(len(origin)) - (np.cumsum(total) - total)[origin]
     index = []
-    for start, count in zip(reversed(first), reversed(counts), strict=True):
+    for start, count in zip(reversed(first[1:]), reversed(counts[1:]), strict=True):
         rest, at = np.divmod(rest, count[origin]) if len(origin) else (rest, rest)
         index.append(start[origin] + at)
+    index.append(first[0][origin] + rest)
     return origin, tuple(reversed(index))
 
 
@@ -176,15 +198,14 @@ def _entries(tiles: Tiles, edge: Edge) -> tuple[Array, Array]:
         return tile, tiles.steps
     if not edge.stepped:
         return tile, np.zeros(tiles.count, dtype=np.int64)
+    _listed(edge, int(tiles.steps.sum()))
     repeated = np.repeat(tile, tiles.steps)
     return repeated, np.arange(len(repeated)) - (np.cumsum(tiles.steps) - tiles.steps)[repeated]
 
 
 def _first_use(tile: Array, block: Array, step: Array) -> Relation:
-    order = np.lexsort((step, block, tile))
-    tile, block, step = tile[order], block[order], step[order]
-    new = np.ones(len(tile), dtype=bool)
-    new[1:] = (tile[1:] != tile[:-1]) | (block[1:] != block[:-1])
+    tile, block, step = distinct(tile, block, step)
+    new = runs(tile, block)
     return Relation(tile[new], block[new], step[new])
 
 

@@ -18,7 +18,8 @@ import sympy as sp
 
 from tilegen.analysis.dependence import Edge, Relation, block_shape, relation
 from tilegen.analysis.regions import Array, divide, tiles_of
-from tilegen.errors import PlanError
+from tilegen.analysis.rows import distinct, numbered, runs
+from tilegen.errors import PlanError, nearest
 from tilegen.ops.base import ceil_div
 
 
@@ -146,18 +147,15 @@ def classes(shape: Sequence[int], relations: Sequence[Relation], by_step: bool, 
     """
     blocks = math.prod(shape)
     number = list(range(len(relations))) if readers is None else readers
-    parts = [
-        (np.full(len(r.tile), n), r.tile, r.block, r.step if by_step else np.zeros_like(r.step))
-        for n, r in zip(number, relations, strict=True)
-    ]
-    reader, tile, block, step = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    uses = np.unique(np.stack((block, reader, tile, step)), axis=1)  # sorted; one entry per use, the first step first
-    new = np.ones(uses.shape[1], dtype=bool)
-    new[1:] = (uses[:3, 1:] != uses[:3, :-1]).any(axis=0)
-    block, rows = uses[0, new], uses[1:, new].T.copy()
+    tiles = 1 + max((int(r.tile.max(initial=0)) for r in relations), default=0)
+    block = np.concatenate([r.block for r in relations])
+    tile = np.concatenate([r.tile + n * tiles for n, r in zip(number, relations, strict=True)])
+    step = np.concatenate([r.step for r in relations]) if by_step else np.zeros_like(block)
+    block, tile, step = distinct(block, tile, step)
+    new = runs(block, tile)  # one entry per use, with its first step
+    block, use = block[new], (tile * (int(step.max(initial=0)) + 2) + step + 1)[new]  # steps count from -1
     cuts = np.searchsorted(block, np.arange(blocks + 1))
-    seen: dict[bytes, int] = {}
-    return np.array([seen.setdefault(rows[a:b].tobytes(), len(seen)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
+    return numbered(use, cuts)
 
 
 def product_refinement(labels: Array, shape: Sequence[int]) -> Partition:
@@ -167,7 +165,7 @@ def product_refinement(labels: Array, shape: Sequence[int]) -> Partition:
     out = []
     for d, blocks in enumerate(shape):
         slices = np.moveaxis(grid, d, 0).reshape(blocks, -1)
-        out.append(grouping(np.unique(slices, axis=0, return_inverse=True)[1].reshape(-1), blocks))
+        out.append(grouping(numbered(slices, np.arange(blocks + 1) * slices.shape[1]), blocks))
     return tuple(out)
 
 
@@ -198,13 +196,18 @@ class Lattice:
     points: tuple[Point, ...]
 
     def point(self, name: str) -> Point:
+        """The point of a name, or chunk:N. PlanError where there is none."""
         for point in self.points:
             if name in point.name.split("="):
                 return point
         if isinstance(name, str) and name.startswith("chunk:") and name[6:].isdecimal() and int(name[6:]) >= 1:
             return measure(name, chunk_partition(block_shape(self.edges[0]), int(name[6:])), self.edges, self.relations)
-        known = ", ".join(n for p in self.points for n in p.name.split("="))
-        raise PlanError(f"{self.producer!r} -> {self.tensor!r} has no policy {name!r}; expected one of {known}, chunk:N")
+        known = [n for p in self.points for n in p.name.split("=")]
+        edges = ", ".join(sorted({e.name for e in self.edges}))
+        raise PlanError(
+            f"{self.tensor!r} ({edges}) has no policy {name!r}; "
+            f"expected one of {', '.join(known)}, chunk:N{nearest(name, known)}"
+        )
 
 
 def chunk_partition(shape: Sequence[int], width: int) -> Partition:
@@ -224,17 +227,16 @@ def measure(name: str, partition: Partition, edges: Sequence[Edge], relations: S
     tile = np.concatenate([r.tile + first_tile[e.consumer.op.name] for e, r in zip(edges, relations, strict=True)])
     step = np.maximum(np.concatenate([r.step for r in relations]), 0)
     sem = label[np.concatenate([r.block for r in relations])]
-    order = np.lexsort((step, sem, tile))
-    tile, sem, step = tile[order], sem[order], step[order]
-    new = np.ones(len(tile), dtype=bool)
-    new[1:] = (tile[1:] != tile[:-1]) | (sem[1:] != sem[:-1])
+    tile, sem, step = distinct(tile, sem, step)
+    new = runs(tile, sem)
     tile, sem, step = tile[new], sem[new], step[new]
-    waiting, inverse = np.unique(tile, return_inverse=True)
-    earliest = np.full(len(waiting), np.iinfo(np.int64).max)
-    np.minimum.at(earliest, inverse, step)
-    start = int(target[sem[step == earliest[inverse]]].sum())
+    (waiting,) = np.nonzero(runs(tile))  # where the semaphores of each tile begin
+    lengths = np.diff(waiting, append=len(tile))
+    earliest = np.repeat(np.minimum.reduceat(step, waiting), lengths) if len(waiting) else step
+    start = int(target[sem[step == earliest]].sum())
     n = max(1, len(waiting))
-    return Point(name, partition, count, len(sem) / n, start / n, count - len(np.unique(sem)))
+    unawaited = int((np.bincount(sem, minlength=count) == 0).sum())
+    return Point(name, partition, count, len(sem) / n, start / n, unawaited)
 
 
 def lattice(edges: Sequence[Edge]) -> Lattice:

@@ -272,6 +272,9 @@ def blocking(b: Bound, interval: Interval) -> Blocking:
     return Blocking(tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset)
 
 
+MOST_TILES = 1 << 22  # of an op: every tile is listed in dozens of arrays, and proved
+
+
 def tiles_of(b: Bound) -> Tiles:
     """The tiles of an op; kept with it."""
     return b.__dict__.setdefault("_tiles", Tiles(b))
@@ -287,9 +290,18 @@ class Tiles:
     def grid(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.bound.grid)
 
-    @property
+    @cached_property
     def count(self) -> int:
-        return math.prod(self.grid)
+        """AnalysisError where there are more than can be listed."""
+        n = math.prod(self.grid)
+        if n > MOST_TILES:
+            op = self.bound.op
+            raise AnalysisError(
+                f"{op.name!r} has {n:,} tiles of {'x'.join(map(str, op.tile))}, "
+                f"at most {MOST_TILES:,} can be planned; choose larger tiles or smaller sizes",
+                op.where,
+            )
+        return n
 
     @cached_property
     def coords(self) -> dict[str, Array]:

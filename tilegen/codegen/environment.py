@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAMES = {"cpu": "CPU", "cuda": "CUDA"}
 
 
-def roots() -> list[Any]:
+def roots() -> list[Path]:
     """The template folders of users' own ops, then tilegen's own templates."""
     return [*(Path(k.templates) for k in foreign_kinds() if k.templates), own_templates()]
 
@@ -35,7 +35,7 @@ def source_of(template: str) -> tuple[str, str, Callable[[], bool]] | None:
     return None
 
 
-def _kept(node: Any) -> tuple[str, str, Callable[[], bool]]:
+def _kept(node: Path) -> tuple[str, str, Callable[[], bool]]:
     text = node.read_text("utf-8")
     return text, str(node), lambda: bool(node.read_text("utf-8") == text)
 

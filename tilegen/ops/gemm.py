@@ -17,7 +17,13 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
     where = caller()
     tensors("linear", where, x=x, w=w)
     need(len(w.shape) == 2, f"linear: w must be (N, K), given {w.shape}", where)
-    need(x.shape[-1] == w.shape[1], f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}", where)
+    flat = len(x.shape) == 4 and x.shape[1] * x.shape[2] * x.shape[3] == w.shape[1]
+    hint = f"; tg.flatten({x.tensor}) has so many" if flat else ""
+    need(
+        x.shape[-1] == w.shape[1],
+        f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}{hint}",
+        where,
+    )
     need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     y = call(
         "linear",

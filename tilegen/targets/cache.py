@@ -34,12 +34,11 @@ class CorruptEntryError(CacheError):
 
 @lru_cache(maxsize=1)
 def _own() -> str:
-    """Hash of tilegen's own sources and templates."""
+    """Hash of tilegen's own sources and templates: their names and texts."""
     digest = hashlib.sha256()
-    folders = [(Path(__file__).resolve().parent.parent, "*.py"), (Path(str(own_templates())), "*.j2")]
-    for folder, pattern in folders:
+    for folder, pattern in [(Path(__file__).resolve().parent.parent, "*.py"), (own_templates(), "*.j2")]:
         for path in sorted(folder.rglob(pattern)):
-            digest.update(path.read_bytes())
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
