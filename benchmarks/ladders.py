@@ -27,13 +27,12 @@ from benchmarks.precompile import Compiled, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, SEED, Task, tag, tasks
 from tilegen.api import load_json
-from tilegen.bench.compare import PEERS, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
+from tilegen.bench.compare import EXCLUSIVE, INDUCTOR, PEERS, UNPREPARED, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
 
 GROUPS = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync", "random", "host")
 COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")  # with torch.compile: up to a minute a cell where it is new
 OWN = ("tilegen-kernel", "tilegen-pdl", "tilegen-barrier", "tilegen", "tilegen-persistent", "tilegen-exclusive", "tilegen-unprepared", "tilegen-portable")
 LEFT_OUT = ("eager", "tilegen-kernel")  # never the best: measured where --only asks for them
-INDUCTOR = ("inductor", "inductor-flash")
 PATIENCE_S = {False: 90.0, True: 300.0}  # without a sign of life, with and without torch.compile: its autotuner says nothing for long
 CUSYNC = {  # cuSync's best policy on an H200, µs, each shape in a run of its own, constant inputs; LLaMA 2816 wide, without SwiGLU's second product
     "gpt3_mlp": {512: 407, 1024: 684, 1792: 1083, 2048: 1193},
@@ -243,7 +242,7 @@ def shown(given: Sequence[str]) -> list[str]:
 
 
 def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
-    wanted = [(t, v) for t in cells for v in variants_of(t) if v in selection(o, t)]
+    wanted = [(t, v) for t in cells for v in needed([v for v in variants_of(t) if v in selection(o, t)])]
     count = 0
 
     def say(c: Compiled) -> None:
@@ -252,6 +251,11 @@ def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
         print(f"compiled {count} of {len(wanted)}: {c.task} {c.variant}: {c.seconds} s {c.error}", flush=True)
 
     precompile(wanted, o.jobs, float("inf") if o.compile_only else 0.4 * o.seconds, say)
+
+
+def needed(variants: Sequence[str]) -> list[str]:
+    """Those whose binaries no other's hold: what tilegen-exclusive and tilegen-unprepared run, tilegen runs too."""
+    return [v for v in variants if v not in (EXCLUSIVE, UNPREPARED) or "tilegen" not in variants]
 
 
 def measure_all(files: Files, left: Sequence[int], command: Sequence[str], folder: Path, end: float) -> None:

@@ -93,6 +93,11 @@ def test_random_shapes_are_those_of_their_seed() -> None:
     assert len({t.workload for t in few}) >= 6
 
 
+def test_no_binary_is_compiled_twice() -> None:
+    assert ladders.needed(["tilegen-pdl", "tilegen", "tilegen-exclusive", "tilegen-unprepared"]) == ["tilegen-pdl", "tilegen"]
+    assert ladders.needed(["tilegen-exclusive"]) == ["tilegen-exclusive"]
+
+
 def test_names() -> None:
     assert ladders.tag("NVIDIA H200") == "h200" and ladders.tag("") == "unknown" and ladders.tag("NVIDIA GeForce RTX 4090") == "rtx-4090"
     assert ladders.contender_of("gpt3_mlp tilegen-pdl") == "tilegen-pdl" and ladders.contender_of("gpt3_mlp round 1 of 9") == ""
