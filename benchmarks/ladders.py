@@ -27,13 +27,12 @@ from benchmarks.precompile import Compiled, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, SEED, Task, tag, tasks
 from tilegen.api import load_json
-from tilegen.bench.compare import PEERS, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
+from tilegen.bench.compare import EXCLUSIVE, INDUCTOR, PEERS, UNPREPARED, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
 
 GROUPS = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync", "random", "host")
-COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")  # torch.compile beside the others: a minute a cell where shapes are new
+COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")  # with torch.compile: up to a minute a cell where it is new
 OWN = ("tilegen-kernel", "tilegen-pdl", "tilegen-barrier", "tilegen", "tilegen-persistent", "tilegen-exclusive", "tilegen-unprepared", "tilegen-portable")
 LEFT_OUT = ("eager", "tilegen-kernel")  # never the best: measured where --only asks for them
-INDUCTOR = ("inductor", "inductor-flash")
 PATIENCE_S = {False: 90.0, True: 300.0}  # without a sign of life, with and without torch.compile: its autotuner says nothing for long
 CUSYNC = {  # cuSync's best policy on an H200, µs, each shape in a run of its own, constant inputs; LLaMA 2816 wide, without SwiGLU's second product
     "gpt3_mlp": {512: 407, 1024: 684, 1792: 1083, 2048: 1193},
@@ -48,8 +47,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     p.add_argument("--seconds", type=float, default=3600, help="everything ends by then (3600)")
     p.add_argument("--rounds", type=int, default=11)
     p.add_argument("--only", default="", help="graph,cublaslt,tilegen: these contenders alone")
-    p.add_argument("--cells", nargs="*", default=[], metavar="TEXT", help="only cells whose name holds one of these, as --list prints them")
-    p.add_argument("--inductor", nargs="*", choices=GROUPS, default=list(COMPILED), metavar="GROUP", help="groups with torch.compile; none: nowhere")
+    p.add_argument("--cells", nargs="*", default=[], metavar="WORDS", help="only cells whose name, as --list prints it, holds one of these")
+    p.add_argument("--inductor", nargs="*", default=list(COMPILED), metavar="WORDS", help="cells with torch.compile, by group or words; none: nowhere")
     p.add_argument("--seed", type=int, default=SEED, help="of the random shapes")
     p.add_argument("--count", type=int, default=DRAWN, help=f"of the random shapes ({DRAWN})")
     p.add_argument("--after", type=Path, metavar="DIR", help="keep the cells of the result files there")
@@ -71,14 +70,19 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def asked(o: argparse.Namespace) -> list[Task]:
     """The cells, groups in turn: what was asked for first is measured first."""
     found = [t for group in dict.fromkeys(o.groups) if group != "host" for t in tasks(group, o.seed, o.count)]
-    return [t for t in found if not o.cells or any(text in str(t) for text in o.cells)]
+    return [t for t in found if not o.cells or holds(t, o.cells)]
 
 
-def selection(o: argparse.Namespace, group: str) -> tuple[str, ...]:
-    """The contenders of a group, by name; a program offers those that it has a part for."""
+def holds(task: Task, wanted: Sequence[str]) -> bool:
+    """Whether its name holds one of these, as whole words."""
+    return any(f" {words.strip()} " in f" {task} " for words in wanted)
+
+
+def selection(o: argparse.Namespace, task: Task) -> tuple[str, ...]:
+    """The contenders of a cell, by name; a program offers those that it has a part for."""
     if o.only:
         return tuple(name for name in (*PEERS, *OWN) if name in o.only.split(","))
-    without = (*LEFT_OUT, *(INDUCTOR if group not in o.inductor else ()))
+    without = (*LEFT_OUT, *(() if holds(task, o.inductor) else INDUCTOR))
     return tuple(name for name in (*PEERS, *OWN) if name not in without)
 
 
@@ -92,7 +96,7 @@ def work(o: argparse.Namespace) -> None:
 
     lines.write(kind="environment", environment=environment())
     cells = asked(o)
-    serve(jobs_from(jobs), lines, until, lambda job, say: measured(cells[job.cell], selection(o, cells[job.cell].group), job, o.rounds, say))
+    serve(jobs_from(jobs), lines, until, lambda job, say: measured(cells[job.cell], selection(o, cells[job.cell]), job, o.rounds, say))
 
 
 def measured(task: Task, select: Sequence[str], job: Job, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -216,11 +220,11 @@ def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = (sys.ex
     end = start + o.seconds
     with tempfile.TemporaryDirectory() as folder:
         measure_all(files, left, [*worker, *given], Path(folder), end)
-    if "host" in o.groups:
-        host(Path(o.out), end)
+    missing = [str(t) for n, t in enumerate(cells) if n not in files.found]
+    if "host" in o.groups and not host(Path(o.out), end):
+        missing.append("host")
     for group in {t.group for t in cells}:
         files.write(group)
-    missing = [str(t) for n, t in enumerate(cells) if n not in files.found]
     print(f"\n{table([files.found[n] for n in sorted(files.found)])}\n{time.time() - start:.0f} s, {len(files.found)} of {len(cells)} cells")
     for name in missing:
         print(f"missing: {name}")
@@ -238,7 +242,7 @@ def shown(given: Sequence[str]) -> list[str]:
 
 
 def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
-    wanted = [(t, v) for t in cells for v in variants_of(t) if v in selection(o, t.group)]
+    wanted = [(t, v) for t in cells for v in needed([v for v in variants_of(t) if v in selection(o, t)])]
     count = 0
 
     def say(c: Compiled) -> None:
@@ -247,6 +251,11 @@ def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
         print(f"compiled {count} of {len(wanted)}: {c.task} {c.variant}: {c.seconds} s {c.error}", flush=True)
 
     precompile(wanted, o.jobs, float("inf") if o.compile_only else 0.4 * o.seconds, say)
+
+
+def needed(variants: Sequence[str]) -> list[str]:
+    """Those whose binaries no other's hold: what tilegen-exclusive and tilegen-unprepared run, tilegen runs too."""
+    return [v for v in variants if v not in (EXCLUSIVE, UNPREPARED) or "tilegen" not in variants]
 
 
 def measure_all(files: Files, left: Sequence[int], command: Sequence[str], folder: Path, end: float) -> None:
@@ -261,16 +270,19 @@ def measure_all(files: Files, left: Sequence[int], command: Sequence[str], folde
             files.lost.append(line["error"])
             print(line["error"], flush=True)
 
-    compiled = any(set(INDUCTOR) & set(selection(files.o, files.cells[n].group)) for n in left)
+    compiled = any(set(INDUCTOR) & set(selection(files.o, files.cells[n])) for n in left)
     supervise(
         [Job(n) for n in left], [*command, "--worker"], folder, end, PATIENCE_S[compiled], found, lambda _, text: contender_of(text), heard
     )
 
 
-def host(out: Path, end: float) -> None:
-    """benchmarks.host in the time that is left, into a file of its own."""
-    if (seconds := end - time.time()) > 5:
-        subprocess.run([sys.executable, "-m", "benchmarks.host", str(out)], timeout=seconds, check=False)
+def host(out: Path, end: float) -> bool:
+    """benchmarks.host in the time that is left, into a file of its own; whether there is one."""
+    command = [sys.executable, "-m", "benchmarks.host", str(out)]
+    try:
+        return subprocess.run(command, timeout=max(1.0, end - time.time()), check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 if __name__ == "__main__":

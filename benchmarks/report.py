@@ -11,6 +11,7 @@ import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from tilegen.bench.compare import (
     key,
     one_launch,
     rows_of,
-    size_labels,
 )
+from tilegen.bench.names import Name, names
 from tilegen.config import write_whole
 from tilegen.machine import H200
 
@@ -94,6 +95,13 @@ class Group:
     @property
     def notes(self) -> list[Note]:
         return [Note(**n) for n in self.data.get("notes", [])]
+
+    @cached_property
+    def names(self) -> dict[Key, Name]:
+        return names([*self.rows, *self.notes])
+
+    def label(self, k: Key) -> str:
+        return f"{self.names[k].group}: {self.names[k].label}"
 
     @property
     def cells(self) -> dict[Key, list[Row]]:
@@ -172,8 +180,7 @@ def _section(g: Group) -> str:
     if g.name != "host" and (missing := g.data.get("missing")):
         parts.append(f"Not measured, for want of time: {'; '.join(missing)}.")
     if g.notes:
-        labels = size_labels([*g.rows, *g.notes])
-        notes = [f"{n.workload} {labels[key(n)]}, `{n.variant}`: {_plain(n.error)}" for n in g.notes]
+        notes = [f"{g.label(key(n))}: `{n.variant}`: {_plain(n.error)}" for n in g.notes]
         parts.append(f"<details><summary>Contenders that could not run: {len(notes)}</summary>\n\n{_bullets(notes)}\n\n</details>")
     return "\n\n".join(parts)
 
@@ -191,22 +198,27 @@ def _source(g: Group) -> str:
 
 
 def measured(g: Group) -> str:
-    """One row a cell, one column a contender."""
-    names = [n for n in CONTENDERS if any(r.variant == n for r in g.rows)]
+    """A table for each workload: one row a cell, one column a contender."""
+    kinds = dict.fromkeys(g.names[k].group for k in g.cells)
+    parts = [f"**{kind}**\n\n{_workload(g, kind)}" for kind in kinds]
+    others = [e["what"] for e in g.data.get("elsewhere", [])[:1]]
+    return "\n\n".join([*parts, *(f"{_wrapped(what)}. It has no part in the ratios." for what in others)])
+
+
+def _workload(g: Group, kind: str) -> str:
+    cells = {k: cell for k, cell in g.cells.items() if g.names[k].group == kind}
+    there = {r.variant for cell in cells.values() for r in cell}
+    variants = [n for n in CONTENDERS if n in there]
     elsewhere = {(e["workload"], e["M"]): e for e in g.data.get("elsewhere", [])}
     last = ("best peer / tilegen", "10-90 %", "pdl / one launch", "barrier / one launch", "tilegen / floor")
-    head = ("workload", *names, *(("cuSync",) if elsewhere else ()), *last)
-    labels = size_labels([*g.rows, *g.notes])
+    head = ("", *variants, *(("cuSync",) if elsewhere else ()), *last)
     lines = []
-    for k, cell in g.cells.items():
-        times = [_time(cell, name) for name in names]
+    for k, cell in cells.items():
+        times = [_time(cell, name) for name in variants]
         other = [str(elsewhere[k[0], dict(k[1])["M"]]["us"]) if (k[0], dict(k[1]).get("M")) in elsewhere else "–"] if elsewhere else []
-        label = f"{k[0]} {labels[k]}{' †' if any(r.in_l2 for r in cell) else ''}"
+        label = f"{g.names[k].label}{' †' if any(r.in_l2 for r in cell) else ''}"
         lines.append((label, *times, *other, _ratio(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell)))
-    text = _table(head, lines)
-    if elsewhere:
-        text += f"\n\n{_wrapped(next(iter(elsewhere.values()))['what'])}. It has no part in the ratios."
-    return text
+    return _table(head, lines)
 
 
 def _host(g: Group) -> str:
@@ -227,8 +239,7 @@ def worst_cells(found: Sequence[Group]) -> str:
         it, peer = _of(cell, "tilegen"), best_peer(cell)
         assert it is not None and peer is not None
         floor = f"{it.floor_us:.1f}" if it.floor_us else "–"
-        label = f"{g.name}: {k[0]} {size_labels(g.rows)[k]}"
-        lines.append((label, _ratio(ratio), peer.variant, f"{it.us:.1f}", floor, bound(it), _over(it), _over(peer)))
+        lines.append((g.label(k), _ratio(ratio), peer.variant, f"{it.us:.1f}", floor, bound(it), _over(it), _over(peer)))
     return _table(head, lines) if lines else "No cell has both."
 
 

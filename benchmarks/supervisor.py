@@ -104,7 +104,9 @@ def supervise(
         run += 1
         lines, work = Lines(folder / f"lines{run}"), folder / f"jobs{run}.json"
         work.write_text(json.dumps([{"cell": j.cell, "without": j.without} for j in left]))
-        process = subprocess.Popen([*command, str(work), str(lines.path), str(end - 2)])
+        log = folder / f"log{run}.txt"
+        with log.open("w") as out:  # compilers are talkative
+            process = subprocess.Popen([*command, str(work), str(lines.path), str(end - 2)], stdout=out, stderr=subprocess.STDOUT)
         watch, before = _Watch(since=time.time()), len(left)
         while True:
             running = process.poll() is None
@@ -130,7 +132,8 @@ def supervise(
             else:
                 found(watch.job, {"error": error})
         elif len(left) == before and process.returncode:
-            heard({"kind": "lost", "error": f"the worker ended with {process.returncode} before any cell"})
+            last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
+            heard({"kind": "lost", "error": f"the worker ended with {process.returncode} before any cell: {last}"})
             return
         elif not process.returncode and time.time() > end - START_S:
             return

@@ -277,12 +277,12 @@ def run(o: argparse.Namespace) -> int:
 
 
 def compare(o: argparse.Namespace) -> int:
-    from tilegen.bench.compare import failed, own_variants, result_file, save, table
+    from tilegen.bench.compare import INDUCTOR, failed, own_variants, result_file, save, table
     from tilegen.bench.contest import contest
     from tilegen.loader import load_program
 
     progress, options = Progress(), _options(o)
-    without = ("inductor",) if o.no_inductor else ()
+    without = INDUCTOR if o.no_inductor else ()
     ladder = contest(o.target, o.only, without, rounds=o.rounds, threads=o.threads, progress=progress)
     cells, data = [], {}
     for program in [load_program(o.spec, sizes) for sizes in _grid(o.size)]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ladder_on_cpu import Checked, compiled, stand_in
-from test_ladder import ALL, EXAMPLES, mlp
+from test_ladder import ALL, EXAMPLES, mini_layer, mlp
 
 from tilegen.bench import contenders as module
 from tilegen.bench import timing
@@ -102,6 +102,55 @@ def test_a_wrong_result_of_another_set_is_an_error(monkeypatch: pytest.MonkeyPat
     use(monkeypatch, prepare=prepare)
     cell = measured(("graph", "tilegen-barrier", "tilegen"))
     assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen-barrier": True, "tilegen": False} and failed([cell])
+
+
+def test_a_cache_that_is_not_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a contender before it has written the same rows."""
+
+    class Forgets(Checked):
+        def prepare(self, **weights: torch.Tensor) -> Any:
+            return type(self)(self.kernel.prepare(**weights))
+
+        def __call__(self, *arguments: torch.Tensor, out: Any = None) -> Any:
+            return super().__call__(*(a.clone() for a in arguments), out=out)
+
+    monkeypatch.setattr(module.api, "compile", lambda *a, **k: Forgets(compiled(*a, **k).kernel))
+    cell = ladder(mini_layer(), {"tilegen": Options()}, ("graph", "tilegen"), 1)
+    assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen": True}
+
+
+def test_one_wrong_element_of_a_later_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a peer, too: all argument sets of all contenders are compared, element by element."""
+    usual = module.eager
+
+    def spoiled(program: Any, arguments: Any, *more: Any, **named: Any) -> Any:
+        f = usual(program, arguments, *more, **named)
+
+        def run(*given: torch.Tensor) -> torch.Tensor:
+            y = f(*given).clone()
+            if given[0] is not arguments[0]:
+                y[1, 2] += 4.0
+            return y
+
+        return run
+
+    monkeypatch.setattr(module, "eager", spoiled)
+    cell = measured(("eager", "graph", "tilegen"))
+    assert {r.variant: r.wrong for r in cell.rows} == {"eager": True, "graph": True, "tilegen": False}
+
+
+def test_a_gpu_that_is_lost_is_told_with_who_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(traced: Any) -> Any:
+        def lost() -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        monkeypatch.setattr(torch.cuda, "synchronize", lost)
+        lost()
+
+    monkeypatch.setattr(module, "inductor", breaks)
+    with pytest.raises(timing.ContenderDied, match="illegal memory access") as raised:
+        measured(("graph", "inductor", "tilegen"))
+    assert raised.value.variant == "inductor"
 
 
 @pytest.mark.parametrize("hangs", [1, 2, 3], ids=["at once", "in the replay", "while it is timed"])

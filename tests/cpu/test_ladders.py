@@ -71,11 +71,13 @@ def test_what_is_missing_is_named(tmp_path: Path, worker: list[str], capsys: pyt
 
 
 def test_which_contenders() -> None:
-    o = ladders.parsed(["chains", "convolutions", "--inductor", "chains", "-o", "x"])
-    assert {"inductor", "inductor-flash"} < set(ladders.selection(o, "chains"))
-    rest = ladders.selection(o, "convolutions")
+    o = ladders.parsed(["chains", "convolutions", "--inductor", "gpt3_mlp M=4", "-o", "x"])
+    assert {"inductor", "inductor-flash"} < set(ladders.selection(o, SMALL[0]))
+    rest = ladders.selection(o, Task("convolutions", "conv_pair"))
     assert not {"inductor", "eager", "tilegen-kernel"} & set(rest) and {"cudnn", "tilegen", "tilegen-pdl"} < set(rest)
-    assert ladders.selection(ladders.parsed(["chains", "--only", "tilegen,graph", "-o", "x"]), "chains") == ("graph", "tilegen")
+    assert ladders.selection(ladders.parsed(["chains", "--only", "tilegen,graph", "-o", "x"]), SMALL[0]) == ("graph", "tilegen")
+    task = Task("chains", "gpt3_mlp", {"M": 16})
+    assert ladders.holds(task, ["chains"]) and ladders.holds(task, ["gpt3_mlp M=16"]) and not ladders.holds(task, ["M=1", "gpt3", "decode"])
 
 
 @pytest.mark.parametrize("group", [g for g in ladders.GROUPS if g != "host"])
@@ -89,6 +91,11 @@ def test_random_shapes_are_those_of_their_seed() -> None:
     few, many = tasks("random", SEED, 8), tasks("random", SEED, 20)
     assert many[:8] == few and tasks("random", SEED + 1, 8) != few and len(tasks("random")) == DRAWN
     assert len({t.workload for t in few}) >= 6
+
+
+def test_no_binary_is_compiled_twice() -> None:
+    assert ladders.needed(["tilegen-pdl", "tilegen", "tilegen-exclusive", "tilegen-unprepared"]) == ["tilegen-pdl", "tilegen"]
+    assert ladders.needed(["tilegen-exclusive"]) == ["tilegen-exclusive"]
 
 
 def test_names() -> None:

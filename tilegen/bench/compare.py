@@ -49,6 +49,7 @@ PEERS = (  # what people use today
     "inductor",
     "inductor-flash",
 )
+INDUCTOR = ("inductor", "inductor-flash")  # those that torch.compile makes
 STREAMS = ("tilegen-kernel", "tilegen-pdl")  # a launch for each op, on a GPU
 OWN = (*STREAMS, "tilegen-barrier")  # tilegen without tile sync
 PERSISTENT = "tilegen-persistent"  # one launch with tile sync, where `tilegen` is launches of single ops because they were measured to be faster

@@ -200,12 +200,14 @@ def poison_states(program: Program, sets: Sets) -> None:
 
 
 def usable() -> bool:
-    """Whether this process can still use the GPU: some CUDA errors stick to it."""
-    try:
-        torch.cuda.synchronize()
-    except (RuntimeError, AssertionError):
-        return False
-    return True
+    """Whether this process can still use the GPU: some CUDA errors stick to it, others are told once."""
+    for _ in range(2):
+        try:
+            torch.cuda.synchronize()
+        except (RuntimeError, AssertionError):
+            continue
+        return True
+    return False
 
 
 def floor_us(program: Program) -> float | None:
