@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
+from tilegen.generate import Generated
 from tilegen.plan import Plan
 from tilegen.positions import positions
 from tilegen.spec import DTYPES, Tensor
@@ -74,14 +74,14 @@ class Kernel:
 
         return explain_plan(self.plan, self.proof)
 
+    @property
+    def generated(self) -> Generated:
+        """Source, plan, proof and what a launch is: what `tilegen generate` writes."""
+        return Generated(self.plan, self.proof, self.target, "", self.source, self._library.source_name)
+
     def export(self, folder: str | Path) -> Path:
-        """Write source, plan and certificate into a folder."""
-        out = Path(folder)
-        out.mkdir(parents=True, exist_ok=True)
-        (out / self._library.source_name).write_text(self.source)
-        (out / "plan.json").write_text(json.dumps(self.plan.to_json(), indent=1))
-        (out / "certificate.txt").write_text(self.proof.text() + "\n")
-        return out
+        """Write into a folder what one needs to use the kernel elsewhere (tilegen.generate)."""
+        return self.generated.export(folder)
 
     def prepare(self, **weights: torch.Tensor) -> BoundKernel:
         """Fix weights: the kernel then takes the other arguments only. The CPU target repacks nothing (0 bytes)."""

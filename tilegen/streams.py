@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilegen.analysis.order import Order, by_name, phase
 from tilegen.analysis.proof import Certificate, CheckResult
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.errors import PlanError, ProofError, TargetError
+from tilegen.generate import GeneratedLaunches
 from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.machine import Machine
 from tilegen.ops.base import TileOp
@@ -165,13 +165,9 @@ class StreamsKernel(GpuKernel):
     def explain(self) -> str:
         return "\n\n".join([*(launch.explain() for launch in self._launches), self.proof.text()])
 
-    def export(self, folder: str | Path) -> Path:
-        """Write source, plan and certificate of each launch into a folder of its own, and what orders them."""
-        out = Path(folder)
-        for n, launch in enumerate(self._launches):
-            launch.export(out / f"{n}_{launch.plan.graph.ops[0].name}")
-        (out / "certificate.txt").write_text(self.proof.text() + "\n")
-        return out
+    @property
+    def generated(self) -> GeneratedLaunches:  # type: ignore[override]
+        return GeneratedLaunches(self.plan, self.proof, tuple(launch.generated for launch in self._launches))
 
     def prepare(self, **weights: torch.Tensor) -> StreamsKernel:  # type: ignore[override]
         """As CudaKernel.prepare, for the launches that read these arguments."""
@@ -195,6 +191,19 @@ class StreamsKernel(GpuKernel):
             launch(*(values[t.name] for t in launch.given), out=[values[name] for name in launch.plan.outputs])
 
 
+def proved_launches(
+    program: Program, machine: Machine, options: Options, programmatic: bool, progress: Callable[[str], None]
+) -> tuple[Plan, Certificate, list[tuple[Plan, Certificate]]]:
+    """The plan of all launches with what proves their order, and each launch's own."""
+    from tilegen.api import verify
+
+    whole, found = whole_plan(program, machine, options), []
+    for made in launch_plans(whole, options):
+        progress(f"{made.program}: proof")
+        found.append((made, verify(made)))
+    return whole, certify_launches(whole, [proof for _, proof in found], programmatic), found
+
+
 def compile_streams(
     program: Program,
     machine: Machine,
@@ -204,12 +213,9 @@ def compile_streams(
     progress: Callable[[str], None] = lambda _: None,
 ) -> StreamsKernel:
     """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a plan."""
-    from tilegen.api import verify
-
-    whole = whole_plan(program, machine, options)
-    launches, proofs = [], []
-    for made in launch_plans(whole, options):
-        progress(f"{made.program}: proof and compiler")
-        proofs.append(verify(made))
-        launches.append(CudaKernel(made, proofs[-1], library(made), programmatic=programmatic))
-    return StreamsKernel(whole, certify_launches(whole, proofs, programmatic), launches)
+    whole, certificate, launches = proved_launches(program, machine, options, programmatic, progress)
+    kernels = []
+    for made, proof in launches:
+        progress(f"{made.program}: compiler")
+        kernels.append(CudaKernel(made, proof, library(made), programmatic=programmatic))
+    return StreamsKernel(whole, certificate, kernels)
