@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KB, MB = 1 << 10, 1 << 20
-REGISTERS = 65536  # 32-bit registers of an SM, on all of them
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What all GPUs of a compute capability have in each SM. Sizes in bytes."""
+
+    name: str  # sm_90a where the kernel for Hopper runs, else what the kernel for sm_80 and later is compiled for
+    shared_block: int  # of shared memory that a block may use
+    shared_sm: int
+    registers: int = 65536  # of 32 bits
 
 
 @dataclass(frozen=True)
@@ -16,17 +25,23 @@ class Gpu:
     """A GPU as its vendor describes it. Rates are peaks of the whole GPU, without sparsity."""
 
     title: str
-    architecture: str  # sm_90a where the kernel for Hopper runs, else what the kernel for sm_80 and later is compiled for
+    chip: Architecture
     sms: int
-    shared_block: int  # bytes of shared memory that a block may use
-    shared_sm: int  # bytes that an SM has
     l2: int  # bytes
     memory: float  # bytes/s
     flops16: float  # FLOP/s of the tensor cores in bfloat16, sums in float32
     flops32: float  # FLOP/s in float32, without tensor cores
     clock: float  # Hz, at which the vendor reckons flops16
     source: str
-    registers: int = REGISTERS  # of an SM
+
+    @property
+    def architecture(self) -> str:
+        return self.chip.name
+
+    @property
+    def shared_block(self) -> int:
+        """Bytes of shared memory that a block may use."""
+        return self.chip.shared_block
 
     @property
     def hopper(self) -> bool:
@@ -43,27 +58,35 @@ class Gpu:
         return self.architecture.removesuffix("a")
 
 
-A100 = "NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; CUDA C++ Programming Guide, compute capability 8.0"
-H100 = "NVIDIA H100 Tensor Core GPU Architecture whitepaper; H100 datasheet; CUDA C++ Programming Guide, compute capability 9.0"
-H200 = "NVIDIA H200 datasheet; the GPU is that of the H100 whitepaper; CUDA C++ Programming Guide, compute capability 9.0"
+SM_80 = Architecture("sm_80", 163 * KB, 164 * KB)
+SM_86 = Architecture("sm_86", 99 * KB, 100 * KB)
+SM_89 = Architecture("sm_89", 99 * KB, 100 * KB)
+SM_90 = Architecture("sm_90a", 227 * KB, 228 * KB)
+SM_100 = Architecture("sm_100", 227 * KB, 228 * KB)
+SM_120 = Architecture("sm_120", 99 * KB, 100 * KB)
+
+GUIDE = "CUDA C++ Programming Guide, compute capabilities"
+A100 = f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
+H100 = f"NVIDIA H100 datasheet; H100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
+H200 = f"NVIDIA H200 datasheet; the chip is that of the H100 whitepaper; {GUIDE}"
 B200 = (
-    "NVIDIA HGX B200 datasheet, an eighth of it; Blackwell Tuning Guide (L2, shared memory); the clock is flops16 / (SMs x 8192 FLOP). "
+    f"NVIDIA HGX B200 datasheet, an eighth of it; Blackwell Tuning Guide for L2; {GUIDE}; clock from flops16 and 8192 FLOP an SM. "
     "flops16 is tcgen05's: mma.sync, which the kernel for sm_80 multiplies with, does not reach it"
 )
-GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper; CUDA C++ Programming Guide, compute capability 8.6"
-ADA = "NVIDIA Ada GPU Architecture whitepaper; CUDA C++ Programming Guide, compute capability 8.9"
-GB202 = "NVIDIA RTX Blackwell GPU Architecture whitepaper; CUDA C++ Programming Guide, compute capability 12.0"
+GA102 = f"NVIDIA Ampere GA102 GPU Architecture whitepaper; {GUIDE}"
+ADA = f"NVIDIA Ada GPU Architecture whitepaper; {GUIDE}"
+GB202 = f"NVIDIA RTX Blackwell GPU Architecture whitepaper; {GUIDE}"
 
 GPUS = {
-    "a100": Gpu("A100 SXM4 80GB", "sm_80", 108, 163 * KB, 164 * KB, 40 * MB, 2.039e12, 312e12, 19.5e12, 1.410e9, A100),
-    "a100-pcie": Gpu("A100 PCIe 80GB", "sm_80", 108, 163 * KB, 164 * KB, 40 * MB, 1.935e12, 312e12, 19.5e12, 1.410e9, A100),
-    "h100": Gpu("H100 SXM5 80GB", "sm_90a", 132, 227 * KB, 228 * KB, 50 * MB, 3.35e12, 989.4e12, 66.9e12, 1.830e9, H100),
-    "h100-pcie": Gpu("H100 PCIe 80GB", "sm_90a", 114, 227 * KB, 228 * KB, 50 * MB, 2.0e12, 756e12, 51.2e12, 1.620e9, H100),
-    "h200": Gpu("H200 SXM 141GB", "sm_90a", 132, 227 * KB, 228 * KB, 50 * MB, 4.8e12, 989.4e12, 66.9e12, 1.830e9, H200),
-    "b200": Gpu("B200 SXM 180GB", "sm_100", 148, 227 * KB, 228 * KB, 126 * MB, 8.0e12, 2250e12, 75e12, 1.856e9, B200),
-    "rtx-3090": Gpu("GeForce RTX 3090", "sm_86", 82, 99 * KB, 100 * KB, 6 * MB, 0.936e12, 71e12, 35.6e12, 1.695e9, GA102),
-    "rtx-4090": Gpu("GeForce RTX 4090", "sm_89", 128, 99 * KB, 100 * KB, 72 * MB, 1.008e12, 165.2e12, 82.6e12, 2.520e9, ADA),
-    "rtx-5090": Gpu("GeForce RTX 5090", "sm_120", 170, 99 * KB, 100 * KB, 96 * MB, 1.792e12, 209.5e12, 104.8e12, 2.407e9, GB202),
+    "a100": Gpu("A100 SXM4 80GB", SM_80, 108, 40 * MB, 2.039e12, 312e12, 19.5e12, 1.410e9, A100),
+    "a100-pcie": Gpu("A100 PCIe 80GB", SM_80, 108, 40 * MB, 1.935e12, 312e12, 19.5e12, 1.410e9, A100),
+    "h100": Gpu("H100 SXM5 80GB", SM_90, 132, 50 * MB, 3.35e12, 989.4e12, 66.9e12, 1.830e9, H100),
+    "h100-pcie": Gpu("H100 PCIe 80GB", SM_90, 114, 50 * MB, 2.0e12, 756e12, 51.2e12, 1.620e9, H100),
+    "h200": Gpu("H200 SXM 141GB", SM_90, 132, 50 * MB, 4.8e12, 989.4e12, 66.9e12, 1.830e9, H200),
+    "b200": Gpu("B200 SXM 180GB", SM_100, 148, 126 * MB, 8.0e12, 2250e12, 75e12, 1.856e9, B200),
+    "rtx-3090": Gpu("GeForce RTX 3090", SM_86, 82, 6 * MB, 0.936e12, 71e12, 35.6e12, 1.695e9, GA102),
+    "rtx-4090": Gpu("GeForce RTX 4090", SM_89, 128, 72 * MB, 1.008e12, 165.2e12, 82.6e12, 2.520e9, ADA),
+    "rtx-5090": Gpu("GeForce RTX 5090", SM_120, 170, 96 * MB, 1.792e12, 209.5e12, 104.8e12, 2.407e9, GB202),
 }
 
 

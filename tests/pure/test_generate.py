@@ -84,6 +84,7 @@ each = pytest.mark.parametrize("name", MADE)
 TYPES = """#include <cstddef>
 struct alignas(64) tg_map { char opaque[128]; };
 struct tg_hang;
+struct tg_misplaced;
 typedef unsigned short tg_bf16, tg_f16;
 """
 
@@ -147,14 +148,32 @@ def test_maps_stay_inside_their_tensors(name: str) -> None:
 # --- launcher.cpp ---------------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, facts: list[dict[str, Any]], data: Path) -> list[dict[str, Any]]:
-    """Build launcher.cpp with a driver that notes its calls, run it in its folder: the calls."""
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver that notes its calls, compiled."""
+    made = tmp_path_factory.mktemp("driver") / "driver.o"
+    subprocess.run([compiler(), "-std=c++17", "-c", "-I", str(DRIVER), "-o", str(made), str(DRIVER / "driver.cpp")], check=True)
+    return made
+
+
+def built(folder: Path, driver: Path) -> Path:
+    """launcher.cpp as a program, without a warning."""
     program = folder / "launcher"
-    sources = [str(folder / "launcher.cpp"), str(DRIVER / "driver.cpp")]
-    subprocess.run([compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-I", str(DRIVER), "-o", str(program), *sources], check=True)
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler(), "-std=c++17", *warnings, "-I", str(DRIVER), "-o", str(program), str(folder / "launcher.cpp"), str(driver)], check=True)
+    return program
+
+
+def started(program: Path, facts: list[dict[str, Any]], record: str = "") -> subprocess.CompletedProcess[str]:
     sizes = ";".join(" ".join(str(p["bytes"]) for p in f["parameters"]) for f in facts)
-    environment = {**os.environ, "TG_CALLS": str(folder / "calls"), "TG_PARAMETERS": sizes}
-    done = subprocess.run([str(program), str(data)], cwd=folder, env=environment, capture_output=True, text=True)
+    told = {"TG_RECORD": record} if record else {}
+    environment = {**os.environ, "TG_CALLS": str(program.parent / "calls"), "TG_PARAMETERS": sizes, **told}
+    return subprocess.run([str(program), "."], cwd=program.parent, env=environment, capture_output=True, text=True)
+
+
+def run(folder: Path, facts: list[dict[str, Any]], driver: Path) -> list[dict[str, Any]]:
+    """Build launcher.cpp, run it in its folder: the calls that it made."""
+    done = started(built(folder, driver), facts)
     assert done.returncode == 0 and done.stdout.endswith(": ran\n"), done.stderr
     return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
 
@@ -186,12 +205,12 @@ def written(folder: Path, g: Any) -> list[str]:
 
 
 @each
-def test_launcher(name: str, tmp_path: Path) -> None:
+def test_launcher(name: str, tmp_path: Path, driver: Path) -> None:
     """It allocates, fills, encodes and launches what launch.json says: its grid, its maps, its parameters at their offsets."""
     g = made(name)
     facts = json.loads((g.export(tmp_path) / "launch.json").read_text())
     given = written(tmp_path, g)
-    calls = run(tmp_path, [facts], tmp_path)
+    calls = run(tmp_path, [facts], driver)
     (launch,) = of(calls, "launch")
     assert all(launch[key] == facts[key] for key in ("grid", "block", "shared_bytes")) and launch["stream"] == 7
     assert (bool(launch["cooperative"]), bool(launch["programmatic"])) == (facts["cooperative"], facts["programmatic"])
@@ -207,7 +226,10 @@ def test_launcher(name: str, tmp_path: Path) -> None:
         assert call["at"] == at[m["buffer"]] + m["offset"]
         assert all(call[key] == m[key] for key in ("shape", "pitches", "box", "element_strides"))
         assert all(call[key] == number(m[key]) for key in ("data_type", "interleave", "swizzle", "l2_promotion", "oob_fill"))
-    values = {"counters": zeroed["at"], "hang": of(calls, "host")[0]["at"], "patience_ns": facts["patience_ns"]}
+    (record,) = of(calls, "host")
+    values = {"counters": zeroed["at"], "hang": record["at"], "patience_ns": facts["patience_ns"]}
+    values["misplaced"] = record["at"] + facts["record"].get("misplaced", {"offset": 0})["offset"]
+    assert record["bytes"] == facts["record"]["bytes"] and ("misplaced" in facts["record"]) == ("pos" in given)
     for p, text in zip(facts["parameters"], launch["parameters"], strict=True):
         for n, f in enumerate(p["fields"]):
             (value,) = struct.unpack_from("<Q", bytes.fromhex(text), f["offset"])
@@ -216,17 +238,24 @@ def test_launcher(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("bytes_given", "word"), [(3, "fewer"), (1 << 20, "more")])
-def test_launcher_refuses_files_of_another_size(bytes_given: int, word: str, tmp_path: Path) -> None:
+def test_launcher_refuses_files_of_another_size(bytes_given: int, word: str, tmp_path: Path, driver: Path) -> None:
     g = made("chain, sm_80")
-    g.export(tmp_path)
-    run(tmp_path, [g.facts], tmp_path)
-    (tmp_path / "x.bin").write_bytes(bytes(bytes_given))
-    environment = {**os.environ, "TG_CALLS": str(tmp_path / "calls"), "TG_PARAMETERS": "40 24"}
-    done = subprocess.run([str(tmp_path / "launcher"), "."], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    (g.export(tmp_path) / "x.bin").write_bytes(bytes(bytes_given))
+    done = started(built(tmp_path, driver), [g.facts])
     assert done.returncode == 2 and f"x.bin: expected {64 * 256 * 2} bytes, it has {word}" in done.stderr
 
 
-def test_launches_in_order(tmp_path: Path) -> None:
+def test_launcher_says_what_went_wrong(tmp_path: Path, driver: Path) -> None:
+    """A wait that was given up, a position that leaves no room: it ends with 1 and writes no result."""
+    g = made("attention over caches, sm_90a")
+    program = built(g.export(tmp_path), driver)
+    told = {"0 17 4 3 5 1 6 2": "tile of rank 17, part -1, operand -1, step -1: semaphore 3 has 1 of 2 posts", "8 0 9 300": "position pos, at most 255, of "}
+    for record, words in told.items():
+        done = started(program, [g.facts], record)
+        assert done.returncode == 1 and words in done.stderr and not list(tmp_path.glob("*.out"))
+
+
+def test_launches_in_order(tmp_path: Path, driver: Path) -> None:
     """A folder for each launch, and one launcher for all: what the first writes lies where the second reads it."""
     g = tg.generate(chain(), "sm_90a", "h200", lowering="streams", programmatic=True)
     g.export(tmp_path)
@@ -238,14 +267,14 @@ def test_launches_in_order(tmp_path: Path) -> None:
     assert "kernel boundaries" in (tmp_path / "certificate.txt").read_text() and json.loads((tmp_path / "certificate.json").read_text())["ok"]
     assert all(tg.verify(tmp_path / folder / "plan.json").ok for folder in folders)
     facts = [json.loads((tmp_path / folder / "launch.json").read_text()) for folder in folders]
-    calls = run(tmp_path, facts, tmp_path)
+    calls = run(tmp_path, facts, driver)
     assert [c["path"] for c in of(calls, "load")] == ["0_up/kernel.cubin", "1_down/kernel.cubin"]
     first, second = of(calls, "launch")
     assert first["programmatic"] and second["programmatic"] and [c["call"] for c in calls if c["call"] in ("launch", "synchronize")][-1] == "synchronize"
     seen = [pointers(f, c) for f, c in zip(facts, (first, second), strict=True)]
     assert seen[0]["h"] == seen[1]["h"] and len({*seen[0].values(), *seen[1].values()}) == 5
     for folder, f in zip(folders, facts, strict=True):  # each is whole by itself too
-        run(tmp_path / folder, [f], tmp_path / folder)
+        run(tmp_path / folder, [f], driver)
 
 
 def pointers(facts: dict[str, Any], launch: dict[str, Any]) -> dict[str, int]:

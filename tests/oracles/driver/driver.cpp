@@ -1,5 +1,6 @@
 // A driver without a GPU: memory is the host's, and each call is written to the file $TG_CALLS, a JSON object a line. A launch notes the bytes of its
-// parameters, whose sizes stand in $TG_PARAMETERS ("256 40 24", launches apart by a semicolon), and a map is eight bytes of its number.
+// parameters, whose sizes stand in $TG_PARAMETERS ("256 40 24", launches apart by a semicolon), and a map is eight bytes of its number. $TG_RECORD
+// ("8 0 9 70": words and their values) is what a kernel writes into its record, whose address is the second word of its last parameter.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -117,6 +118,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** parameters
       calls() << text;
     }
     calls() << "\"";
+  }
+  if (const char* told = std::getenv("TG_RECORD")) {
+    int* record;
+    std::memcpy(&record, static_cast<const char*>(parameters[sizes.size() - 1]) + 8, 8);
+    std::istringstream words(told);
+    for (int word, value; words >> word >> value;) record[word] = value;
   }
   return calls() << "]}" << std::endl, CUDA_SUCCESS;
 }
