@@ -149,9 +149,10 @@ def compile(
 ) -> Kernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
-    target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU that is here), "cpu", "interpret" (the
-    plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is such a GPU, else cpu. on: the machine to plan for, by default
-    the target's own; the CPU target runs plans made for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
+    target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU that is
+    here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there
+    is such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made
+    for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each (tilegen.streams), with programmatic=True each started
     while the one before ends; "auto": persistent, or programmatic launches where no options are given and they were measured to be faster.

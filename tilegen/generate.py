@@ -2,7 +2,8 @@
 
     spec, machine ─ plan, proof, source ─▶ Generated ─ export ─▶ a folder that needs no tilegen
 
-No GPU and no driver is asked for, unless the machine to plan for is left open. NVRTC, where it is installed, adds the cubin.
+No GPU and no driver is asked for, unless the machine to plan for is left open. NVRTC, where it is installed,
+adds the cubin.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ CUBIN = "kernel.cubin"
 class Generated:
     """One kernel: its plan, the plan's proof, its source for a target.
 
-    target: sm_90a, sm_80 or cpu; architecture: what CUDA text is compiled for, such as sm_86, empty for C++. launch: what a launch is, None for C++,
+    target: sm_90a, sm_80 or cpu; architecture: what CUDA text is compiled for, such as sm_86, empty for C++.
+    launch: what a launch is, None for C++,
     which is called. cubin: machine code, None where there was no NVRTC, as `remark` then says.
     """
 
@@ -60,12 +62,18 @@ class Generated:
         """What stands in launch.json."""
         if self.launch is None:
             return facts.of_call(self.plan, self.target, self.source_name)
-        return facts.of_launch(self.plan, self.target, self.architecture, self.launch, CUBIN if self.cubin is not None else None)
+        return facts.of_launch(
+            self.plan, self.target, self.architecture, self.launch, CUBIN if self.cubin is not None else None
+        )
 
     def files(self) -> dict[str, str | bytes]:
         """Name -> content."""
         plan = json.dumps(self.plan.to_json(), indent=1) + "\n"
-        found: dict[str, str | bytes] = {self.source_name: self.text, "plan.json": plan, **_record(self.certificate, self.facts)}
+        found: dict[str, str | bytes] = {
+            self.source_name: self.text,
+            "plan.json": plan,
+            **_record(self.certificate, self.facts),
+        }
         if self.cubin is not None:
             found[CUBIN] = self.cubin
         if self.launch is not None:
@@ -73,7 +81,8 @@ class Generated:
         return found
 
     def export(self, folder: str | Path) -> Path:
-        """Write it into a folder, which is made where it is not there. A cubin of another source does not stay there."""
+        """Write it into a folder, which is made where it is not there. A cubin of another source does not
+        stay there."""
         out = _write(Path(folder), self.files())
         if self.cubin is None:
             (out / CUBIN).unlink(missing_ok=True)
@@ -82,7 +91,8 @@ class Generated:
 
 @dataclass(frozen=True)
 class GeneratedLaunches:
-    """Several kernels, launched one after the other on one stream; what one writes and a later one reads lies in one shared workspace."""
+    """Several kernels, launched one after the other on one stream; what one writes and a later one reads lies
+    in one shared workspace."""
 
     plan: Plan
     certificate: Certificate
@@ -130,7 +140,11 @@ class GeneratedLaunches:
         for name, launch in zip(self.folders, self.launches, strict=True):
             launch.export(out / name)
         files = _record(self.certificate, self.facts)
-        kernels = [launcher.Kernel(f"{name}/{CUBIN}", g.launch) for name, g in zip(self.folders, self.launches, strict=True) if g.launch is not None]
+        kernels = [
+            launcher.Kernel(f"{name}/{CUBIN}", g.launch)
+            for name, g in zip(self.folders, self.launches, strict=True)
+            if g.launch is not None
+        ]
         if kernels:
             files["launcher.cpp"] = launcher.text(self.plan, kernels)
         return _write(out, files)
@@ -152,7 +166,7 @@ def _write(out: Path, files: Mapping[str, str | bytes]) -> Path:
     return out
 
 
-# --- making it --------------------------------------------------------------------------------------------------------------
+# --- making it ----------------------------------------------------------------------------------------------
 
 
 def generate(
@@ -168,11 +182,14 @@ def generate(
 ) -> Generated | GeneratedLaunches:
     """Plan, prove and generate, as `compile` does, but load and run nothing: for a GPU that is elsewhere.
 
-    target: "sm_90a", "sm_80" or "cpu", "cuda" for the best of a GPU, or "auto": the best of the machine `on`, and without one what `compile` would
-    take here. on: the machine to plan for, such as "h200" or "rtx-4090" (tilegen.gpus); by default the GPU that is here where it takes the target,
+    target: "sm_90a", "sm_80" or "cpu", "cuda" for the best of a GPU, or "auto": the best of the machine `on`,
+    and without one what `compile` would
+    take here. on: the machine to plan for, such as "h200" or "rtx-4090" (tilegen.gpus); by default the GPU
+    that is here where it takes the target,
     else an H200 for sm_90a and an A100 for sm_80. lowering, programmatic, options: as for `compile`.
 
-    Raises TargetError where target and machine do not go together, PlanError where the target has no form for an op, CompileError where NVRTC is
+    Raises TargetError where target and machine do not go together, PlanError where the target has no form for
+    an op, CompileError where NVRTC is
     there and refuses the text.
     """
     from tilegen import api
@@ -183,14 +200,28 @@ def generate(
     asked = options or Options.of(**given)
     lowering, programmatic = api.settled_lowering(program, target, place, asked, lowering, programmatic)
     if lowering == "streams":
-        return _launches(program, target, place, architecture, api.launch_options(program, place, asked), programmatic, progress)
+        return _launches(
+            program,
+            target,
+            place,
+            architecture,
+            api.launch_options(program, place, asked),
+            programmatic,
+            progress,
+        )
     plan, certificate = api.planned(program, place, api.settled(program, place, asked), progress)
     progress("source")
     return _generated(plan, certificate, target, architecture, None)
 
 
 def _launches(
-    program: Program, target: str, on: Machine, architecture: str, options: Options, programmatic: bool, progress: Callable[[str], None]
+    program: Program,
+    target: str,
+    on: Machine,
+    architecture: str,
+    options: Options,
+    programmatic: bool,
+    progress: Callable[[str], None],
 ) -> GeneratedLaunches:
     from tilegen.errors import TargetError
     from tilegen.streams import proved_launches
@@ -198,11 +229,15 @@ def _launches(
     if target == "cpu":
         raise TargetError("lowering 'streams' launches on a GPU, the target is cpu")
     whole, certificate, proved = proved_launches(program, on, options, programmatic, progress)
-    made: Sequence[Generated] = [_generated(plan, proof, target, architecture, programmatic) for plan, proof in proved]
+    made: Sequence[Generated] = [
+        _generated(plan, proof, target, architecture, programmatic) for plan, proof in proved
+    ]
     return GeneratedLaunches(whole, certificate, tuple(made))
 
 
-def _generated(plan: Plan, certificate: Certificate, target: str, architecture: str, programmatic: bool | None) -> Generated:
+def _generated(
+    plan: Plan, certificate: Certificate, target: str, architecture: str, programmatic: bool | None
+) -> Generated:
     if target == "cpu":
         from tilegen.codegen import cpu
 
@@ -211,12 +246,15 @@ def _generated(plan: Plan, certificate: Certificate, target: str, architecture: 
         library = select.library_of(plan, target, architecture)
     except CompilerMissing as error:
         text, launch = _text(plan, target, architecture, programmatic)
-        return Generated(plan, certificate, target, architecture, text, "kernel.cu", launch, None, f"no cubin: {error}")
+        return Generated(
+            plan, certificate, target, architecture, text, "kernel.cu", launch, None, f"no cubin: {error}"
+        )
     return of_library(plan, certificate, library, library.launch(programmatic=programmatic))
 
 
 def _text(plan: Plan, target: str, architecture: str, programmatic: bool | None) -> tuple[str, Launch]:
-    """What is generated first; with a compiler at hand it might turn out to need more registers for loading."""
+    """What is generated first; with a compiler at hand it might turn out to need more registers for
+    loading."""
     from tilegen.codegen import hopper as sm90
     from tilegen.codegen import portable as sm80
     from tilegen.targets.hopper import texts
@@ -231,4 +269,13 @@ def _text(plan: Plan, target: str, architecture: str, programmatic: bool | None)
 
 def of_library(plan: Plan, certificate: Certificate, library: CubinLibrary, launch: Launch) -> Generated:
     """A kernel that NVRTC has compiled."""
-    return Generated(plan, certificate, library.target, library.architecture, library.source, library.source_name, launch, library.code)
+    return Generated(
+        plan,
+        certificate,
+        library.target,
+        library.architecture,
+        library.source,
+        library.source_name,
+        launch,
+        library.code,
+    )

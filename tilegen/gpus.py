@@ -1,6 +1,7 @@
 """GPUs by name, as their vendor describes them: one table, with the source of each row.
 
-Nothing here was measured. What was measured, on an H200 alone, stands in tilegen.machine, which makes from these rows what a plan is made for.
+Nothing here was measured. What was measured, on an H200 alone, stands in tilegen.machine, which makes from
+these rows what a plan is made for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ KB, MB = 1 << 10, 1 << 20
 class Architecture:
     """What all GPUs of a compute capability have in each SM. Sizes in bytes."""
 
-    name: str  # sm_90a where the kernel for Hopper runs, else what the kernel for sm_80 and later is compiled for
+    # sm_90a where the kernel for Hopper runs, else what the kernel for sm_80 and later is compiled for
+    name: str
     shared_block: int  # of shared memory that a block may use
     shared_sm: int
     registers: int = 65536  # of 32 bits
@@ -49,8 +51,9 @@ class Gpu:
 
     @property
     def text(self) -> str:
-        rates = f"{self.flops16 / 1e12:g} TFLOP/s in bfloat16, {self.memory / 1e12:g} TB/s, {self.l2 >> 20} MB of L2"
-        return f"{self.title}: {self.architecture}, {self.sms} SMs, {self.shared_block >> 10} KB of shared memory a block, {rates}"
+        sizes = f"{self.shared_block >> 10} KB of shared memory a block, {self.l2 >> 20} MB of L2"
+        rates = f"{self.flops16 / 1e12:g} TFLOP/s in bfloat16, {self.memory / 1e12:g} TB/s"
+        return f"{self.title}: {self.architecture}, {self.sms} SMs, {sizes}, {rates}"
 
     @property
     def portable(self) -> str:
@@ -70,7 +73,8 @@ A100 = f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepape
 H100 = f"NVIDIA H100 datasheet; H100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
 H200 = f"NVIDIA H200 datasheet; the chip is that of the H100 whitepaper; {GUIDE}"
 B200 = (
-    f"NVIDIA HGX B200 datasheet, an eighth of it; Blackwell Tuning Guide for L2; {GUIDE}; clock from flops16 and 8192 FLOP an SM. "
+    f"NVIDIA HGX B200 datasheet, an eighth of it; Blackwell Tuning Guide for L2; {GUIDE}; "
+    "clock from flops16 and 8192 FLOP an SM. "
     "flops16 is tcgen05's: mma.sync, which the kernel for sm_80 multiplies with, does not reach it"
 )
 GA102 = f"NVIDIA Ampere GA102 GPU Architecture whitepaper; {GUIDE}"
@@ -91,9 +95,14 @@ GPUS = {
 
 
 def named(title: str, sms: int) -> str:
-    """The row of the GPU that a driver calls `title` and that has so many SMs, or an empty string: "NVIDIA A100-SXM4-80GB" -> a100."""
+    """The row of the GPU that a driver calls `title` and that has so many SMs, or an empty string: "NVIDIA
+    A100-SXM4-80GB" -> a100."""
     words = title.lower().replace("-", " ").split()
-    model = "-".join(words[words.index("rtx") :][:2]) if "rtx" in words else next((word for word in words if word in GPUS), "")
+    model = (
+        "-".join(words[words.index("rtx") :][:2])
+        if "rtx" in words
+        else next((word for word in words if word in GPUS), "")
+    )
     name = f"{model}-pcie" if f"{model}-pcie" in GPUS and "pcie" in words else model
     other = {"40gb", "nvl", "ti", "super", "laptop"} & set(words)  # of the same name, with other rates
     return name if name in GPUS and GPUS[name].sms == sms and not other else ""

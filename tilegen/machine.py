@@ -1,6 +1,7 @@
-"""Machines a plan can be made for: how many SMs (or threads), and the few rates the simulator's tile times come from.
+"""Machines a plan can be made for: how many SMs (or threads), and the rates that the simulator's tile times come from.
 
-The H200's rates were measured. Those of other GPUs were not: they are the vendor's peaks (tilegen.gpus) times the share of its own that the H200 reached.
+The H200's rates were measured. Those of other GPUs were not: they are the vendor's peaks (tilegen.gpus) times the
+share of its own peak that the H200 reached.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ def machine(name: str | int | Machine) -> Machine:
             cache=H200.cache * share,
         )
     near = difflib.get_close_matches(text.lower(), GPUS, 1)
+    meant = f", did you mean {near[0]}?" if near else ";"
     raise PlanError(
-        f"unknown machine {name!r}{f', did you mean {near[0]}?' if near else ';'} expected cpu, cpu:N, {', '.join(GPUS)}, or a number of SMs (of an H200)"
+        f"unknown machine {name!r}{meant} expected cpu, cpu:N, {', '.join(GPUS)}, or a number of SMs (of an H200)"
     )
 
 

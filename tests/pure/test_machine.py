@@ -1,4 +1,5 @@
-"""Machines by name: their figures agree with each other and with the generators, and plans can be made and emitted for each."""
+"""Machines by name: their figures agree with each other and with the generators, and plans can be made and
+emitted for each."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from tilegen.gpus import GPUS, named
 from tilegen.machine import H200, machine
 
 every = pytest.mark.parametrize("name", GPUS)
-PER_SM = {"sm_80": 2048, "sm_86": 512, "sm_89": 512, "sm_90a": 4096, "sm_100": 8192, "sm_120": 512}  # FLOP a clock: bfloat16, sums in float32
+PER_SM = {
+    "sm_80": 2048,
+    "sm_86": 512,
+    "sm_89": 512,
+    "sm_90a": 4096,
+    "sm_100": 8192,
+    "sm_120": 512,
+}  # FLOP a clock: bfloat16, sums in float32
 
 
 @every
@@ -25,8 +33,17 @@ def test_figures_agree_with_each_other(name: str) -> None:
     """flops16 is what so many SMs do at the clock; a block has all of an SM's shared memory but one KB."""
     gpu = GPUS[name]
     assert gpu.flops16 == pytest.approx(gpu.sms * gpu.clock * PER_SM[gpu.architecture], rel=0.005)
-    assert gpu.chip.shared_sm - gpu.shared_block == 1024 and gpu.chip.registers == 65536 and gpu.source and gpu.title
-    assert 0.5e12 < gpu.memory < 10e12 and gpu.flops32 < gpu.flops16 and gpu.hopper == (gpu.architecture == "sm_90a")
+    assert (
+        gpu.chip.shared_sm - gpu.shared_block == 1024
+        and gpu.chip.registers == 65536
+        and gpu.source
+        and gpu.title
+    )
+    assert (
+        0.5e12 < gpu.memory < 10e12
+        and gpu.flops32 < gpu.flops16
+        and gpu.hopper == (gpu.architecture == "sm_90a")
+    )
     with pytest.raises(FrozenInstanceError):
         gpu.sms = 1  # type: ignore[misc]
 
@@ -38,7 +55,12 @@ def test_the_generator_for_sm_80_keeps_to_the_machines_shared_memory(name: str) 
 
 def test_the_h200s_figures_are_the_measured_ones() -> None:
     found = machine("h200")
-    assert found is H200 and (found.sms, found.flops16, found.flops32, found.memory) == (132, 785e12, 60e12, 4.55e12)
+    assert found is H200 and (found.sms, found.flops16, found.flops32, found.memory) == (
+        132,
+        785e12,
+        60e12,
+        4.55e12,
+    )
     assert (found.cache, found.tile_us, found.handoff_us, found.wait_us) == (7.5e12, 1.6, 2.5, 0.35)
 
 
@@ -48,7 +70,9 @@ def test_machines(name: str) -> None:
     on, gpu = machine(name), GPUS[name]
     assert (on.name, on.sms, on.family, on.hopper, on.gpu) == (name, gpu.sms, "cuda", gpu.hopper, gpu)
     assert on.target == ("sm_90a" if name.startswith("h") else "sm_80")
-    assert on.flops16 / gpu.flops16 == pytest.approx(785 / 989.4) and on.memory / gpu.memory == pytest.approx(4.55 / 4.8)
+    assert on.flops16 / gpu.flops16 == pytest.approx(785 / 989.4) and on.memory / gpu.memory == pytest.approx(
+        4.55 / 4.8
+    )
 
 
 def test_what_is_no_named_gpu() -> None:
@@ -60,13 +84,23 @@ def test_what_is_no_named_gpu() -> None:
 
 @every
 def test_a_chain_for_each(name: str) -> None:
-    """Planned, proved and emitted, within the machine's shared memory; plans for Hopper alone have what only sm_90a can run."""
+    """Planned, proved and emitted, within the machine's shared memory; plans for Hopper alone have what only
+    sm_90a can run."""
     for sizes in ({"M": 16, "H": 1024, "I": 512}, {"M": 700, "H": 1024, "I": 2048}):
         g = tg.generate(chain(**sizes), on=name)
-        assert g.certificate.ok and g.machine == machine(name) and g.target == machine(name).target and g.launch is not None
+        assert (
+            g.certificate.ok
+            and g.machine == machine(name)
+            and g.target == machine(name).target
+            and g.launch is not None
+        )
         assert g.launch.shared_bytes <= GPUS[name].shared_block and g.launch.grid <= GPUS[name].sms
         if g.target == "sm_80":
-            assert g.architecture == GPUS[name].architecture and all(op.parts == 1 for op in g.plan.graph.ops) and "mma.sync" in g.text
+            assert (
+                g.architecture == GPUS[name].architecture
+                and all(op.parts == 1 for op in g.plan.graph.ops)
+                and "mma.sync" in g.text
+            )
 
 
 @pytest.mark.parametrize("name", ["h100", "h100-pcie"])
@@ -93,7 +127,15 @@ def test_info_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "nearest"), [("H100", "h100"), ("h10", "h100"), ("rtx3090", "rtx-3090"), ("rtx-4080", "rtx-4090"), ("A100-SXM", "a100"), ("zx81", "")]
+    ("given", "nearest"),
+    [
+        ("H100", "h100"),
+        ("h10", "h100"),
+        ("rtx3090", "rtx-3090"),
+        ("rtx-4080", "rtx-4090"),
+        ("A100-SXM", "a100"),
+        ("zx81", ""),
+    ],
 )
 def test_unknown_names(given: str, nearest: str) -> None:
     with pytest.raises(PlanError) as caught:

@@ -1,4 +1,5 @@
-"""launch.json: what one must know to launch a generated kernel without tilegen. Sizes are in bytes where the name says nothing else."""
+"""launch.json: what one must know to launch a generated kernel without tilegen. Sizes are in bytes where the
+name says nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from typing import Any
 
 from tilegen.config import count
 from tilegen.plan import Plan
-from tilegen.targets.launch import AFTER_SEMAPHORES, HANG, LINE, MAP_ALIGNMENT, MISPLACED, RECORD_BYTES, Buffer, Launch, Packed, TensorMap
+from tilegen.targets.launch import (
+    AFTER_SEMAPHORES,
+    HANG,
+    LINE,
+    MAP_ALIGNMENT,
+    MISPLACED,
+    RECORD_BYTES,
+    Buffer,
+    Launch,
+    Packed,
+    TensorMap,
+)
 
 KERNEL = "tg_kernel"
 HELD = {"maps": "a tensor map (CUtensorMap)", "T": "the address of a tensor"}
@@ -18,14 +30,18 @@ WORD_HELD = {
     "misplaced": f"the address of the record, {MISPLACED} bytes on",
     "patience_ns": "uint64: how long a wait may last before the kernel gives up",
 }
-SHARED = "one stream; the workspace is allocated once and shared: what one launch writes there a later one reads"
+SHARED = (
+    "one stream; the workspace is allocated once and shared: what one launch writes there a later one reads"
+)
 
 
 def patience_ns() -> int:
     return 1_000_000 * count("TILEGEN_TIMEOUT_MS", 10000)
 
 
-def of_launch(plan: Plan, target: str, architecture: str, launch: Launch, cubin: str | None) -> dict[str, Any]:
+def of_launch(
+    plan: Plan, target: str, architecture: str, launch: Launch, cubin: str | None
+) -> dict[str, Any]:
     """A CUDA kernel."""
     return {
         **_head(plan, target),
@@ -41,7 +57,11 @@ def of_launch(plan: Plan, target: str, architecture: str, launch: Launch, cubin:
         "cooperative": launch.cooperative,
         "programmatic": launch.programmatic,
         "parameters": [
-            {**asdict(p), "fields": [{**asdict(f), "holds": HELD.get(p.name) or WORD_HELD[f.name]} for f in p.fields]} for p in launch.parameters
+            {
+                **asdict(p),
+                "fields": [{**asdict(f), "holds": HELD.get(p.name) or WORD_HELD[f.name]} for f in p.fields],
+            }
+            for p in launch.parameters
         ],
         "tensor_maps": [_map(m) for m in launch.maps or ()],
         "semaphores": _semaphores(launch),
@@ -55,38 +75,81 @@ def of_launch(plan: Plan, target: str, architecture: str, launch: Launch, cubin:
 def _record(launch: Launch) -> dict[str, Any]:
     """What a kernel tells the host: a wait that it gave up, a position that leaves no room."""
     told = "rank >= 0 after a launch: a wait was given up after patience_ns; then zero the counters"
-    found = {"bytes": RECORD_BYTES, "memory": "host memory that the GPU may write", "initial": -1, "hang": {"offset": 0, "words": list(HANG), "meaning": told}}
+    found = {
+        "bytes": RECORD_BYTES,
+        "memory": "host memory that the GPU may write",
+        "initial": -1,
+        "hang": {"offset": 0, "words": list(HANG), "meaning": told},
+    }
     if not launch.positions:
         return found
     told = "number >= 0 after a launch: that position left no room in its cache, and nothing was appended"
-    limits = [{"tensor": p.tensor, "op": p.op, "rows": p.rows, "room": p.room, "most": p.most} for p in launch.positions]
-    return {**found, "misplaced": {"offset": MISPLACED, "words": ["number", "value"], "meaning": told, "positions": limits}}
+    limits = [
+        {"tensor": p.tensor, "op": p.op, "rows": p.rows, "room": p.room, "most": p.most}
+        for p in launch.positions
+    ]
+    return {
+        **found,
+        "misplaced": {
+            "offset": MISPLACED,
+            "words": ["number", "value"],
+            "meaning": told,
+            "positions": limits,
+        },
+    }
 
 
 def of_call(plan: Plan, target: str, source: str) -> dict[str, Any]:
     """A function of C++, called in a process."""
     from tilegen.targets.cpu import FLAGS, default_workers
 
-    compiled = {"compile": [*FLAGS, "-shared", "-fPIC"], "workers": default_workers(plan), "timeout_ms": count("TILEGEN_TIMEOUT_MS", 10000)}
+    compiled = {
+        "compile": [*FLAGS, "-shared", "-fPIC"],
+        "workers": default_workers(plan),
+        "timeout_ms": count("TILEGEN_TIMEOUT_MS", 10000),
+    }
     interface = {
         "create": "void* tg_create(void): counters of one run at a time, zero",
-        "run": "int tg_run(void* state, void* const* tensors, int workers, int64_t timeout_ms, int* hang): 0, or 1 and seven words of hang",
+        "run": "int tg_run(void* state, void* const* tensors, int workers, int64_t timeout_ms, int* hang): "
+        "0, or 1 and seven words of hang",
         "destroy": "void tg_destroy(void* state)",
         "tensors": list(plan.graph.tensors),
         "hang": list(HANG),
     }
-    return {**_head(plan, target), "source": source, **(compiled | {"call": interface} if target == "cpu" else {}), **_buffers(plan)}
+    return {
+        **_head(plan, target),
+        "source": source,
+        **(compiled | {"call": interface} if target == "cpu" else {}),
+        **_buffers(plan),
+    }
 
 
-def of_sequence(plan: Plan, target: str, architecture: str, folders: Sequence[str], programmatic: Sequence[bool]) -> dict[str, Any]:
-    """Launches one after the other. A programmatic one may start before the one ahead of it has ended: its kernel waits for it."""
-    launches = [{"folder": folder, "programmatic": early} for folder, early in zip(folders, programmatic, strict=True)]
-    return {**_head(plan, target), "architecture": architecture, "order": SHARED, "launches": launches, **_buffers(plan)}
+def of_sequence(
+    plan: Plan, target: str, architecture: str, folders: Sequence[str], programmatic: Sequence[bool]
+) -> dict[str, Any]:
+    """Launches one after the other. A programmatic one may start before the one ahead of it has ended: its
+    kernel waits for it."""
+    launches = [
+        {"folder": folder, "programmatic": early} for folder, early in zip(folders, programmatic, strict=True)
+    ]
+    return {
+        **_head(plan, target),
+        "architecture": architecture,
+        "order": SHARED,
+        "launches": launches,
+        **_buffers(plan),
+    }
 
 
 def _head(plan: Plan, target: str) -> dict[str, Any]:
     sizes = {name: int(n) for name, n in plan.sizes}
-    return {"program": plan.program, "sizes": sizes, "plan": plan.digest, "machine": plan.machine.name, "target": target}
+    return {
+        "program": plan.program,
+        "sizes": sizes,
+        "plan": plan.digest,
+        "machine": plan.machine.name,
+        "target": target,
+    }
 
 
 def _buffers(plan: Plan) -> dict[str, Any]:
@@ -102,15 +165,16 @@ def _buffer(b: Buffer) -> dict[str, Any]:
 
 
 def _map(m: TensorMap) -> dict[str, Any]:
-    """All that cuTensorMapEncodeTiled is given; sizes innermost first, the address is that of `buffer` plus `offset`."""
+    """All that cuTensorMapEncodeTiled is given; sizes innermost first, the address is that of `buffer` plus
+    `offset`."""
     return {**asdict(m), "rank": m.rank, "buffer": m.buffer, "alignment": MAP_ALIGNMENT}
 
 
 def _packed(p: Packed) -> dict[str, Any]:
-    layout = (
-        f"[tile, step, block, row, c] holds {' · '.join(p.of)} at row rows[tile][row], column {p.first_column} + 64·(step·{p.buffer.shape[2]} + block) + c;"
-        f" zero where the row is -1, and from column {p.first_column + p.columns} on"
-    )
+    column = f"{p.first_column} + 64·(step·{p.buffer.shape[2]} + block) + c"
+    edge = f"zero where the row is -1, and from column {p.first_column + p.columns} on"
+    value = f"{' · '.join(p.of)} at row rows[tile][row], column {column}"
+    layout = f"[tile, step, block, row, c] holds {value}; {edge}"
     return {**_buffer(p.buffer), "of": list(p.of), "layout": layout, "rows": [list(r) for r in p.rows]}
 
 
@@ -120,7 +184,7 @@ def _semaphores(launch: Launch) -> dict[str, Any]:
         "words": launch.counter_words,
         "bytes": 4 * launch.counter_words,
         "stride_words": LINE,
-        "layout": f"word n·{LINE} counts semaphore n; then, {LINE} words apart, {', '.join(AFTER_SEMAPHORES)}",
+        "layout": f"word n·{LINE} counts semaphore n; then, as far apart, {', '.join(AFTER_SEMAPHORES)}",
         "initial": 0,
-        "reset": "by the kernel: the last CTA to leave zeroes them, so they are zeroed once, when they are allocated",
+        "reset": "by the kernel, whose last CTA to leave zeroes them; by the host once, when it allocates them",
     }

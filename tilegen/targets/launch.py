@@ -1,6 +1,8 @@
-"""What a launch of a generated kernel is, in numbers: grid, tensor maps, parameters, counters. Needs neither a driver nor a GPU.
+"""What a launch of a generated kernel is, in numbers: grid, tensor maps, parameters, counters. Needs neither
+a driver nor a GPU.
 
-The launches of targets.hopper and targets.portable, and the launch.json and launcher.cpp of an export, are made from these same facts.
+The launches of targets.hopper and targets.portable, and the launch.json and launcher.cpp of an export, are
+made from these same facts.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ if TYPE_CHECKING:
 LINE = 32  # words between counters
 AFTER_SEMAPHORES = ("ticket", "exits", "abort")  # a counter each
 MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
-WORDS = ("counters", "hang", "patience_ns")  # of the last parameter, 8 bytes each; then MISPLACED_WORD where there are positions
-MISPLACED_WORD = "misplaced"
-HANG = ("rank", "part", "operand", "step", "semaphore", "seen", "target")  # int32 each; the rank is -1 until a wait is given up
-MISPLACED = 32  # bytes from the record of a hang to that of a position without room: its number, -1 until there is one, and its value
+WORDS = ("counters", "hang", "patience_ns")  # of the last parameter, 8 bytes each
+MISPLACED_WORD = "misplaced"  # one more where there are positions
+HANG = ("rank", "part", "operand", "step", "semaphore", "seen", "target")  # int32; the rank is -1 before a hang
+MISPLACED = 32  # bytes from there to the record of a position without room: its number, -1 before, and value
 RECORD_BYTES = 64  # of both
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What cuTensorMapEncodeTiled is given, innermost dimension first. The driver's enumerators stand under their own names."""
+    """What cuTensorMapEncodeTiled is given, innermost dimension first. The driver's enumerators stand under
+    their own names."""
 
     name: str  # of it in the kernel's text, without the index of those that share code
     tensor: str  # that it is a window of
@@ -47,7 +50,9 @@ class TensorMap:
     swizzle: str
     interleave: str = "CU_TENSOR_MAP_INTERLEAVE_NONE"
     l2_promotion: str = "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"
-    oob_fill: str = "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"  # elements beyond the edge read as zero and are not written
+    oob_fill: str = (
+        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"  # elements beyond the edge read as zero and are not written
+    )
 
     @property
     def rank(self) -> int:
@@ -98,9 +103,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight packed tile by tile: element [tile, step, block, row, c] is that of row `rows[tile][row]` and column
-    first_column + 64·(step·blocks + block) + c of the weight, zero where the row is -1 or the column is not below first_column + columns.
-    Where it is made of two tensors, the second holds a factor for each column."""
+    """A weight packed tile by tile.
+
+    Element [tile, step, block, row, c] is that of the weight's row `rows[tile][row]` and column
+    first_column + 64·(step·blocks + block) + c; zero where the row is -1, and from first_column + columns on.
+    Where it is made of two tensors, the second holds a factor for each column.
+    """
 
     buffer: Buffer
     of: tuple[str, ...]
@@ -111,7 +119,8 @@ class Packed:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of tg_kernel. pointers: the tensors whose addresses it is given; one that is seen under several names stands there several times."""
+    """A launch of tg_kernel. pointers: the tensors whose addresses it is given; one that is seen under
+    several names stands there several times."""
 
     grid: int
     block: int
@@ -162,15 +171,19 @@ def static(plan: Plan) -> bool:
 
 
 def cooperative(plan: Plan, exclusive: bool) -> bool:
-    """Whether a launch must fail rather than hang when not all CTAs fit. exclusive: nothing else that waits inside keeps them out."""
+    """Whether a launch must fail rather than hang when not all CTAs fit. exclusive: nothing else that waits
+    inside keeps them out."""
     return static(plan) and bool(plan.targets) and not exclusive
 
 
-# --- sm_90a -----------------------------------------------------------------------------------------------------------------
+# --- sm_90a -------------------------------------------------------------------------------------------------
 
 
-def hopper_launch(plan: Plan, source: HopperSource, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
-    """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets that was measured to cost 3 to 13 %.
+def hopper_launch(
+    plan: Plan, source: HopperSource, exclusive: bool = False, programmatic: bool | None = None
+) -> Launch:
+    """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets
+    that was measured to cost 3 to 13 %.
 
     Never when the launch is cooperative: nothing says that all CTAs or none are placed then too.
     """
@@ -201,10 +214,25 @@ def hopper_ctas(plan: Plan, gang: int) -> int:
 def tensor_map(plan: Plan, m: Map | BoxMap) -> TensorMap:
     """A map of the generated text over two-byte elements."""
     g, dtype = m.geometry, plan.graph.tensors[m.tensor].dtype
-    kind = {"bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"}[dtype]
+    kind = {"bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"}[
+        dtype
+    ]
     swizzle = "CU_TENSOR_MAP_SWIZZLE_128B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
-    shape, pitches, box, strides = (tuple(int(n) for n in sizes) for sizes in (g.shape, g.pitches, g.box, g.traversal))
-    return TensorMap(m.name, m.tensor, m.packed, 2 * int(m.offset), kind, shape, tuple(2 * n for n in pitches), box, strides, swizzle)
+    shape, pitches, box, strides = (
+        tuple(int(n) for n in sizes) for sizes in (g.shape, g.pitches, g.box, g.traversal)
+    )
+    return TensorMap(
+        m.name,
+        m.tensor,
+        m.packed,
+        2 * int(m.offset),
+        kind,
+        shape,
+        tuple(2 * n for n in pitches),
+        box,
+        strides,
+        swizzle,
+    )
 
 
 def _packed(plan: Plan, name: str, op: HopperOp) -> Packed:
@@ -214,17 +242,41 @@ def _packed(plan: Plan, name: str, op: HopperOp) -> Packed:
     viewed = op.bound.op.operands[1].columns
     shape = (len(rows), int(op.steps_of_tile), int(op.blocks), int(rows.shape[1]), 64)
     buffer = Buffer(packed_name(name), "packed", plan.graph.tensors[weight].dtype, shape)
-    return Packed(buffer, tuple(op.packs), int(viewed[0] if viewed else 0) + int(lo), int(hi - lo), tuple(tuple(int(n) for n in r) for r in rows))
+    return Packed(
+        buffer,
+        tuple(op.packs),
+        int(viewed[0] if viewed else 0) + int(lo),
+        int(hi - lo),
+        tuple(tuple(int(n) for n in r) for r in rows),
+    )
 
 
-# --- sm_80 ------------------------------------------------------------------------------------------------------------------
+# --- sm_80 --------------------------------------------------------------------------------------------------
 
 
-def portable_launch(plan: Plan, source: PortableSource, architecture: str, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
+def portable_launch(
+    plan: Plan,
+    source: PortableSource,
+    architecture: str,
+    exclusive: bool = False,
+    programmatic: bool | None = None,
+) -> Launch:
     if programmatic:
-        raise TargetError(f"programmatic: the kernel for sm_90a waits for the one before, that for {architecture} does not")
+        raise TargetError(
+            f"programmatic: the kernel for sm_90a waits for the one before, that for {architecture} does not"
+        )
     ctas, whole = portable_ctas(plan), cooperative(plan, exclusive)
-    return Launch(ctas, source.threads, 1, source.shared_bytes, whole, False, len(plan.targets), tuple(plan.graph.tensors), None)
+    return Launch(
+        ctas,
+        source.threads,
+        1,
+        source.shared_bytes,
+        whole,
+        False,
+        len(plan.targets),
+        tuple(plan.graph.tensors),
+        None,
+    )
 
 
 def portable_ctas(plan: Plan) -> int:

@@ -1,4 +1,5 @@
-"""launcher.cpp: a program that loads generated cubins and launches them, over the CUDA driver API alone (templates/cuda/launcher.cpp.j2)."""
+"""launcher.cpp: a program that loads generated cubins and launches them, over the CUDA driver API alone
+(templates/cuda/launcher.cpp.j2)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class Kernel:
 
 def text(plan: Plan, kernels: Sequence[Kernel]) -> str:
     """The program that launches these kernels in order, on tensors of the plan."""
-    buffers = [Buffer.of(t) for t in plan.graph.tensors.values()] + [p.buffer for k in kernels for p in k.launch.packed]
+    buffers = [Buffer.of(t) for t in plan.graph.tensors.values()] + [
+        p.buffer for k in kernels for p in k.launch.packed
+    ]
     return render(
         "cuda/launcher.cpp.j2",
         plan=plan,
