@@ -166,14 +166,16 @@ def compile(
         place = machine("cpu" if on is None else on)
         if lowering == "streams":
             raise TargetError(f"lowering 'streams' launches on a GPU, the target is {target}")
-        return _compiled_here(*planned(program, place, settled(program, place, asked), progress), target, threads, progress)
+        made, certificate = planned(program, place, settled(program, place, asked), progress)
+        return _called(made, certificate, target, threads, progress)
     place = select.gpu_machine(target) if on is None else select.for_target(machine(on), target)
     lowering, programmatic = settled_lowering(program, target, place, asked, lowering, programmatic)
     library = partial(select.library_of, target=target, architecture="sm_90a" if target == "sm_90a" else "")
     if lowering == "streams":
         from tilegen.streams import compile_streams
 
-        return compile_streams(program, place, launch_options(program, place, asked), library, programmatic, progress)
+        chosen = launch_options(program, place, asked)
+        return compile_streams(program, place, chosen, library, programmatic, progress)
     from tilegen.cuda_kernel import CudaKernel
 
     made, certificate = planned(program, place, settled(program, place, asked), progress)
@@ -181,7 +183,10 @@ def compile(
     return CudaKernel(made, certificate, library(made), exclusive)
 
 
-def _compiled_here(made: Plan, certificate: Certificate, target: str, threads: int | None, progress: Callable[[str], None]) -> Kernel:
+def _called(
+    made: Plan, certificate: Certificate, target: str, threads: int | None, progress: Callable[[str], None]
+) -> Kernel:
+    """A kernel that runs in this process: the CPU's, or the interpreter."""
     from tilegen.kernel import Kernel
 
     if target == "interpret":
@@ -198,10 +203,14 @@ def refuse_lowering(lowering: str, programmatic: bool) -> None:
     if lowering not in LOWERINGS:
         raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
     if programmatic and lowering != "streams":
-        raise TargetError("programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays")
+        raise TargetError(
+            "programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays"
+        )
 
 
-def settled_lowering(program: Program, target: str, on: Machine, options: Options, lowering: str, programmatic: bool) -> tuple[str, bool]:
+def settled_lowering(
+    program: Program, target: str, on: Machine, options: Options, lowering: str, programmatic: bool
+) -> tuple[str, bool]:
     """(lowering, programmatic): where the lowering is left open on sm_90a, as was measured best."""
     if lowering != "auto" or target != "sm_90a":
         return lowering, programmatic

@@ -41,17 +41,18 @@ def parser() -> argparse.ArgumentParser:
         return v
 
     def target(v: argparse.ArgumentParser, auto: str) -> None:
-        v.add_argument("--target", default="auto", help=f"auto ({auto}), sm_90a, sm_80, cpu or interpret; cuda: the best for this GPU")
+        words = f"auto ({auto}), sm_90a, sm_80, cpu or interpret; cuda: the best for this GPU"
+        v.add_argument("--target", default="auto", help=words)
 
     verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
     v.add_argument("--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile")
     v.add_argument("--expand", action="store_true", help="with every tile's reads, waits, writes and posts (docs/plan-format.md)")
     v = verb("verify", verify, "check a plan file, or the plan of a spec, by code that shares nothing with the planner")
-    v = verb("generate", generate, "write source, plan, proof and all that a launch needs, for any machine, with or without a GPU")
+    v = verb("generate", generate, "write source, plan, proof and all that a launch needs, on and for any machine")
     target(v, "the best of --machine, else what `run` would take")
-    v.add_argument("--lowering", default="auto", help="auto, persistent (one launch of all ops) or streams (one for each)")
-    v.add_argument("--programmatic", action="store_true", help="with --lowering streams: each launch may start while the one before ends")
+    v.add_argument("--lowering", default="auto", help="auto, persistent (one launch of all ops), streams (one for each)")
+    v.add_argument("--programmatic", action="store_true", help="streams: launches may start while the one before ends")
     v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
     v = verb("run", run, "plan, prove, compile and run on random data; error against float32 torch, and times")
     target(v, "the GPU if there is one, else cpu")
@@ -97,7 +98,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
     v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
     v.add_argument("--norms", default="auto", help="auto, rows (each norm an op of its own) or folded (into the linears that read it)")
     v.add_argument("--appends", default="auto", help="auto, awaited (by the attention that reads their caches) or passed (to it, as rows of their own)")
-    v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), h200, a100, … (tilegen info), or a number of SMs")
+    v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), a GPU such as h200 (tilegen info), a number of SMs")
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
 
@@ -219,13 +220,14 @@ def generate(o: argparse.Namespace) -> int:
     from tilegen.generate import generate as generated
 
     program, progress = _program(o), Progress()
-    made = generated(program, o.target, o.machine, _options(o), lowering=o.lowering, programmatic=o.programmatic, progress=progress)
+    how = {"lowering": o.lowering, "programmatic": o.programmatic, "progress": progress}
+    made = generated(program, o.target, o.machine, _options(o), **how)
     out = made.export(o.out)
     progress.done()
     files = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file())
     if o.json:
-        facts = {"target": made.target, "architecture": made.architecture, "machine": made.machine.name, "cubin": made.has_cubin}
-        _print({"folder": str(out), "files": files, **facts, "remark": made.remark})
+        facts = {"target": made.target, "architecture": made.architecture, "machine": made.machine.name}
+        _print({"folder": str(out), "files": files, **facts, "cubin": made.has_cubin, "remark": made.remark})
         return 0
     compiled = f", compiled for {made.architecture}" if made.has_cubin else ""
     print(f"{program.name} for target {made.target}, planned for {made.machine.name}{compiled}{_why(o, made.target)}")
@@ -241,7 +243,9 @@ def _why(o: argparse.Namespace, found: str) -> str:
         return ""
     if o.machine:
         return " (the best of that machine)"
-    return " (what `run` takes on this machine; --target sm_90a or sm_80 writes CUDA)" if found == "cpu" else " (what `run` takes on this GPU)"
+    if found == "cpu":
+        return " (what `run` takes on this machine; --target sm_90a or sm_80 writes CUDA)"
+    return " (what `run` takes on this GPU)"
 
 
 def run(o: argparse.Namespace) -> int:

@@ -33,7 +33,8 @@ def contest(
     threads: int | None = None,
     progress: Progress = lambda _: None,
 ) -> Contest:
-    """target: a word of targets.select. only, without: names of contenders; variants: tilegen's that a program may come with, besides STREAMS."""
+    """target: a word of targets.select. only, without: names of contenders; variants: tilegen's that a program may
+    come with, besides STREAMS."""
     if rounds is not None and rounds < 1:
         raise PlanError(f"--rounds {rounds}: expected at least 1")
     found, why = of_here(target)

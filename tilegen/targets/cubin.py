@@ -89,9 +89,12 @@ class CubinLibrary:
         return Module(self.code)
 
     def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
-        """What a launch is. exclusive: nothing else that waits inside keeps its CTAs out; programmatic: it may start while the one before ends."""
+        """What a launch is. exclusive: nothing else that waits inside keeps its CTAs out; programmatic: it may
+        start while the one before ends."""
         raise NotImplementedError
 
     def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
         asked = self.launch(exclusive, programmatic)
-        return self._module.launcher("tg_kernel", asked.grid, asked.block, asked.shared_bytes, asked.cooperative, asked.programmatic)
+        return self._module.launcher(
+            "tg_kernel", asked.grid, asked.block, asked.shared_bytes, asked.cooperative, asked.programmatic
+        )
