@@ -24,6 +24,7 @@ _HOME = {
     "tilegen.ops.pool": ("max_pool2d", "global_avg_pool", "flatten"),
     "tilegen.ops.pointwise": ("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),
     "tilegen.api": ("compile", "plan", "verify", "explain", "reference", "symbol"),
+    "tilegen.generate": ("generate",),
     "tilegen.planner": ("Options",),
     "tilegen.plan": ("Plan",),
     "tilegen.simulate": ("simulate",),

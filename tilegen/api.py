@@ -18,12 +18,12 @@ from tilegen.plan import Plan
 from tilegen.planner import Options
 from tilegen.planner import plan as make_plan
 from tilegen.spec import Program, as_program
+from tilegen.targets import select
 from tilegen.tune import tuned_lowering, tuned_options
 
 if TYPE_CHECKING:
     from tilegen.kernel import Kernel
 
-TARGETS = ("auto", "cuda", "cuda-portable", "cpu", "interpret")
 LOWERINGS = ("auto", "persistent", "streams")
 
 
@@ -153,45 +153,47 @@ def compile(
 ) -> Kernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
-    target: "cuda" (a Hopper GPU), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there is
-    such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
+    target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU that is
+    here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there
+    is such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made
+    for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each (tilegen.streams), with programmatic=True each started
     while the one before ends; "auto": persistent, or programmatic launches where no options are given and they were measured to be faster.
     """
-    from tilegen.kernel import Kernel
-
     as_program(program)
-    if lowering not in LOWERINGS:
-        raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
-    if programmatic and lowering != "streams":
-        raise TargetError("programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays")
-    if target not in TARGETS:
-        raise TargetError(f"unknown target {target!r}; expected one of {', '.join(TARGETS)}")
+    refuse_lowering(lowering, programmatic)
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
-    target = default_target() if target == "auto" else target
-    on = (gpu_machine(target) if target.startswith("cuda") else "cpu") if on is None else on
-    if lowering == "auto" and target == "cuda":
-        lowering = tuned_lowering(program, machine(on), Options.asked(options, given))
-        programmatic = lowering == "streams"
-    if lowering == "streams":
-        if not target.startswith("cuda"):
+    target = select.to_run(target, program, on)
+    asked = Options.asked(options, given)
+    if target not in select.CUDA:
+        place = machine("cpu" if on is None else on)
+        if lowering == "streams":
             raise TargetError(f"lowering 'streams' launches on a GPU, the target is {target}")
+        made, certificate = planned(program, place, settled(program, place, asked), progress)
+        return _called(made, certificate, target, threads, progress)
+    place = select.gpu_machine(target) if on is None else select.for_target(machine(on), target)
+    lowering, programmatic = settled_lowering(program, target, place, asked, lowering, programmatic)
+    library = partial(select.library_of, target=target, architecture="sm_90a" if target == "sm_90a" else "")
+    if lowering == "streams":
         from tilegen.streams import compile_streams
 
-        asked = Options.asked(options, given)
-        remembered = dataclasses.replace(settled(program, machine(on), Options()), policies=())  # the tiles measured best
-        chosen = remembered if asked == Options() else asked
-        return compile_streams(program, machine(on), chosen, partial(gpu_library, target=target), programmatic, progress)
-    made, certificate = planned(
-        program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress
-    )
-    if target.startswith("cuda"):
-        from tilegen.cuda_kernel import CudaKernel
+        chosen = launch_options(program, place, asked)
+        return compile_streams(program, place, chosen, library, programmatic, progress)
+    from tilegen.cuda_kernel import CudaKernel
 
-        progress("NVRTC")
-        return CudaKernel(made, certificate, gpu_library(made, target), exclusive)
+    made, certificate = planned(program, place, settled(program, place, asked), progress)
+    progress("NVRTC")
+    return CudaKernel(made, certificate, library(made), exclusive)
+
+
+def _called(
+    made: Plan, certificate: Certificate, target: str, threads: int | None, progress: Callable[[str], None]
+) -> Kernel:
+    """A kernel that runs in this process: the CPU's, or the interpreter."""
+    from tilegen.kernel import Kernel
+
     if target == "interpret":
         from tilegen.interpret import Interpreter
 
@@ -202,40 +204,28 @@ def compile(
     return Kernel(made, certificate, Library(made), threads)
 
 
-def default_target() -> str:
-    """cuda where there is a GPU that kernels can be made for, else cpu."""
-    from tilegen.targets.cuda import missing
-
-    if missing():
-        return "cpu"
-    import torch
-
-    return "cuda" if torch.cuda.get_device_capability() >= (8, 0) else "cpu"
+def refuse_lowering(lowering: str, programmatic: bool) -> None:
+    if lowering not in LOWERINGS:
+        raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
+    if programmatic and lowering != "streams":
+        raise TargetError(
+            "programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays"
+        )
 
 
-def gpu_library(made: Plan, target: str) -> Any:
-    """The plan's kernel: Hopper's own on capability 9.0, else, or where cuda-portable is asked for, the one for sm_80 and later."""
-    from tilegen.targets.hopper import HopperLibrary
-    from tilegen.targets.portable import PortableLibrary, here
+def settled_lowering(
+    program: Program, target: str, on: Machine, options: Options, lowering: str, programmatic: bool
+) -> tuple[str, bool]:
+    """(lowering, programmatic): where the lowering is left open on sm_90a, as was measured best."""
+    if lowering != "auto" or target != "sm_90a":
+        return lowering, programmatic
+    found = tuned_lowering(program, on, options)
+    return found, found == "streams"
 
-    return HopperLibrary(made) if target == "cuda" and here() == "sm_90" else PortableLibrary(made)
 
-
-def gpu_machine(target: str = "cuda") -> Machine:
-    """The machine of the current GPU for one of its targets; TargetError where there is none that kernels can be made for."""
-    from tilegen.targets.cuda import missing
-
-    if missing():
-        raise TargetError(f"target cuda: {missing()}")
-    import torch
-
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    if properties.major < 8:
-        raise TargetError(f"target cuda: {properties.name} has compute capability {properties.major}.{properties.minor}, expected 8.0 or later")
-    sms = properties.multi_processor_count
-    if target == "cuda-portable" or (properties.major, properties.minor) != (9, 0):
-        return dataclasses.replace(machine(sms), name=f"gpu:{sms}")
-    return machine("h200" if sms == machine("h200").sms else sms)
+def launch_options(program: Program, on: Machine, asked: Options) -> Options:
+    """The options of launches of single ops: as asked, else the tiles measured best."""
+    return asked if asked != Options() else dataclasses.replace(settled(program, on, Options()), policies=())
 
 
 def reference(program: Program, *arguments: Any) -> Any:

@@ -44,18 +44,25 @@ def parser() -> argparse.ArgumentParser:
         v.add_argument("--json", action="store_true", help="print JSON")
         return v
 
+    def target(v: argparse.ArgumentParser, auto: str) -> None:
+        words = f"auto ({auto}), sm_90a, sm_80, cpu or interpret; cuda: the best for this GPU"
+        v.add_argument("--target", default="auto", help=words)
+
     verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
     v.add_argument("--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile")
     v.add_argument("--expand", action="store_true", help="with every tile's reads, waits, writes and posts (docs/plan-format.md)")
     v = verb("verify", verify, "check a plan file, or the plan of a spec, by code that shares nothing with the planner")
-    v = verb("generate", generate, "write the generated source, plan and certificate")
+    v = verb("generate", generate, "write source, plan, proof and all that a launch needs, on and for any machine")
+    target(v, "the best of --machine, else what `run` would take")
+    v.add_argument("--lowering", default="auto", help="auto, persistent (one launch of all ops), streams (one for each)")
+    v.add_argument("--programmatic", action="store_true", help="streams: launches may start while the one before ends")
     v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
     v = verb("run", run, "plan, prove, compile and run on random data; error against float32 torch, and times")
-    v.add_argument("--target", default="auto", help="auto, cuda, cuda-portable, cpu or interpret")
+    target(v, "the GPU if there is one, else cpu")
     v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
     v = verb("compare", compare, "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64")
-    v.add_argument("--target", choices=("auto", "cuda", "cpu"), default="auto", help="auto (default): the GPU if there is one")
+    target(v, "the GPU if there is one, else cpu")
     v.add_argument("--only", default="", metavar="eager,tilegen", help="these contenders alone")
     v.add_argument("--no-inductor", action="store_true", help="without torch.compile, which takes up to a minute a size")
     v.add_argument("--rounds", type=int, default=None, help="interleaved rounds (default: 9 on a GPU, else 5)")
@@ -64,8 +71,10 @@ def parser() -> argparse.ArgumentParser:
     v = verb("trace", trace, "where the time of a launch goes, tile by tile, from inside the kernel; what each dependence cost")
     v.add_argument("-o", "--out", metavar="FILE.json", help="also write all tiles for Perfetto or chrome://tracing")
     v.add_argument("--svg", metavar="FILE", help="also draw it, measured above simulated: a row per SM, a bar per tile")
+    target(v, "the GPU, which must be a Hopper GPU")
     v.add_argument("--simulate", action="store_true", help="on the machine's model alone, which needs no GPU")
     v = verb("tune", tune, "time the best few plans on the GPU and remember the fastest; `compile` then uses it; sizes may be lists")
+    target(v, "the GPU")
     v.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
     v.add_argument("-o", "--out", help="file of choices to write into (default: tuned.json in the cache folder)")
     verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
@@ -93,7 +102,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
     v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
     v.add_argument("--norms", default="auto", help="auto, rows (each norm an op of its own) or folded (into the linears that read it)")
     v.add_argument("--appends", default="auto", help="auto, awaited (by the attention that reads their caches) or passed (to it, as rows of their own)")
-    v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), h200 or a number of SMs (default: what it runs on; else cpu)")
+    v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), a GPU such as h200 (tilegen info), a number of SMs")
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
 
@@ -212,16 +221,35 @@ def verify(o: argparse.Namespace) -> int:
 
 
 def generate(o: argparse.Namespace) -> int:
-    from tilegen import api
+    from tilegen.generate import generate as generated
 
-    kernel = api.compile(_program(o), on=o.machine, options=_options(o))
-    out = kernel.export(o.out)
-    files = sorted(p.name for p in out.iterdir())
+    program, progress = _program(o), Progress()
+    how = {"lowering": o.lowering, "programmatic": o.programmatic, "progress": progress}
+    made = generated(program, o.target, o.machine, _options(o), **how)
+    out = made.export(o.out)
+    progress.done()
+    files = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file())
     if o.json:
-        _print({"folder": str(out), "files": files})
-    else:
-        print(f"{out}: {', '.join(files)}")
+        facts = {"target": made.target, "architecture": made.architecture, "machine": made.machine.name}
+        _print({"folder": str(out), "files": files, **facts, "cubin": made.has_cubin, "remark": made.remark})
+        return 0
+    compiled = f", compiled for {made.architecture}" if made.has_cubin else ""
+    print(f"{program.name} for target {made.target}, planned for {made.machine.name}{compiled}{_why(o, made.target)}")
+    print(f"{out}: {', '.join(files)}")
+    if made.remark:
+        print(made.remark)
     return 0
+
+
+def _why(o: argparse.Namespace, found: str) -> str:
+    """What chose the target, where --target did not name it."""
+    if o.target not in ("auto", "cuda"):
+        return ""
+    if o.machine:
+        return " (the best of that machine)"
+    if found == "cpu":
+        return " (what `run` takes on this machine; --target sm_90a or sm_80 writes CUDA)"
+    return " (what `run` takes on this GPU)"
 
 
 def run(o: argparse.Namespace) -> int:
@@ -329,27 +357,30 @@ def _measured(o: argparse.Namespace) -> Any:
     """The trace of a launch on random data."""
     from tilegen import api
     from tilegen.data import random_arguments
+    from tilegen.targets.select import on_a_gpu
 
-    program, progress, here = _program(o), Progress(), api.gpu_machine()
-    kernel: Any = api.compile(program, "cuda", on=o.machine or here, options=_options(o), lowering="persistent", progress=progress)
+    program, progress = _program(o), Progress()
+    target = on_a_gpu("trace", o.target)
+    kernel: Any = api.compile(program, target, on=o.machine, options=_options(o), lowering="persistent", progress=progress)
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
     return made
 
 
 def tune(o: argparse.Namespace) -> int:
-    from tilegen.api import gpu_machine
     from tilegen.errors import PlanError
     from tilegen.loader import load_program
+    from tilegen.targets.select import gpu_machine, on_a_gpu
     from tilegen.tune import remember
     from tilegen.tune import tune as measure
 
     if o.rounds < 1:
         raise PlanError(f"--rounds {o.rounds}: expected at least 1")
-    on, progress, found = gpu_machine(), Progress(), []
+    target = on_a_gpu("tune", o.target)
+    on, progress, found = gpu_machine(target), Progress(), []
     for sizes in _grid(o.size):
         program = load_program(o.spec, sizes)
-        best, times = measure(program, o.rounds, progress=progress)
+        best, times = measure(program, o.rounds, progress=progress, target=target)
         path = remember(program, on, best, Path(o.out) if o.out else None)
         progress.done()
         found.append({**best.to_json(), "times": times})
@@ -375,12 +406,14 @@ def info(o: argparse.Namespace) -> int:
     import importlib.metadata
     import os
     import platform
+    from dataclasses import asdict
 
     import tilegen
-    from tilegen import api
     from tilegen.config import KNOBS, cache_dir
     from tilegen.errors import CompileError
+    from tilegen.gpus import GPUS
     from tilegen.targets.cpu import compiler, version
+    from tilegen.targets.select import TARGETS, best_here
 
     try:
         found = version(compiler())
@@ -399,15 +432,20 @@ def info(o: argparse.Namespace) -> int:
         "compiler": found,
         "threads": len(os.sched_getaffinity(0)),
         "cache": str(cache_dir()),
-        "targets": list(api.TARGETS[1:]),
+        "targets": list(TARGETS[1:]),
+        "auto": best_here(),
+        "machines": {name: asdict(gpu) for name, gpu in GPUS.items()},
         "knobs": {k: os.environ.get(k, "") for k in KNOBS},
     }
     if o.json:
         _print(data)
     else:
         for key, value in data.items():
-            if key != "knobs":
+            if key not in ("knobs", "machines"):
                 print(f"{key:<12}{', '.join(value) if isinstance(value, list) else value}")
+        print("machines    cpu, cpu:N (N threads), a number N (N SMs of an H200), and")
+        for name, gpu in GPUS.items():
+            print(f"            {name:<11}{gpu.text}")
         for key, text in KNOBS.items():
             print(f"{key}={os.environ.get(key, '')}\n            {text}")
     return 0

@@ -52,22 +52,22 @@ def write_whole(path: Path, text: str) -> None:
     write_files(path.parent, {path.name: text})
 
 
-def write_files(folder: Path, files: Mapping[str, str]) -> Path:
-    """Write files into a folder, all of them or none; gives the folder. files: text by name, folders allowed in it.
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files into a folder, all of them or none; gives the folder. files: content by name, folders allowed in it.
 
     Raises:
         OutputError: names the file and the reason; what was begun is taken away again, folders included.
     """
-    paths = {folder / name: text for name, text in files.items()}
+    paths = {folder / name: content for name, content in files.items()}
     temporary = {path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}") for path in paths}
     made: list[Path] = []
     path = folder
     try:
-        for path, text in paths.items():
+        for path, content in paths.items():
             absent = [parent for parent in path.parents if not parent.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             made += reversed(absent)
-            temporary[path].write_text(text)
+            temporary[path].write_bytes(content.encode() if isinstance(content, str) else content)
         for path, written in temporary.items():
             if written != path:
                 written.replace(path)

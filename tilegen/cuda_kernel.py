@@ -14,13 +14,15 @@ from tilegen.analysis.proof import Certificate
 from tilegen.codegen.hopper import NOTE_WORDS
 from tilegen.config import count, knob
 from tilegen.errors import ArgumentError, HangError, TargetError
+from tilegen.generate import Generated, of_library
 from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.kernel import travelled
 from tilegen.plan import Plan
 from tilegen.targets.cache import fingerprint
 from tilegen.targets.cpu import describe_hang
 from tilegen.targets.cuda import Counters, Parameters, missing
-from tilegen.targets.hopper import MISPLACED, HopperLibrary, pack
+from tilegen.targets.hopper import HopperLibrary, pack
+from tilegen.targets.launch import MISPLACED
 from tilegen.targets.portable import PortableLibrary
 from tilegen.trace import Trace
 
@@ -67,6 +69,10 @@ class CudaKernel(GpuKernel):
         self._guard = threading.Lock()
         self._notes = 0
         self._patience_ns = 1_000_000 * count("TILEGEN_TIMEOUT_MS", 10000)
+
+    @property
+    def generated(self) -> Generated:
+        return of_library(self.plan, self.proof, self._library, self._library.launch(self._exclusive, self._programmatic))
 
     @property
     def packed_bytes(self) -> int:

@@ -5,7 +5,6 @@ What the kernels of all targets share, and the kernel of the CPU and of the inte
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -27,9 +26,10 @@ from tilegen.arguments import (
     refuse_shared,
     refuse_tracing,
 )
-from tilegen.config import knob, write_files
+from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.expand import expanded
+from tilegen.generate import Generated
 from tilegen.plan import Plan
 from tilegen.positions import positions
 from tilegen.spec import DTYPES, Tensor
@@ -137,18 +137,14 @@ class Kernel:
 
         return kernel_html(self)
 
-    def files(self) -> dict[str, str]:
-        """What export writes: source, plan and certificate, by file name."""
-        plan = json.dumps(self.plan.to_json(), indent=1)
-        return {
-            self._library.source_name: self.source,
-            "plan.json": plan,
-            "certificate.txt": self.proof.text() + "\n",
-        }
+    @property
+    def generated(self) -> Generated:
+        """Source, plan, proof and what a launch is: what `tilegen generate` writes."""
+        return Generated(self.plan, self.proof, self.target, "", self.source, self._library.source_name)
 
     def export(self, folder: str | Path) -> Path:
-        """Write `files()` into a folder, all of them or none. OutputError where it cannot be written."""
-        return write_files(Path(folder), self.files())
+        """Write into a folder what one needs to use the kernel elsewhere (tilegen.generate)."""
+        return self.generated.export(folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, (

@@ -25,6 +25,7 @@ from tilegen.analysis.order import Order, by_name, phase
 from tilegen.analysis.proof import Certificate, CheckResult
 from tilegen.cuda_kernel import CudaKernel
 from tilegen.errors import PlanError, ProofError, TargetError
+from tilegen.generate import GeneratedLaunches
 from tilegen.gpu_kernel import GpuKernel, PerStream
 from tilegen.machine import Machine
 from tilegen.ops.base import TileOp
@@ -164,14 +165,9 @@ class StreamsKernel(GpuKernel):
     def explain(self) -> str:
         return "\n\n".join([*(launch.explain() for launch in self._launches), self.proof.text()])
 
-    def files(self) -> dict[str, str]:
-        """Source, plan and certificate of each launch in a folder of its own, and what orders them."""
-        of_launches = {
-            f"{n}_{launch.plan.graph.ops[0].name}/{name}": text
-            for n, launch in enumerate(self._launches)
-            for name, text in launch.files().items()
-        }
-        return {**of_launches, "certificate.txt": self.proof.text() + "\n"}
+    @property
+    def generated(self) -> GeneratedLaunches:  # type: ignore[override]
+        return GeneratedLaunches(self.plan, self.proof, tuple(launch.generated for launch in self._launches))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, (self.plan, self._launches, self._bound)
@@ -204,6 +200,19 @@ def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.
     return StreamsKernel(whole, certify_launches(whole, proofs, any(launch.programmatic for launch in launches)), launches, bound)
 
 
+def proved_launches(
+    program: Program, machine: Machine, options: Options, programmatic: bool, progress: Callable[[str], None]
+) -> tuple[Plan, Certificate, list[tuple[Plan, Certificate]]]:
+    """The plan of all launches with what proves their order, and each launch's own."""
+    from tilegen.api import verify
+
+    whole, found = whole_plan(program, machine, options), []
+    for made in launch_plans(whole, options):
+        progress(f"{made.program}: proof")
+        found.append((made, verify(made)))
+    return whole, certify_launches(whole, [proof for _, proof in found], programmatic), found
+
+
 def compile_streams(
     program: Program,
     machine: Machine,
@@ -213,12 +222,9 @@ def compile_streams(
     progress: Callable[[str], None] = lambda _: None,
 ) -> StreamsKernel:
     """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a plan."""
-    from tilegen.api import verify
-
-    whole = whole_plan(program, machine, options)
-    launches, proofs = [], []
-    for made in launch_plans(whole, options):
-        progress(f"{made.program}: proof and compiler")
-        proofs.append(verify(made))
-        launches.append(CudaKernel(made, proofs[-1], library(made), programmatic=programmatic))
-    return StreamsKernel(whole, certify_launches(whole, proofs, programmatic), launches)
+    whole, certificate, launches = proved_launches(program, machine, options, programmatic, progress)
+    kernels = []
+    for made, proof in launches:
+        progress(f"{made.program}: compiler")
+        kernels.append(CudaKernel(made, proof, library(made), programmatic=programmatic))
+    return StreamsKernel(whole, certificate, kernels)

@@ -126,20 +126,24 @@ def _best(graph: Graph, op: str, on: Machine, gang: int) -> Sequence[Cut]:
 
 
 def tune(
-    program: Program, rounds: int = 5, more: Mapping[str, Options] | None = None, progress: Callable[[str], None] = lambda _: None
+    program: Program,
+    rounds: int = 5,
+    more: Mapping[str, Options] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    target: str = "cuda",
 ) -> tuple[Tuned, dict[str, float]]:
     """Time the candidates (and `more`) on this GPU, interleaved, weights from memory: (the fastest, µs of each).
 
     Those that cannot be built are left out; PlanError where none can. Then the fastest in one launch beside the same tiles in programmatic launches
     of single ops, which are kept where they are 1 % faster (GAIN).
     """
-    from tilegen import api
     from tilegen.bench import timing
     from tilegen.bench.contenders import Way, own
     from tilegen.bench.ladder import argument_bytes
     from tilegen.data import random_arguments
+    from tilegen.targets.select import gpu_machine
 
-    on = api.gpu_machine()
+    on = gpu_machine(target)
     options = {**candidates(program, on), **(more or {})}
     sets = [random_arguments(program, seed, "cuda") for seed in range(timing.set_count(argument_bytes(program)))]
 
@@ -155,7 +159,7 @@ def tune(
         times = timing.interleave(runs, timing.counted(runs, timing.event_seconds), timing.event_seconds, rounds)
         return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
 
-    one, launched = Way(lowering="persistent"), Way(lowering="streams", programmatic=True)
+    one, launched = Way(target, "persistent"), Way(target, "streams", programmatic=True)
     us = timed({name: partial(own, program, o, sets, one) for name, o in options.items()})
     if not us:
         raise PlanError(f"{program.name}: none of {len(options)} candidates can be built")

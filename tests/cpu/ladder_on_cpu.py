@@ -54,7 +54,7 @@ class Checked:
 
 def compiled(program: Any, target: str, options: Any, exclusive: bool, lowering: str = "auto", programmatic: bool = False) -> Checked:
     """On a CPU no launch is a launch of its own: the contenders differ in name alone."""
-    assert target.startswith("cuda") and (lowering == "streams" or not programmatic)
+    assert target in ("cuda", "sm_80") and (lowering == "streams" or not programmatic)
     return Checked(compile_for(program, "cpu", on="cpu:2", options=options, threads=2))
 
 

@@ -133,7 +133,7 @@ def test_prepared_weights() -> None:
 def test_export(tmp_path: Path) -> None:
     kernel = compiled(TICKETS)
     folder = kernel.export(tmp_path / "deep" / "folder")
-    assert {p.name for p in folder.iterdir()} == {"kernel.cpp", "plan.json", "certificate.txt"}
+    assert {p.name for p in folder.iterdir()} == {"kernel.cpp", "plan.json", "certificate.txt", "certificate.json", "launch.json"}
     assert (folder / "kernel.cpp").read_text() == kernel.source == generate(kernel.plan)
     assert tg.verify(folder / "plan.json").ok
     assert (folder / "certificate.txt").read_text().strip() == kernel.proof.text().strip()

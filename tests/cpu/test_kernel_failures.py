@@ -205,7 +205,7 @@ def test_prepare(kernel):
 
 @pytest.mark.parametrize("target", ["gpu", "", "CPU", "CUDA", None, 5])
 def test_unknown_target(target):
-    refused(lambda: tg.compile(two_results(), target), "unknown target", repr(target), "auto, cuda, cuda-portable, cpu, interpret", error=tg.TargetError)
+    refused(lambda: tg.compile(two_results(), target), "unknown target", repr(target), "auto, sm_90a, sm_80, cpu, interpret", error=tg.TargetError)
 
 
 @pytest.mark.parametrize("threads", [-1, 0, "2", 1.5])

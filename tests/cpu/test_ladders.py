@@ -122,7 +122,7 @@ def test_what_is_compiled_ahead_is_what_compile_asks_for(variant: str, tmp_path:
     monkeypatch.setattr("tilegen.cuda_kernel.CudaKernel", Recorded)
     monkeypatch.setattr("tilegen.streams.CudaKernel", Recorded)
     monkeypatch.setattr("tilegen.streams.StreamsKernel", lambda *_: None)
-    monkeypatch.setattr("tilegen.targets.portable.here", lambda: "sm_90")
+    monkeypatch.setattr("tilegen.targets.select.to_run", lambda *_: "sm_90a")
     monkeypatch.setattr("tilegen.targets.cubin.compile_cuda", refuse)
     program, way = task.program, WAYS.get(variant, Way())
     options = own_variants(program, Options())[variant]

@@ -138,6 +138,7 @@ def test_what_it_is(tmp_path: Path) -> None:
     assert [launch.checks for launch in found._launches] == [1, 1]  # type: ignore[attr-defined]
     files = sorted(str(p.relative_to(tmp_path)) for p in found.export(tmp_path / "out").rglob("*") if p.is_file())
     folders = ("out/0_up/", "out/1_down/")
-    names = ("certificate.txt", "kernel.cpp", "plan.json")
-    assert files == [*(folder + name for folder in folders for name in names), "out/certificate.txt"]
+    order = ("certificate.json", "certificate.txt", "launch.json")
+    names = sorted((*order, "kernel.cpp", "plan.json"))
+    assert files == [*(folder + name for folder in folders for name in names), *(f"out/{name}" for name in order)]
     assert all(tg.verify(tmp_path / folder / "plan.json").ok for folder in folders)

@@ -29,7 +29,7 @@ pytestmark = [
 
 def compiled(case: Case) -> CudaKernel:
     kernel = tg.compile(case.program, "cuda", **case.options)
-    assert isinstance(kernel, CudaKernel) and kernel.target == "cuda" and kernel.proof.ok
+    assert isinstance(kernel, CudaKernel) and kernel.target == "sm_90a" and kernel.proof.ok
     return kernel
 
 

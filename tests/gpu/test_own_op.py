@@ -21,4 +21,4 @@ def test_it_runs(tmp_path: Path) -> None:
             run_block(language, text, tmp_path)
     command = [sys.executable, "-m", "tilegen", "run", "unit.py:similarity", "--target", "cuda", "-s", "dtype=bfloat16", "-s", "M=1000"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=HERE)
-    assert done.returncode == 0 and "ran on target cuda" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "ran on target sm_90a" in done.stdout, done.stdout + done.stderr

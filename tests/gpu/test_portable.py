@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def compiled(case: Case) -> CudaKernel:
-    kernel = tg.compile(case.program, "cuda-portable", **case.options)
+    kernel = tg.compile(case.program, "sm_80", **case.options)
     assert isinstance(kernel, CudaKernel) and kernel.proof.ok and "mma.sync" in kernel.source
     return kernel
 

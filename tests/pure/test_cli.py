@@ -107,7 +107,7 @@ def test_a_wrong_plan_ends_with_1(capsys, tmp_path):
 
 def test_generate(capsys, tmp_path):
     out, _ = called(capsys, "generate", *SMALL, "-o", tmp_path / "out", "--json")
-    files = {"kernel.cpp", "plan.json", "certificate.txt"}
+    files = {"kernel.cpp", "plan.json", "certificate.txt", "certificate.json", "launch.json"}
     assert set(json.loads(out)["files"]) == files == {p.name for p in (tmp_path / "out").iterdir()}
     assert "gpt3_mlp" in (tmp_path / "out" / "kernel.cpp").read_text()
     out, _ = called(capsys, "verify", tmp_path / "out" / "plan.json")

@@ -147,9 +147,9 @@ def test_selected() -> None:
 
 def test_launches_of_single_ops_are_contenders_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(module, "missing", lambda: "")
+    monkeypatch.setattr(module, "of_here", lambda target: (target, ""))
     monkeypatch.setattr("tilegen.bench.environment.environment", dict)
-    monkeypatch.setattr("tilegen.bench.ladder.ladder", lambda p, v, select, *more: asked.append(select))
+    monkeypatch.setattr("tilegen.bench.ladder.ladder", lambda p, v, select, *more, **how: asked.append(select))
     monkeypatch.setattr(module, "compare", lambda p, v, select, *more: asked.append(select))
     contest("cuda").measure(None, {})  # type: ignore[arg-type]
     contest("cuda", "tilegen-pdl,tilegen", variants=("tilegen-pdl", "mine", "tilegen")).measure(None, {})  # type: ignore[arg-type]

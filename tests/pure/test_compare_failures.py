@@ -131,9 +131,10 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], arguments: list[str], mes
 
 
 def test_bad_target(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["compare", *MLP, "--target", "tpu"])
-    assert "invalid choice: 'tpu'" in capsys.readouterr().err
+    assert main(["compare", *MLP, "--target", "tpu"]) == 2
+    assert "unknown target 'tpu'" in capsys.readouterr().err
+    assert main(["compare", *MLP, "--target", "interpret"]) == 2
+    assert "is not timed; expected auto, sm_90a, sm_80, cpu" in capsys.readouterr().err
 
 
 def test_a_wrong_tilegen_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

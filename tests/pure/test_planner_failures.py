@@ -147,10 +147,10 @@ def test_unknown_placement(mlp, placement):
 
 
 @pytest.mark.parametrize(
-    "machine", ["", "gpu", "H200", "h100", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True]
+    "machine", ["", "gpu", "H200", "h10", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True]
 )
 def test_unknown_machine(mlp, machine):
-    refused(["unknown machine", repr(machine), "cpu:N, h200"], mlp, on=machine)
+    refused(["unknown machine", repr(machine), "cpu:N, a100", "h200, b200"], mlp, on=machine)
 
 
 @pytest.mark.parametrize("threads", ["abc", "-3", "1.5"])

@@ -141,8 +141,6 @@ def asked(library: Any, p: Plan, *given: Any) -> tuple[bool, bool]:
     made.plan, made.architecture = p, "sm_90"
     made.generated = generate(p)
     made.__dict__["_module"] = Recorder()
-    if library is PortableLibrary:
-        made.__dict__["ctas"] = 1
     with pytest.raises(Launched) as found:
         made.launcher(*given)
     cooperative, programmatic = (*found.value.args, False)[:2]

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,13 +45,20 @@ WAYS = {
     PERSISTENT: Way(lowering="persistent"),
     EXCLUSIVE: Way(lowering="persistent", exclusive=True),
     UNPREPARED: Way(prepared=False),
-    "tilegen-portable": Way(target="cuda-portable", prepared=False),
+    "tilegen-portable": Way(target="sm_80", prepared=False),
 }
 
 
-def builders(program: Program, variants: Mapping[str, Options], sets: Sets) -> dict[str, Build]:
+def builders(program: Program, variants: Mapping[str, Options], sets: Sets, target: str = "cuda") -> dict[str, Build]:
     """What makes each contender. Those that have no part in a program are not offered: fused GeMMs without a linear, attention without one."""
-    return {**_torch(program, sets), **{name: functools.partial(own, program, o, sets, WAYS.get(name, Way())) for name, o in variants.items()}}
+    ways = {name: way_of(name, target) for name in variants}
+    return {**_torch(program, sets), **{name: functools.partial(own, program, o, sets, ways[name]) for name, o in variants.items()}}
+
+
+def way_of(name: str, target: str) -> Way:
+    """Of a variant where tilegen's contenders are compiled for a target, unless its name says which."""
+    way = WAYS.get(name, Way())
+    return replace(way, target=target) if way.target == "cuda" else way
 
 
 def _torch(program: Program, sets: Sets) -> dict[str, Build]:

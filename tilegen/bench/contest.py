@@ -10,7 +10,7 @@ from tilegen.bench.compare import EXCLUSIVE, GPU_ALONE, PEERS, PERSISTENT, STREA
 from tilegen.errors import PlanError, TargetError
 from tilegen.planner import Options
 from tilegen.spec import Program
-from tilegen.targets.cuda import missing
+from tilegen.targets.select import EMITTED, of_here
 
 CPU_ROUNDS, CUDA_ROUNDS = 5, 9
 DEFAULT = ("tilegen-barrier", "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED)
@@ -33,20 +33,23 @@ def contest(
     threads: int | None = None,
     progress: Progress = lambda _: None,
 ) -> Contest:
-    """target: auto, cuda or cpu. only, without: names of contenders; variants: tilegen's that a program may come with, besides STREAMS."""
+    """target: a word of targets.select. only, without: names of contenders; variants: tilegen's that a program may
+    come with, besides STREAMS."""
     if rounds is not None and rounds < 1:
         raise PlanError(f"--rounds {rounds}: expected at least 1")
-    why = "" if target == "cpu" else missing()
-    if target == "cuda" and why:
-        raise TargetError(f"--target cuda: {why}")
-    if target == "cpu" or why:
+    found, why = of_here(target)
+    if why:
+        raise TargetError(f"--target {target}: {why}")
+    if found == "interpret":
+        raise TargetError(f"--target interpret checks a plan and is not timed; expected auto, {', '.join(EMITTED)}")
+    if found == "cpu":
         select = selected((PEERS[0], *(v for v in variants if v not in GPU_ALONE)), only, without)
         return Contest(lambda p, v: compare(p, v, select, threads, rounds or CPU_ROUNDS, progress), cpu_environment())
     from tilegen.bench.environment import environment
     from tilegen.bench.ladder import ladder
 
     select = selected(tuple(dict.fromkeys((*PEERS, *STREAMS, *variants))), only, without)
-    return Contest(lambda p, v: ladder(p, v, select, rounds or CUDA_ROUNDS, progress), environment())
+    return Contest(lambda p, v: ladder(p, v, select, rounds or CUDA_ROUNDS, progress, target=found), environment())
 
 
 def selected(names: Sequence[str], only: str, without: Sequence[str]) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ def ladder(
     rounds: int = 9,
     progress: Progress = lambda _: None,
     constant: float | None = None,
+    target: str = "cuda",
 ) -> Cell:
     """All selected contenders at one size. One that cannot be built, hangs or cannot be captured becomes a note.
 
@@ -43,7 +44,7 @@ def ladder(
     refuse_open(program)
     try:
         with torch.no_grad(), best_convolutions():
-            return _measured(program, variants, select, rounds, progress, constant)
+            return _measured(program, variants, select, rounds, progress, constant, target)
     finally:  # the next size needs the memory: contenders, graphs and argument sets go, then the blocks they held
         gc.collect()
         if usable():
@@ -51,12 +52,18 @@ def ladder(
 
 
 def _measured(
-    program: Program, variants: Mapping[str, Options], select: Sequence[str], rounds: int, progress: Progress, constant: float | None
+    program: Program,
+    variants: Mapping[str, Options],
+    select: Sequence[str],
+    rounds: int,
+    progress: Progress,
+    constant: float | None,
+    target: str,
 ) -> Cell:
     progress(f"{program.name} arguments and reference")
     sets = argument_sets(program, constant)
     expected = [on_device_reference(program, arguments) for arguments in sets]
-    builds = {name: build for name, build in builders(program, variants, sets).items() if name in select}
+    builds = {name: build for name, build in builders(program, variants, sets, target).items() if name in select}
     refuse_none(program, builds, select)
     runners: dict[str, Runner] = {}
     errors: dict[str, Accuracy] = {}

@@ -80,7 +80,7 @@ def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:
         return [(tm, tn, 1024) for tn in (256, 512, 128, 64)]
     if rows <= 64:
         return [(64, tn, 64) for tn in (96, 64, 128, 192, 256)]
-    if machine.name.startswith("gpu"):  # mma.sync: a CTA's registers hold no more than 128 x 256
+    if machine.target == "sm_80":  # mma.sync: a CTA's registers hold no more than 128 x 256
         return [(128, tn, 64) for tn in (256, 192, 128, 64)]
     if rows <= 512:
         return [(128, tn, 64) for tn in (192, 128, 176, 256, 96, 64)]

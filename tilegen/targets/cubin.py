@@ -10,10 +10,10 @@ from pathlib import Path
 from tilegen.errors import CompileError
 from tilegen.plan import Plan
 from tilegen.targets import cache
-from tilegen.targets.cuda import Module
+from tilegen.targets.cuda import Launcher, Module
+from tilegen.targets.launch import Launch, counter_words
 from tilegen.targets.nvrtc import Cubin, compile_cuda, version
 
-LINE = 32  # words between counters
 logger = logging.getLogger("tilegen")
 
 
@@ -50,7 +50,8 @@ class CubinLibrary:
     where the log is bad. The first text without any is kept, else the one with the fewest.
     """
 
-    target, source_name = "cuda", "kernel.cu"
+    target: str
+    source_name = "kernel.cu"
 
     def __init__(
         self,
@@ -76,18 +77,24 @@ class CubinLibrary:
         return self.files["kernel.cu"].read_text()
 
     @property
+    def code(self) -> bytes:
+        return self.files["kernel.cubin"].read_bytes()
+
+    @property
     def counter_words(self) -> int:
-        return (len(self.plan.targets) + 3) * LINE  # and ticket, exits, abort
+        return counter_words(len(self.plan.targets))
 
     @cached_property
     def _module(self) -> Module:
-        return Module(self.files["kernel.cubin"].read_bytes())
+        return Module(self.code)
 
-    @property
-    def static(self) -> bool:
-        """Whether each CTA has its list, so that all must be resident where they wait for each other."""
-        return not isinstance(self.plan.placement, str)
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
+        """What a launch is. exclusive: nothing else that waits inside keeps its CTAs out; programmatic: it may
+        start while the one before ends."""
+        raise NotImplementedError
 
-    def cooperative(self, exclusive: bool) -> bool:
-        """Whether a launch must fail rather than hang when not all CTAs fit. exclusive: nothing else that waits inside keeps them out."""
-        return self.static and bool(self.plan.targets) and not exclusive
+    def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
+        asked = self.launch(exclusive, programmatic)
+        return self._module.launcher(
+            "tg_kernel", asked.grid, asked.block, asked.shared_bytes, asked.cooperative, asked.programmatic
+        )

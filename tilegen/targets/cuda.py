@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilegen.errors import TargetError
 
 if TYPE_CHECKING:
-    from tilegen.codegen.hopper_stage import Geometry
+    from tilegen.targets.launch import TensorMap
 
 
 @lru_cache(maxsize=1)
@@ -127,30 +127,24 @@ class Module:
         self.launcher(name, grid, block, shared_bytes)(values, torch.cuda.current_stream().cuda_stream)
 
 
-def encode(address: int, dtype: str, g: Geometry, swizzle: bool) -> bytes:
-    """The 128 bytes of a tensor map over two-byte elements.
-
-    Elements beyond the edge read as zero and are not written (CUDA driver API, cuTensorMapEncodeTiled).
-    """
+def encode(address: int, m: TensorMap) -> bytes:
+    """The 128 bytes of a tensor map whose first element is at the address (CUDA driver API, cuTensorMapEncodeTiled)."""
     from cuda.bindings import driver
 
-    kinds = driver.CUtensorMapDataType
-    kind = {"bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16}[dtype]
     u64, u32 = driver.cuuint64_t, driver.cuuint32_t
-    swizzles = driver.CUtensorMapSwizzle
     made = _checked(
         driver.cuTensorMapEncodeTiled(
-            kind,
-            len(g.shape),
+            getattr(driver.CUtensorMapDataType, m.data_type),
+            m.rank,
             address,
-            [u64(n) for n in g.shape],
-            [u64(2 * n) for n in g.pitches],
-            [u32(n) for n in g.box],
-            [u32(n) for n in g.traversal],
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzles.CU_TENSOR_MAP_SWIZZLE_128B if swizzle else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            [u64(n) for n in m.shape],
+            [u64(n) for n in m.pitches],
+            [u32(n) for n in m.box],
+            [u32(n) for n in m.element_strides],
+            getattr(driver.CUtensorMapInterleave, m.interleave),
+            getattr(driver.CUtensorMapSwizzle, m.swizzle),
+            getattr(driver.CUtensorMapL2promotion, m.l2_promotion),
+            getattr(driver.CUtensorMapFloatOOBfill, m.oob_fill),
         )
     )
     return ctypes.string_at(made.getPtr(), 128)

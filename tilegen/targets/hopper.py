@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +15,13 @@ from tilegen.codegen.hopper_op import HopperOp
 from tilegen.errors import CompileError
 from tilegen.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
-from tilegen.targets.cuda import Launcher, Parameters, encode
+from tilegen.targets.cuda import Parameters, encode
+from tilegen.targets.launch import MISPLACED, Launch, TensorMap, hopper_ctas, hopper_launch, tensor_map
 
 if TYPE_CHECKING:
     import torch
 
 ARCHITECTURE = "sm_90a"
-MISPLACED = 32  # bytes from the record of a hang to that of a position without room
 SPILLS = 128  # bytes of registers, of the some 700 that a math thread's sums take
 MANY_OPS = 32  # whose waits spill unless threads that load have more registers: those are tried first, since a net of so many ops compiles for long
 
@@ -42,44 +43,39 @@ def spilled(log: str, source: str) -> int:
 class HopperLibrary(CubinLibrary):
     """A plan's kernel for one set of packed weights, or a variant of it (codegen.hopper.generate)."""
 
+    target = ARCHITECTURE
+
     def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
         self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, HopperOp] = dict(self.generated.packed)
         made_of = sorted({name for op in self.packed.values() for name in op.packs})  # other prepared weights need no binary of their own
-        texts = [lambda: self.generated.text, self.generated.roomy]
-        if len(plan.graph.ops) > MANY_OPS:
-            texts.reverse()
-        super().__init__(plan, texts, ARCHITECTURE, variant, *made_of, spilled=spilled)
+        super().__init__(plan, texts(plan, self.generated), ARCHITECTURE, variant, *made_of, spilled=spilled)
 
     @property
     def ctas(self) -> int:
-        """Those of all workers that may have a tile."""
-        placement, gang = self.plan.placement, self.generated.gang
-        if isinstance(placement, str):
-            return gang * min(self.plan.machine.sms // gang, self.plan.order.count)
-        return gang * (1 + max((worker for worker, ranks in enumerate(placement) if ranks), default=0))
+        return hopper_ctas(self.plan, self.generated.gang)
 
-    def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
-        """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets that was measured to cost 3 to 13 %.
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
+        return hopper_launch(self.plan, self.generated, exclusive, programmatic)
 
-        Never when the launch is cooperative: nothing says that all CTAs or none are placed then too.
-        """
-        g, cooperative = self.generated, self.cooperative(exclusive)
-        early = (self.static if programmatic is None else programmatic) and not cooperative
-        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, cooperative, early)
+    @cached_property
+    def _maps(self) -> tuple[TensorMap, ...]:
+        return tuple(tensor_map(self.plan, m) for m in self.generated.maps)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
     ) -> Parameters:
         """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed weight."""
-        tensors = self.plan.graph.tensors
-        maps = b""
-        for m in self.generated.maps:
-            start = packed[m.name] if m.packed else addresses[m.tensor] + 2 * m.offset
-            maps += encode(start, tensors[m.tensor].dtype, m.geometry, m.swizzle)
+        maps = b"".join(encode((packed[m.name] if m.packed else addresses[m.tensor]) + m.offset, m) for m in self._maps)
         pointers = struct.pack(f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors))
         words = [counters, hang, patience_ns, *([hang + MISPLACED] if self.generated.positions else []), trace]
         return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
+
+
+def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
+    """What writes the kernel, the best first; a later one where the compiler spills registers of that before."""
+    found = [lambda: source.text, source.roomy]
+    return found[::-1] if len(plan.graph.ops) > MANY_OPS else found
 
 
 def pack(op: HopperOp, given: Mapping[str, torch.Tensor]) -> torch.Tensor:

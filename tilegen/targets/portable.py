@@ -10,11 +10,14 @@ from tilegen.codegen.portable import PortableSource, generate
 from tilegen.errors import TargetError
 from tilegen.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
-from tilegen.targets.cuda import Launcher, Parameters, missing
+from tilegen.targets.cuda import Parameters, missing
+from tilegen.targets.launch import Launch, portable_launch
 
 
 class PortableLibrary(CubinLibrary):
     """A plan's kernel for one architecture. Weights are read as they are: `packed` names those that another library might pack."""
+
+    target = "sm_80"
 
     def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), architecture: str = ""):
         self.packed = dict[str, Any]()
@@ -22,16 +25,8 @@ class PortableLibrary(CubinLibrary):
         self.generated: PortableSource = generate(plan, architecture)
         super().__init__(plan, [lambda: self.generated.text], architecture, "portable")
 
-    @property
-    def ctas(self) -> int:
-        """One for each static list; where tickets are drawn, one an SM, gangs or not."""
-        return min(self.plan.machine.sms, self.plan.order.count) if isinstance(self.plan.placement, str) else len(self.plan.placement)
-
-    def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
-        if programmatic:
-            raise TargetError(f"programmatic: the kernel for sm_90a waits for the one before, that for {self.architecture} does not")
-        g = self.generated
-        return self._module.launcher("tg_kernel", self.ctas, g.threads, g.shared_bytes, self.cooperative(exclusive))
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
+        return portable_launch(self.plan, self.generated, self.architecture, exclusive, programmatic)
 
     def parameters(
         self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
