@@ -352,7 +352,7 @@ def test_launcher_says_what_went_wrong(tmp_path: Path, driver: Path) -> None:
     g = made("attention over caches, sm_90a")
     program = built(g.export(tmp_path), driver)
     told = {
-        "0 17 4 3 5 1 6 2": "tile of rank 17, part -1, operand -1, step -1: semaphore 3 has 1 of 2 posts",
+        "0 17 4 3 5 1 6 2": "rank 17, part -1, operand -1, step -1: semaphore 3 has 1 of 2 posts",
         "8 0 9 300": "position pos, at most 255, of ",
     }
     for record, words in told.items():
