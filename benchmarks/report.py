@@ -37,6 +37,7 @@ from tilegen.machine import H200
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKERS = "<!-- results: printed by python -m benchmarks.report --write -->", "<!-- end of results -->"
+INDUCTOR = ("inductor", "inductor-flash")
 MADE_BY = "python -m benchmarks."  # older files were measured otherwise
 WORST = 12  # cells whose bounds are told
 TITLES = {
@@ -51,6 +52,18 @@ TITLES = {
     "cusync": "cuSync's MLP shapes, float16, on random and on constant inputs",
     "random": "Shapes drawn at random, which nobody tuned",
     "host": "What a call and a compilation cost the host",
+}
+SHORT = {
+    "chains": "feed-forward shards of GPT-3 and LLaMA",
+    "gemms": "one matrix product alone",
+    "graphs": "four products in a row; a fan",
+    "convolutions": "convolutions, ResNet-38, VGG-19",
+    "attention": "attention blocks",
+    "cached": "attention of a token over a cache",
+    "decode": "Llama-3-8B layer, one token",
+    "prefill": "whole layers, many tokens",
+    "cusync": "cuSync's shapes",
+    "random": "random shapes that nobody tuned",
 }
 CONTENDERS = {
     "eager": "torch, op by op, launched by the host",
@@ -140,6 +153,11 @@ _INTRODUCTION = (
     "microseconds for one call, the median over rounds. A ratio is the best peer's time over tilegen's: above 1 tilegen is faster, and where it is "
     "slower the ratio is printed **bold**. docs/perf-log.md is the diary of how these came about."
 )
+_GLANCE = (
+    "On an H200, in one run each: geometric mean and range of the best peer's time over tilegen's; losses, the cells where a peer is faster; in how many "
+    "cells torch.compile (max-autotune) was among the peers: elsewhere, where it would have been the best, the ratio flatters; and the best of our own "
+    "launches of single ops over our one launch, which is what tile sync by itself is worth."
+)
 _METHOD = (
     "All contenders of a cell run interleaved in one process on one GPU, in rounds; each goes first in turn. The file keeps every round of every "
     "contender, so that they can be compared in pairs: the column 10-90 % holds that range of the ratios round by round.",
@@ -156,17 +174,25 @@ _METHOD = (
 
 def glance(found: Sequence[Group]) -> str:
     """One row a group: how tilegen stands to the best peer, losses counted, and what tile sync itself is worth."""
-    head = ("workloads", "cells", "best peer / tilegen, geometric mean", "least to most", "slower than the best peer", "without tile sync / one launch")
+    head = ("workloads", "best peer / tilegen", "least to most", "losses", "torch.compile", "single launches / one")
     lines = []
     for g in found:
-        cells = list(g.cells.values())
+        cells = [c for c in g.cells.values() if over_peers(c) is not None]
         known = [r for r in map(over_peers, cells) if r is not None]
         if not known:
             continue
-        mine = _number(geometric_mean([over_own(c) for c in cells]))
-        span = f"{min(known):.2f} to {max(known):.2f}"
-        lines.append((TITLES[g.name], str(len(known)), _number(geometric_mean(known)), span, f"{sum(r < 1 for r in known)} of {len(known)}", mine))
-    return _table(head, lines) if lines else "No result file is there."
+        beside = sum(any(r.variant in INDUCTOR for r in c) for c in cells)
+        lines.append(
+            (
+                SHORT[g.name],
+                _number(geometric_mean(known)),
+                f"{min(known):.2f} to {max(known):.2f}",
+                f"{sum(r < 1 for r in known)} of {len(known)}",
+                f"in {beside}",
+                _number(geometric_mean([over_own(c) for c in cells])),
+            )
+        )
+    return f"{_table(head, lines)}\n\n{_wrapped(_GLANCE)}" if lines else "No result file is there."
 
 
 def contenders(found: Sequence[Group]) -> str:
@@ -177,6 +203,9 @@ def contenders(found: Sequence[Group]) -> str:
 def _section(g: Group) -> str:
     parts = [f"## {TITLES[g.name]}", _source(g)]
     parts.append(_host(g) if g.name == "host" else measured(g))
+    picture = Path(g.file).with_suffix(".svg").name
+    if (ROOT / "docs" / picture).exists():
+        parts.append(f"<details><summary>The same as a chart</summary>\n\n![{TITLES[g.name]}]({picture})\n\n</details>")
     if g.name != "host" and (missing := g.data.get("missing")):
         parts.append(f"Not measured, for want of time: {'; '.join(missing)}.")
     if g.notes:
@@ -192,8 +221,9 @@ def _source(g: Group) -> str:
     clocks = [c for c in d.get("clocks_mhz") or [] if c]
     clock = f" SM clock {min(clocks)} to {max(clocks)} MHz." if clocks else ""
     text = f"[{g.file}](../benchmarks/results/{g.file}): commit {d.get('commit')}, {d['date'][:10]}, {d['device']}, {versions}.{clock} `{d['run']}`"
-    earlier = [f"{e['date'][:10]} at commit {e['commit']} (`{e['run']}`)" for e in d.get("earlier", [])]
-    more = [*([f"Some cells are of an earlier run: {'; '.join(earlier)}."] if earlier else []), *(f"{_capital(r)}." for r in d.get("remarks", []))]
+    earlier = dict.fromkeys(f"{e['date'][:10]} at commit {e['commit']}" for e in d.get("earlier", []))
+    before = [f"Some cells are of earlier runs, whose commands stand in the file: {'; '.join(earlier)}."] if earlier else []
+    more = [*before, *(f"{_capital(r)}." for r in d.get("remarks", []))]
     return _wrapped(" ".join([text, *more]))
 
 
@@ -202,7 +232,7 @@ def measured(g: Group) -> str:
     kinds = dict.fromkeys(g.names[k].group for k in g.cells)
     parts = [f"**{kind}**\n\n{_workload(g, kind)}" for kind in kinds]
     others = [e["what"] for e in g.data.get("elsewhere", [])[:1]]
-    return "\n\n".join([*parts, *(f"{_wrapped(what)}. It has no part in the ratios." for what in others)])
+    return "\n\n".join([*parts, *(_wrapped(f"{what}. It has no part in the ratios.") for what in others)])
 
 
 def _workload(g: Group, kind: str) -> str:

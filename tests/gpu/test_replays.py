@@ -13,7 +13,8 @@ import torch
 import tilegen as tg
 from tests.gpu.families import drawn, lora
 from tests.gpu.gemms import Case
-from tilegen.bench.compare import error_of, outcome
+from tilegen.bench.accuracy import error_of
+from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
 from tilegen.data import random_arguments
 from tilegen.spec import Program
