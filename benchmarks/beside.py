@@ -37,7 +37,8 @@ def lines(old: dict[Key, list[Row]], new: dict[Key, list[Row]]) -> Iterator[str]
     yield "|---|---|---|---|"
     for k in both:
         there = ["yes" if any(r.variant in INDUCTOR for r in side[k]) else "no" for side in (old, new)]
-        yield f"| {named[k].group}, {named[k].label} | {over_peers(old[k]):.2f} | {over_peers(new[k]):.2f} | {', '.join(there)} |"
+        ratios = f"{over_peers(old[k]):.2f} | {over_peers(new[k]):.2f}"
+        yield f"| {named[k].group}, {named[k].label} | {ratios} | {', '.join(there)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

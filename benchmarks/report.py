@@ -154,9 +154,12 @@ _INTRODUCTION = (
     "slower the ratio is printed **bold**. docs/perf-log.md is the diary of how these came about."
 )
 _GLANCE = (
-    "On an H200, in one run each: geometric mean and range of the best peer's time over tilegen's; losses, the cells where a peer is faster; in how many "
-    "cells torch.compile (max-autotune) was among the peers: elsewhere, where it would have been the best, the ratio flatters; and the best of our own "
-    "launches of single ops over our one launch, which is what tile sync by itself is worth."
+    "On an H200: geometric mean and range of the best peer's time over tilegen's; losses, the cells where a peer "
+    "is faster; in how many cells torch.compile (max-autotune) was among the peers: elsewhere, where it would be "
+    "the best, the ratio flatters; and our own launches of single ops over our one launch: what tile sync by "
+    "itself is worth. tilegen is what `tg.compile` gives, weights bound with `prepare`, which costs a packed copy "
+    "of them; `tilegen-unprepared` takes them at each call, and `tilegen-exclusive` has your word that nothing "
+    "else that waits runs beside it: both stand in the tables."
 )
 _METHOD = (
     "All contenders of a cell run interleaved in one process on one GPU, in rounds; each goes first in turn. The file keeps every round of every "
@@ -174,7 +177,8 @@ _METHOD = (
 
 def glance(found: Sequence[Group]) -> str:
     """One row a group: how tilegen stands to the best peer, losses counted, and what tile sync itself is worth."""
-    head = ("workloads", "best peer / tilegen", "least to most", "losses", "torch.compile", "single launches / one")
+    compared = ("best peer / tilegen", "least to most", "losses", "torch.compile")
+    head = ("workloads", *compared, "single launches / one")
     lines = []
     for g in found:
         cells = [c for c in g.cells.values() if over_peers(c) is not None]
@@ -205,7 +209,8 @@ def _section(g: Group) -> str:
     parts.append(_host(g) if g.name == "host" else measured(g))
     picture = Path(g.file).with_suffix(".svg").name
     if (ROOT / "docs" / picture).exists():
-        parts.append(f"<details><summary>The same as a chart</summary>\n\n![{TITLES[g.name]}]({picture})\n\n</details>")
+        image = f"![{TITLES[g.name]}]({picture})"
+        parts.append(f"<details><summary>The same as a chart</summary>\n\n{image}\n\n</details>")
     if g.name != "host" and (missing := g.data.get("missing")):
         parts.append(f"Not measured, for want of time: {'; '.join(missing)}.")
     if g.notes:
@@ -222,8 +227,8 @@ def _source(g: Group) -> str:
     clock = f" SM clock {min(clocks)} to {max(clocks)} MHz." if clocks else ""
     text = f"[{g.file}](../benchmarks/results/{g.file}): commit {d.get('commit')}, {d['date'][:10]}, {d['device']}, {versions}.{clock} `{d['run']}`"
     earlier = dict.fromkeys(f"{e['date'][:10]} at commit {e['commit']}" for e in d.get("earlier", []))
-    before = [f"Some cells are of earlier runs, whose commands stand in the file: {'; '.join(earlier)}."] if earlier else []
-    more = [*before, *(f"{_capital(r)}." for r in d.get("remarks", []))]
+    told = f"Some cells are of earlier runs, whose commands stand in the file: {'; '.join(earlier)}."
+    more = [*([told] if earlier else []), *(f"{_capital(r)}." for r in d.get("remarks", []))]
     return _wrapped(" ".join([text, *more]))
 
 
