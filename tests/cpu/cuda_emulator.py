@@ -64,6 +64,7 @@ BODIES = {
         "for (int i = 0; i < 8; i += 2) { const unsigned w = tg_pack(p, tg_pair{y.v[i], y.v[i + 1]}); memcpy((void*)(p + i), &w, 4); }",
         "memcpy(p, y.v, 32);",
     ],
+    "tg_position": ["return *p;"],
     "tg_math_meet": ["__syncthreads();"],
     "tg_put_shared": ["memcpy(emu::shared(at, 4), &v, 4);"],
     "tg_get_shared": ["float v; memcpy(&v, emu::shared(at, 4), 4); return v;"],
@@ -78,6 +79,7 @@ BODIES = {
 FUNCTION = re.compile(
     r"^(?P<head>(?:template <[^\n]*?> )?TG_FN [^\n;]*?\b(?P<name>tg_\w+)\([^\n]*?\)) \{(?P<body>[^\n]*\}\n|\n(?:.*\n)*?\}\n)", re.MULTILINE
 )
+POSITIONS = "TG_FN int tg_position("
 SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
 MAIN = """
 static tg_tensors tensors;
@@ -153,6 +155,7 @@ def threads_text(text: str, op: CudaOp) -> str:
         between("#define TG_FN", "// ---- shared memory"),
         between("// Pointwise functions of an epilogue", "// ---- tensors"),
         between("struct tg_tensors {", "struct tg_launch"),
+        between(POSITIONS, "// Called once in a launch") if POSITIONS in text else "",
         between("TG_FN void tg_math_meet()", "\n"),
         between("TG_FN void tg_put_shared", "\n}\n") + "\n}",
         between("// ---- angles of rope", "// ----") if "// ---- angles of rope" in text else "",
@@ -202,15 +205,20 @@ def difference(case: Case, plan: Plan, arguments: list[Any], held: dict[str, tor
 def emulate_threads(case: Case, folder: Path, sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None) -> str:
     """Run a case all of whose ops threads compute, op by op: only the tile functions are looked at. What went wrong, or an empty string."""
     plan = case.plan(sms)
-    text = changed(hopper.generate(plan).text, change)
     arguments, held, pointers = tensors_of(plan, case)
+    wrong = run_threads(plan, changed(hopper.generate(plan).text, change), pointers, folder, sms, seed)
+    return wrong or difference(case, plan, arguments, held)
+
+
+def run_threads(plan: Plan, text: str, pointers: Any, folder: Path, sms: int = 3, seed: int = 0) -> str:
+    """Run the tile functions of a plan's ops; what went wrong while they ran, or an empty string."""
     for b in plan.bounds:
         op = hopper.hopper_op(plan, b)
         assert isinstance(op, HopperThreads), op.name
         wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(pointers, None, sms, THREADS, op.scratch_bytes, seed)
         if wrong:
             return f"{op.name}: {wrong.decode()}"
-    return difference(case, plan, arguments, held)
+    return ""
 
 
 def emulate(

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tilegen as tg
-from tests.cpu.cuda_emulator import emulate_threads
+from tests.cpu.cuda_emulator import emulate_threads, run_threads, tensors_of
 from tests.gpu.gemms import Case
 from tests.gpu.ops import alone, pools
+from tilegen.codegen.hopper import generate
 
 
 @tg.spec
@@ -76,3 +78,15 @@ def test_what_is_wrong_is_found(name: str, change: tuple[str, str], tmp_path: Pa
         if found[-1]:
             return
     raise AssertionError(f"{name}: found by none of {len(found)} runs")
+
+
+@pytest.mark.parametrize("beyond", [1, 1 << 20, -1])
+def test_appends_without_room_write_nothing(beyond: int, tmp_path: Path) -> None:
+    """Neither rows that are turned by their position nor others land in a cache that a position leaves no room in."""
+    case = Case("", rows, {"S_max": 40})
+    plan = case.plan(3)
+    _, held, pointers = tensors_of(plan, case)
+    held["pos"].fill_(3 + beyond if beyond > 0 else beyond)
+    before = {name: held[name].clone() for name in ("cache", "turned")}
+    assert run_threads(plan, generate(plan).text, pointers, tmp_path) == ""
+    assert all(torch.equal(held[name], cache) for name, cache in before.items())
