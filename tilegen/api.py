@@ -228,8 +228,14 @@ def launch_options(program: Program, on: Machine, asked: Options) -> Options:
     return asked if asked != Options() else dataclasses.replace(settled(program, on, Options()), policies=())
 
 
-def reference(program: Program, *arguments: Any) -> Any:
-    """The program op by op in float32 torch: what a kernel's result is compared with."""
+def reference(program: Program, *arguments: Any, **named: Any) -> Any:
+    """The program op by op in float32 torch: what a kernel's result is compared with.
+
+    Raises ArgumentError where a tensor is missing, unknown or given twice, or is no tensor.
+    """
+    from tilegen.arguments import in_order
     from tilegen.reference import run
 
-    return run(as_program(program), arguments)
+    declared = as_program(program).arguments
+    given = in_order(f"the reference of {program.name}", declared, {}, arguments, named)
+    return run(program, given)

@@ -228,7 +228,7 @@ def generate(o: argparse.Namespace) -> int:
     made = generated(program, o.target, o.machine, _options(o), **how)
     out = made.export(o.out)
     progress.done()
-    files = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file())
+    files = sorted(made.files())
     if o.json:
         facts = {"target": made.target, "architecture": made.architecture, "machine": made.machine.name}
         _print({"folder": str(out), "files": files, **facts, "cubin": made.has_cubin, "remark": made.remark})

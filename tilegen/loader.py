@@ -54,6 +54,8 @@ def sizes_of(spec: Spec, given: list[str]) -> dict[str, Any]:
             raise SpecError(f"-s {item}: expected NAME=VALUE, such as M=512, or NAME=? to leave it open")
         if name not in spec.parameters:
             raise SpecError(f"-s {item}: {spec.name} has no parameter {name!r}; it has {', '.join(spec.parameters)}")
+        if "," in value:
+            raise SpecError(f"-s {item}: one value for each -s, as in -s M=64 -s H=256; compare and tune take lists of one size, -s M=1,64")
         sizes[name] = parse(name, value)
     return sizes
 

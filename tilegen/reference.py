@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tilegen.errors import ArgumentError
 from tilegen.ops.base import Bound, TileOp, kind
 from tilegen.ops.pointwise import evaluate
 from tilegen.spec import Call, Operand, Program, Tensor
@@ -14,6 +15,9 @@ from tilegen.spec import Call, Operand, Program, Tensor
 
 def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
     """Outputs as float32 (a tuple when there are several); states are not changed: the appended caches come last."""
+    for t, a in zip(program.arguments, arguments, strict=True):
+        if not isinstance(a, torch.Tensor):
+            raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
     values = {t.name: plan_view(t, a).float() if t.dtype != "int32" else a for t, a in zip(program.arguments, arguments, strict=True)}
     for call in program.calls:
         values[call.result] = _evaluate(program, call, values)

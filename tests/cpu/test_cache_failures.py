@@ -212,18 +212,18 @@ def test_a_disk_that_is_full_while_an_entry_is_written(empty, monkeypatch, capsy
 
 
 def test_an_export_that_fills_the_disk_leaves_nothing(empty, monkeypatch, tmp_path):
-    kernel, usual = compiled(), Path.write_text
+    kernel, usual = compiled(), Path.write_bytes
 
-    def full(path, text, *rest):
+    def full(path, content):
         if "plan.json" in path.name:
-            usual(path, text[:9])
+            usual(path, content[:9])
             raise OSError(28, "No space left on device")
-        return usual(path, text, *rest)
+        return usual(path, content)
 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").write_text("mine")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(Path, "write_bytes", full)
         for folder in (tmp_path / "new" / "deep", tmp_path / "there"):
             with pytest.raises(tg.OutputError, match="cannot write .*plan.json: No space left on device") as caught:
                 kernel.export(folder)

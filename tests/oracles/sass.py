@@ -74,15 +74,15 @@ class Sass:
         """The `count` instructions before instruction n, the nearest first."""
         return self.code[max(0, n - count) : n][::-1]
 
-    def made_of(self, n: int, register: str, reach: int = 60) -> list[str]:
-        """The instructions up to `reach` before n that a register's value is made of, the nearest first."""
+    def made_of(self, n: int, register: str, reach: int = 1000) -> list[str]:
+        """The instructions up to `reach` before n that a register's value is made of, the nearest first, as they stand."""
         wanted, found = {register}, []
         for text in self.before(n, reach):
             name, _, operands = text.partition(" ")
             target, _, sources = operands.partition(",")
-            if written(name, target.strip()) & wanted:
+            if made := written(name, target.strip()) & wanted:
                 found.append(text)
-                wanted |= set(re.findall(r"\bU?R\d+", sources))
+                wanted = wanted - made | set(re.findall(r"\bU?R\d+", sources))
         return found
 
     @cached_property

@@ -31,7 +31,7 @@ def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, 
     try:
         program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     except RuntimeError as error:  # what cuda-bindings raises when the library is not there
-        raise CompilerMissing(f"NVRTC was not found ({error}); pip install nvidia-cuda-nvrtc, or install the CUDA toolkit") from None
+        raise CompilerMissing(_missing(error)) from None
     flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v", *options]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
     log = _text(checked, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().rstrip("\0")
@@ -57,5 +57,11 @@ def version() -> str:
     try:
         _, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:
-        raise CompilerMissing(f"NVRTC was not found ({error}); pip install nvidia-cuda-nvrtc, or install the CUDA toolkit") from None
+        raise CompilerMissing(_missing(error)) from None
     return f"nvrtc {major}.{minor}"
+
+
+def _missing(error: RuntimeError) -> str:
+    """What cuda-bindings says goes on over several lines, the first of which names the libraries."""
+    first = (str(error).strip().splitlines() or [""])[0].partition(":")[0]
+    return f"NVRTC was not found ({first}); pip install 'nvidia-cuda-nvrtc==13.0.*', or install the CUDA toolkit"
