@@ -74,7 +74,8 @@ def check_arrivals(sass: Sass) -> None:
     An arrival that leaves at once overtakes loads that were issued before it: a warp then reads the next tile in place of its own, and the kernel hangs.
     """
     for n in sass.at(r"SYNCS\.ARRIVE\.TRANS64\.RED\.A1T0"):
-        waited = any(text.startswith("WARPGROUP.DEPBAR") for text in sass.before(n, 24))
+        last = next((text for text in sass.before(n, 1000) if re.match(r"LDS|WARPGROUP\.DEPBAR", text)), "")
+        waited = last.startswith("WARPGROUP")  # products have read what is given back
         address = re.search(r"\[(R\d+)", sass.code[n])
         assert address is not None
         assert waited or any(text.startswith("LDS") for text in sass.made_of(n, address[1])), sass.before(n, 24)[::-1] + (sass.code[n],)
