@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilegen.errors import TargetError
@@ -131,8 +132,13 @@ class Launch:
     semaphores: int
     pointers: tuple[str, ...]
     maps: tuple[TensorMap, ...] | None  # None: the kernel takes none
-    packed: tuple[Packed, ...] = ()
+    packing: tuple[tuple[str, HopperOp], ...] = ()  # the map of each packed weight, and the op that packs it
     positions: tuple[Position, ...] = ()  # that the kernel reports where they leave no room in a cache
+
+    @cached_property
+    def packed(self) -> tuple[Packed, ...]:
+        """The weights that are packed. To list their rows takes milliseconds; only an export needs them."""
+        return tuple(_packed(name, op) for name, op in self.packing)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -199,7 +205,7 @@ def hopper_launch(
         len(plan.targets),
         source.tensors,
         tuple(tensor_map(plan, m) for m in source.maps),
-        tuple(_packed(plan, name, op) for name, op in source.packed),
+        source.packed,
         source.positions,
     )
 
@@ -235,13 +241,13 @@ def tensor_map(plan: Plan, m: Map | BoxMap) -> TensorMap:
     )
 
 
-def _packed(plan: Plan, name: str, op: HopperOp) -> Packed:
+def _packed(name: str, op: HopperOp) -> Packed:
     weight = op.packs[0]
     rows = op.packed_rows()
     lo, hi = op.bound.kind.k_range(op.bound)  # type: ignore[attr-defined]
     viewed = op.bound.op.operands[1].columns
     shape = (len(rows), int(op.steps_of_tile), int(op.blocks), int(rows.shape[1]), 64)
-    buffer = Buffer(packed_name(name), "packed", plan.graph.tensors[weight].dtype, shape)
+    buffer = Buffer(packed_name(name), "packed", op.plan.graph.tensors[weight].dtype, shape)
     return Packed(
         buffer,
         tuple(op.packs),
