@@ -17,7 +17,7 @@ from tilegen.machine import Machine, machine
 from tilegen.plan import Plan
 from tilegen.planner import Options
 from tilegen.planner import plan as make_plan
-from tilegen.spec import Program, as_program
+from tilegen.spec import Program, Spec, as_program
 from tilegen.targets import select
 from tilegen.tune import tuned_lowering, tuned_options
 
@@ -75,7 +75,10 @@ def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     if isinstance(what, Plan):
         return expanded(what)
     if not isinstance(what, (Mapping, str, Path)):
-        raise PlanError(f"expected a Plan, its JSON or a file of it, given {type(what).__name__}")
+        way = {Program: "tg.verify(tg.plan(program, on=…))", Spec: "tg.verify(tg.plan(spec(…), on=…))"}.get(type(what), "")
+        raise PlanError(
+            f"expected a Plan, its JSON or a file of it, given a {type(what).__name__}{way and f': {way}'}"
+        )
     data = what if isinstance(what, Mapping) else load_json(what)
     if "tiles" in data:
         return dict(data)

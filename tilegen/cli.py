@@ -360,7 +360,7 @@ def _measured(o: argparse.Namespace) -> Any:
     from tilegen.targets.select import on_a_gpu
 
     program, progress = _program(o), Progress()
-    target = on_a_gpu("trace", o.target)
+    target = on_a_gpu("trace", o.target, "; --simulate shows the plan's simulation instead")
     kernel: Any = api.compile(program, target, on=o.machine, options=_options(o), lowering="persistent", progress=progress)
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()

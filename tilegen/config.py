@@ -23,12 +23,12 @@ def knob(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
 
 
-def count(name: str, default: int) -> int:
-    """A knob that is a whole number."""
-    text = knob(name) or str(default)
-    if not text.isdecimal():
-        raise TilegenError(f"{name} is a whole number, given {text!r}")
-    return int(text)
+def count(name: str, default: int = 0) -> int:
+    """A knob that is a whole number from 1 on; the default where it is not set."""
+    text = knob(name)
+    if text and not (text.isdecimal() and int(text)):
+        raise TilegenError(f"{name} is a whole number from 1 on, given {text!r}")
+    return int(text or default)
 
 
 def cache_dir() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import sympy as sp
 
 from tilegen.analysis.dependence import Edge
 from tilegen.analysis.policy import Grouping, Lattice, Partition, Point
-from tilegen.analysis.regions import pretty, pretty_box
+from tilegen.analysis.regions import pretty, pretty_box, tiles_of
 from tilegen.codegen.op_text import equation
 from tilegen.errors import PlanError
 from tilegen.folding import lines as norm_lines
@@ -22,7 +23,8 @@ from tilegen.simulate import simulate
 from tilegen.spec import Program, Tensor
 from tilegen.tiling import Graph, fuse
 
-SAMPLE = 1000  # an open size is tried at this value to find the shape of its policies, which does not depend on it
+SAMPLES = (1000, 250, 60)  # open sizes are tried at such a value to find the shape of their policies, which does not depend on it
+MOST_TILES = 1 << 15  # of a sample, where a smaller one is left to try: a batch of 1000 images has 170,000
 
 
 def explain_program(program: Program, machine: Machine, options: Options) -> str:
@@ -125,10 +127,7 @@ def _explain_open(program: Program, machine: Machine, options: Options) -> str:
     if options.split:
         raise PlanError(f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in options.split)}) needs all of them")
     symbols = sorted({s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}, key=lambda s: s.name)
-    whole = (n for n in range(SAMPLE, 2 * SAMPLE) if _whole(program, dict.fromkeys(symbols, n)))
-    at = next(whole, SAMPLE)
-    sample = _at(fuse(program), dict.fromkeys(symbols, at))
-    concrete = tiled(sample, machine, options, shares=False)
+    at, concrete = _sample(program, symbols, machine, options)
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
     graph = replace(graph, ops=tuple(replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops))
@@ -144,6 +143,27 @@ def _explain_open(program: Program, machine: Machine, options: Options) -> str:
         for point in lat.points:
             lines.append(f"  {point.name}: {point.formula(coords)}: {_open_counts(edges, point)}")
     return "\n".join(lines)
+
+
+def _sample(program: Program, symbols: Sequence[Any], machine: Machine, options: Options) -> tuple[int, Graph]:
+    """The first sample without too many tiles: (the value of all open sizes, the tiled graph there)."""
+    graph, found = fuse(program), None
+    for least in SAMPLES:
+        whole = (n for n in range(least, 2 * least) if _whole(program, dict.fromkeys(symbols, n)))
+        at = next(whole, None if found else least)
+        if at is None:
+            break
+        try:
+            tried = tiled(_at(graph, dict.fromkeys(symbols, at)), machine, options, shares=False)
+        except PlanError:
+            if found is None:
+                raise
+            break  # too small for what was asked
+        found = at, tried
+        if sum(tiles_of(tried.bound(op)).count for op in tried.ops) <= MOST_TILES:
+            break
+    assert found is not None
+    return found
 
 
 def _open_counts(edges: tuple[Edge, ...], point: Point) -> str:

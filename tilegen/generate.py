@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tilegen.targets.cubin import CubinLibrary
 
 CUBIN = "kernel.cubin"
+WRITTEN = frozenset({"kernel.cu", "kernel.cpp", CUBIN, "launcher.cpp"})  # by one kernel or another
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,14 @@ class Generated:
     def export(self, folder: str | Path) -> Path:
         """Write it into a folder, which is made where it is not there, all files or none.
 
-        A cubin of another source does not stay there. Raises OutputError where it cannot be written.
+        A cubin of another source does not stay there, nor, where a kernel was exported before, its source for
+        another target. Raises OutputError where it cannot be written.
         """
-        out = write_files(Path(folder), self.files())
-        if self.cubin is None:
-            (out / CUBIN).unlink(missing_ok=True)
+        out, files = Path(folder), self.files()
+        left = (WRITTEN if (out / "launch.json").is_file() else {CUBIN}) - files.keys()
+        write_files(out, files)
+        for name in left:
+            (out / name).unlink(missing_ok=True)
         return out
 
 
@@ -246,9 +250,8 @@ def _generated(
         library = select.library_of(plan, target, architecture)
     except CompilerMissing as error:
         text, launch = _text(plan, target, architecture, programmatic)
-        return Generated(
-            plan, certificate, target, architecture, text, "kernel.cu", launch, None, f"no cubin: {error}"
-        )
+        remark = f"no cubin: {error}, then generate again"
+        return Generated(plan, certificate, target, architecture, text, "kernel.cu", launch, None, remark)
     return of_library(plan, certificate, library, library.launch(programmatic=programmatic))
 
 

@@ -57,7 +57,7 @@ H200 = Machine("h200", "cuda", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 0.
 
 def cpu(threads: int | None = None) -> Machine:
     """This machine's CPU target; rates are per thread of a current AVX-512 core."""
-    n = threads or count("TILEGEN_NUM_THREADS", 0) or len(os.sched_getaffinity(0))
+    n = threads or count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
     return Machine("cpu", "cpu", n, 100e9 * n, 100e9 * n, 20e9, 60e9 * n, 2.0, 0.5, 0.05)
 
 
@@ -81,7 +81,7 @@ def machine(name: str | int | Machine) -> Machine:
     """`cpu`, `cpu:N` (N threads), a GPU of tilegen.gpus such as `h200`, or a number N: N SMs of an H200."""
     if isinstance(name, Machine):
         return name
-    text = str(name)
+    text = str(name).lower()
     if text == "cpu":
         return cpu()
     if text.startswith("cpu:") and text[4:].isdecimal() and int(text[4:]) >= 1:
@@ -99,7 +99,7 @@ def machine(name: str | int | Machine) -> Machine:
             memory=H200.memory * share,
             cache=H200.cache * share,
         )
-    near = difflib.get_close_matches(text.lower(), GPUS, 1)
+    near = difflib.get_close_matches(text, GPUS, 1)
     meant = f", did you mean {near[0]}?" if near else ";"
     raise PlanError(
         f"unknown machine {name!r}{meant} expected cpu, cpu:N, {', '.join(GPUS)}, or a number of SMs (of an H200)"

@@ -30,6 +30,7 @@ from tilegen.tiling import Graph, fuse, names_of_shares, split
 
 Progress = Callable[[str], None]
 LONG_US = 30.0  # of a tile, on average
+OTHERWISE = {"device": "target", "backend": "target", "machine": "on", "gpu": "on"}  # what others call what a verb takes besides options
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Options:
         fields = Options.__dataclass_fields__
         for name, value in given.items():
             if name not in fields:
-                raise PlanError(f"no option {name!r}; they are {', '.join(fields)}{nearest(name, fields)}")
+                meant = f"; did you mean {OTHERWISE[name]!r}?" if name in OTHERWISE else nearest(name, fields)
+                raise PlanError(f"no option {name!r}; they are {', '.join(fields)}{meant}")
             if fields[name].default == () and not _by_name(value):
                 raise PlanError(f"option {name} is a dict, such as {{'up': …}}, given {value!r}")
         fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
@@ -143,7 +145,7 @@ def tiled(graph: Graph, machine: Machine, options: Options, taken: Set[str] = fr
     for what in ("tiles", "split", "parts"):
         for name, _ in getattr(options, what):
             if name not in names:
-                raise PlanError(f"--{'tile' if what == 'tiles' else what} {name}: no such op; the ops are {', '.join(sorted(names))}")
+                raise PlanError(f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}")
     tiles, parts = dict(options.tiles), dict(options.parts)
     chosen = _hopper_cuts(graph, machine, options)
     for op in graph.ops:
@@ -251,13 +253,13 @@ def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[di
         if not tensors:
             edges = sorted({e.name for lat in lattices.values() for e in lat.edges})
             raise PlanError(
-                f"--policy {key}={name}: no such edge or tensor; the edges are {', '.join(edges) or 'none'}, "
+                f"policy {key}={name}: no such edge or tensor; the edges are {', '.join(edges) or 'none'}, "
                 f"the tensors {', '.join(lattices) or 'none'}{nearest(key, [*edges, *lattices])}"
             )
         for tensor in tensors:
             point = lattices[tensor].point(name)
             if point.unawaited:
-                raise PlanError(f"--policy {key}={name}: {point.unawaited} of its {point.semaphores} semaphores would be awaited by nobody")
+                raise PlanError(f"policy {key}={name}: {point.unawaited} of its {point.semaphores} semaphores would be awaited by nobody")
             chosen[tensor] = point
             fixed.add(tensor)
     return chosen, fixed

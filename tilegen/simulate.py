@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
+from tilegen.errors import PlanError
 from tilegen.machine import Machine
 from tilegen.ops.attention import shares
 from tilegen.ops.base import Bound
@@ -156,7 +157,9 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
 
 
 def simulate(plan: Plan) -> Timeline:
-    """Run the plan on its machine's model."""
+    """Run the plan on its machine's model. PlanError where it is given no Plan."""
+    if not isinstance(plan, Plan):
+        raise PlanError(f"expected a Plan, given a {type(plan).__name__}: tg.simulate(tg.plan(program, on=…))")
     machine, count = plan.machine, plan.order.count
     duration, op_of = np.zeros(count), np.zeros(count, dtype=np.int64)
     posts: list[list[int]] = [[] for _ in range(count)]

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
-from tilegen.errors import SpecError
+from tilegen.errors import SpecError, nearest
 
 DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
 Size = Any  # int, or a SymPy expression of open sizes
@@ -42,11 +43,16 @@ def listed(items: Sequence[str], most: int = 8) -> str:
 
 
 def caller() -> str:
-    """file:line of the innermost frame outside this package: the line of the spec that is being run."""
+    """file:line of the innermost frame outside this package and torch: the line of the spec that is being run."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+    while frame.f_back is not None and _inner(frame):
         frame = frame.f_back
     return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _inner(frame: FrameType) -> bool:
+    own = os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE)
+    return own or str(frame.f_globals.get("__name__", "")).startswith("torch.")
 
 
 @dataclass(frozen=True)
@@ -283,6 +289,22 @@ class Value:
 
     __rmul__ = __mul__
 
+    def __matmul__(self, other: Any) -> Value:
+        raise SpecError("x @ w is not known; tg.linear(x, w) with w (N, K), or tg.matmul(x, w) with w (K, N)", caller())
+
+    def __sub__(self, other: Any) -> Value:
+        raise SpecError("x - y is not known; tg.add(x, tg.scale(y, -1.0))", caller())
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What torch asks where one of its functions is given a Value: a spec is declared, not computed."""
+        import tilegen
+
+        name = str(getattr(function, "__name__", function)).strip("_")
+        ops = sorted(op for op in dir(tilegen) if callable(getattr(tilegen, op)) and op.islower())
+        here = f"; tg.{name}" if name in ops else nearest(name, ops)
+        raise SpecError(f"torch's {name} was given a tensor of a spec, which has no elements{here}", caller())
+
     def __iter__(self) -> Iterator[Value]:
         raise SpecError(f"{self.tensor!r} is one tensor; use .chunk(n) or .split(sizes) for column views", caller())
 
@@ -439,6 +461,8 @@ class Spec:
 
 def spec(function: Callable[..., Any]) -> Spec:
     """Declare a program: run with sizes, the function names tensors and ops and returns the outputs."""
+    if not callable(function):
+        raise SpecError(f"@tg.spec declares a function, given {function!r}", caller())
     return Spec(function)
 
 

@@ -147,3 +147,16 @@ def test_open_sizes_of_a_cache_on_a_gpu():
     assert "attn: written by attn" in tg.explain(load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200")
     with pytest.raises(PlanError, match="sizes are left open; a split .attn. needs all of them"):
         tg.explain(load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200", Options.of(split={"attn": 2}))
+
+
+def test_the_sample_of_open_sizes_is_small():
+    """A batch of 1000 images has 170,000 tiles of patches, whose dependences take seconds to list and say nothing new."""
+
+    @tg.spec
+    def patches(B):
+        x = tg.input("x", (B, 224, 224, 3))
+        y = tg.conv2d(x, tg.weight("w", (768, 16, 16, 3)), stride=16, name="patches")
+        return tg.conv2d(y, tg.weight("v", (768, 1, 1, 768)), name="mix")
+
+    few = tg.explain(patches(tg.symbol("B")), "h200")
+    assert "tiles as for B = 60" in few and "168·B semaphores of 1 posts" in few, few

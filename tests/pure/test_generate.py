@@ -682,3 +682,18 @@ def test_one_list_of_targets(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         "unknown target 'some'; expected one of auto, sm_90a, sm_80, cpu, interpret, or cuda"
         in capsys.readouterr().err
     )
+
+
+def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
+    """A folder that tilegen wrote holds one kernel; what is not a kernel's stays, and so does a folder of somebody else's."""
+    tg.generate(chain(), "sm_80", "a100").export(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert {"kernel.cu", "launcher.cpp"} <= contents(tmp_path).keys()
+    tg.generate(chain(), "cpu").export(tmp_path)
+    assert contents(tmp_path).keys() & {"kernel.cu", "kernel.cubin", "launcher.cpp"} == set()
+    assert {"kernel.cpp", "notes.txt"} <= contents(tmp_path).keys()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kernel.cu").write_text("mine")
+    tg.generate(chain(), "cpu").export(other)
+    assert (other / "kernel.cu").read_text() == "mine"

@@ -129,7 +129,6 @@ def test_info_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("given", "nearest"),
     [
-        ("H100", "h100"),
         ("h10", "h100"),
         ("rtx3090", "rtx-3090"),
         ("rtx-4080", "rtx-4090"),
@@ -169,3 +168,7 @@ def test_unknown_names(given: str, nearest: str) -> None:
 )
 def test_the_name_of_a_gpu_that_is_here(title: str, sms: int, name: str) -> None:
     assert named(title, sms) == name
+
+
+def test_names_are_read_in_any_case() -> None:
+    assert machine("H200") == machine("h200") and machine("RTX-4090") == machine("rtx-4090") and machine("CPU:3") == machine("cpu:3")

@@ -41,9 +41,9 @@ def refused(words, program, on="cpu:2", **options):
         assert word in str(caught.value), f"{word!r} is not in {caught.value}"
 
 
-@pytest.mark.parametrize(("option", "flag", "value"), [("tiles", "--tile", (8, 8)), ("split", "--split", 2), ("parts", "--parts", 2)])
-def test_unknown_op(mlp, option, flag, value):
-    refused([f"{flag} nope", "no such op", "down, up"], mlp, **{option: {"nope": value}})
+@pytest.mark.parametrize(("option", "value"), [("tiles", (8, 8)), ("split", 2), ("parts", 2)])
+def test_unknown_op(mlp, option, value):
+    refused([f"{option} of nope", "no such op", "down, up"], mlp, **{option: {"nope": value}})
 
 
 TILES = [(0, 8), (8, -1), (8, 8, 8, 8), (8, 8, 0), (8.5, 8), (True, 8), 8, "8x8", ("8", "8"), None]
@@ -83,7 +83,7 @@ def test_unknown_policy(mlp, key, policy):
 def test_the_nearest_policy_and_edge_are_named(mlp):
     refused(["did you mean 'row'?"], mlp, policies={"up->down": "rows"})
     refused(
-        ["--policy up->dwn=row", "the edges are up->down, the tensors h; did you mean 'up->down'?"],
+        ["policy up->dwn=row", "the edges are up->down, the tensors h; did you mean 'up->down'?"],
         mlp,
         policies={"up->dwn": "row"},
     )
@@ -92,7 +92,7 @@ def test_the_nearest_policy_and_edge_are_named(mlp):
 
 @pytest.mark.parametrize("key", ["down->up", "up", "x", "up->h", ""])
 def test_unknown_edge(mlp, key):
-    refused([f"--policy {key}=row", "no such edge or tensor", "up->down"], mlp, policies={key: "row"})
+    refused([f"policy {key}=row", "no such edge or tensor", "up->down"], mlp, policies={key: "row"})
 
 
 def test_edges_of_a_program_without_any():
@@ -147,13 +147,13 @@ def test_unknown_placement(mlp, placement):
 
 
 @pytest.mark.parametrize(
-    "machine", ["", "gpu", "H200", "h10", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True]
+    "machine", ["", "gpu", "H20x", "h10", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True]
 )
 def test_unknown_machine(mlp, machine):
     refused(["unknown machine", repr(machine), "cpu:N, a100", "h200, b200"], mlp, on=machine)
 
 
-@pytest.mark.parametrize("threads", ["abc", "-3", "1.5"])
+@pytest.mark.parametrize("threads", ["abc", "-3", "1.5", "0"])
 def test_wrong_number_of_threads(mlp, monkeypatch, threads):
     monkeypatch.setenv("TILEGEN_NUM_THREADS", threads)
     with pytest.raises(tg.TilegenError, match="TILEGEN_NUM_THREADS") as caught:
@@ -334,3 +334,20 @@ def test_data_beyond_this_machines_memory():
         match=r"gpt3_mlp.py:\d+: gpt3_mlp: its tensors take [\d,]+ bytes \('x' alone 2,457,600,000,000,000\)",
     ):
         random_arguments(program)
+
+
+@pytest.mark.parametrize(("word", "meant"), [("device", "target"), ("machine", "on"), ("tile", "tiles")])
+def test_what_others_call_it(mlp, word, meant):
+    refused([f"no option '{word}'", f"did you mean '{meant}'?"], mlp, **{word: "h200"})
+
+
+@tg.spec
+def alone():
+    return tg.relu(tg.input("x", (8, 8), "float32"))
+
+
+@pytest.mark.parametrize("verb", [tg.verify, tg.simulate])
+@pytest.mark.parametrize("given", [alone, alone(), 3, None])
+def test_a_plan_is_asked_for(verb, given):
+    with pytest.raises(tg.PlanError, match=f"expected a Plan.*given a {type(given).__name__}"):
+        verb(given)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 import tilegen as tg
 from tilegen.loader import parse
@@ -417,3 +418,32 @@ def test_wrong_sizes(size):
 def test_sizes_from_the_command_line(text):
     with pytest.raises(tg.SpecError, match="'x'.*size"):
         sized(M=parse("M", text))
+
+
+# ---- torch's words in a spec ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (torch.relu, ["torch's relu", "tg.relu"]),
+        (lambda x: torch.nn.functional.softmax(x, dim=-1), ["torch's softmax", "tg.softmax"]),
+        (lambda x: torch.logsumexp(x, -1), ["torch's logsumexp", "no elements"]),
+        (lambda x: x @ x, ["x @ w", "tg.linear", "tg.matmul"]),
+        (lambda x: x - x, ["tg.add"]),
+    ],
+    ids=["relu", "softmax", "unknown", "@", "-"],
+)
+def test_words_of_torch_are_told_with_ours(write, words):
+    @tg.spec
+    def wrong():
+        return write(tg.input("x", (4, 4), F))
+
+    with pytest.raises(tg.SpecError) as caught:
+        wrong()
+    assert all(word in str(caught.value) for word in words) and "test_spec_failures.py:" in caught.value.where
+
+
+def test_a_spec_is_a_function():
+    with pytest.raises(tg.SpecError, match="declares a function, given 3"):
+        tg.spec(3)

@@ -157,5 +157,5 @@ def default_workers(plan: Plan) -> int:
     """Static lists need a thread each; tickets run on any number."""
     if not isinstance(plan.placement, str):
         return len(plan.placement)
-    cores = count("TILEGEN_NUM_THREADS", 0) or len(os.sched_getaffinity(0))
+    cores = count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
     return max(1, min(plan.machine.sms // plan.gang, plan.order.count, cores))

@@ -67,13 +67,13 @@ def to_run(target: str, program: Program, on: Any = None) -> str:
     return found
 
 
-def on_a_gpu(verb: str, target: str) -> str:
+def on_a_gpu(verb: str, target: str, instead: str = "") -> str:
     """The target of a verb that measures on a GPU; TargetError where there is none, or another target is
-    asked for."""
+    asked for. instead: what to say of a way without a GPU."""
     found, problem = of_here(target)
     if problem or (target == "auto" and found == "cpu"):
         raise TargetError(
-            f"{verb} measures on a GPU, target {target}: {problem or missing() or _unfit('sm_80')}"
+            f"{verb} measures on a GPU, target {target}: {problem or missing() or _unfit('sm_80')}{instead}"
         )
     if found not in CUDA:
         raise TargetError(
