@@ -144,10 +144,11 @@ class Files:
                 data = load_json(path)
                 rows, notes = rows_of(data), [Note(**n) for n in data["notes"]]
                 clocks = data.get("clocks_by_cell") or {}
-                for n, task in enumerate(self.cells):
-                    if task.group == group and (cell := kept(task, rows, notes, clocks.get(str(task)))):
-                        self.found[n] = cell
-                self.earlier[group] = [*data.get("earlier", []), {k: data.get(k) for k in ("date", "commit", "device", "versions", "run")}]
+                mine = {n: kept(t, rows, notes, clocks.get(str(t))) for n, t in enumerate(self.cells) if t.group == group}
+                taken = {n: cell for n, cell in mine.items() if cell}
+                self.found |= taken
+                heading = {k: data.get(k) for k in ("date", "commit", "device", "versions", "run")}
+                self.earlier[group] = [*data.get("earlier", []), heading] if taken else []
                 self.environment = self.environment or {k: data[k] for k in ("device", "versions", "remarks") if k in data}
 
     def add(self, n: int, found: Mapping[str, Any]) -> Cell:

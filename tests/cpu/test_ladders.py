@@ -63,6 +63,16 @@ def test_a_run_and_what_it_had_no_time_for(tmp_path: Path, worker: list[str]) ->
     assert "--after" not in both["run"] and str(tmp_path) not in path.read_text()
 
 
+def test_an_earlier_run_that_measured_nothing_is_not_named(tmp_path: Path) -> None:
+    """Its file holds what it had no time for."""
+    o = ladders.parsed(["chains", "-o", str(tmp_path)])
+    first, second = (ladders.Files(o, SMALL, "run", 0.0) for _ in range(2))
+    first.environment = second.environment = {"device": "NVIDIA H200"}
+    first.write("chains")
+    second.keep(tmp_path)
+    assert not second.found and second.earlier == {"chains": []}
+
+
 def test_what_is_missing_is_named(tmp_path: Path, worker: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert ladders.main(["chains", "-o", str(tmp_path), "--seconds", "1"], worker) == 1
     assert f"missing: {SMALL[1]}" in capsys.readouterr().out

@@ -179,7 +179,7 @@ BAD = [
     (["plan", *MLP, "--tile", "up=8xa"], "--tile up=8xa: expected NAME=VALUE"),
     (["plan", *MLP, "--tile", "up=0x8"], "positive sizes"),
     (["plan", *MLP, "--tile", "none=8x8"], "no such op; the ops are down, up"),
-    (["plan", *MLP, "--parts", "none=2"], "--parts none"),
+    (["plan", *MLP, "--parts", "none=2"], "parts of none: no such op"),
     (["plan", *MLP, "--parts", "up=2:diagonal"], "steps, rows, columns"),
     (["plan", *MLP, "--split", "up=x"], "--split up=x"),
     (["plan", *MLP, "--policy", "up->down=some"], "no policy 'some'"),
