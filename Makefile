@@ -25,7 +25,8 @@ wheels: $(VENV)/.tested
 	$(BIN)/python -m tests.wheels --torch "$(TORCH)" "$(PYTHON)"
 
 lint: $(VENV)/.tested
-	$(RUFF) tilegen tests examples setup.py
+	$(RUFF) tilegen tests examples benchmarks setup.py
+	$(BIN)/lint-imports --config tests/layers.ini --no-logo --no-cache
 	$(BIN)/mypy --strict --no-warn-return-any --allow-subclassing-any --ignore-missing-imports tilegen
 
 $(VENV)/.installed: setup.py

@@ -39,7 +39,7 @@ setup(
     extras_require={
         "nvrtc": ["nvidia-cuda-nvrtc==13.0.*"],  # where torch brings none: a CPU build of it
         "test": [
-            *["pytest>=8", "pytest-xdist", "hypothesis", "islpy", "z3-solver", "ruff", "mypy"],
+            *["pytest>=8", "pytest-xdist", "hypothesis", "islpy", "z3-solver", "ruff", "mypy", "import-linter"],
             *["setuptools>=77", "nvidia-cuda-nvrtc==13.0.*", "nvidia-cuda-nvdisasm>=13,<14"],
         ]
     },

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.report import INDUCTOR, over_peers
-from tilegen.api import load_json
 from tilegen.bench.compare import Key, Row, key, rows_of
 from tilegen.bench.names import names
+from tilegen.runtime.verify import load_json
 
 
 def cells(folder: Path) -> dict[Key, list[Row]]:

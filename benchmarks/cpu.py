@@ -7,8 +7,8 @@ from typing import Any
 
 from tilegen.bench.compare import own_variants, result_file, save, table
 from tilegen.bench.contest import contest
-from tilegen.loader import load_program
-from tilegen.planner import Options
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
 
 ROOT = Path(__file__).resolve().parent
 WORKLOADS: list[tuple[str, dict[str, Any]]] = [

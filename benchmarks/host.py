@@ -26,8 +26,8 @@ from benchmarks.workloads import tag
 from tilegen.bench import timing
 from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
-from tilegen.data import random_arguments
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
+from tilegen.runtime.data import random_arguments
 
 ROOT = Path(__file__).resolve().parent
 CALLS, ROUNDS = 20, 101  # few enough calls in a row that the GPU's queue never fills

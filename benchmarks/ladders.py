@@ -26,8 +26,8 @@ from typing import Any
 from benchmarks.precompile import Compiled, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, SEED, Task, tag, tasks
-from tilegen.api import load_json
 from tilegen.bench.compare import EXCLUSIVE, INDUCTOR, PEERS, UNPREPARED, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
+from tilegen.runtime.verify import load_json
 
 GROUPS = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync", "random", "host")
 COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")  # with torch.compile: up to a minute a cell where it is new

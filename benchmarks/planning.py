@@ -23,7 +23,7 @@ COLD = """
 import time
 start = time.perf_counter()
 import tilegen as tg
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
 made = tg.plan(load_program({path!r}, {sizes!r}), "h200", **{options!r})
 print(time.perf_counter() - start, made.order.count)
 """

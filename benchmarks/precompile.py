@@ -11,10 +11,10 @@ from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.workloads import Task
-from tilegen.machine import H200
-from tilegen.plan import Plan
-from tilegen.planner import Options
-from tilegen.spec import Program
+from tilegen.arch.machine import H200
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.schedule.plan import Plan
 
 ON = replace(H200, name=f"gpu:{H200.sms}")  # what the portable kernel is planned for on an H200
 
@@ -50,8 +50,8 @@ def compile_variant(task: Task, variant: str) -> Compiled:
 
 def _compile(program: Program, options: Options, variant: str) -> None:
     from tilegen.bench.contenders import WAYS, Way
-    from tilegen.targets.hopper import HopperLibrary
-    from tilegen.targets.portable import PortableLibrary
+    from tilegen.targets.sm80.library import PortableLibrary
+    from tilegen.targets.sm90.library import HopperLibrary
 
     way = WAYS.get(variant, Way())
     plans = plans_of(program, options, way)
@@ -67,16 +67,16 @@ def _compile(program: Program, options: Options, variant: str) -> None:
 
 def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
     """Those of the launches that tg.compile makes on an H200."""
-    from tilegen import api
-    from tilegen.streams import launch_plans, whole_plan
-    from tilegen.tune import tuned_lowering
+    from tilegen.kernels.launches import launch_plans, whole_plan
+    from tilegen.runtime.request import planned, settled
+    from tilegen.runtime.tuned import tuned_lowering
 
     if way.target != "cuda":
-        return [api.planned(program, ON, api.settled(program, ON, options))[0]]
+        return [planned(program, ON, settled(program, ON, options))[0]]
     lowering = tuned_lowering(program, H200, options) if way.lowering == "auto" else way.lowering
     if lowering == "persistent":
-        return [api.planned(program, H200, api.settled(program, H200, options))[0]]
-    chosen = replace(api.settled(program, H200, Options()), policies=()) if options == Options() else options
+        return [planned(program, H200, settled(program, H200, options))[0]]
+    chosen = replace(settled(program, H200, Options()), policies=()) if options == Options() else options
     return launch_plans(whole_plan(program, H200, chosen), chosen)
 
 

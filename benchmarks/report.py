@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ladders import GROUPS
-from tilegen.api import load_json
+from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
 from tilegen.bench.compare import (
     OWN,
@@ -33,7 +33,7 @@ from tilegen.bench.compare import (
 )
 from tilegen.bench.names import Name, names
 from tilegen.config import write_whole
-from tilegen.machine import H200
+from tilegen.runtime.verify import load_json
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKERS = "<!-- results: printed by python -m benchmarks.report --write -->", "<!-- end of results -->"

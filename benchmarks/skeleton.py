@@ -15,7 +15,7 @@ import torch
 
 import tilegen as tg
 from tests.gpu.test_skeleton import Skeleton
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
 
 ROOT = Path(__file__).resolve().parent
 REPLAYS, ROUNDS = 50, 9

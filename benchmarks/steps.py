@@ -12,7 +12,7 @@ import torch
 
 import tilegen as tg
 from benchmarks.workloads import gemm
-from tilegen.machine import H200
+from tilegen.arch.machine import H200
 
 STEPS = 256
 ROWS = 6  # of tiles

@@ -19,10 +19,10 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
 from tests.gpu.ops import NORMED, OPS
-from tilegen.cuda_kernel import CudaKernel
-from tilegen.data import random_arguments
-from tilegen.spec import Program
-from tilegen.targets.hopper import HopperLibrary
+from tilegen.frontend.spec import Program
+from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.runtime.data import random_arguments
+from tilegen.targets.sm90.library import HopperLibrary
 
 
 def shapes() -> list[tuple[Case, bool]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import tilegen as tg
-from tilegen.loader import load_program
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -14,10 +14,10 @@ from typing import Any
 
 import tilegen as tg
 from tilegen.bench.compare import sizes_of
-from tilegen.loader import load_program
-from tilegen.spec import Program
-from tilegen.svg import svg
-from tilegen.trace import Trace
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.tools.svg import svg
+from tilegen.tools.trace import Trace
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"

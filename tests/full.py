@@ -16,7 +16,7 @@ from tests.oracles.dependences import by_isl, derived, disagreement
 from tests.oracles.programs import planned, wrong_in, wrong_in_json, wrong_in_lattice, wrong_in_numbers
 from tests.random_pairs import Pair, draw_pair
 from tests.random_programs import draw_case
-from tilegen.interpret import STRATEGIES
+from tilegen.targets.interpret.interpreter import STRATEGIES
 
 SEED, PAIRS, PROGRAMS = 1, 5000, 500
 Found = tuple[Counter[str], list[str]]

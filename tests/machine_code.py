@@ -84,7 +84,7 @@ def made(name: str) -> dict[str, Any]:
 
 
 def _prepared(plan: Any) -> str:
-    from tilegen.codegen.hopper import generate
+    from tilegen.targets.sm90.emit import generate
 
     weights = frozenset(name for name, t in plan.graph.tensors.items() if t.role == "weight")
     return generate(plan, weights & frozenset(plan.arguments)).text
@@ -122,7 +122,7 @@ def write(folder: Path, jobs: int) -> int:
 def instructions(texts: Sequence[str], architecture: str) -> list[str]:
     """The machine code of each kernel, one after the other."""
     from tests.oracles.sass import Sass
-    from tilegen.targets.nvrtc import compile_cuda
+    from tilegen.runtime.nvrtc import compile_cuda
 
     with tempfile.TemporaryDirectory() as folder:
         return [line for text in texts for line in Sass.of(compile_cuda(text, architecture).code, Path(folder)).code]

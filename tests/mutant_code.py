@@ -19,8 +19,8 @@ import torch
 
 from tests.mutant_plans import Subject
 from tests.mutants import Mutant
-from tilegen.codegen.cpu import generate
-from tilegen.targets.cpu import TSAN_FLAGS, compile_source
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.cpu.library import TSAN_FLAGS, compile_source
 
 PLAIN_FLAGS = tuple(f for f in TSAN_FLAGS if f not in ("-fsanitize=thread", "-g"))
 FIELDS = ("kind", "rank", "part", "operand", "step", "semaphore", "a", "b", "late")

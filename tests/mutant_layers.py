@@ -11,12 +11,12 @@ from typing import Any
 
 from tests.mutant_plans import Data, Subject
 from tests.oracles import element_kinds, elements
-from tilegen.analysis.proof import check
-from tilegen.data import relative_error
 from tilegen.errors import TilegenError
-from tilegen.interpret import Interpreter
-from tilegen.kernel import Kernel
-from tilegen.plan import Plan
+from tilegen.kernels.kernel import Kernel
+from tilegen.proof.checker import check
+from tilegen.runtime.data import relative_error
+from tilegen.schedule.plan import Plan
+from tilegen.targets.interpret.interpreter import Interpreter
 
 
 def ordered(data: Data) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 import tilegen as tg
-from tilegen.data import random_arguments
-from tilegen.expand import expanded
-from tilegen.loader import load_program
-from tilegen.plan import Plan
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.runtime.data import random_arguments
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.plan import Plan
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 Data = dict[str, Any]

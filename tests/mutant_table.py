@@ -15,7 +15,7 @@ from tests.mutant_code import HANGING, PLAIN_FLAGS, WEAKENED, Outcome, built, co
 from tests.mutant_layers import RULES, harmless, interpreted, ordered, proof_objects, remembered_work, sample
 from tests.mutant_plans import Subject, subjects
 from tests.mutants import Mutant, mutants
-from tilegen.targets.cpu import TSAN_FLAGS
+from tilegen.targets.cpu.library import TSAN_FLAGS
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "mutants.md"
 LAYERS = ("proof", "interpreter", "tsan", "run")

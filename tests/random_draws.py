@@ -7,11 +7,11 @@ from math import prod
 from typing import Any
 
 import tilegen as tg
+from tilegen.frontend.spec import Value
+from tilegen.graph.graph import Graph
 from tilegen.ops.append import turns
 from tilegen.ops.base import Bound
-from tilegen.planner import Options
-from tilegen.spec import Value
-from tilegen.tiling import Graph
+from tilegen.options import Options
 
 GANGS = {"linear": ("steps", "rows", "columns"), "matmul": ("steps", "rows", "columns"), "conv2d": ("steps", "columns")}
 

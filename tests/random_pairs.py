@@ -13,10 +13,10 @@ from typing import Any
 
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options, heads_of
-from tilegen.machine import machine
-from tilegen.planner import tiled
-from tilegen.spec import Value
-from tilegen.tiling import Graph, fuse
+from tilegen.arch.machine import machine
+from tilegen.frontend.spec import Value
+from tilegen.graph.graph import Graph, fuse
+from tilegen.schedule.planner import tiled
 
 
 @dataclass(frozen=True)

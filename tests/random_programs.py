@@ -12,10 +12,11 @@ from typing import Any
 
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options
-from tilegen.machine import machine
-from tilegen.planner import Options, lattices_of, tiled
-from tilegen.spec import Program, Value
-from tilegen.tiling import Graph, fuse
+from tilegen.arch.machine import machine
+from tilegen.frontend.spec import Program, Value
+from tilegen.graph.graph import Graph, fuse
+from tilegen.options import Options
+from tilegen.schedule.planner import lattices_of, tiled
 
 MACHINES = ("cpu:3", "h200", "7")
 ORDERS = ("auto", "phase", "phase:2", "bands:2", "bands:3", "bands:2:2", "bands:4:3")

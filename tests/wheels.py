@@ -27,11 +27,11 @@ SIZES = "M=24 H=64 I=48 dtype=float32".split()
 WITHOUT_TORCH = """
 import sys
 import tilegen as tg
-from tilegen.codegen.cpu import generate
-from tilegen.codegen import hopper
-from tilegen.loader import load_program
-from tilegen.targets.cache import fingerprint
-from tilegen.targets.cpu import Library
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.sm90 import emit as hopper
+from tilegen.frontend.loader import load_program
+from tilegen.runtime.cache import fingerprint
+from tilegen.targets.cpu.library import Library
 
 example, sizes = sys.argv[1], sys.argv[2:]
 program = load_program(example, sizes)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
-from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0"
 
 _HOME = {
-    "tilegen.spec": ("spec", "input", "weight", "state", "Program", "Spec"),
+    "tilegen.ops": ("spec",),  # with all ops, which a tensor's + and * are
+    "tilegen.frontend.spec": ("input", "weight", "state", "Program", "Spec", "symbol"),
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),
     "tilegen.ops.softmax": ("softmax",),
@@ -23,11 +22,12 @@ _HOME = {
     "tilegen.ops.norm": ("rms_norm", "layer_norm", "rope"),
     "tilegen.ops.pool": ("max_pool2d", "global_avg_pool", "flatten"),
     "tilegen.ops.pointwise": ("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),
-    "tilegen.api": ("compile", "plan", "verify", "explain", "reference", "symbol"),
-    "tilegen.generate": ("generate",),
-    "tilegen.planner": ("Options",),
-    "tilegen.plan": ("Plan",),
-    "tilegen.simulate": ("simulate",),
+    "tilegen.api": ("compile", "plan", "explain", "reference"),
+    "tilegen.kernels.generate": ("generate",),
+    "tilegen.runtime.verify": ("verify",),
+    "tilegen.options": ("Options",),
+    "tilegen.schedule.plan": ("Plan",),
+    "tilegen.schedule.simulate": ("simulate",),
     "tilegen.errors": (
         "TilegenError",
         "SpecError",
@@ -72,14 +72,3 @@ def _unknown(name: str) -> str:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class _Package(ModuleType):
-    """tg.plan is the function also after tilegen/plan.py was imported: importing a submodule does not rebind a public name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _WHERE and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -108,7 +108,7 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
 
 def _options(o: argparse.Namespace) -> Any:
     from tilegen.errors import PlanError
-    from tilegen.planner import Options
+    from tilegen.options import Options
 
     def pairs(flag: str, items: Sequence[str], parse: Callable[[str], Any]) -> dict[str, Any]:
         found = {}
@@ -157,7 +157,7 @@ class Progress:
 
 
 def _program(o: argparse.Namespace) -> Any:
-    from tilegen.loader import load_program
+    from tilegen.frontend.loader import load_program
 
     return load_program(o.spec, o.size)
 
@@ -187,13 +187,13 @@ def explain(o: argparse.Namespace) -> int:
 
 
 def plan(o: argparse.Namespace) -> int:
-    from tilegen.expand import expanded
-    from tilegen.simulate import simulate
+    from tilegen.schedule.expand import expanded
+    from tilegen.schedule.simulate import simulate
 
     made = _plan(o)
     if o.svg:
-        from tilegen.svg import svg
-        from tilegen.trace import Trace
+        from tilegen.tools.svg import svg
+        from tilegen.tools.trace import Trace
 
         write_whole(Path(o.svg), svg([(made.program, Trace.simulated(made))]))
     if o.json or o.expand:
@@ -209,7 +209,7 @@ def plan(o: argparse.Namespace) -> int:
 
 
 def verify(o: argparse.Namespace) -> int:
-    from tilegen.api import certify, load_json
+    from tilegen.runtime.verify import certify, load_json
 
     is_plan = o.spec.endswith(".json")
     certificate = certify(load_json(o.spec) if is_plan else _plan(o))
@@ -221,7 +221,7 @@ def verify(o: argparse.Namespace) -> int:
 
 
 def generate(o: argparse.Namespace) -> int:
-    from tilegen.generate import generate as generated
+    from tilegen.kernels.generate import generate as generated
 
     program, progress = _program(o), Progress()
     how = {"lowering": o.lowering, "programmatic": o.programmatic, "progress": progress}
@@ -257,8 +257,8 @@ def run(o: argparse.Namespace) -> int:
 
     from tilegen import api
     from tilegen.bench.accuracy import error_kind, error_of
-    from tilegen.data import random_arguments
-    from tilegen.gpu_kernel import GpuKernel
+    from tilegen.kernels.gpu_kernel import GpuKernel
+    from tilegen.runtime.data import random_arguments
 
     program, progress = _program(o), Progress()
     kernel = api.compile(program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress)
@@ -307,7 +307,7 @@ def run(o: argparse.Namespace) -> int:
 def compare(o: argparse.Namespace) -> int:
     from tilegen.bench.compare import INDUCTOR, failed, own_variants, result_file, save, table
     from tilegen.bench.contest import contest
-    from tilegen.loader import load_program
+    from tilegen.frontend.loader import load_program
 
     progress, options = Progress(), _options(o)
     without = INDUCTOR if o.no_inductor else ()
@@ -331,8 +331,8 @@ def compare(o: argparse.Namespace) -> int:
 
 
 def trace(o: argparse.Namespace) -> int:
-    from tilegen.trace import Trace
-    from tilegen.trace_export import chrome, lost, lost_text
+    from tilegen.tools.trace import Trace
+    from tilegen.tools.trace_export import chrome, lost, lost_text
 
     found = {} if o.simulate else {"measured": _measured(o)}
     plan = _plan(o) if o.simulate else found["measured"].plan
@@ -342,7 +342,7 @@ def trace(o: argparse.Namespace) -> int:
     if o.out:
         write_whole(Path(o.out), json.dumps(chrome(first)))
     if o.svg:
-        from tilegen.svg import svg
+        from tilegen.tools.svg import svg
 
         write_whole(Path(o.svg), svg([(f"{plan.program}, {how}", t) for how, t in found.items()]))
     if o.json:
@@ -356,7 +356,7 @@ def trace(o: argparse.Namespace) -> int:
 def _measured(o: argparse.Namespace) -> Any:
     """The trace of a launch on random data."""
     from tilegen import api
-    from tilegen.data import random_arguments
+    from tilegen.runtime.data import random_arguments
     from tilegen.targets.select import on_a_gpu
 
     program, progress = _program(o), Progress()
@@ -368,11 +368,11 @@ def _measured(o: argparse.Namespace) -> Any:
 
 
 def tune(o: argparse.Namespace) -> int:
+    from tilegen.bench.autotune import tune as measure
     from tilegen.errors import PlanError
-    from tilegen.loader import load_program
+    from tilegen.frontend.loader import load_program
+    from tilegen.runtime.tuned import remember
     from tilegen.targets.select import gpu_machine, on_a_gpu
-    from tilegen.tune import remember
-    from tilegen.tune import tune as measure
 
     if o.rounds < 1:
         raise PlanError(f"--rounds {o.rounds}: expected at least 1")
@@ -409,10 +409,10 @@ def info(o: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     import tilegen
+    from tilegen.arch.gpus import GPUS
     from tilegen.config import KNOBS, cache_dir
     from tilegen.errors import CompileError
-    from tilegen.gpus import GPUS
-    from tilegen.targets.cpu import compiler, version
+    from tilegen.targets.cpu.library import compiler, version
     from tilegen.targets.select import TARGETS, best_here
 
     try:
@@ -452,7 +452,7 @@ def info(o: argparse.Namespace) -> int:
 
 
 def cache(o: argparse.Namespace) -> int:
-    from tilegen.targets import cache as store
+    from tilegen.runtime import cache as store
 
     if o.action == "clear":
         count = store.clear()

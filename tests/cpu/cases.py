@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 import tilegen as tg
-from tilegen.data import random_arguments, relative_error
-from tilegen.interpret import Interpreter
-from tilegen.kernel import Kernel
-from tilegen.loader import load_program
-from tilegen.plan import Plan
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.schedule.plan import Plan
+from tilegen.targets.interpret.interpreter import Interpreter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BOUND = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}

@@ -14,14 +14,14 @@ import torch
 from tests.gpu.gemms import Case
 from tilegen import api
 from tilegen.bench.accuracy import error_of
-from tilegen.codegen import hopper
 from tilegen.codegen.cuda_op import CudaOp
-from tilegen.codegen.hopper_threads import HopperThreads
-from tilegen.codegen.portable import generate
-from tilegen.codegen.thread_op import THREADS
-from tilegen.data import random_arguments
-from tilegen.plan import Plan
-from tilegen.targets.cpu import compiler
+from tilegen.runtime.data import random_arguments
+from tilegen.schedule.plan import Plan
+from tilegen.targets.cpu.library import compiler
+from tilegen.targets.sm80.emit import generate
+from tilegen.targets.sm90 import emit as hopper
+from tilegen.targets.sm90.thread_op import THREADS
+from tilegen.targets.sm90.threads import HopperThreads
 
 EIGHT_OF_16 = "unsigned w[4]; memcpy(w, p, 16); return tg_eight_of(p, w);"
 EIGHT_OF_32 = "tg_eight y; memcpy(y.v, p, 32); return y;"

@@ -11,10 +11,10 @@ import numpy as np
 from cases import Case
 
 import tilegen as tg
-from tilegen.analysis.policy import grouping
-from tilegen.analysis.waits import SemaphoreMap
 from tilegen.ops.base import SHARES
-from tilegen.plan import Plan
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.policy import grouping
+from tilegen.schedule.waits import SemaphoreMap
 
 
 def chain(pick: random.Random) -> tg.Program:

@@ -16,9 +16,9 @@ from test_launches import compiled as launches
 from test_launches import stream  # noqa: F401
 
 import tilegen as tg
-from tilegen.data import random_arguments
-from tilegen.kernel import Kernel
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import random_arguments
 
 
 @tg.spec
@@ -178,7 +178,7 @@ def test_a_deep_copy_has_its_own_weights() -> None:
 
 def test_another_versions_certificate_is_not_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pickle of another version of tilegen: its plan is proved anew."""
-    from tilegen import kernel as module
+    from tilegen.kernels import kernel as module
 
     data, proved = pickle.dumps(made("cpu")), []
     monkeypatch.setattr(module, "prove", lambda plan: proved.append(plan) or "anew")

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tilegen as tg
-from tilegen.kernel import Kernel
+from tilegen.kernels.kernel import Kernel
 
 
 @pytest.fixture(params=("cpu", "interpret", "streams"))

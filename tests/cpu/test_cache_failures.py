@@ -11,8 +11,9 @@ import torch
 
 import tilegen as tg
 from tilegen.cli import main
-from tilegen.targets import cache, cpu
-from tilegen.targets.cache import CorruptEntryError
+from tilegen.runtime import cache
+from tilegen.runtime.cache import CorruptEntryError
+from tilegen.targets.cpu import library as cpu
 
 
 @tg.spec

@@ -10,10 +10,10 @@ import torch
 from cases import BOUND, CASES, LAYER, Case, check, compiled, execute, given, interpreted, planned, run, states_of, stored
 
 import tilegen as tg
-from tilegen.data import random_arguments, relative_error
-from tilegen.interpret import STRATEGIES
-from tilegen.kernel import Kernel
-from tilegen.targets.cpu import sanitized
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.targets.cpu.library import sanitized
+from tilegen.targets.interpret.interpreter import STRATEGIES
 
 
 @pytest.fixture(autouse=True)

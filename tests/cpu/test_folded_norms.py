@@ -10,8 +10,8 @@ from tests.gpu.gemms import Case
 from tests.gpu.ops import NORMED
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
-from tilegen.data import random_arguments
 from tilegen.ops.gemm import normed
+from tilegen.runtime.data import random_arguments
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpret"])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tilegen.data import random_arguments, relative_error
-from tilegen.expand import expanded
-from tilegen.interpret import STRATEGIES, Interpreter
-from tilegen.kernel import Kernel
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.schedule.expand import expanded
+from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 
 
 @tg.spec

@@ -12,11 +12,11 @@ import torch
 import tilegen as tg
 from tests.mutant_layers import Holding
 from tests.mutant_plans import Subject, example, subjects
-from tilegen.analysis.proof import check
-from tilegen.data import random_arguments, relative_error
 from tilegen.errors import TargetError
-from tilegen.interpret import STRATEGIES, Interpreter
-from tilegen.kernel import Kernel
+from tilegen.kernels.kernel import Kernel
+from tilegen.proof.checker import check
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 
 NAMES = tuple(subjects())
 SEEDS = (0, 1, 2)

@@ -10,8 +10,8 @@ from tests.mutant_layers import Holding
 from tests.mutant_plans import Data, Subject, subjects
 from tests.mutants import posters
 from tilegen.errors import DeadlockError, HangError, RaceError, TilegenError
-from tilegen.interpret import STRATEGIES
-from tilegen.kernel import Kernel
+from tilegen.kernels.kernel import Kernel
+from tilegen.targets.interpret.interpreter import STRATEGIES
 
 SPREAD = ("random", "round-robin")  # strategies under which tiles run on different SMs
 

@@ -18,10 +18,10 @@ import torch
 from cases import BOUND, EXAMPLES, MIXED_MLP, MLP, Case, compiled, expected, given, planned, run
 
 import tilegen as tg
-from tilegen.codegen.cpu import generate
-from tilegen.data import random_arguments, relative_error
-from tilegen.kernel import Kernel
-from tilegen.targets.cpu import Library, compiler
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.cpu.library import Library, compiler
 
 TICKETS = Case("gpt3_mlp", {"M": 64, **MLP}, "cpu:3", {"tiles": MIXED_MLP, "split": {"down": 2}})
 STATIC = Case("gpt3_mlp", {"M": 64, **MLP}, "6", {"tiles": MIXED_MLP, "parts": {"up": 2}, "placement": "static"})
@@ -178,7 +178,7 @@ def test_a_missing_post_is_reported(threads: int, tmp_path: Path, monkeypatch: p
     dropped = f"static std::atomic<bool> dropped{{false}}; if (i != 0 || j != 1 || dropped.exchange(true)) {post[0]}"
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "2000")
-    monkeypatch.setattr("tilegen.targets.cpu.generate", lambda _: source[: post.start()] + dropped + source[post.end() :])
+    monkeypatch.setattr("tilegen.targets.cpu.library.generate", lambda _: source[: post.start()] + dropped + source[post.end() :])
     kernel = Kernel(plan, certificate, Library(plan), threads)
     waits = r"down\(0, \d\) \(rank \d+, part 0\) waits before step 0 for 'h': semaphore 0 of up has 2 of 3 posts"
     with pytest.raises(tg.HangError, match=waits):
@@ -191,8 +191,8 @@ def test_a_missing_post_is_reported(threads: int, tmp_path: Path, monkeypatch: p
 SCRIPT = f"""
 import sys
 import tilegen as tg
-from tilegen.data import random_arguments, relative_error
-from tilegen.loader import load_program
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.frontend.loader import load_program
 program = load_program({str(EXAMPLES / "gpt3_mlp.py")!r}, dict(M=5, H=24, I=16, dtype="float32"))
 arguments = random_arguments(program)
 kernel = tg.compile(program, "cpu", on="cpu:2")

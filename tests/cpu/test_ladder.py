@@ -16,10 +16,10 @@ from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
 from tilegen.bench.contenders import builders, poisoned_outputs
 from tilegen.bench.environment import cublas_version
 from tilegen.bench.ladder import argument_bytes, ladder
-from tilegen.data import random_arguments, relative_error
-from tilegen.loader import load_program
-from tilegen.planner import Options
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.runtime.data import random_arguments, relative_error
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ALL = ("eager", "graph", "addmm-gelu", "cublaslt", "inductor", *OWN, "tilegen")  # the others have no part in a GeMM chain

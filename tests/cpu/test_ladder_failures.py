@@ -17,8 +17,8 @@ from tilegen.bench.compare import failed, own_variants
 from tilegen.bench.contenders import knobs
 from tilegen.bench.ladder import ladder
 from tilegen.errors import CompileError, HangError, PlanError
-from tilegen.loader import load_program
-from tilegen.planner import Options
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
 
 
 @pytest.fixture(autouse=True)

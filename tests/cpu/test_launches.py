@@ -12,16 +12,16 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import chain, fan, gated, mlp
-from tilegen import gpu_kernel
-from tilegen.api import verify
-from tilegen.data import random_arguments, relative_error
+from tilegen.arch.machine import machine
 from tilegen.errors import TargetError
-from tilegen.kernel import Kernel
-from tilegen.machine import machine
-from tilegen.planner import Options
-from tilegen.spec import Program
-from tilegen.streams import StreamsKernel, certify_launches, launch_plans, whole_plan
-from tilegen.targets.cpu import Library
+from tilegen.frontend.spec import Program
+from tilegen.kernels import gpu_kernel
+from tilegen.kernels.kernel import Kernel
+from tilegen.kernels.launches import StreamsKernel, certify_launches, launch_plans, whole_plan
+from tilegen.options import Options
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.runtime.verify import verify
+from tilegen.targets.cpu.library import Library
 
 PROGRAMS = {
     "mlp": lambda: mlp(M=9, H=64, I=48),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from test_launches import PROGRAMS, compiled, stream  # noqa: F401
 
-from tilegen.data import random_arguments
 from tilegen.errors import ArgumentError
+from tilegen.runtime.data import random_arguments
 
 
 def test_arguments() -> None:

@@ -14,8 +14,8 @@ from tests.mutant_plans import Subject, subjects
 from tests.mutant_table import Row, Rows, table, through_code, through_plan, through_weakened
 from tests.mutants import mutants, waits_of
 from tests.oracles import elements
-from tilegen.analysis.proof import check
-from tilegen.codegen.cpu import generate
+from tilegen.proof.checker import check
+from tilegen.targets.cpu.emit import generate
 
 FULL = os.environ.get("TILEGEN_FULL") == "1"
 OPERATORS = {

@@ -12,10 +12,10 @@ from tests.gpu.gemms import Case
 from tests.gpu.ops import PASSED
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
-from tilegen.data import free_rows, random_arguments
-from tilegen.interpret import STRATEGIES, Interpreter
-from tilegen.kernel import Kernel
-from tilegen.targets.cpu import Library
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import free_rows, random_arguments
+from tilegen.targets.cpu.library import Library
+from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpret"])

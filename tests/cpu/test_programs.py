@@ -8,11 +8,11 @@ import pytest
 from random_plans import FAMILIES, random_plan
 
 import tilegen as tg
-from tilegen.data import random_arguments, relative_error
-from tilegen.interpret import STRATEGIES, Interpreter
-from tilegen.kernel import Kernel
-from tilegen.plan import Plan
-from tilegen.targets.cpu import Library
+from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.schedule.plan import Plan
+from tilegen.targets.cpu.library import Library
+from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 
 
 @pytest.fixture(autouse=True)

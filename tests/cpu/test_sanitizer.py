@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from cases import ATTENTION, MIXED_MLP, MLP, Case, check, execute, given, planned, states_of, stored
 
-from tilegen.analysis.waits import Wait
-from tilegen.codegen.cpu import generate
 from tilegen.errors import RaceError
-from tilegen.expand import expanded
-from tilegen.interpret import Interpreter
-from tilegen.kernel import Kernel
-from tilegen.targets.cpu import TSAN_FLAGS, compile_source
+from tilegen.kernels.kernel import Kernel
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.waits import Wait
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.cpu.library import TSAN_FLAGS, compile_source
+from tilegen.targets.interpret.interpreter import Interpreter
 
 RACE = 66
 CONV = {"HW": 32, "C": 4, "stage": 1}

@@ -13,11 +13,11 @@ from cases import CASES, Case, planned
 from random_plans import FAMILIES, POLICIES, random_plan, scrambled
 
 from tilegen.analysis.regions import tiles_of
-from tilegen.codegen.cpu import generate
 from tilegen.codegen.schedule import schedule_text
-from tilegen.expand import expanded
-from tilegen.plan import Plan
-from tilegen.targets.cpu import compiler
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.plan import Plan
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.cpu.library import compiler
 
 PROLOGUE = """
 #include <cstdio>

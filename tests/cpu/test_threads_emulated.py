@@ -12,7 +12,7 @@ import tilegen as tg
 from tests.cpu.cuda_emulator import emulate_threads, run_threads, tensors_of
 from tests.gpu.gemms import Case
 from tests.gpu.ops import alone, pools
-from tilegen.codegen.hopper import generate
+from tilegen.targets.sm90.emit import generate
 
 
 @tg.spec

@@ -40,9 +40,9 @@ def test_tutorial(tmp_path: Path) -> None:
 
 
 ON_A_GPU = """
-from tilegen.loader import load_program
-from tilegen.planner import Options
-from tilegen.targets.hopper import HopperLibrary
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
+from tilegen.targets.sm90.library import HopperLibrary
 import tilegen as tg
 
 program = load_program("unit.py:similarity", {"dtype": "bfloat16"})

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
-from tilegen.codegen.cpu import generate
-from tilegen.loader import load_program
-from tilegen.targets.cpu import WARNINGS, compile_source
+from tilegen.frontend.loader import load_program
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.cpu.library import WARNINGS, compile_source
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

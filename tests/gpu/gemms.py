@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tilegen as tg
-from tilegen.plan import Plan
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.schedule.plan import Plan
 
 
 @tg.spec

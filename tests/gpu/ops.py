@@ -7,8 +7,8 @@ from typing import Any
 
 import tilegen as tg
 from tests.gpu.gemms import Case
-from tilegen.loader import load_program
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

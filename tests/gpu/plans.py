@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import tilegen as tg
-from tilegen.loader import load_program
-from tilegen.plan import Plan
+from tilegen.frontend.loader import load_program
+from tilegen.schedule.plan import Plan
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tilegen.targets.cuda import missing
+from tilegen.runtime.driver import missing
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import tilegen as tg
-import tilegen.targets.hopper
+import tilegen.targets.sm90.library
 from tests.gpu.gemms import CASES, Case, mlp
 from tilegen import api
-from tilegen.codegen.hopper import HopperSource, generate
-from tilegen.cuda_kernel import CudaKernel
-from tilegen.data import random_arguments, relative_error
 from tilegen.errors import ArgumentError, HangError
-from tilegen.targets.cuda import missing
-from tilegen.targets.hopper import HopperLibrary
+from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.runtime.driver import missing
+from tilegen.targets.sm90.emit import HopperSource, generate
+from tilegen.targets.sm90.library import HopperLibrary
 
 pytestmark = [
     pytest.mark.gpu,
@@ -133,7 +133,7 @@ def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         first = made.text.index("tg_post(g, ", made.text.index("TG_FN void tg_posts"))
         return dataclasses.replace(made, write=lambda: made.text[:first] + "(void)(" + made.text[first + len("tg_post(g, ") :])
 
-    monkeypatch.setattr(tilegen.targets.hopper, "generate", without_posts)
+    monkeypatch.setattr(tilegen.targets.sm90.library, "generate", without_posts)
     broken = CudaKernel(right.plan, right.proof, HopperLibrary(right.plan, variant="broken"))
     arguments = arguments_of(case)
     want = expected(case, arguments)

@@ -16,11 +16,11 @@ from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
 from tilegen.bench.environment import environment
 from tilegen.bench.ladder import ladder, on_device_reference
 from tilegen.cli import main
-from tilegen.data import random_arguments, relative_error
-from tilegen.loader import load_program
-from tilegen.planner import Options
-from tilegen.spec import Program
-from tilegen.targets.cuda import missing
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.runtime.driver import missing
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

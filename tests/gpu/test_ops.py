@@ -12,10 +12,10 @@ from tilegen import api
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
-from tilegen.cuda_kernel import CudaKernel
-from tilegen.data import free_rows, random_arguments
-from tilegen.spec import Program
-from tilegen.targets.cuda import missing
+from tilegen.frontend.spec import Program
+from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.runtime.data import free_rows, random_arguments
+from tilegen.runtime.driver import missing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,9 +8,9 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case, mlp
 from tilegen import api
-from tilegen.cuda_kernel import CudaKernel
-from tilegen.data import random_arguments, relative_error
-from tilegen.targets.cuda import missing
+from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.runtime.driver import missing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,9 +8,9 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import CACHED, PASSED, cached
-from tilegen.data import random_arguments
 from tilegen.errors import ArgumentError
-from tilegen.targets.cuda import missing
+from tilegen.runtime.data import random_arguments
+from tilegen.runtime.driver import missing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,9 +16,9 @@ from tests.gpu.gemms import Case
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
-from tilegen.data import random_arguments
-from tilegen.spec import Program
-from tilegen.targets.cuda import missing
+from tilegen.frontend.spec import Program
+from tilegen.runtime.data import random_arguments
+from tilegen.runtime.driver import missing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,9 +5,9 @@ import torch
 
 from tests.gpu.plans import PLANS
 from tilegen.codegen.cuda import skeleton
-from tilegen.plan import Plan
-from tilegen.targets.cuda import Module, missing
-from tilegen.targets.nvrtc import compile_cuda
+from tilegen.runtime.driver import Module, missing
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.schedule.plan import Plan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
 RUNS = 200
@@ -87,6 +87,6 @@ def test_missing_post_is_named() -> None:
 
 def expanded_posts(plan: Plan) -> list[tuple[int, int]]:
     """(rank, semaphore) of every post."""
-    from tilegen.expand import expanded
+    from tilegen.schedule.expand import expanded
 
     return [(t["rank"], n) for t in expanded(plan)["tiles"] for part in t["parts"] for n, _ in part["posts"]]

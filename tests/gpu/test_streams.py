@@ -8,10 +8,10 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
 from tests.gpu.test_hopper import arguments_of, expected
-from tilegen.data import relative_error
 from tilegen.errors import ArgumentError, TargetError
-from tilegen.streams import StreamsKernel
-from tilegen.targets.cuda import missing
+from tilegen.kernels.launches import StreamsKernel
+from tilegen.runtime.data import relative_error
+from tilegen.runtime.driver import missing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,9 +19,9 @@ from sympy.printing.str import StrPrinter
 
 from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import tiles_of
+from tilegen.frontend.spec import Operand
+from tilegen.graph.graph import Graph
 from tilegen.ops.base import Bound, Interval, K
-from tilegen.spec import Operand
-from tilegen.tiling import Graph
 
 Uses = dict[tuple[int, int], int]  # (consumer tile, producer tile) -> first step; -1 before the steps, their number in the epilogue
 Indices = Sequence[int]

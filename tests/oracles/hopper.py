@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from tilegen.analysis.regions import evaluate
-from tilegen.codegen.hopper_op import HopperOp, Map
-from tilegen.targets.hopper import pack
+from tilegen.targets.sm90.library import pack
+from tilegen.targets.sm90.op import HopperOp, Map
 
 LOAD = re.compile(r"tg_load(_pair)?\((to.*), &maps\.(\w+), ([^,]+), ([^,]+), bar(?:, \w+)?\);")
 CALL = re.compile(r"tg_(\w+)<Op, (\d+), (\d+)(?:, (\d+))?>")  # a swap names first what it gives away

@@ -8,19 +8,19 @@ from typing import Any
 
 from tests.oracles.elements import examine
 from tests.random_programs import Case
-from tilegen.analysis.order import phase
-from tilegen.analysis.policy import Partition
-from tilegen.analysis.proof import check
-from tilegen.analysis.waits import SemaphoreMap
-from tilegen.data import random_arguments, relative_error
+from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
-from tilegen.expand import expanded
-from tilegen.interpret import Interpreter
-from tilegen.kernel import Kernel
-from tilegen.machine import machine
-from tilegen.plan import Plan
-from tilegen.planner import lattices_of, plan
-from tilegen.reference import run
+from tilegen.kernels.kernel import Kernel
+from tilegen.ops.reference import run
+from tilegen.proof.checker import check
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.order import phase
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.planner import lattices_of, plan
+from tilegen.schedule.policy import Partition
+from tilegen.schedule.waits import SemaphoreMap
+from tilegen.targets.interpret.interpreter import Interpreter
 
 TOLERANCE = 1e-5
 

@@ -11,12 +11,12 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tilegen.codegen.hopper import hopper_op
-from tilegen.codegen.hopper_attention import HopperAttention
-from tilegen.codegen.hopper_layout import Layout
-from tilegen.codegen.hopper_op import HopperOp
-from tilegen.codegen.twins import Op
-from tilegen.plan import Plan
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.attention import HopperAttention
+from tilegen.targets.sm90.emit import hopper_op
+from tilegen.targets.sm90.layout import Layout
+from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.shared_bodies import Op
 
 Role = Iterator[Callable[[], bool]]  # yields what it waits for
 

@@ -11,9 +11,9 @@ import torch
 import tilegen as tg
 from tilegen.bench.accuracy import ROUNDING, Accuracy, accuracy, tolerance, worst_element
 from tilegen.bench.baselines import eager
-from tilegen.data import random_arguments
-from tilegen.loader import load_program
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.runtime.data import random_arguments
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SIZES = {

@@ -13,9 +13,9 @@ import tilegen as tg
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.attentions import flash
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, linear_chains
-from tilegen.data import random_arguments
-from tilegen.loader import load_program
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.runtime.data import random_arguments
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL: dict[str, dict[str, Any]] = {

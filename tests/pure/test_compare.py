@@ -35,8 +35,8 @@ from tilegen.bench.compare import (
 )
 from tilegen.bench.contest import contest, selected
 from tilegen.cli import main
-from tilegen.loader import load_program
-from tilegen.planner import Options
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ENVIRONMENT = {"device": "NVIDIA H200", "versions": {"torch": "2.11"}}

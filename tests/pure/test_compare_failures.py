@@ -18,9 +18,9 @@ from tilegen.bench.compare import OVER_PEERS, Cell, Note, compare, failed, note,
 from tilegen.bench.contest import contest, selected
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError
-from tilegen.loader import load_program
-from tilegen.planner import Options
-from tilegen.targets.cuda import missing
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
+from tilegen.runtime.driver import missing
 
 MLP = [str(EXAMPLES / "gpt3_mlp.py"), "-s", "M=4", "-s", "H=32", "-s", "I=16"]
 WRONG = [math.nan, math.inf, 0.011, 1.0]

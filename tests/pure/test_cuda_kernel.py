@@ -13,12 +13,12 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import mlp
-from tilegen import cuda_kernel, gpu_kernel
-from tilegen.cuda_kernel import CudaKernel
-from tilegen.data import random_arguments
-from tilegen.targets import portable
-from tilegen.targets.hopper import HopperLibrary
-from tilegen.targets.portable import PortableLibrary
+from tilegen.kernels import cuda_kernel, gpu_kernel
+from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.runtime.data import random_arguments
+from tilegen.targets.sm80 import library as portable
+from tilegen.targets.sm80.library import PortableLibrary
+from tilegen.targets.sm90.library import HopperLibrary
 
 PROGRAM = mlp(M=64, H=128, I=128)
 

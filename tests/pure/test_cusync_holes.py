@@ -14,17 +14,17 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.analysis.proof import check
-from tilegen.codegen.cpu import generate
 from tilegen.codegen.schedule import schedule_text
-from tilegen.data import random_arguments, relative_error
 from tilegen.errors import DeadlockError
-from tilegen.expand import expanded
-from tilegen.interpret import STRATEGIES, Interpreter
-from tilegen.kernel import Kernel
-from tilegen.loader import load_program
-from tilegen.plan import Plan
-from tilegen.spec import Program
+from tilegen.frontend.loader import load_program
+from tilegen.frontend.spec import Program
+from tilegen.kernels.kernel import Kernel
+from tilegen.proof.checker import check
+from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.plan import Plan
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 
 Data = dict[str, Any]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -8,15 +8,15 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
-from tilegen.codegen.hopper import generate, hopper_op
-from tilegen.codegen.hopper_layout import Layout
-from tilegen.codegen.hopper_op import HopperOp
-from tilegen.cuts import best_cuts, cuts
-from tilegen.machine import machine
-from tilegen.plan import strided
-from tilegen.planner import checked_parts
-from tilegen.spec import Program
-from tilegen.tiling import fuse
+from tilegen.arch.machine import machine
+from tilegen.frontend.spec import Program
+from tilegen.graph.graph import fuse
+from tilegen.schedule.heuristics import best_cuts, cuts
+from tilegen.schedule.plan import strided
+from tilegen.schedule.planner import checked_parts
+from tilegen.targets.sm90.emit import generate, hopper_op
+from tilegen.targets.sm90.layout import Layout
+from tilegen.targets.sm90.op import HopperOp
 
 H200 = machine("h200")
 PROGRAMS = [

@@ -9,13 +9,13 @@ import pytest
 import tilegen as tg
 from tests.gpu.families import bottleneck, drawn, encoder, lora, patches
 from tests.gpu.gemms import Case, gemm
-from tilegen.codegen.hopper import generate
-from tilegen.codegen.thread_conv import Gather
-from tilegen.codegen.thread_op import SCRATCH
-from tilegen.machine import machine
+from tilegen.arch.machine import machine
+from tilegen.kernels.launches import launch_plans, whole_plan
 from tilegen.ops.conv2d import by_threads
-from tilegen.planner import Options
-from tilegen.streams import launch_plans, whole_plan
+from tilegen.options import Options
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.thread_conv import Gather
+from tilegen.targets.sm90.thread_op import SCRATCH
 
 ROWS = (1, 64, 257, 1000)
 REFUSED_ONCE = [

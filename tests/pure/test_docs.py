@@ -8,8 +8,8 @@ import torch
 
 import tilegen as tg
 from tilegen.codegen.schedule import schedule_text
-from tilegen.data import relative_error
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
+from tilegen.runtime.data import relative_error
 
 ROOT = Path(__file__).resolve().parents[2]
 

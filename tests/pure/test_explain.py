@@ -6,8 +6,8 @@ import pytest
 
 import tilegen as tg
 from tilegen.errors import PlanError
-from tilegen.loader import load_program
-from tilegen.planner import Options
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MLP = {"M": 64, "H": 96, "I": 48}
@@ -58,7 +58,7 @@ def test_bands_gangs_and_lists():
 
 
 def test_a_plan_with_its_proof():
-    from tilegen.explain import explain_plan
+    from tilegen.tools.explain import explain_plan
 
     made = tg.plan(load_program(str(EXAMPLES / "gpt3_mlp.py"), MLP), "cpu:2")
     certificate = tg.verify(made)

@@ -11,12 +11,12 @@ import tilegen as tg
 from benchmarks.workloads import example
 from tests.gpu.ops import NORMED, normed
 from tests.oracles.dependences import owners
-from tilegen.folding import choice, folded, lines, problem
-from tilegen.machine import machine
+from tilegen.arch.machine import machine
+from tilegen.frontend.spec import Program
+from tilegen.graph.fuse_norms import choice, folded, lines, problem
+from tilegen.graph.graph import Graph, fuse
 from tilegen.ops.gemm import normed as is_normed
-from tilegen.planner import Options
-from tilegen.spec import Program
-from tilegen.tiling import Graph, fuse
+from tilegen.options import Options
 
 H200 = machine("h200")
 

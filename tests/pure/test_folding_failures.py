@@ -9,12 +9,12 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.ops import normed
-from tilegen.codegen.hopper import generate
-from tilegen.codegen.portable import generate as portable
-from tilegen.expand import expanded
-from tilegen.machine import H200
-from tilegen.planner import Options
-from tilegen.tiling import split_sum
+from tilegen.arch.machine import H200
+from tilegen.graph.graph import split_sum
+from tilegen.options import Options
+from tilegen.schedule.expand import expanded
+from tilegen.targets.sm80.emit import generate as portable
+from tilegen.targets.sm90.emit import generate
 
 
 def test_an_unknown_way() -> None:

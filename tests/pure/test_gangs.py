@@ -10,10 +10,10 @@ import pytest
 import tilegen as tg
 from tests.oracles.elements import examine
 from tilegen.analysis.memory_order import load_proxy, store_proxy
-from tilegen.codegen.cpu import generate
-from tilegen.expand import expanded
-from tilegen.plan import Plan
-from tilegen.simulate import tile_us
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.simulate import tile_us
+from tilegen.targets.cpu.emit import generate
 
 SHARES = ("steps", "rows", "columns")
 

@@ -10,8 +10,8 @@ import pytest
 from test_gangs import SHARES, planned
 
 from tests.oracles.elements import examine
-from tilegen.analysis.proof import check
-from tilegen.expand import expanded
+from tilegen.proof.checker import check
+from tilegen.schedule.expand import expanded
 
 Data = dict[str, Any]
 Parts = list[Data]

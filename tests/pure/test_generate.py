@@ -17,17 +17,19 @@ import torch
 
 import tilegen as tg
 from tests.oracles.programs import as_json
+from tilegen.arch.gpus import GPUS
 from tilegen.cli import main
-from tilegen.codegen import cpu, hopper, portable
-from tilegen.cuda_kernel import CudaKernel
 from tilegen.errors import CompilerMissing
-from tilegen.gpus import GPUS
-from tilegen.plan import Plan
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.schedule.plan import Plan
 from tilegen.targets import cubin, select
-from tilegen.targets import portable as portable_target
-from tilegen.targets.cpu import compiler
-from tilegen.targets.hopper import HopperLibrary, pack
+from tilegen.targets.cpu import emit as cpu
+from tilegen.targets.cpu.library import compiler
+from tilegen.targets.sm80 import emit as portable
+from tilegen.targets.sm80 import library as portable_target
+from tilegen.targets.sm90 import emit as hopper
+from tilegen.targets.sm90.library import HopperLibrary, pack
 
 DRIVER = Path(__file__).parents[1] / "oracles" / "driver"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

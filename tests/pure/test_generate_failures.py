@@ -12,8 +12,8 @@ import tilegen as tg
 from tests.pure.test_generate import SMALL, cached, chain, convolutions
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError
+from tilegen.runtime.driver import missing
 from tilegen.targets import select
-from tilegen.targets.cuda import missing
 
 
 @tg.spec

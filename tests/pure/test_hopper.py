@@ -11,11 +11,11 @@ import pytest
 
 from tests.gpu.gemms import CASES, Case, gated, mlp
 from tests.oracles.sass import Sass, nvdisasm
-from tilegen.codegen.hopper import generate
-from tilegen.codegen.hopper_op import HopperOp
-from tilegen.plan import Plan
-from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary, spilled
-from tilegen.targets.nvrtc import compile_cuda
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
+from tilegen.targets.sm90.op import HopperOp
 
 NAMES = {c.name: c for c in CASES}
 VARIED = ["one gemm, 64 rows", "mlp, M = 64, deep steps", "mlp, rows shared", "block"]

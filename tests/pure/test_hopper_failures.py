@@ -9,11 +9,11 @@ import pytest
 import tests.oracles.sass as sass
 import tilegen as tg
 from tests.gpu.gemms import Case, gated, mlp
-from tilegen.codegen.hopper import generate
 from tilegen.errors import CompileError, PlanError
-from tilegen.plan import Plan
-from tilegen.targets.hopper import ARCHITECTURE, spilled
-from tilegen.targets.nvrtc import compile_cuda
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.library import ARCHITECTURE, spilled
 
 
 @tg.spec

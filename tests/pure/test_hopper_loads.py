@@ -10,11 +10,11 @@ import pytest
 
 from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
-from tilegen.codegen.hopper import generate
-from tilegen.codegen.hopper_layout import SHARED, Layout
-from tilegen.codegen.hopper_op import HopperOp
-from tilegen.plan import Plan
-from tilegen.spec import DTYPES
+from tilegen.frontend.spec import DTYPES
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.layout import SHARED, Layout
+from tilegen.targets.sm90.op import HopperOp
 
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
 SHARES: list[Any] = [1, 2, "2:rows", "2:columns"]

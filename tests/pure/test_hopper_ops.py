@@ -12,12 +12,12 @@ import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, OPS
 from tests.oracles.sass import Sass
-from tilegen.codegen.hopper import generate, hopper_op
-from tilegen.codegen.hopper_attention import HopperAttention
-from tilegen.codegen.hopper_conv import HopperConv
-from tilegen.codegen.twins import families
-from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary, spilled
-from tilegen.targets.nvrtc import compile_cuda
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.targets.sm90.attention import HopperAttention
+from tilegen.targets.sm90.conv2d import HopperConv
+from tilegen.targets.sm90.emit import generate, hopper_op
+from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
+from tilegen.targets.sm90.shared_bodies import families
 
 
 @pytest.mark.parametrize("case", OPS, ids=lambda c: c.name)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gpu.gemms import CASES, Case
 from tests.gpu.ops import OPS
-from tilegen.codegen.hopper import generate
+from tilegen.targets.sm90.emit import generate
 
 ROLES = ("tg_load_activations", "tg_load_weights")
 CASE = re.compile(r"^      case (TG_OP_\w+(?:: case TG_OP_\w+)*): \{\n(.*?)^      \}\n", re.MULTILINE | re.DOTALL)

@@ -11,11 +11,11 @@ import pytest
 
 import tilegen as tg
 from tests.pure.test_generate import SMALL, chain, convolutions
+from tilegen.arch.gpus import GPUS, named
+from tilegen.arch.machine import H200, machine
 from tilegen.cli import main
-from tilegen.codegen import portable
 from tilegen.errors import PlanError
-from tilegen.gpus import GPUS, named
-from tilegen.machine import H200, machine
+from tilegen.targets.sm80 import emit as portable
 
 every = pytest.mark.parametrize("name", GPUS)
 PER_SM = {

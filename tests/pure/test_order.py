@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tilegen as tg
-from tilegen.analysis.order import Order, Segment, banded, by_name, candidates, depths, phase
 from tilegen.analysis.regions import tiles_of
+from tilegen.schedule.order import Order, Segment, banded, by_name, candidates, depths, phase
 
 F = "float32"
 

@@ -56,8 +56,8 @@ def test_one_line_for_each_object(layers: int) -> None:
 
 
 def test_a_certificate_that_fails_says_so() -> None:
-    from tilegen.api import certify
-    from tilegen.expand import expanded
+    from tilegen.runtime.verify import certify
+    from tilegen.schedule.expand import expanded
 
     data = expanded(tg.plan(tower(), "cpu:2"))
     data["semaphores"] = [n + 1 for n in data["semaphores"]]

@@ -9,8 +9,8 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import conv_pair
 from tests.gpu.ops import normed
-from tilegen.plan import Plan
-from tilegen.targets.hopper import HopperLibrary
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.library import HopperLibrary
 
 
 def folder(plan: Plan, *weights: str) -> Path:

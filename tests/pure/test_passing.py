@@ -11,14 +11,14 @@ from benchmarks.workloads import example
 from tests.gpu.gemms import Case
 from tests.gpu.ops import PASSED, cached
 from tests.oracles.dependences import owners
-from tilegen.machine import machine
+from tilegen.arch.machine import machine
+from tilegen.frontend.spec import Program
+from tilegen.graph.forward_kv import lines, passed, problem
+from tilegen.graph.graph import Graph, fuse
 from tilegen.ops.append import turns
 from tilegen.ops.attention import passed as is_passed
 from tilegen.ops.attention import turned
-from tilegen.passing import lines, passed, problem
-from tilegen.planner import Options
-from tilegen.spec import Program
-from tilegen.tiling import Graph, fuse
+from tilegen.options import Options
 
 H200 = machine("h200")
 

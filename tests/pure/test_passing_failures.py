@@ -11,8 +11,8 @@ import pytest
 import tilegen as tg
 from tests.gpu.ops import cached
 from tests.oracles.elements import examine
-from tilegen.codegen.hopper import generate
-from tilegen.expand import expanded
+from tilegen.schedule.expand import expanded
+from tilegen.targets.sm90.emit import generate
 
 
 def test_an_unknown_way() -> None:

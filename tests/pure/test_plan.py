@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
-from tilegen.expand import expanded
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
+from tilegen.schedule.expand import expanded
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WRONG = (tg.PlanError, tg.ProofError)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.data import random_arguments
+from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
-from tilegen.loader import load_program, load_spec
-from tilegen.machine import machine
-from tilegen.planner import Options
-from tilegen.streams import whole_plan
+from tilegen.frontend.loader import load_program, load_spec
+from tilegen.kernels.launches import whole_plan
+from tilegen.options import Options
+from tilegen.runtime.data import random_arguments
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tilegen import planner
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
+from tilegen.schedule import planner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COLD = """
 import sys
 import tilegen as tg
-from tilegen.loader import load_program
+from tilegen.frontend.loader import load_program
 made = tg.plan(load_program({path!r}, {{"M": 2048}}), "h200", tiles={{"up": (128, 256, 64), "down": (128, 256, 64)}})
 assert "torch" not in sys.modules, "planning imports torch"
 print(made.order.count)

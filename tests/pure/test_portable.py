@@ -7,11 +7,11 @@ import re
 import pytest
 
 from tests.gpu.gemms import CASES, Case, mlp
-from tilegen.codegen.cpu import generate as generate_cpu
-from tilegen.codegen.portable import REGISTERS, SHARED, SHARED_ELSEWHERE, PortableOp, best_block, generate
 from tilegen.codegen.schedule import schedule_text
-from tilegen.targets.nvrtc import compile_cuda
-from tilegen.targets.portable import PortableLibrary
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.targets.cpu.emit import generate as generate_cpu
+from tilegen.targets.sm80.emit import REGISTERS, SHARED, SHARED_ELSEWHERE, PortableOp, best_block, generate
+from tilegen.targets.sm80.library import PortableLibrary
 
 NAMES = {c.name: c for c in CASES}
 ELSEWHERE = ["mlp, M = 1000, tile policy", "gated, rows shared", "block", "split sum"]

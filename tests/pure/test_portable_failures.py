@@ -9,9 +9,9 @@ import pytest
 import tilegen as tg
 from tests.gpu.plans import PLANS
 from tilegen import api
-from tilegen.codegen.portable import generate
 from tilegen.errors import PlanError, TargetError
-from tilegen.targets.cuda import missing
+from tilegen.runtime.driver import missing
+from tilegen.targets.sm80.emit import generate
 
 
 @tg.spec

@@ -7,8 +7,8 @@ import torch
 
 import tilegen as tg
 from tilegen.bench.accuracy import error_kind, error_of
-from tilegen.data import random_arguments, relative_error
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.runtime.data import random_arguments, relative_error
 
 
 @tg.spec

@@ -9,7 +9,7 @@ import torch
 
 import tilegen as tg
 from tilegen.errors import ArgumentError, SpecError
-from tilegen.loader import sizes_of
+from tilegen.frontend.loader import sizes_of
 
 
 @tg.spec

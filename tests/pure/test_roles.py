@@ -9,7 +9,7 @@ import pytest
 from tests.gpu.gemms import CASES, Case, both, gated, mlp
 from tests.gpu.ops import OPS, attended
 from tests.oracles.roles import ProtocolError, run
-from tilegen.codegen.hopper_layout import Layout
+from tilegen.targets.sm90.layout import Layout
 
 SEEDS = range(12)
 NAMES = {c.name: c for c in CASES}

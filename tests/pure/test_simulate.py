@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tilegen as tg
-from tilegen.loader import load_program
-from tilegen.machine import Machine, cpu
-from tilegen.simulate import simulate, tile_us, workers
+from tilegen.arch.machine import Machine, cpu
+from tilegen.frontend.loader import load_program
+from tilegen.schedule.simulate import simulate, tile_us, workers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL = {
@@ -55,7 +55,7 @@ def test_bounds(row):
 
 def critical_path(made, work):
     """The longest chain in which a tile cannot end before the work after its wait is done; walked over the expanded plan."""
-    from tilegen.expand import expanded
+    from tilegen.schedule.expand import expanded
 
     ready = np.zeros(len(made.targets))
     finish = np.zeros(made.order.count)

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.gpu.plans import PLANS
-from tilegen.codegen.cpu import generate
 from tilegen.codegen.cuda import skeleton
 from tilegen.codegen.schedule import schedule_text
 from tilegen.errors import CompileError
-from tilegen.targets.cuda import Module, missing
-from tilegen.targets.nvrtc import compile_cuda
+from tilegen.runtime.driver import Module, missing
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.targets.cpu.emit import generate
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))

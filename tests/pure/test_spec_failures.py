@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.loader import parse
-from tilegen.spec import Operand
+from tilegen.frontend.loader import parse
+from tilegen.frontend.spec import Operand
 
 HEAD = """\
 import tilegen as tg

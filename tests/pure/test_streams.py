@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.gpu.gemms import CASES, Case, chain, fan, mlp
-from tilegen.api import verify
-from tilegen.codegen.hopper import generate
-from tilegen.machine import H200, machine
-from tilegen.plan import Plan
-from tilegen.planner import Options
-from tilegen.streams import certify_launches, launch_plans, whole_plan
-from tilegen.targets.hopper import HopperLibrary
-from tilegen.targets.portable import PortableLibrary
+from tilegen.arch.machine import H200, machine
+from tilegen.kernels.launches import certify_launches, launch_plans, whole_plan
+from tilegen.options import Options
+from tilegen.runtime.verify import verify
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm80.library import PortableLibrary
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.library import HopperLibrary
 
 NAMES = {c.name: c for c in CASES}
 

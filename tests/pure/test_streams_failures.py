@@ -9,12 +9,12 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import chain, mlp
-from tilegen.api import verify
+from tilegen.arch.machine import H200
 from tilegen.errors import PlanError, ProofError, TargetError
-from tilegen.machine import H200
-from tilegen.planner import Options
-from tilegen.streams import certify_launches, compile_streams, launch_plans, whole_plan
-from tilegen.targets.portable import PortableLibrary
+from tilegen.kernels.launches import certify_launches, compile_streams, launch_plans, whole_plan
+from tilegen.options import Options
+from tilegen.runtime.verify import verify
+from tilegen.targets.sm80.library import PortableLibrary
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import tilegen as tg
 from docs import picture
 from tests.pure.pictures import SVG, check_card, check_layout, parsed, texts
 from tilegen.cli import main
-from tilegen.loader import load_program
-from tilegen.plan import Plan
-from tilegen.svg import svg
-from tilegen.trace import Trace
+from tilegen.frontend.loader import load_program
+from tilegen.schedule.plan import Plan
+from tilegen.tools.svg import svg
+from tilegen.tools.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 

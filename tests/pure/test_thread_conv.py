@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
-from tilegen.codegen.hopper import generate
-from tilegen.codegen.thread_conv import REDUCTIONS, Gather
 from tilegen.ops.conv2d import by_threads
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
 
 
 @tg.spec

@@ -7,7 +7,7 @@ import pytest
 
 import tilegen as tg
 from tilegen.errors import PlanError
-from tilegen.tiling import fuse, renumber, split, split_sum
+from tilegen.graph.graph import fuse, renumber, split, split_sum
 
 F = "float32"
 

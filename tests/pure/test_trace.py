@@ -13,12 +13,12 @@ import pytest
 
 from tests.gpu.gemms import Case, both, fan, mlp
 from tilegen.cli import main
-from tilegen.codegen.hopper import NOTE_WORDS, NOTES
-from tilegen.plan import Plan
-from tilegen.simulate import simulate
-from tilegen.svg import svg
-from tilegen.trace import EVENTS, RANK, TileTrace, Trace
-from tilegen.trace_export import awaited, chrome, last_posters, lost, lost_text
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.simulate import simulate
+from tilegen.targets.sm90.emit import NOTE_WORDS, NOTES
+from tilegen.tools.svg import svg
+from tilegen.tools.trace import EVENTS, RANK, TileTrace, Trace
+from tilegen.tools.trace_export import awaited, chrome, last_posters, lost, lost_text
 
 MLP = str(Path(__file__).resolve().parents[2] / "examples" / "gpt3_mlp.py")
 WORD = 1 << 32

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilegen.cli import main
-from tilegen.targets.cuda import missing
+from tilegen.runtime.driver import missing
 
 MLP = [str(Path(__file__).resolve().parents[2] / "examples" / "gpt3_mlp.py"), "-s", "M=64"]
 

@@ -8,11 +8,12 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import ROWS, conv_pair, example, gemm
 from tests.gpu.gemms import mlp
-from tilegen.codegen.hopper import generate
-from tilegen.machine import machine
-from tilegen.planner import Options
-from tilegen.spec import Program
-from tilegen.tune import Tuned, candidates, key_of, lookup, remember, tuned_lowering
+from tilegen.arch.machine import machine
+from tilegen.bench.autotune import candidates
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowering
+from tilegen.targets.sm90.emit import generate
 
 H200 = machine("h200")
 GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192)]

@@ -6,12 +6,13 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import mlp
+from tilegen.arch.machine import machine
+from tilegen.bench.autotune import candidates, tune
 from tilegen.cli import main
 from tilegen.errors import CacheError, PlanError, TargetError
-from tilegen.loader import load_program
-from tilegen.machine import machine
-from tilegen.targets.cuda import missing
-from tilegen.tune import candidates, lookup, tune
+from tilegen.frontend.loader import load_program
+from tilegen.runtime.driver import missing
+from tilegen.runtime.tuned import lookup
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

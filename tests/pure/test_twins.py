@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-import tilegen.targets.hopper
+import tilegen.targets.sm90.library
 from tests.gpu.gemms import Case
 from tests.gpu.ops import CONVOLUTIONS, EXAMPLE_CASES, blocks, example, of_blocks
-from tilegen.codegen.hopper import generate, hopper_op
-from tilegen.codegen.hopper_conv import HopperConv
-from tilegen.codegen.twins import Family, families
 from tilegen.errors import AnalysisError
-from tilegen.plan import Plan
-from tilegen.targets.hopper import ARCHITECTURE, HopperLibrary
-from tilegen.targets.nvrtc import compile_cuda
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.conv2d import HopperConv
+from tilegen.targets.sm90.emit import generate, hopper_op
+from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary
+from tilegen.targets.sm90.shared_bodies import Family, families
 
 BLOCKS = Case("blocks", blocks, {})
 CASES = [*CONVOLUTIONS, *(c for c in EXAMPLE_CASES if "resnet" in c.name or "vgg" in c.name)]
@@ -195,7 +195,7 @@ def test_the_host_gives_what_the_kernel_takes(case: Case, monkeypatch: pytest.Mo
     """Maps and addresses in the order of the kernel's structs, whose sizes the compiler confirms."""
     plan = case.plan()
     library = HopperLibrary(plan)
-    monkeypatch.setattr(tilegen.targets.hopper, "encode", lambda address, *_: struct.pack("<16Q", address, *[0] * 15))
+    monkeypatch.setattr(tilegen.targets.sm90.library, "encode", lambda address, *_: struct.pack("<16Q", address, *[0] * 15))
     addresses = {name: 4096 * n for n, name in enumerate(plan.graph.tensors, 1)}
     maps, pointers = (buffer.raw for buffer in library.parameters(addresses, {}, 0, 0, 0)._buffers[:2])
     sizes = f"static_assert(sizeof(tg_maps) == {len(maps)} && sizeof(tg_tensors) == {len(pointers)});\n"

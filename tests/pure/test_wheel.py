@@ -48,7 +48,7 @@ class Installed:
 
     def fingerprint(self) -> str:
         return self.python(
-            "-c", "import tilegen.ops; from tilegen.targets.cache import fingerprint; print(fingerprint())"
+            "-c", "import tilegen.ops; from tilegen.runtime.cache import fingerprint; print(fingerprint())"
         )
 
 

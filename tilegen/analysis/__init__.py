@@ -1,0 +1,1 @@
+"""From access maps to dependences, symbolic; knows no machine."""

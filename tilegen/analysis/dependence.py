@@ -17,7 +17,6 @@ from tilegen.analysis.regions import Array, Blocking, Tiles, blocking, depends_o
 from tilegen.analysis.rows import distinct, runs
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
-from tilegen.tiling import Graph
 
 MOST_ROWS = 1 << 26  # of a relation: half a gigabyte a column
 
@@ -52,34 +51,11 @@ class Edge:
         return f"{self.producer.op.name} blocks [{', '.join(ranges)}]"
 
 
-def derive(graph: Graph) -> tuple[Edge, ...]:
-    """All dependences of a graph, one per access of a tensor that an op writes, in op order."""
-    maps = {op.name: write_map(graph.bound(op)) for op in graph.ops}
-    edges = []
-    for op in graph.ops:
-        consumer = graph.bound(op)
-        for access in consumer.reads:
-            tensor, box, exact = consumer.tensor_box(access)
-            for writer in graph.writers(tensor):
-                if writer.name != op.name and not (access.before and writer.kind == "append"):
-                    edges.append(
-                        _edge(
-                            graph.bound(writer),
-                            consumer,
-                            Access(access.operand, access.box, access.when, exact),
-                            tensor,
-                            box,
-                            maps[writer.name],
-                        )
-                    )
-    return tuple(edges)
-
-
 def write_map(b: Bound) -> tuple[Blocking, ...]:
     return tuple(blocking(b, interval) for interval in b.write)
 
 
-def _edge(producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]) -> Edge:
+def edge(producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]) -> Edge:
     if len(box) != len(cut):
         raise AnalysisError(f"{consumer.op.name!r} reads {tensor!r} in {len(box)} dimensions, {producer.op.name!r} writes it in {len(cut)}")
     fixed = producer.result.role == "state"  # its tiles need not cover the tensor: keep the range inside them

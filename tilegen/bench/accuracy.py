@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from tilegen.data import relative_error
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.runtime.data import relative_error
 
 WRONG = 1e-2  # a larger Frobenius error is no rounding
 DEVIATIONS = 8.0

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
+from tilegen.frontend.spec import Call, Operand, Program
 from tilegen.ops.base import Bound, TileOp
 from tilegen.ops.pointwise import evaluate
-from tilegen.reference import view
-from tilegen.spec import Call, Operand, Program
+from tilegen.ops.reference import view
 
 Chain = tuple[Call, ...]
 Chains = dict[str, tuple[Chain, Callable[..., Any]]]  # result -> the calls that one library call replaces, and that call

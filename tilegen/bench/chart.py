@@ -16,7 +16,7 @@ from pathlib import Path
 from tilegen.bench.compare import PEERS, Key, Row, best_us, key, rows_of
 from tilegen.bench.names import CONTENDERS, OTHERS, names
 from tilegen.codegen.environment import render
-from tilegen.drawing import LINE, Swatch, legend, text_width, wrapped
+from tilegen.tools.drawing import LINE, Swatch, legend, text_width, wrapped
 
 MARGIN, COLUMNS, GUTTER, WIDTH = 14.0, 3, 16.0, 900.0
 INNER = WIDTH - 2 * MARGIN

@@ -19,18 +19,18 @@ import torch
 
 import tilegen
 from tilegen import api
+from tilegen.arch.machine import H200
 from tilegen.bench import timing
 from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
-from tilegen.data import random_arguments
 from tilegen.errors import PlanError
-from tilegen.machine import H200
+from tilegen.frontend.spec import DTYPES, Program
+from tilegen.graph.graph import fuse
 from tilegen.ops.base import Bound, TileOp
-from tilegen.planner import Options
-from tilegen.spec import DTYPES, Program
-from tilegen.tiling import fuse
-from tilegen.tune import tuned_lowering
+from tilegen.options import Options
+from tilegen.runtime.data import random_arguments
+from tilegen.runtime.tuned import tuned_lowering
 
 PEERS = (  # what people use today
     "eager",

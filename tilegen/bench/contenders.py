@@ -18,8 +18,8 @@ from tilegen.bench.attentions import BACKENDS, OnBackend
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, linear_chains
 from tilegen.bench.compare import EXCLUSIVE, PERSISTENT, UNPREPARED
 from tilegen.bench.timing import Contender
-from tilegen.planner import Options
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
 
 DEVICE = "cuda"
 PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no more of a lent machine's time

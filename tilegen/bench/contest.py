@@ -8,8 +8,8 @@ from typing import Any
 
 from tilegen.bench.compare import EXCLUSIVE, GPU_ALONE, PEERS, PERSISTENT, STREAMS, UNPREPARED, Cell, Progress, compare, cpu_environment
 from tilegen.errors import PlanError, TargetError
-from tilegen.planner import Options
-from tilegen.spec import Program
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
 from tilegen.targets.select import EMITTED, of_here
 
 CPU_ROUNDS, CUDA_ROUNDS = 5, 9

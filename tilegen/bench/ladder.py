@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
+from tilegen.arch.machine import H200
 from tilegen.bench import contenders, timing
 from tilegen.bench.accuracy import Accuracy, accuracy, tensors
 from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
 from tilegen.bench.contenders import Sets, builders, knobs
 from tilegen.bench.timing import Contender, ContenderDied, Runner
-from tilegen.data import random_arguments
-from tilegen.machine import H200
-from tilegen.planner import Options
-from tilegen.reference import run as run_reference
-from tilegen.spec import DTYPES, Program
+from tilegen.frontend.spec import DTYPES, Program
+from tilegen.ops.reference import run as run_reference
+from tilegen.options import Options
+from tilegen.runtime.data import random_arguments
 
 cudnn: Any = torch.backends.cudnn  # carries no types
 

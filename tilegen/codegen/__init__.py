@@ -1,1 +1,1 @@
-"""From a plan to source text: Jinja templates filled with decisions made here."""
+"""What the text of all targets shares: schedule, epilogues, the Jinja environment."""

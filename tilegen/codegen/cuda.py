@@ -8,7 +8,7 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.environment import render
 from tilegen.codegen.schedule import enum, locals_text, schedule_text
 from tilegen.ops.base import Bound
-from tilegen.plan import Plan
+from tilegen.schedule.plan import Plan
 
 
 def skeleton(plan: Plan) -> str:

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 from tilegen.codegen.schedule import enum, locals_text
+from tilegen.frontend.spec import Operand
 from tilegen.ops.append import turns
 from tilegen.ops.attention import STATE, passed, shares, turned
 from tilegen.ops.base import Bound
 from tilegen.ops.gemm import normed
-from tilegen.plan import Plan
-from tilegen.spec import Operand
+from tilegen.schedule.plan import Plan
 
 
 @dataclass(frozen=True)

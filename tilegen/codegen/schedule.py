@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from tilegen.analysis.order import Segment
-from tilegen.analysis.policy import Grouping
 from tilegen.analysis.regions import evaluate, pretty, pretty_box, tiles_of, to_c
-from tilegen.analysis.waits import Range, SemaphoreMap, Wait
 from tilegen.codegen.environment import render
 from tilegen.ops.base import Bound
-from tilegen.plan import Plan, strided
+from tilegen.schedule.order import Segment
+from tilegen.schedule.plan import Plan, strided
+from tilegen.schedule.policy import Grouping
+from tilegen.schedule.waits import Range, SemaphoreMap, Wait
 
 STEP = (("k", "step"),)  # the step symbol's name in the generated text
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.spec import Size, Value, builder, call, caller, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register
 from tilegen.ops.heads import head_operand, position, rotated
-from tilegen.spec import Size, Value, builder, call, caller, tensors
 
 MANY = 64  # new rows of a batch
 

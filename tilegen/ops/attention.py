@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.spec import Size, Value, call, caller, number, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, need, register
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
-from tilegen.spec import Size, Value, call, caller, number, tensors
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
 
@@ -76,7 +76,7 @@ def shares(b: Bound) -> int:
 
 
 def passed(b: Bound) -> bool:
-    """Whether new keys and values are passed to an attention over caches beside these (tilegen.passing)."""
+    """Whether new keys and values are passed to an attention over caches beside these (tilegen.graph.forward_kv)."""
     return bool(dict(b.op.attributes).get("passed"))
 
 

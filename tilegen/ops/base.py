@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import sympy as sp
 
 from tilegen.errors import AnalysisError, SpecError
-from tilegen.spec import Operand, Size, Tensor
+from tilegen.frontend.spec import Operand, Size, Tensor
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,10 @@ from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.spec import Size, Value, call, caller, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register, whole
-from tilegen.spec import Size, Value, call, caller, tensors
+from tilegen.ops.pointwise import add
+from tilegen.ops.spatial import spatial_tiles
 
 MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
 MOST_POSITIONS = 384  # of 64 filters that it holds
@@ -76,8 +78,6 @@ def conv2d(
     )
     if bias is None:
         return y
-    from tilegen.ops.pointwise import add
-
     return add(y, bias)
 
 
@@ -109,20 +109,6 @@ def window_rows(
     if not (isinstance(last, int) and isinstance(size, int) and last <= size):
         hi = sp.Min(hi, size)
     return Interval(sp.sympify(lo), sp.sympify(hi), step if exact else 1), exact
-
-
-def spatial_tiles(out: tuple[Size, ...], pixels: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(tb, th, tw) with about so many pixels each: whole rows where they fit, else squares; several images where one is small."""
-    b, p, q = (n if isinstance(n, int) else 64 for n in out[:3])
-    tiles = []
-    for wanted in pixels:
-        tw = q if q <= wanted // 2 else next(t for t in range(min(q, 16), 0, -1) if q % t == 0 or t == 8)
-        th = max(1, min(p, wanted // tw))
-        if th < p:
-            th = max((t for t in range(1, th + 1)), key=lambda t: (t * ceil_div(p, t) <= p, t))
-        tb = max(1, min(b, wanted // (th * tw))) if th == p and tw == q else 1
-        tiles.append((tb, th, tw))
-    return list(dict.fromkeys(tiles))
 
 
 def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilegen.frontend.spec import Size, Value, call, caller, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, minimum, need, register, whole
-from tilegen.spec import Size, Value, call, caller, tensors
+from tilegen.ops.pointwise import add
 
 
 def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
@@ -37,8 +38,6 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
     )
     if bias is None:
         return y
-    from tilegen.ops.pointwise import add
-
     return add(y, bias)
 
 
@@ -88,7 +87,7 @@ def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:
 
 
 def normed(b: Bound) -> bool:
-    """Whether a linear norms the rows of x itself: an rms_norm was folded into it (tilegen.folding)."""
+    """Whether a linear norms the rows of x itself: an rms_norm was folded into it (tilegen.graph.fuse_norms)."""
     return any(key == "norm_eps" for key, _ in b.op.attributes)
 
 

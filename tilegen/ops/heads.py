@@ -6,8 +6,8 @@ from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.spec import Operand, Size, Value
 from tilegen.ops.base import need
-from tilegen.spec import Operand, Size, Value
 
 
 def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.spec import Value, call, caller, number, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, blocks, ceil_div, need, register, whole
 from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.ops.softmax import row_tiles
-from tilegen.spec import Value, call, caller, number, tensors
 
 
 def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilegen.errors import PlanError, SpecError
+from tilegen.frontend.spec import OPERATORS, Operand, Value, builder, call, caller, number, tensors
 from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register
-from tilegen.ops.conv2d import spatial_tiles
 from tilegen.ops.softmax import row_tiles
-from tilegen.spec import Operand, Value, builder, call, caller, number, tensors
+from tilegen.ops.spatial import spatial_tiles
 
 # name -> number of arguments; each is a C++ and a CUDA function of the same name and a torch expression below
 LONGEST = 4000  # characters of an expression
@@ -60,6 +60,13 @@ def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
     where = caller()
     need(isinstance(factor, (int, float)) and math.isfinite(factor), f"scale: the factor is a finite number, given {factor!r}", where)
     return pointwise(f"scale(e0, {float(factor)!r})", x, name=name, where=where)
+
+
+def _times(x: Value, other: Value | float) -> Value:
+    return scale(x, other) if isinstance(other, (int, float)) else mul(x, other)
+
+
+OPERATORS.update(add=add, mul=_times)
 
 
 def batch_norm(x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilegen.frontend.spec import Value, call, caller, tensors
 from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register, whole
-from tilegen.ops.conv2d import output_size, pair, spatial_tiles, window_rows
-from tilegen.spec import Value, call, caller, tensors
+from tilegen.ops.conv2d import output_size, pair, window_rows
+from tilegen.ops.spatial import spatial_tiles
 
 
 def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None) -> Value:

@@ -7,8 +7,8 @@ from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.spec import Value, call, caller, number, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register, whole
-from tilegen.spec import Value, call, caller, number, tensors
 
 
 def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:

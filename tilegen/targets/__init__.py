@@ -1,1 +1,1 @@
-"""Where plans run: the CPU (generated C++), the interpreter, a GPU (generated CUDA)."""
+"""Where plans run, a slice a target; and which of them a word means."""

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from tilegen.errors import CompileError
-from tilegen.plan import Plan
-from tilegen.targets import cache
-from tilegen.targets.cuda import Launcher, Module
-from tilegen.targets.launch import Launch, counter_words
-from tilegen.targets.nvrtc import Cubin, compile_cuda, version
+from tilegen.runtime import cache
+from tilegen.runtime.driver import Launcher, Module
+from tilegen.runtime.launch import Launch, counter_words
+from tilegen.runtime.nvrtc import Cubin, compile_cuda, version
+from tilegen.schedule.plan import Plan
 
 logger = logging.getLogger("tilegen")
 

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tilegen.config import count
-from tilegen.plan import Plan
-from tilegen.targets.launch import (
+from tilegen.runtime.launch import (
     AFTER_SEMAPHORES,
     HANG,
     LINE,
@@ -21,6 +20,7 @@ from tilegen.targets.launch import (
     Packed,
     TensorMap,
 )
+from tilegen.schedule.plan import Plan
 
 KERNEL = "tg_kernel"
 HELD = {"maps": "a tensor map (CUtensorMap)", "T": "the address of a tensor"}
@@ -101,7 +101,7 @@ def _record(launch: Launch) -> dict[str, Any]:
 
 def of_call(plan: Plan, target: str, source: str) -> dict[str, Any]:
     """A function of C++, called in a process."""
-    from tilegen.targets.cpu import FLAGS, default_workers
+    from tilegen.targets.cpu.library import FLAGS, default_workers
 
     compiled = {
         "compile": [*FLAGS, "-shared", "-fPIC"],

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilegen.codegen.environment import render
-from tilegen.plan import Plan
+from tilegen.runtime.launch import MISPLACED, RECORD_BYTES, Buffer, Launch
+from tilegen.schedule.plan import Plan
 from tilegen.targets.facts import KERNEL, patience_ns
-from tilegen.targets.launch import MISPLACED, RECORD_BYTES, Buffer, Launch
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilegen import gpus
+from tilegen.arch import gpus
+from tilegen.arch.machine import H200, Machine, machine
 from tilegen.errors import PlanError, TargetError
-from tilegen.machine import H200, Machine, machine
+from tilegen.frontend.spec import Program
 from tilegen.ops.base import Bound
-from tilegen.plan import Plan
-from tilegen.spec import Program
-from tilegen.targets.cuda import missing
-from tilegen.targets.portable import PortableLibrary, here
+from tilegen.runtime.driver import missing
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm80.library import PortableLibrary, here
 
 if TYPE_CHECKING:
-    from tilegen.targets.hopper import HopperLibrary
+    from tilegen.targets.sm90.library import HopperLibrary
 
 TARGETS = ("auto", "sm_90a", "sm_80", "cpu", "interpret")
 CUDA = ("sm_90a", "sm_80")
@@ -183,8 +183,8 @@ def to_write(target: str, on: str | int | Machine | None = None) -> tuple[str, M
 
 def problem_of(plan: Plan, b: Bound, target: str, architecture: str) -> str:
     """Why a target has no form for an op of a plan, or an empty string."""
-    from tilegen.codegen.hopper import hopper_op
-    from tilegen.codegen.portable import PortableOp
+    from tilegen.targets.sm80.emit import PortableOp
+    from tilegen.targets.sm90.emit import hopper_op
 
     try:
         if target == "sm_90a":
@@ -218,7 +218,7 @@ def refuse_unwritable(plan: Plan, target: str, architecture: str) -> None:
 
 def library_of(plan: Plan, target: str, architecture: str) -> HopperLibrary | PortableLibrary:
     """The plan's kernel, compiled, by default for this GPU. CompilerMissing where there is no NVRTC."""
-    from tilegen.targets.hopper import HopperLibrary
+    from tilegen.targets.sm90.library import HopperLibrary
 
     architecture = architecture or here()
     refuse_unwritable(plan, target, architecture)

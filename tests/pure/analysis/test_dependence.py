@@ -15,13 +15,14 @@ import tilegen as tg
 from tests.oracles.dependences import by_isl, derived, disagreement
 from tests.oracles.elements import examine
 from tilegen.analysis.dependence import expand, meets
-from tilegen.analysis.proof import check
 from tilegen.analysis.regions import compiled, divide, evaluate, modulo
-from tilegen.expand import expanded
-from tilegen.machine import machine
+from tilegen.arch.machine import machine
+from tilegen.graph.graph import Graph, fuse
 from tilegen.ops.base import ceil_div, coord
-from tilegen.planner import Options, plan, tiled
-from tilegen.tiling import Graph, fuse
+from tilegen.options import Options
+from tilegen.proof.checker import check
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.planner import plan, tiled
 
 LAWS = settings(derandomize=True, deadline=None, max_examples=200)
 I = coord("i")

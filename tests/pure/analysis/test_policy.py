@@ -14,11 +14,22 @@ import tilegen as tg
 from tests.random_pairs import draw_pair
 from tests.random_programs import draw_case
 from tilegen.analysis.dependence import Relation, block_shape, relation
-from tilegen.analysis.policy import Grouping, Lattice, classes, grouping, join, labels_of, meet, product_refinement, refines
+from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
-from tilegen.machine import machine
-from tilegen.planner import Options, lattices_of, tiled
-from tilegen.tiling import fuse
+from tilegen.graph.graph import fuse
+from tilegen.options import Options
+from tilegen.schedule.planner import lattices_of, tiled
+from tilegen.schedule.policy import (
+    Grouping,
+    Lattice,
+    classes,
+    grouping,
+    join,
+    labels_of,
+    meet,
+    product_refinement,
+    refines,
+)
 
 LAWS = settings(derandomize=True, deadline=None, max_examples=150)
 

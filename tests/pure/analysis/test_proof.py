@@ -15,9 +15,9 @@ from hand_plans import PLANS, Maker, Plan, blocks, conv_strided, decode, mlp_row
 
 from tests.oracles.elements import _parts, examine
 from tilegen.analysis import memory_order
-from tilegen.analysis.proof import CHECKS, check, prove
-from tilegen.analysis.proof_input import read_plan
-from tilegen.analysis.proof_table import Boxes, Findings
+from tilegen.proof.checker import CHECKS, check, prove
+from tilegen.proof.plan_input import read_plan
+from tilegen.proof.table import Boxes, Findings
 
 
 @pytest.mark.parametrize("make", PLANS, ids=lambda f: f.__name__)

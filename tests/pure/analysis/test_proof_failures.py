@@ -12,8 +12,8 @@ import pytest
 from hand_plans import PLANS, Plan, attention, conv_halo, decode, mlp_gang, mlp_rows, mlp_static, mlp_tiles, part, read, split_k, tensor
 
 from tests.oracles.elements import examine
-from tilegen.analysis.proof import Certificate, check, prove
 from tilegen.errors import ProofError
+from tilegen.proof.checker import Certificate, check, prove
 
 Spoil = Callable[[Plan], None]
 

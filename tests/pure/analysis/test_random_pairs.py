@@ -12,7 +12,7 @@ import pytest
 from tests.oracles.dependences import by_isl, derived, disagreement
 from tests.random_pairs import CONSUMERS, draw_pair
 from tilegen.analysis.dependence import Edge
-from tilegen.tiling import Graph
+from tilegen.graph.graph import Graph
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))

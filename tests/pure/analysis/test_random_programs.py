@@ -6,7 +6,7 @@ import pytest
 
 from tests.oracles.programs import planned, wrong_in, wrong_in_json, wrong_in_lattice, wrong_in_numbers
 from tests.random_programs import draw_case
-from tilegen.interpret import STRATEGIES
+from tilegen.targets.interpret.interpreter import STRATEGIES
 
 
 @pytest.mark.parametrize("number", range(28))

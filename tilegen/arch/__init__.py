@@ -1,0 +1,1 @@
+"""Machines that plans are made for, as data."""

@@ -1,0 +1,129 @@
+"""Norms folded into the linears that read them.
+
+    linear(rms_norm(x, v), w) = (x ∘ v) wᵀ / √(mean(x²) + eps)
+
+so the rows can be scaled after the product: the norm needs no tiles of its own, no hand-over, and each step of the product waits for its own columns of x
+alone. The linear adds up the squares of its activations; packed weights hold v w, and where weights come as they are it multiplies its activations by v
+(templates/cuda/normed.cuh.j2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tilegen.arch.machine import CLOCK, Machine
+from tilegen.frontend.spec import DTYPES, Tensor
+from tilegen.graph.graph import Graph, with_attributes
+from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div
+from tilegen.ops.gemm import normed
+
+if TYPE_CHECKING:
+    from tilegen.options import Options
+
+MOST_ROWS = 64  # of x: one tile high
+NORM = "rms_norm"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model says of folding: µs that the norm as an op of its own takes, and that folding adds to its readers."""
+
+    alone_us: float
+    folded_us: float
+
+    @property
+    def pays(self) -> bool:
+        return self.folded_us < self.alone_us
+
+
+def folded(graph: Graph, machine: Machine, options: Options) -> Graph:
+    """The graph with its norms folded where they can be and, if options.norms is "auto", where that pays and the options do not speak of them."""
+    for op in graph.ops if options.norms != "rows" else ():
+        if op.kind != NORM or problem(graph, op, machine):
+            continue
+        readers = graph.readers(op.result)
+        taken = options.named & {op.name, op.result} or options.shared & {r.name for r in readers}
+        if options.norms == "folded" or (not taken and choice(graph.bound(op), [graph.bound(r) for r in readers], machine).pays):
+            graph = _fold(graph, op, readers)
+    return graph
+
+
+def problem(graph: Graph, op: TileOp, machine: Machine) -> str:
+    """Why a norm cannot be folded into its readers, or an empty string."""
+    b, readers, v = graph.bound(op), graph.readers(op.result), op.operands[1]
+    if not machine.hopper:
+        return f"{machine.name} has no form for it"
+    if op.kind != NORM:
+        return f"a {op.kind} does more than scale its rows"
+    if b.result.dtype != "bfloat16":
+        return f"rows that are not scaled yet may be too large for {b.result.dtype}"
+    if not isinstance(b.out[0], int) or b.out[0] > MOST_ROWS:
+        return f"it has {b.out[0]} rows, more than the {MOST_ROWS} for which weights and not products take the time"
+    if op.epilogue and op.epilogue.expression != "acc0":
+        return f"{op.epilogue.expression} follows it"
+    if op.result in graph.outputs:
+        return "it is an output"
+    if graph.writers(v.tensor) or v.columns or op.operands[0].flatten:
+        return "its operands are not whole arguments"
+    other = next((r.name for r in readers if not _reads_rows(r, op.result) or normed(graph.bound(r))), "")
+    return f"{other!r} reads it, and not as the rows of a linear" if other or not readers else ""
+
+
+def _reads_rows(reader: TileOp, tensor: str) -> bool:
+    """Whether a linear reads all of a tensor, as its left operand only."""
+    first, *others = reader.operands
+    return reader.kind == "linear" and first.tensor == tensor and not first.columns and not first.flatten and all(o.tensor != tensor for o in others)
+
+
+def choice(norm: Bound, readers: list[Bound], machine: Machine) -> Choice:
+    """By the machine's rates: a tile of the norm and its hand-over, against scaling in the readers where weights do not hide it."""
+    return Choice(norm_us(norm, machine), sum(scaling_us(b, machine) for b in readers))
+
+
+def norm_us(b: Bound, machine: Machine) -> float:
+    """A norm of few rows: its tile, from the last store before it to the first load after it."""
+    return machine.handoff_us + machine.tile_us + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
+
+
+STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
+
+
+def scaling_us(b: Bound, machine: Machine) -> float:
+    """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for weights longer than that."""
+    rows, depth = (int(n) for n in b.shape(0))
+    columns = int(b.out[1]) * int(b.groups)
+    steps = ceil_div(depth, 64)
+    products = steps * 2.0 * columns / machine.sms / CLOCK
+    weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
+    return max(products + steps * (STEP + ROW * rows) / CLOCK, weights) - max(products, weights)
+
+
+def _fold(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
+    x, v = norm.operands
+    for reader in readers:
+        epilogue, attributes = reader.epilogue or Epilogue(), with_attributes(reader.attributes, norm_eps=dict(norm.attributes)["eps"])
+        moved = tuple((index + 1, how) for index, how in epilogue.operands)  # x and w stand before them, now v too
+        operands = (x, reader.operands[1], v, *reader.operands[2:])
+        graph = graph.with_op(reader.name, replace(reader, operands=operands, attributes=attributes, epilogue=replace(epilogue, operands=moved)))
+    tensors: Mapping[str, Tensor] = {name: t for name, t in graph.tensors.items() if name != norm.result}
+    return replace(graph, ops=tuple(op for op in graph.ops if op.name != norm.name), tensors=tensors)
+
+
+def lines(graph: Graph, machine: Machine) -> list[str]:
+    """For `explain`: each norm of a plan, where it is and why."""
+    found = []
+    for op in graph.ops:
+        b: Any = graph.bound(op)
+        if normed(b):
+            told = choice(b, [b], machine)
+            why = f"the model gives {told.folded_us:.1f} µs for scaling in its steps, {told.alone_us:.1f} µs for an op and its hand-over"
+            found.append(f"norm folded into {op.name}: sums of {b.op.operands[0].tensor} ∘ {b.op.operands[2].tensor} are scaled by 1/rms; {why}")
+        elif op.kind in (NORM, "layer_norm"):
+            why = problem(graph, op, machine)
+            if not why:
+                told = choice(b, [graph.bound(r) for r in graph.readers(op.result)], machine)
+                why = f"the model gives {told.alone_us:.1f} µs for it and its hand-over, {told.folded_us:.1f} µs for scaling in its readers' steps"
+            found.append(f"norm {op.name} is an op of its own: {why}")
+    return found

@@ -1,0 +1,179 @@
+"""A kernel as files: source, plan, proof and all that a launch needs, for any machine, on any machine.
+
+    spec, machine ─ plan, proof, source ─▶ Generated ─ export ─▶ a folder that needs no tilegen
+
+No GPU and no driver is asked for, unless the machine to plan for is left open. NVRTC, where it is installed,
+adds the cubin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilegen.arch.machine import Machine
+from tilegen.config import write_files
+from tilegen.proof.checker import Certificate
+from tilegen.runtime.launch import Launch
+from tilegen.schedule.plan import Plan
+from tilegen.targets import facts, launcher
+
+if TYPE_CHECKING:
+    from tilegen.targets.cubin import CubinLibrary
+
+CUBIN = "kernel.cubin"
+WRITTEN = frozenset({"kernel.cu", "kernel.cpp", CUBIN, "launcher.cpp"})  # by one kernel or another
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One kernel: its plan, the plan's proof, its source for a target.
+
+    target: sm_90a, sm_80 or cpu; architecture: what CUDA text is compiled for, such as sm_86, empty for C++.
+    launch: what a launch is, None for C++, which is called.
+    cubin: machine code, None where there was no NVRTC, as `remark` then says.
+    """
+
+    plan: Plan
+    certificate: Certificate
+    target: str
+    architecture: str
+    text: str
+    source_name: str
+    launch: Launch | None = None
+    cubin: bytes | None = None
+    remark: str = ""
+
+    @property
+    def machine(self) -> Machine:
+        """That it was planned for."""
+        return self.plan.machine
+
+    @property
+    def has_cubin(self) -> bool:
+        return self.cubin is not None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What stands in launch.json."""
+        if self.launch is None:
+            return facts.of_call(self.plan, self.target, self.source_name)
+        return facts.of_launch(
+            self.plan, self.target, self.architecture, self.launch, CUBIN if self.cubin is not None else None
+        )
+
+    def files(self) -> dict[str, str | bytes]:
+        """Name -> content."""
+        plan = json.dumps(self.plan.to_json(), indent=1) + "\n"
+        found: dict[str, str | bytes] = {
+            self.source_name: self.text,
+            "plan.json": plan,
+            **_record(self.certificate, self.facts),
+        }
+        if self.cubin is not None:
+            found[CUBIN] = self.cubin
+        if self.launch is not None:
+            found["launcher.cpp"] = launcher.text(self.plan, [launcher.Kernel(CUBIN, self.launch)])
+        return found
+
+    def export(self, folder: str | Path) -> Path:
+        """Write it into a folder, which is made where it is not there, all files or none.
+
+        A cubin of another source does not stay there, nor, where a kernel was exported before, its source for
+        another target. Raises OutputError where it cannot be written.
+        """
+        out, files = Path(folder), self.files()
+        left = (WRITTEN if (out / "launch.json").is_file() else {CUBIN}) - files.keys()
+        write_files(out, files)
+        for name in left:
+            (out / name).unlink(missing_ok=True)
+        return out
+
+
+@dataclass(frozen=True)
+class GeneratedLaunches:
+    """Several kernels, launched one after the other on one stream; what one writes and a later one reads lies
+    in one shared workspace."""
+
+    plan: Plan
+    certificate: Certificate
+    launches: tuple[Generated, ...]
+
+    @property
+    def target(self) -> str:
+        return self.launches[0].target
+
+    @property
+    def architecture(self) -> str:
+        return self.launches[0].architecture
+
+    @property
+    def machine(self) -> Machine:
+        return self.plan.machine
+
+    @property
+    def text(self) -> str:
+        """The sources of all launches, one after the other."""
+        return "\n".join(launch.text for launch in self.launches)
+
+    @property
+    def remark(self) -> str:
+        return self.launches[0].remark
+
+    @property
+    def has_cubin(self) -> bool:
+        return all(launch.has_cubin for launch in self.launches)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Of each launch, in order."""
+        return tuple(f"{n}_{launch.plan.graph.ops[0].name}" for n, launch in enumerate(self.launches))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What stands in launch.json: the order, and the memory that launches share."""
+        programmatic = [launch.launch is not None and launch.launch.programmatic for launch in self.launches]
+        return facts.of_sequence(self.plan, self.target, self.architecture, self.folders, programmatic)
+
+    def files(self) -> dict[str, str | bytes]:
+        """Name -> content: each launch in a folder of its own, and what orders them."""
+        named = list(zip(self.folders, self.launches, strict=True))
+        found = {f"{name}/{file}": content for name, g in named for file, content in g.files().items()}
+        kernels = [launcher.Kernel(f"{name}/{CUBIN}", g.launch) for name, g in named if g.launch is not None]
+        if kernels:
+            found["launcher.cpp"] = launcher.text(self.plan, kernels)
+        return {**found, **_record(self.certificate, self.facts)}
+
+    def export(self, folder: str | Path) -> Path:
+        """Write them into a folder, all files or none. Raises OutputError where they cannot be written."""
+        out = write_files(Path(folder), self.files())
+        for name, launch in zip(self.folders, self.launches, strict=True):
+            if launch.cubin is None:
+                (out / name / CUBIN).unlink(missing_ok=True)
+        return out
+
+
+def _record(certificate: Certificate, launch: Mapping[str, Any]) -> dict[str, str | bytes]:
+    """The files that say what was proved, and what a launch needs."""
+    return {
+        "certificate.txt": certificate.text() + "\n",
+        "certificate.json": json.dumps(certificate.to_dict(), indent=1, ensure_ascii=False) + "\n",
+        "launch.json": json.dumps(launch, indent=1, ensure_ascii=False) + "\n",
+    }
+
+
+def of_library(plan: Plan, certificate: Certificate, library: CubinLibrary, launch: Launch) -> Generated:
+    """A kernel that NVRTC has compiled."""
+    return Generated(
+        plan,
+        certificate,
+        library.target,
+        library.architecture,
+        library.source,
+        library.source_name,
+        launch,
+        library.code,
+    )

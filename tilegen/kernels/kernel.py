@@ -1,0 +1,272 @@
+"""kernel(x, w1, w2): a compiled plan, called on torch tensors.
+
+What the kernels of all targets share, and the kernel of the CPU and of the interpreter.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from tilegen.config import knob
+from tilegen.errors import ArgumentError, TargetError
+from tilegen.frontend.spec import DTYPES, Tensor
+from tilegen.graph.positions import positions
+from tilegen.kernels.generated import Generated
+from tilegen.proof.checker import Certificate, prove
+from tilegen.runtime.arguments import (
+    TORCH_DTYPES,
+    check,
+    given_outputs,
+    in_order,
+    overlapping,
+    refuse_shared,
+    refuse_tracing,
+)
+from tilegen.runtime.cache import fingerprint
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.plan import Plan
+
+
+@dataclass
+class _Workspace:
+    """What one run at a time may use: counters and intermediates."""
+
+    state: int
+    intermediates: dict[str, torch.Tensor]
+
+
+class Kernel:
+    """A plan on a target. Call it with the spec's inputs, weights and states, by position or by name:
+
+        y = kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1)
+
+    It gives one tensor, or a tuple in return order. out= takes tensors to write instead; a tensor that a spec names
+    `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and bound tensors
+    travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the same kind with some
+    arguments fixed.
+    """
+
+    _place = "cpu"  # where tensors are: cpu or cuda
+
+    def __init__(
+        self,
+        plan: Plan,
+        certificate: Certificate,
+        library: Any,
+        workers: int | None = None,
+        bound: Mapping[str, torch.Tensor] | None = None,
+    ):
+        from tilegen.targets.cpu.library import default_workers
+
+        self.plan, self.proof, self._library, self._workers_given = plan, certificate, library, workers
+        self.workers = workers or default_workers(plan)
+        if not isinstance(plan.placement, str) and self.workers != len(plan.placement):
+            raise TargetError(
+                f"the plan's placement is static, {len(plan.placement)} lists, which need as many threads; given {self.workers}"
+            )
+        self._bound = dict(bound or {})
+        self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
+        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
+        self._device = self._current_device()
+        self._fresh = [
+            partial(torch.empty, t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
+            for t in self._declared
+        ]
+        self.given = tuple(t for t in self.arguments if t.name not in self._bound)
+        self._given_names = tuple(t.name for t in self.given)
+        self._states = tuple(t.name for t in self.arguments if t.role == "state")
+        self._positions = positions(plan.graph)
+        self._free: list[_Workspace] = []
+        self._lock = threading.Lock()
+
+    # --- what it is ------------------------------------------------------------
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The spec's inputs, weights and states in declaration order. `given`: those that prepare() has left."""
+        return tuple(self.plan.graph.tensors[name] for name in self.plan.arguments)
+
+    @property
+    def target(self) -> str:
+        """What runs: cuda, cpu or interpret."""
+        return str(self._library.target)
+
+    @property
+    def source(self) -> str:
+        """The generated source."""
+        return str(self._library.source)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of weights that prepare() has copied. The CPU and the interpreter copy none."""
+        return 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and outputs."""
+        return self._inner_bytes + 128 * (len(self.plan.targets) + 4)  # and ticket, exits, abort, progress
+
+    @property
+    def _inner_bytes(self) -> int:
+        return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in self._inner)
+
+    def explain(self) -> str:
+        from tilegen.tools.explain import explain_plan
+
+        return explain_plan(self.plan, self.proof)
+
+    def __repr__(self) -> str:
+        proved = "proved" if self.proof.ok else "NOT proved"
+        bound = f", prepared with {', '.join(self._bound)}" if self._bound else ""
+        what = (
+            f"{type(self).__name__} on {self.target}, {proved}, takes ({', '.join(self._given_names)}){bound}"
+        )
+        return f"<{what}: {self.plan!r}>"
+
+    def _repr_html_(self) -> str:
+        from tilegen.tools.notebook import kernel_html
+
+        return kernel_html(self, self.plan, self.proof)
+
+    @property
+    def generated(self) -> Generated:
+        """Source, plan, proof and what a launch is: what `tilegen generate` writes."""
+        return Generated(self.plan, self.proof, self.target, "", self.source, self._library.source_name)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write into a folder what one needs to use the kernel elsewhere (tilegen.kernels.generate)."""
+        return self.generated.export(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (
+            self.plan,
+            self.proof,
+            fingerprint(),
+            self._library,
+            self._workers_given,
+            self._bound,
+        )
+
+    # --- arguments fixed ------------------------------------------------------------
+
+    def prepare(self, /, **weights: torch.Tensor) -> Kernel:
+        """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows to them."""
+        return Kernel(self.plan, self.proof, self._library, self._workers_given, self._with_bound(weights))
+
+    def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What is bound and these besides, checked."""
+        known = {t.name: t for t in self.arguments}
+        for name in weights:
+            if name not in known:
+                listed = ", ".join(known)
+                raise ArgumentError(
+                    f"prepare: {name!r} is not an argument of {self.plan.program}; they are {listed}"
+                )
+        return {
+            **self._bound,
+            **{name: check(known[name], a, self._place).detach() for name, a in weights.items()},
+        }
+
+    # --- calling it ------------------------------------------------------------
+
+    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+        if is_dynamo_compiling():  # torch.compile runs the kernel between two graphs, as it is
+            outside: Any = torch.compiler.disable
+            return outside(self.__call__, reason="a tilegen kernel is called as it is")(
+                *arguments, out=out, **named
+            )
+        if named or len(arguments) != len(self.given):
+            prepared = ", prepared," if self._bound else ""
+            arguments = in_order(self.plan.program + prepared, self.given, self._bound, arguments, named)
+        refuse_tracing(self.plan.program)
+        held = [check(t, a, self._place) for t, a in zip(self.given, arguments, strict=True)]
+        made = out is None
+        outputs = (
+            [fresh() for fresh in self._fresh]
+            if made
+            else given_outputs(self.plan.program, self._declared, out, self._place)
+        )
+        self._start(held, outputs, made)
+        if not outputs:
+            return None
+        return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
+
+    def check(self) -> None:
+        """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU there is none to wait for."""
+
+    def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
+        """Run on what is bound and these. held: what is not bound; made: the outputs are new, in nobody else's memory."""
+        by_name = dict(zip(self._given_names, held, strict=True))
+        by_name.update(self._bound)
+        for state in self._states:
+            shared = overlapping(
+                by_name[state], {name: other for name, other in by_name.items() if name != state}
+            )
+            if shared:
+                raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
+        if not made:
+            refuse_shared(self._declared, outputs, by_name)
+        self._check_positions(by_name)
+        workspace = self._take()
+        try:
+            by_name.update(zip(self.plan.outputs, outputs, strict=True))
+            by_name.update(workspace.intermediates)
+            if knob("TILEGEN_POISON") == "1":
+                for t in (*outputs, *workspace.intermediates.values()):
+                    t.fill_(float("nan"))
+            self._library.run(
+                workspace.state, {name: by_name[name] for name in self.plan.graph.tensors}, self.workers
+            )
+        finally:
+            with self._lock:
+                self._free.append(workspace)
+
+    def _current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _take(self) -> _Workspace:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        made = {
+            t.name: torch.empty(t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
+            for t in self._inner
+        }
+        return _Workspace(self._library.create(), made)
+
+    def _check_positions(self, held: Mapping[str, torch.Tensor]) -> None:
+        """A position must leave room for the new rows in every cache it is used with."""
+        for p in self._positions:
+            problem = p.problem(int(held[p.tensor][0]))
+            if problem:
+                raise ArgumentError(problem, p.where)
+
+    def __del__(self) -> None:
+        for workspace in getattr(self, "_free", []):
+            self._library.destroy(workspace.state)
+
+
+def travelled(plan: Plan, certificate: Certificate, made_by: str) -> Certificate:
+    """The certificate that came with a plan. One of another version of tilegen is not trusted: the plan is proved anew."""
+    return certificate if made_by == fingerprint() else prove(expanded(plan))
+
+
+def _remade(
+    plan: Plan,
+    certificate: Certificate,
+    made_by: str,
+    library: Any,
+    workers: int | None,
+    bound: dict[str, torch.Tensor],
+) -> Kernel:
+    """A kernel from a pickle."""
+    return Kernel(plan, travelled(plan, certificate, made_by), library, workers, bound)

@@ -1,0 +1,52 @@
+"""The reference: a program as written, op by op in float32 torch, with no tiles, no fusion and no rounding in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tilegen.errors import ArgumentError
+from tilegen.frontend.spec import Call, Operand, Program, Tensor
+from tilegen.ops.base import Bound, TileOp, kind
+from tilegen.ops.pointwise import evaluate
+
+
+def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
+    """Outputs as float32 (a tuple when there are several); states are not changed: the appended caches come last."""
+    for t, a in zip(program.arguments, arguments, strict=True):
+        if not isinstance(a, torch.Tensor):
+            raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
+    values = {t.name: plan_view(t, a).float() if t.dtype != "int32" else a for t, a in zip(program.arguments, arguments, strict=True)}
+    for call in program.calls:
+        values[call.result] = _evaluate(program, call, values)
+    states = [t.name for t in program.tensors if t.role == "state"]
+    results = [values[name].reshape(program.tensor(name).shape) for name in (*program.outputs, *states)]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def plan_view(t: Tensor, a: torch.Tensor) -> torch.Tensor:
+    """A tensor in its plan shape; channels_last NCHW tensors become NHWC."""
+    if tuple(a.shape) != t.shape and a.dim() == 4 and tuple(a.permute(0, 2, 3, 1).shape) == t.shape:
+        a = a.permute(0, 2, 3, 1)
+    return a.reshape(t.plan_shape)
+
+
+def view(value: torch.Tensor, operand: Operand) -> torch.Tensor:
+    """The columns or the flattening that an operand stands for."""
+    if operand.flatten:
+        return value.reshape(value.shape[0], -1)
+    return value[..., operand.columns[0] : operand.columns[1]] if operand.columns else value
+
+
+def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    op = TileOp(call.name, call.kind, call.operands, call.result, call.attributes)
+    b = Bound(op, {t.name: t for t in program.tensors})
+    operands = [view(values[o.tensor], o) for o in call.operands]
+    if call.kind == "pointwise":
+        return evaluate(b.expression, {f"e{n}": x for n, x in enumerate(operands)})
+    # positions are data: the references take them as ints
+    given: list[Any] = [int(x[0]) if program.tensor(o.tensor).dtype == "int32" else x for x, o in zip(operands, call.operands, strict=True)]
+    (result,) = kind(call.kind).reference(b, given)
+    return result.reshape(b.out)

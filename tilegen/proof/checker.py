@@ -1,0 +1,275 @@
+"""The independent checker: whether a plan, as docs/plan-format.md defines it, is right on its concrete grid.
+
+`check` re-derives every read and write from the plan's ops and decides, exactly:
+
+1. coverage: each element that a part reads and a tile writes is written by a tile whose post the part has awaited before;
+2. count: the posts of a semaphore add up to its target, each wait is for the full target, each semaphore is awaited;
+3. progress: whoever posts to an awaited semaphore has a lower rank than the waiter; static lists ascend;
+4. single writer: nothing is written twice, outputs are written in full;
+5. reuse: every counter has reached its target, and nothing comes after, when its last waiter has passed;
+6. memory order: each edge has a release -> acquire chain for the proxies of its writer and reader.
+
+It shares no code with the planner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilegen.analysis import memory_order
+from tilegen.errors import ProofError
+from tilegen.proof.coverage import Cells, Edges, own, reads_covered, reads_listed, writes_listed
+from tilegen.proof.footprint_frame import Array
+from tilegen.proof.plan_input import read_plan
+from tilegen.proof.table import Findings, Table, Violation
+
+__all__ = ["Certificate", "CheckResult", "Violation", "check", "prove"]
+
+CHECKS = ("format", "coverage", "count", "progress", "single writer", "reuse", "memory order")
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check: what was looked at, in one sentence, and whether it held."""
+
+    name: str
+    statement: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The outcome of all checks of one plan."""
+
+    program: str
+    sizes: tuple[tuple[str, int], ...]
+    machine: str
+    checks: tuple[CheckResult, ...]
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(c.ok for c in self.checks)
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Certificate:
+        """What to_dict gave."""
+        checks = tuple(CheckResult(c["name"], c["statement"], c["ok"]) for c in data["checks"])
+        violations = tuple(Violation(v["check"], v["message"], v["rank"]) for v in data["violations"])
+        return Certificate(data["program"], tuple(data["sizes"].items()), data["machine"], checks, violations)
+
+    @property
+    def heading(self) -> str:
+        """Which plan, and whether it is proved."""
+        sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
+        return f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}: {'proved' if self.ok else 'NOT proved'}"
+
+    def __repr__(self) -> str:
+        failed = ", ".join(c.name for c in self.checks if not c.ok)
+        return f"<Certificate {self.heading}, {f'fails {failed}' if failed else f'{len(self.checks)} checks'}>"
+
+    def text(self) -> str:
+        lines = [self.heading]
+        for c in self.checks:
+            lines.append(f"  {'ok  ' if c.ok else 'FAIL'} {c.name}: {c.statement}")
+            lines += [f"         {v.message}" for v in self.violations if v.check == c.name]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "program": self.program,
+            "sizes": dict(self.sizes),
+            "machine": self.machine,
+            "ok": self.ok,
+            "checks": [{"name": c.name, "statement": c.statement, "ok": c.ok} for c in self.checks],
+            "violations": [{"check": v.check, "message": v.message, "rank": v.rank} for v in self.violations],
+        }
+
+
+def check(plan: object) -> Certificate:
+    """The certificate of an expanded plan (parsed JSON). Never raises on a wrong plan."""
+    findings = Findings()
+    t = read_plan(plan, findings)
+    if t is None:
+        return _certificate(*_names(plan), findings, {"format": ""}, "not looked at: the plan is malformed")
+    statements = {"format": f"{_n(len(t.tiles), 'tile')} of {_n(len(t.part_tile), 'part')} in all cover every grid once, in rank order"}
+    cells = own(t, findings)
+    statements["single writer"] = _single_writer(t, cells)
+    edges = _coverage(t, cells, findings, statements)
+    full = _count(t, findings)
+    statements["count"] = (
+        f"{_n(int(t.posts[:, 2].sum()), 'post')} to {_n(len(t.targets), 'semaphore')} add up to their targets, "
+        f"{_n(len(t.waits), 'wait')} ask for the full target, every semaphore is awaited"
+    )
+    statements["progress"] = _progress(t, findings)
+    statements["reuse"] = _reuse(t, full, findings)
+    statements["memory order"] = _memory_order(t, edges, findings)
+    return _certificate(t.program, t.sizes, t.machine, findings, statements, "")
+
+
+def prove(plan: object) -> Certificate:
+    """The certificate of a plan that is right; raises ProofError, naming the tile, for any other."""
+    certificate = check(plan)
+    if certificate.ok:
+        return certificate
+    failed = ", ".join(c.name for c in certificate.checks if not c.ok)
+    first = certificate.violations[0]
+    raise ProofError(
+        f"{certificate.program or 'plan'} fails {failed}: {first.message}"
+        + (f" (and {len(certificate.violations) - 1} more)" if len(certificate.violations) > 1 else ""),
+        certificate,
+    )
+
+
+def _n(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _names(plan: object) -> tuple[str, tuple[tuple[str, int], ...], str]:
+    """Program and machine of a malformed plan, as far as they can be told."""
+    plan = plan if isinstance(plan, dict) else {}
+    machine = plan.get("machine")
+    return str(plan.get("program", "")), (), str(machine.get("name", "")) if isinstance(machine, dict) else ""
+
+
+def _certificate(
+    program: str, sizes: tuple[tuple[str, int], ...], machine: str, findings: Findings, statements: dict[str, str], otherwise: str
+) -> Certificate:
+    results = []
+    for name in CHECKS:
+        count = findings.counts.get(name, 0)
+        statement = f"{_n(count, 'violation')}" if count else statements.get(name, otherwise)
+        results.append(CheckResult(name, statement, not count and name in statements))
+    order = {name: i for i, name in enumerate(CHECKS)}
+    return Certificate(program, sizes, machine, tuple(results), tuple(sorted(findings.kept, key=lambda v: order[v.check])))
+
+
+def _single_writer(t: Table, cells: dict[int, Cells]) -> str:
+    return f"{_n(len(t.derived.part), 'write')} of {_n(len(cells), 'tensor')} do not meet, and outputs are written in full"
+
+
+def _coverage(t: Table, cells: dict[int, Cells], findings: Findings, statements: dict[str, str]) -> Edges:
+    writes, needs = writes_listed(t, findings), reads_listed(t, cells, findings)
+    edges = reads_covered(t, cells, findings)
+    statements["coverage"] = (
+        f"{_n(len(t.reads.part), 'listed read')} contain the {needs:,} that the ops need, {_n(writes, 'listed write')} are theirs; "
+        f"{_n(edges.reads, 'read')} of {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before"
+    )
+    if edges.apart:
+        statements["coverage"] += f"; of {_n(edges.apart, 'writing part')} rows from a position on, of which only rows before it are read"
+    if t.declared:
+        statements["coverage"] += f"; taken as listed, not re-derived (kinds not built in): {', '.join(t.declared)}"
+    return edges
+
+
+def _count(t: Table, findings: Findings) -> np.ndarray[Any, Any]:
+    """Posts add up to the target, waits ask for all of it, each semaphore is awaited. Returns which semaphores get their target."""
+    posts = np.bincount(t.posts[:, 1], t.posts[:, 2], len(t.targets)).astype(np.int64)
+    for e in np.flatnonzero(posts != t.targets).tolist():
+        parts = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
+        who = f", from {t.part_name(parts[0])} to {t.part_name(parts[-1])}" if len(parts) else ""
+        findings.add(
+            "count", f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}", t.rank(parts[0]) if len(parts) else None
+        )
+    part, semaphore, target = t.waits.T
+    for i in np.flatnonzero(target != t.targets[semaphore]).tolist():
+        e = semaphore[i]
+        findings.add(
+            "count",
+            f"{t.part_name(part[i])} waits for {target[i]} posts of semaphore {e}, its full target is {t.targets[e]}: "
+            "a partial count does not say which tiles posted",
+            t.rank(part[i]),
+        )
+    awaited = np.bincount(semaphore, minlength=len(t.targets)) > 0
+    for e in np.flatnonzero(~awaited).tolist():
+        posters = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
+        who = f" ({t.part_name(posters[0])} posts to it)" if len(posters) else ""
+        findings.add("count", f"nobody waits for semaphore {e}{who}", t.rank(posters[0]) if len(posters) else None)
+    return np.asarray(posts == t.targets)
+
+
+def _progress(t: Table, findings: Findings) -> str:
+    """Every poster of an awaited semaphore has a lower rank than the waiter, so that the lowest unfinished rank can always run."""
+    last = np.full(len(t.targets), -1, np.int64)
+    np.maximum.at(last, t.posts[:, 1], t.posts[:, 0])
+    part, semaphore = t.waits[:, 0], t.waits[:, 1]
+    poster = last[semaphore]
+    bad = (poster >= 0) & (t.part_tile[poster] >= t.part_tile[part])
+    for i in np.flatnonzero(bad).tolist():
+        own = t.part_tile[poster[i]] == t.part_tile[part[i]]
+        findings.add(
+            "progress",
+            f"{t.part_name(part[i])} waits for semaphore {semaphore[i]}, to which "
+            + ("its own tile posts" if own else f"{t.part_name(poster[i])} posts later"),
+            t.rank(part[i]),
+        )
+    return f"{_n(len(t.waits), 'wait')}, each for tiles of lower rank only; {_placement(t, findings)}"
+
+
+def _placement(t: Table, findings: Findings) -> str:
+    """Static lists hold every rank once and ascend, one list per resident SM at most."""
+    if t.placement is None:
+        return "tickets are drawn in rank order"
+    ranks: Array = np.array([r for one in t.placement for r in one], np.int64)
+    known = ranks[ranks < len(t.tiles)]
+    for r in ranks[ranks >= len(t.tiles)].tolist():
+        findings.add("progress", f"the static lists hold rank {r}, the plan has {len(t.tiles)} tiles")
+    for r, times in enumerate(np.bincount(known, minlength=len(t.tiles)).tolist()):
+        if times != 1:
+            findings.add("progress", f"{t.tiles[r]} rank {r} stands {times} times in the static lists, expected once", r)
+    for sm, one in enumerate(t.placement):
+        for before, after in zip(one, one[1:], strict=False):
+            if after <= before:
+                name = f"{t.tiles[after]} rank {after}" if after < len(t.tiles) else f"rank {after}"
+                findings.add("progress", f"{name} stands behind rank {before} in the static list of SM {sm}: lists must ascend", after)
+    if len(t.placement) > t.sms:
+        findings.add("progress", f"{len(t.placement)} static lists, but {t.machine} has {t.sms} SMs: not all can be resident")
+    return f"{_n(len(t.placement), 'static list')} hold each rank once, ascending"
+
+
+def _reuse(t: Table, full: np.ndarray[Any, Any], findings: Findings) -> str:
+    """A counter that misses its target, or of which a wait is passed before the last post, does not return to zero."""
+    part, semaphore, target = t.waits.T
+    early = (target < t.targets[semaphore]) | ~full[semaphore]
+    wrong, first = np.unique(semaphore[early], return_index=True)
+    for e, i in zip(wrong.tolist(), np.flatnonzero(early)[first].tolist(), strict=True):
+        findings.add(
+            "reuse", f"semaphore {e} may get posts after {t.part_name(part[i])}, or stop short: it cannot be zeroed safely", t.rank(part[i])
+        )
+    return (
+        f"at exit all {_n(len(t.targets), 'counter')} stand at their targets, every post comes before the last wait has passed, "
+        "and the last to leave zeroes them"
+    )
+
+
+def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
+    """Every edge falls under a row of the table of its machine; a part writes a tensor through one proxy."""
+    for parts, kinds, verb in ((t.writes.part, t.write_proxy, "writes"), (t.reads.part, t.read_proxy, "reads")):
+        for kind, name in enumerate(t.proxies):
+            if name not in memory_order.PROXIES:
+                for part in parts[kinds == kind].tolist():
+                    findings.add(
+                        "memory order",
+                        f"{t.part_name(part)} {verb} through proxy {name!r}, expected one of {', '.join(memory_order.PROXIES)}",
+                        t.rank(part),
+                    )
+    key = t.writes.part * len(t.tensors) + t.writes.tensor
+    order = np.argsort(key, kind="stable")
+    mixed = (np.diff(key[order]) == 0) & (np.diff(t.write_proxy[order]) != 0)
+    for part in t.writes.part[order[1:][mixed]].tolist():
+        findings.add("memory order", f"{t.part_name(part)} writes one tensor through two proxies", t.rank(part))
+    used = []
+    for (writer, reader), count in sorted(edges.by_proxy.items()):
+        row = memory_order.row(t.machine, t.proxies[writer], t.proxies[reader])
+        if row is not None:
+            used.append(f"{_n(count, 'edge')} {row}")
+        elif {t.proxies[writer], t.proxies[reader]} <= set(memory_order.PROXIES):
+            findings.add(
+                "memory order",
+                f"{_n(count, 'edge')} from a write through {t.proxies[writer]} to a read through "
+                f"{t.proxies[reader]}: {t.machine} has no such chain",
+            )
+    return "; ".join(used) or "no edges"

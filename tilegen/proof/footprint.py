@@ -1,0 +1,268 @@
+"""What each part of a tile reads and writes, worked out anew from the ops of a plan: kind, attributes, operands, tile, parts.
+
+This is the proof's own reading of docs/plan-format.md. It shares nothing with the planner, so that a slip there (a forgotten
+halo, a second row block) does not hide itself here. All tiles of an op are worked out at once, one array row per part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tilegen.proof.footprint_frame import (
+    FIRST,
+    LIMIT,
+    Access,
+    Array,
+    Cut,
+    Footprint,
+    Frame,
+    Malformed,
+    Op,
+    Span,
+    View,
+    ceil_div,
+)
+
+SHARE_STATE = 8  # columns beside the sums of a head in an attention's partial result
+
+
+def _linear(op: Op) -> Footprint:
+    (m, n), (tm, tn, tk), groups = op.target(None, None).shape, op.tiles(3), op.integer("groups")
+    x = op.operand(0, m, None)
+    k = x.shape[1]
+    w = op.operand(1, groups * n, k)
+    k0, k1 = op.pair("k_range") if "k_range" in op.attributes else (0, k)
+    if not k0 < k1 <= k:
+        raise Malformed(f"k_range is [{k0}, {k1}], expected a range of [0, {k}]")
+    f = op.frame(ceil_div(m, tm), ceil_div(n, tn))
+    first, end = f.share(ceil_div(k1 - k0, tk))
+    depth, start = f.span(k0 + tk * first, k0 + tk * end, k1), tn * f.coord[1]
+    reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
+    for g in range(groups):
+        reads += f.read(w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk)
+    if "norm_eps" in op.attributes:
+        if (k0, k1) != (0, k) or op.parts > 1:
+            raise Malformed(f"norm_eps with k_range [{k0}, {k1}] of {k} and {op.parts} parts, expected whole rows in one part")
+        reads += f.read(op.operand(2, k), f.span(0, k, k), base=FIRST)
+    return f.footprint(reads, f.lines(tm * f.coord[0], tm, m), f.columns(start, tn, n))
+
+
+def _matmul(op: Op) -> Footprint:
+    (tm, tn, tk), batch, right_batch = op.tiles(3), op.integer("batch"), op.integer("b_batch")
+    m, n, k, ta, tb = op.integer("m"), op.integer("n"), op.integer("k"), op.flag("transpose_a"), op.flag("transpose_b")
+    if right_batch not in (1, batch):
+        raise Malformed(f"b_batch is {right_batch}, expected 1 or {batch}")
+    a = op.operand(0, *((batch * k, m) if ta else (batch * m, k)))
+    c = op.operand(1, *((right_batch * n, k) if tb else (right_batch * k, n)))
+    op.target(batch * m, n)
+    f = op.frame(batch, ceil_div(m, tm), ceil_div(n, tn))
+    first, end = f.share(ceil_div(k, tk))
+    b = f.coord[0]
+    own = b if right_batch == batch else 0 * b
+
+    def depth(base: Array | int) -> Span:
+        return f.span(base + tk * first, base + np.minimum(tk * end, k), LIMIT)
+
+    def read(view: View, outer: Array, length: int, rows: bool, block: Span) -> list[Access]:
+        """An operand whose summed dimension is its rows (of its batch) or its columns."""
+        if rows:
+            return f.read(view, depth(outer * k), block, axis=0, origin=outer * k, size=tk)
+        return f.read(view, Span(outer * length + block.low, outer * length + block.high), depth(0), axis=1, size=tk)
+
+    reads = read(a, b, m, ta, f.block(1, tm, m)) + read(c, own, n, not tb, f.block(2, tn, n))
+    return f.footprint(reads, f.lines(b * m + tm * f.coord[1], tm, (b + 1) * m), f.columns(tn * f.coord[2], tn, n))
+
+
+def _windows(f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]) -> list[Span]:
+    """Input rows under a block of output rows, as one progression per piece; window: filter rows, stride, dilation, padding."""
+    taps, stride, dilation, padding = window
+    if min(size, outputs) * taps > 1 << 18:
+        raise Malformed(f"a tile of {size} output rows under {taps} filter rows is too large to check")
+    table = []
+    for start in range(0, outputs, size):
+        outs = np.arange(start, min(start + size, outputs), dtype=np.int64)
+        rows = np.unique(outs[:, None] * stride + np.arange(taps) * dilation - padding)
+        table.append(_progressions(rows[(rows >= 0) & (rows < inputs)]))
+    pieces = max(map(len, table), default=0)
+    padded = np.array([t + [(0, 0, 1)] * (pieces - len(t)) for t in table], np.int64).reshape(len(table), pieces, 3)[f.coord[axis]]
+    return [Span(padded[:, p, 0], padded[:, p, 1], padded[:, p, 2]) for p in range(pieces)]
+
+
+def _progressions(points: Array) -> list[tuple[int, int, int]]:
+    """Sorted points as [low, high) by stride: one progression where they are one, else the runs of neighbours."""
+    if len(points) == 0:
+        return []
+    gaps = np.diff(points)
+    if len(points) == 1 or (gaps == gaps[0]).all():
+        return [(int(points[0]), int(points[-1]) + 1, int(gaps[0]) if len(gaps) else 1)]
+    runs = np.split(points, np.flatnonzero(gaps > 1) + 1)
+    return [(int(r[0]), int(r[-1]) + 1, 1) for r in runs]
+
+
+def _conv2d(op: Op) -> Footprint:
+    (images, p, q, n), (tb, th, tw, tn, tc) = op.target(None, None, None, None).shape, op.tiles(5)
+    x = op.operand(0, images, None, None, None)
+    _, height, width, c = x.shape
+    w = op.operand(1, n, None, None, c)
+    _, r, s, _ = w.shape
+    (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn))
+    first, end = f.share(ceil_div(c, tc))
+    depth = f.span(tc * first, tc * end, c)
+    reads = f.read(w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), depth, axis=3, size=tc)
+    for rows in _windows(f, 1, th, p, height, (r, sh, dh, ph)):
+        for columns in _windows(f, 2, tw, q, width, (s, sw, dw, pw)):
+            reads += f.read(x, f.block(0, tb, images), rows, columns, depth, axis=3, size=tc)
+    return f.footprint(reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tn * f.coord[3], tn, n))
+
+
+def _max_pool2d(op: Op) -> Footprint:
+    (images, p, q, c), (tb, th, tw, tc) = op.target(None, None, None, None).shape, op.tiles(4)
+    x = op.operand(0, images, None, None, c)
+    (r, s), (sh, sw), (ph, pw) = op.pair("window", 1), op.pair("stride", 1), op.pair("padding")
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(c, tc))
+    reads: list[Access] = []
+    for rows in _windows(f, 1, th, p, x.shape[1], (r, sh, 1, ph)):
+        for columns in _windows(f, 2, tw, q, x.shape[2], (s, sw, 1, pw)):
+            reads += f.once(x, f.block(0, tb, images), rows, columns, f.block(3, tc, c))
+    return f.footprint(reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tc * f.coord[3], tc, c))
+
+
+def _global_avg_pool(op: Op) -> Footprint:
+    (images, c), (tb, tc) = op.target(None, None).shape, op.tiles(2)
+    x = op.operand(0, images, None, None, c)
+    f = op.frame(ceil_div(images, tb), ceil_div(c, tc))
+    _, height, width, _ = x.shape
+    reads = f.once(x, f.block(0, tb, images), f.span(0, height, height), f.span(0, width, width), f.block(1, tc, c))
+    return f.footprint(reads, f.block(0, tb, images), f.columns(tc * f.coord[1], tc, c))
+
+
+def _softmax(op: Op) -> Footprint:
+    (tm,), batch, rows = op.tiles(1), op.integer("batch"), op.integer("rows")
+    n = op.target(batch * rows, None).shape[1]
+    f = op.frame(batch, ceil_div(rows, tm))
+    own = f.nested(0, 1, tm, rows)
+    seen: Array | int = np.minimum(tm * (f.coord[1] + 1), rows) + n - rows if op.flag("causal") else n
+    return f.footprint(f.once(op.operand(0, batch * rows, n), own, f.span(0, seen, n)), own, f.columns(0, n, n))
+
+
+def _attention(op: Op) -> Footprint:
+    (tq, tk, th), batch, q_len, k_len = op.tiles(3), op.integer("batch"), op.integer("q_len"), op.integer("k_len")
+    heads, kv_heads, d, shares = op.integer("heads"), op.integer("kv_heads"), op.integer("head_dim"), op.integer("shares") if "shares" in op.attributes else 1
+    passed = op.flag("passed")
+    if heads % kv_heads or heads // kv_heads % th:
+        raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
+    if shares > 1 and len(op.views) < 4:
+        raise Malformed("shares of the keys, but no position, expected a cache")
+    if passed != (len(op.views) > 4) or "theta" in op.attributes and not passed:
+        raise Malformed(f"passed is {passed} with {len(op.views)} operands, expected 6 where new rows are passed (and may be turned), else 3 or 4")
+    width = d if shares == 1 else d + SHARE_STATE
+    op.target(shares * batch * q_len, heads * width)
+    grid = (batch, heads // th, ceil_div(q_len, tq))
+    f = op.frame(*grid) if shares == 1 else op.frame(*grid, shares)
+    own, head = f.nested(0, 2, tq, q_len), f.coord[1] * th
+    base, group = f.coord[0] * k_len, head // (heads // kv_heads)
+    reads = f.read(op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST)
+    if shares == 1:
+        length = np.full_like(head, k_len)
+        if op.flag("causal") and len(op.views) < 4:
+            length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
+        first, end = f.share(ceil_div(length, tk))
+        keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
+    else:  # which keys a share has is known at run time: it may be any
+        keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
+        lower = batch * q_len * f.coord[3]
+        own = Span(own.low + lower, own.high + lower)
+    columns = f.span(group * d, group * d + d, LIMIT)
+    before = _cut(op.operand(3, 1), k_len) if passed else None
+    for index in (1, 2):
+        cached = f.read(op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size)
+        reads += [replace(a, before=before) for a in cached]
+        if passed:
+            rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
+            reads += f.read(op.operand(index + 3, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
+    return f.footprint(reads + f.position(3), own, f.columns(head * width, th * width, LIMIT))
+
+
+def _combine(op: Op) -> Footprint:
+    (tm, th), shares, heads, d = op.tiles(2), op.integer("shares"), op.integer("heads"), op.integer("head_dim")
+    m = op.target(None, heads * d).shape[0]
+    f = op.frame(ceil_div(m, tm), ceil_div(heads, th))
+    partial = op.operand(0, shares * m, heads * (d + SHARE_STATE))
+    columns = f.block(1, th * (d + SHARE_STATE), heads * (d + SHARE_STATE))
+    reads: list[Access] = []
+    for s in range(shares):
+        lines = f.block(0, tm, m)
+        reads += f.read(partial, Span(lines.low + s * m, lines.high + s * m), columns, base=s)
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, heads * d))
+
+
+def _norm(op: Op) -> Footprint:
+    (m, n), (tm,) = op.target(None, None).shape, op.tiles(1)
+    f = op.frame(ceil_div(m, tm))
+    reads = f.once(op.operand(0, m, n), f.block(0, tm, m), f.span(0, n, n))
+    for index in (1, 2) if op.kind == "layer_norm" else (1,):
+        reads += f.once(op.operand(index, n), f.span(0, n, n))
+    return f.footprint(reads, f.block(0, tm, m), f.columns(0, n, n))
+
+
+def _rope(op: Op) -> Footprint:
+    (m, n), (tm, th), d = op.target(None, None).shape, op.tiles(2), op.integer("head_dim")
+    if n % d:
+        raise Malformed(f"{n} columns, expected a multiple of head_dim {d}")
+    f = op.frame(ceil_div(m, tm), ceil_div(n // d, th))
+    reads = f.once(op.operand(0, m, n), f.block(0, tm, m), f.block(1, th * d, n)) + f.position(1)
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
+
+
+def _cut(position: View, rows: int) -> Cut:
+    return position.tensor, position.offset, rows
+
+
+def _append(op: Op) -> Footprint:
+    (tn,), batch, seq, longest, at = op.tiles(1), op.integer("batch"), op.integer("seq"), op.integer("max_len"), op.integer("at", -1)
+    c = op.target(batch * longest, None).shape[1]
+    if op.operand(0, batch * longest, c) != op.result or at + seq > longest:
+        raise Malformed(f"appends {seq} rows at {at} of {longest} to {op.result.tensor}, expected room for them in operand 0")
+    since = _cut(op.operand(2, 1), longest) if at < 0 else None
+    if "theta" in op.attributes and tn % op.integer("head_dim"):
+        raise Malformed(f"a tile of {tn} columns of heads of {op.integer('head_dim')} that are turned, expected whole heads")
+    f = op.frame(batch, ceil_div(c, tn))
+    b, columns = f.coord[0], f.columns(tn * f.coord[1], tn, c)
+    start, end = (b * longest, (b + 1) * longest) if at < 0 else (b * longest + at, b * longest + at + seq)
+    reads = f.once(op.operand(1, batch * seq, c), f.span(b * seq, (b + 1) * seq, LIMIT), f.block(1, tn, c)) + f.position(2)
+    return replace(f.footprint(reads, f.span(start, end, LIMIT), columns, exact=at >= 0), since=since)
+
+
+def _pointwise(op: Op) -> Footprint:
+    shape = op.result.shape
+    tile = op.tiles(len(shape))
+    f = op.frame(*(ceil_div(s, t) for s, t in zip(shape, tile, strict=True)))
+    last = len(shape) - 1
+    spans = [f.block(d, tile[d], shape[d]) for d in range(last)]
+    return f.footprint([], *spans, f.columns(tile[last] * f.coord[last], tile[last], shape[last]))
+
+
+KINDS: dict[str, Callable[[Op], Footprint]] = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "conv2d": _conv2d,
+    "max_pool2d": _max_pool2d,
+    "global_avg_pool": _global_avg_pool,
+    "softmax": _softmax,
+    "attention": _attention,
+    "combine": _combine,
+    "rms_norm": _norm,
+    "layer_norm": _norm,
+    "rope": _rope,
+    "append": _append,
+    "pointwise": _pointwise,
+}
+
+
+def derive(op: Op) -> Footprint:
+    """Reads and writes of every part of the op's listed tiles, in plan order."""
+    return KINDS[op.kind](op)

@@ -1,0 +1,1 @@
+"""What kernels of all targets stand on: driver, NVRTC, cache, arguments, requests."""

@@ -1,0 +1,62 @@
+"""Random arguments for a program: normal data, scaled so that values keep their size from op to op."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import torch
+
+from tilegen.errors import ArgumentError
+from tilegen.frontend.spec import Program, Tensor
+
+
+def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
+    """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in their caches."""
+    generator = torch.Generator(device).manual_seed(seed)
+    if device == "cpu":
+        _check_memory(program)
+    return [_argument(program, t, generator) for t in program.arguments]
+
+
+def _check_memory(program: Program) -> None:
+    """ArgumentError where a program's own tensors are more than this machine's memory."""
+    sizes = {t.name: math.prod(t.shape) * getattr(torch, t.dtype).itemsize for t in program.tensors}
+    total, here = sum(sizes.values()), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total > here:
+        name = max(sizes, key=lambda n: sizes[n])
+        raise ArgumentError(
+            f"{program.name}: its tensors take {total:,} bytes ({name!r} alone {sizes[name]:,}), "
+            f"this machine has {here:,}",
+            program.tensor(name).where,
+        )
+
+
+def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
+    if t.dtype == "int32":
+        return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
+    x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
+    if t.role == "weight" and len(t.shape) == 1:
+        x = 1.0 + 0.1 * x  # norm weights, variances, biases
+    elif t.role == "weight":
+        x *= math.prod(t.shape[1:]) ** -0.5
+    return x.to(getattr(torch, t.dtype))
+
+
+def free_rows(program: Program, position: str) -> int:
+    """The largest position that every use of it allows."""
+    room = []
+    for c in program.calls:
+        attributes = dict(c.attributes)
+        if position in (o.tensor for o in c.operands) and c.kind == "append":
+            room.append(attributes["max_len"] - attributes["seq"])
+        elif position in (o.tensor for o in c.operands) and c.kind == "attention":
+            room.append(attributes["k_len"] - attributes["q_len"])
+    return min(room, default=0)
+
+
+def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """‖result - reference‖ / ‖reference‖, or ‖result‖ where the reference is all zero; in float64, NaN for a NaN."""
+    r = reference.double()
+    apart, size = float((result.double().reshape(r.shape) - r).norm()), float(r.norm())
+    return apart / size if size else apart

@@ -1,0 +1,180 @@
+"""The driver side of CUDA: load a cubin, encode tensor maps, launch on torch's current stream. Touched only where a driver and a GPU are."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tilegen.errors import TargetError
+
+if TYPE_CHECKING:
+    from tilegen.runtime.launch import TensorMap
+
+
+@lru_cache(maxsize=1)
+def missing() -> str:
+    """Why no GPU can be used, or an empty string. Asked before any driver call: without libcuda some of them hang."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver (libcuda.so.1) on this machine"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    return ""
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    from cuda.bindings import driver
+
+    status, *rest = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        name = driver.cuGetErrorName(status)[1]
+        raise TargetError(f"CUDA driver: {name.decode() if name else status}")
+    return rest[0] if len(rest) == 1 else rest
+
+
+def current_stream(device: int) -> int:
+    """The handle of torch's current stream, as the code that inductor generates asks for it: torch.cuda.current_stream() makes an object each time."""
+    import torch
+
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+class Parameters:
+    """Kernel parameters in memory that stays: one buffer each, and the array of their addresses that a launch takes."""
+
+    def __init__(self, buffers: Sequence[bytes]):
+        self._buffers = [ctypes.create_string_buffer(b, len(b)) for b in buffers]
+        self._pointers = (ctypes.c_void_p * len(buffers))(*(ctypes.addressof(b) for b in self._buffers))
+        self.address = ctypes.addressof(self._pointers)
+
+
+class Launcher:
+    """A kernel with its grid, ready to be launched on any stream."""
+
+    def __init__(self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool, programmatic: bool):
+        from cuda.bindings import driver
+
+        self._function, self._launch = function, driver.cuLaunchKernelEx
+        attributes, kinds = [], driver.CUlaunchAttributeID
+        if cooperative:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        if programmatic:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        self._grid, self._block, self._shared_bytes, self._attributes = grid, block, shared_bytes, attributes
+        self._configs = dict[int, Any]()  # of each stream
+        self._success = driver.CUresult.CUDA_SUCCESS
+
+    def __call__(self, parameters: Parameters, stream: int) -> None:
+        config = self._configs.get(stream) or self._configs.setdefault(stream, self._config(stream))
+        result = self._launch(config, self._function, parameters.address, 0)
+        if result[0] != self._success:
+            _checked(result)
+
+    def _config(self, stream: int) -> Any:
+        from cuda.bindings import driver
+
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._block, 1, 1
+        config.sharedMemBytes, config.hStream = self._shared_bytes, stream
+        config.attrs, config.numAttrs = self._attributes, len(self._attributes)
+        return config
+
+
+class Module:
+    """A loaded cubin."""
+
+    def __init__(self, code: bytes):
+        if missing():
+            raise TargetError(missing())
+        import torch
+        from cuda.bindings import driver
+
+        torch.cuda.current_stream()  # makes torch's context current
+        torch.cuda.synchronize()
+        self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+
+    def launcher(
+        self, name: str, grid: int, block: int, shared_bytes: int = 0, cooperative: bool = True, programmatic: bool = False
+    ) -> Launcher:
+        """Cooperative launches fail rather than hang when not all CTAs fit; programmatic ones may start while the one before ends."""
+        from cuda.bindings import driver
+
+        kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
+        function = _checked(driver.cuKernelGetFunction(kernel))
+        if shared_bytes:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+        return Launcher(function, grid, block, shared_bytes, cooperative, programmatic)
+
+    def launch(self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0) -> None:
+        """Launch cooperatively on torch's current stream. Arguments are 64-bit."""
+        import torch
+
+        values = Parameters([int(a).to_bytes(8, "little") for a in arguments])
+        self.launcher(name, grid, block, shared_bytes)(values, torch.cuda.current_stream().cuda_stream)
+
+
+def encode(address: int, m: TensorMap) -> bytes:
+    """The 128 bytes of a tensor map whose first element is at the address (CUDA driver API, cuTensorMapEncodeTiled)."""
+    from cuda.bindings import driver
+
+    u64, u32 = driver.cuuint64_t, driver.cuuint32_t
+    made = _checked(
+        driver.cuTensorMapEncodeTiled(
+            getattr(driver.CUtensorMapDataType, m.data_type),
+            m.rank,
+            address,
+            [u64(n) for n in m.shape],
+            [u64(n) for n in m.pitches],
+            [u32(n) for n in m.box],
+            [u32(n) for n in m.element_strides],
+            getattr(driver.CUtensorMapInterleave, m.interleave),
+            getattr(driver.CUtensorMapSwizzle, m.swizzle),
+            getattr(driver.CUtensorMapL2promotion, m.l2_promotion),
+            getattr(driver.CUtensorMapFloatOOBfill, m.oob_fill),
+        )
+    )
+    return ctypes.string_at(made.getPtr(), 128)
+
+
+class Counters:
+    """Zeroed words in device memory, allocated outside torch and outside any capture: a graph must not zero them again at each replay."""
+
+    def __init__(self, words: int):
+        from cuda.bindings import driver
+
+        self.words = words
+        mode = _checked(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        try:
+            self.address = int(_checked(driver.cuMemAlloc(4 * words)))
+            self.zero()
+        finally:
+            _checked(driver.cuThreadExchangeStreamCaptureMode(mode))
+
+    def zero(self) -> None:
+        """Also after a launch that hung; nothing may be running on them."""
+        from cuda.bindings import driver
+
+        stream = _checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        _checked(driver.cuMemsetD32Async(self.address, 0, self.words, stream))
+        _checked(driver.cuStreamSynchronize(stream))
+        _checked(driver.cuStreamDestroy(stream))
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            from cuda.bindings import driver
+
+            driver.cuMemFree(self.address)  # which waits for launches that still use them

@@ -1,0 +1,85 @@
+"""What is asked for: options settled by what was measured, plan and certificate from the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tilegen.arch.machine import Machine
+from tilegen.errors import TargetError
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.proof.checker import Certificate
+from tilegen.runtime import cache
+from tilegen.runtime.tuned import tuned_lowering, tuned_options
+from tilegen.runtime.verify import verify
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.planner import plan as make_plan
+
+LOWERINGS = ("auto", "persistent", "streams")
+
+
+def _quiet(_: str) -> None:
+    return None
+
+
+def settled(program: Program, on: Machine, options: Options) -> Options:
+    """The options, or, where none but policies, norms and appends are given, what was measured best for the program here, if it was (tilegen.runtime.tuned)."""
+    free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
+    if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
+        return options
+    chosen = tuned_options(program, on)
+    ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
+    return dataclasses.replace(chosen, policies=options.policies or chosen.policies, **ways)
+
+
+def refuse_lowering(lowering: str, programmatic: bool) -> None:
+    if lowering not in LOWERINGS:
+        raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
+    if programmatic and lowering != "streams":
+        raise TargetError(
+            "programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays"
+        )
+
+
+def settled_lowering(
+    program: Program, target: str, on: Machine, options: Options, lowering: str, programmatic: bool
+) -> tuple[str, bool]:
+    """(lowering, programmatic): where the lowering is left open on sm_90a, as was measured best."""
+    if lowering != "auto" or target != "sm_90a":
+        return lowering, programmatic
+    found = tuned_lowering(program, on, options)
+    return found, found == "streams"
+
+
+def launch_options(program: Program, on: Machine, asked: Options) -> Options:
+    """The options of launches of single ops: as asked, else the tiles measured best."""
+    return asked if asked != Options() else dataclasses.replace(settled(program, on, Options()), policies=())
+
+
+def request_key(program: Program, on: Machine, options: Options) -> str:
+    """Names a request: the spec's content, sizes, options, machine and tilegen's version."""
+    return cache.key_of(*(json.dumps(dataclasses.asdict(x), sort_keys=True, default=str) for x in (program, on, options)))
+
+
+def planned(program: Program, on: Machine, options: Options, progress: Callable[[str], None] = _quiet) -> tuple[Plan, Certificate]:
+    """Plan and certificate, from the cache where they are."""
+    fresh: list[tuple[Plan, Certificate]] = []
+
+    def build(folder: Path) -> dict[str, str]:
+        made = make_plan(program, on, options, progress)
+        progress("proof")
+        certificate = verify(made)
+        (folder / "plan.json").write_text(json.dumps(made.to_json()))
+        (folder / "certificate.json").write_text(json.dumps(certificate.to_dict()))
+        fresh.append((made, certificate))
+        return {"note": f"{program.name} {dict(program.sizes)} {on.name}"}
+
+    files = cache.get_or_build("plans", request_key(program, on, options), build)
+    if fresh:
+        return fresh[0]
+    return Plan.from_json(json.loads(files["plan.json"].read_text())), Certificate.from_dict(
+        json.loads(files["certificate.json"].read_text())
+    )

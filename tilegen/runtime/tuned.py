@@ -1,0 +1,105 @@
+"""Measured choices: `tilegen tune` times the model's best few plans on the GPU and remembers the fastest; `tilegen.compile` then uses it.
+
+Remembered in the cache folder (tuned.json), per machine and program; those that ship with tilegen stand in tilegen/tuned.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tilegen.arch.machine import Machine, machine
+from tilegen.config import cache_dir, write_whole
+from tilegen.errors import CacheError
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.runtime.cache import locked
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering: streams where one launch of all ops is slower."""
+
+    program: str
+    sizes: Mapping[str, Any]
+    options: Options
+    us: float
+    tried: int
+    lowering: str = "persistent"
+
+    def to_json(self) -> dict[str, Any]:
+        options = {k: dict(v) if isinstance(v, tuple) else v for k, v in asdict(self.options).items() if v not in ((), "auto")}
+        found = {"program": self.program, "sizes": dict(self.sizes), "options": options, "us": self.us, "tried": self.tried}
+        return found if self.lowering == "persistent" else {**found, "lowering": self.lowering}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Tuned:
+        return Tuned(data["program"], data["sizes"], Options.from_json(data["options"]), data["us"], data["tried"], data.get("lowering", "persistent"))
+
+
+def key_of(program: Program) -> str:
+    """Names a program by what it computes, wherever it was written: ops, tensors, sizes."""
+    return _hash(_content(program))
+
+
+def _content(program: Program) -> str:
+    tensors = [asdict(replace(t, where="")) for t in program.tensors]
+    calls = [asdict(replace(c, where="")) for c in program.calls]
+    return json.dumps([tensors, calls, program.outputs], sort_keys=True, default=str)
+
+
+def _hash(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+def lookup(program: Program, on: Machine) -> Tuned | None:
+    """The remembered choice, the user's own first, then that of the same program with the other 16-bit type; None where there is none."""
+    files = [entries.get(on.name, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
+    content = _content(program)
+    other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)  # a plan takes as long on either type
+    found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
+    return None if found is None else Tuned.from_json(found)
+
+
+def remember(program: Program, on: Machine, tuned: Tuned, path: Path | None = None) -> Path:
+    """Write the choice into a file of choices (default: the cache folder's), whole or not at all."""
+    path = path or cache_dir() / "tuned.json"
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with locked(cache_dir(), "tuned.json"):  # one writer at a time: each adds to what is there
+        entries = _read(path)
+        entries.setdefault(on.name, {})[key_of(program)] = tuned.to_json()
+        write_whole(path, json.dumps(entries, indent=1) + "\n")
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as error:
+        raise CacheError(f"{path} is not a file of tuned choices: {error}; remove it") from None
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, Any]:
+    return dict(json.loads(resources.files("tilegen").joinpath("tuned.json").read_text()))
+
+
+def tuned_options(program: Program, on: Machine | str) -> Options:
+    """The remembered options of a program, else the planner's own choice."""
+    found = lookup(program, machine(on))
+    return found.options if found else Options()
+
+
+def tuned_lowering(program: Program, on: Machine, options: Options) -> str:
+    """The remembered lowering, where nothing else is asked for; else persistent."""
+    found = lookup(program, on) if options == Options() else None
+    return found.lowering if found else "persistent"

@@ -1,0 +1,159 @@
+"""Orders: one rank for every tile of every op, as a list of segments: a box of one op's grid, walked in one way.
+
+Phase order walks op after op. Banded order cuts each op's rows into bands and lets band b of an op follow band b of the op before:
+with lag 1 a consumer's band comes right after its producer's band, so that waits are met early and intermediates stay in L2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilegen.analysis.regions import Array, tiles_of
+from tilegen.errors import PlanError
+from tilegen.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tiles lo ≤ coord < hi of an op, the first coordinate slowest; `group` > 1 walks columns inside groups of so many rows (an L2
+    super-tile of a two-dimensional grid); `last_first` walks the last coordinate slowest, downwards (the longest causal tiles first, of all heads)."""
+
+    op: str
+    lo: tuple[int, ...]
+    hi: tuple[int, ...]
+    group: int = 1
+    last_first: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(b - a for a, b in zip(self.lo, self.hi, strict=True))
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def coords(self) -> tuple[Array, ...]:
+        """The coordinates of its tiles in rank order."""
+        n = np.arange(self.count)
+        if self.group > 1:
+            rows, columns = self.shape
+            block, rest = np.divmod(n, self.group * columns)
+            height = np.minimum(self.group, rows - block * self.group)
+            at: tuple[Any, ...] = (block * self.group + rest % height, rest // height)
+        elif self.last_first:
+            last, *others = np.unravel_index(n, (self.shape[-1], *self.shape[:-1]))
+            at = (*others, self.shape[-1] - 1 - last)
+        else:
+            at = np.unravel_index(n, self.shape) if self.shape else ()
+        return tuple(a + lo for a, lo in zip(at, self.lo, strict=True))
+
+
+@dataclass(frozen=True)
+class Order:
+    """The segments in rank order."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """First rank of each segment, and the number of tiles."""
+        return tuple(int(n) for n in np.cumsum([0, *(s.count for s in self.segments)]))
+
+    @property
+    def count(self) -> int:
+        return self.starts[-1]
+
+    def ranks(self, graph: Graph) -> dict[str, Array]:
+        """For each op: the rank of its tiles, in row-major order of its grid. PlanError unless each tile stands exactly once."""
+        out = {}
+        for op in graph.ops:
+            tiles = tiles_of(graph.bound(op))
+            rank = np.full(tiles.count, -1, dtype=np.int64)
+            for segment, start in zip(self.segments, self.starts, strict=False):
+                if segment.op == op.name and segment.count:
+                    flat = np.ravel_multi_index(segment.coords(), tiles.grid) if tiles.grid else np.zeros(1, dtype=np.int64)
+                    if (rank[flat] >= 0).any():
+                        raise PlanError(f"order {self.name}: a tile of {op.name!r} stands twice")
+                    rank[flat] = start + np.arange(segment.count)
+            if (rank < 0).any():
+                raise PlanError(f"order {self.name}: tile {np.argwhere(rank < 0)[0]} of {op.name!r} is missing")
+            out[op.name] = rank
+        return out
+
+
+def phase(graph: Graph, group: int = 1) -> Order:
+    """Op after op."""
+    return Order("phase" if group == 1 else f"phase:{group}", tuple(_segment(graph, op.name, 0, None, group) for op in graph.ops))
+
+
+def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
+    """Bands of rows (the first coordinate of rows with more than one tile): band b of the op at depth d stands in slot b + lag·d."""
+    depth = depths(graph)
+    slots: list[tuple[int, int, Segment]] = []
+    for position, op in enumerate(graph.ops):
+        grid = tiles_of(graph.bound(op)).grid
+        axis = _band_axis(op.kind, grid)
+        n = grid[axis] if grid else 1
+        cuts = [n * b // bands for b in range(bands + 1)]
+        for b, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+            if lo < hi:
+                slots.append((b + lag * depth[op.name], position, _segment(graph, op.name, axis, (lo, hi), group)))
+    slots.sort(key=lambda s: s[:2])
+    return Order(f"bands:{bands}:{lag}", tuple(s for _, _, s in slots))
+
+
+def depths(graph: Graph) -> dict[str, int]:
+    """Longest path from an op without producers."""
+    depth: dict[str, int] = {}
+    for op in graph.ops:
+        before = [depth[w.name] for o in op.operands for w in graph.writers(o.tensor) if w.name in depth and w.name != op.name]
+        depth[op.name] = 1 + max(before, default=-1)
+    return depth
+
+
+def _band_axis(kind: str, grid: Sequence[int]) -> int:
+    rows = (0, 2) if kind == "attention" else range(len(grid) - 1)  # an attention's coordinates are batch, head, queries
+    return next((d for d in rows if grid[d] > 1), 0)
+
+
+def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, group: int) -> Segment:
+    op = graph.op(name)
+    grid = tiles_of(graph.bound(op)).grid
+    lo, hi = [0] * len(grid), list(grid)
+    if band is not None:
+        lo[axis], hi[axis] = band
+    causal = op.kind == "attention" and dict(op.attributes).get("causal", False) and len(op.operands) < 4
+    two = len(grid) == 2 and op.kind == "linear"
+    return Segment(name, tuple(lo), tuple(hi), min(group, hi[0] - lo[0]) if two and group > 1 else 1, causal and len(grid) > 0)
+
+
+def candidates(graph: Graph, sms: int) -> list[Order]:
+    """Orders worth simulating: phase, and bands where there is more than one wave of rows."""
+    orders = [phase(graph)]
+    rows = []
+    for op in graph.ops:
+        grid = tiles_of(graph.bound(op)).grid
+        rows.append(grid[_band_axis(op.kind, grid)] if len(grid) > 1 else 1)
+    for bands in (2, 4, 8, 16):
+        if len(graph.ops) > 1 and max(rows) >= 2 * bands:
+            orders.append(banded(graph, bands))
+    return orders
+
+
+def by_name(graph: Graph, name: str) -> Order:
+    """phase, phase:GROUP, bands:N or bands:N:LAG, as `--order` takes it."""
+    head, *numbers = str(name).split(":")
+    if head in ("phase", "bands") and all(n.isdecimal() and int(n) >= 1 for n in numbers) and len(numbers) <= (1 if head == "phase" else 2):
+        values = [int(n) for n in numbers]
+        if head == "phase":
+            return phase(graph, *values)
+        if values:
+            return banded(graph, *values)
+    raise PlanError(f"unknown order {name!r}; expected phase, phase:GROUP, bands:N or bands:N:LAG")

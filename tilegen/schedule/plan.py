@@ -1,0 +1,367 @@
+"""Plan: the only contract between analysis and code generation. Frozen, serialisable, versioned.
+
+What is stored is small (ops, tiles, semaphore maps, order, placement); everything else follows from the ops' access maps and is
+derived here: edges, waits, and, on demand, the expanded list of tiles of docs/plan-format.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilegen.analysis.dependence import Edge, relation
+from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
+from tilegen.arch.machine import Machine, machine_from_json
+from tilegen.errors import AnalysisError, PlanError, SpecError
+from tilegen.frontend.spec import DTYPES, Operand, Tensor, check_name, listed
+from tilegen.graph.graph import Graph
+from tilegen.ops.base import SHARES, Bound, Epilogue, TileOp, kind
+from tilegen.ops.gemm import gang_problem
+from tilegen.ops.pointwise import check_expression
+from tilegen.schedule.order import Order, Segment
+from tilegen.schedule.policy import Grouping
+from tilegen.schedule.waits import SemaphoreMap, Wait, wait
+
+VERSION = 1
+
+Placement = str | tuple[tuple[int, ...], ...]  # "ticket", or a list of ranks per SM
+
+
+@dataclass(frozen=True)
+class WaitTable:
+    """All waits of a plan, sorted by (rank, part, step, operand): parallel arrays."""
+
+    rank: Array
+    part: Array
+    step: Array
+    operand: Array
+    semaphore: Array
+    target: Array
+
+
+@dataclass(frozen=True)
+class Plan:
+    program: str
+    sizes: tuple[tuple[str, Any], ...]
+    machine: Machine
+    graph: Graph
+    arguments: tuple[str, ...]  # tensors a kernel is called with, in declaration order
+    semaphores: tuple[SemaphoreMap, ...]
+    policies: tuple[tuple[str, str], ...]  # tensor -> the lattice point its semaphore map came from
+    order: Order
+    placement: Placement = "ticket"
+    lowering: str = "persistent"
+
+    # --- derived -------------------------------------------------------------------------------------------------------
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graph.outputs
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        return tuple(self.graph.bound(op) for op in self.graph.ops)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        return self.graph.edges
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        if self.lowering == "streams":  # kernel boundaries stand in their place
+            return ()
+        maps = {(m.producer, m.tensor): m for m in self.semaphores}
+        for e in self.edges:
+            # an edge that meets no element (a window that sees nothing but padding) needs none
+            if (e.producer.op.name, e.tensor) not in maps and len(relation(e).tile):
+                raise PlanError(f"the plan has no semaphores for {e.name} through {e.tensor!r}")
+        found: list[Wait] = []
+        for w in (wait(e, maps[e.producer.op.name, e.tensor]) for e in self.edges if (e.producer.op.name, e.tensor) in maps):
+            if not any(w.repeats(other) for other in found):
+                found.append(w)
+        return tuple(found)
+
+    @cached_property
+    def targets(self) -> tuple[int, ...]:
+        return tuple(int(n) for m in self.semaphores for n in m.targets())
+
+    @cached_property
+    def ranks(self) -> dict[str, Array]:
+        return self.order.ranks(self.graph)
+
+    @property
+    def gang(self) -> int:
+        """SMs that work together: the most parts of any op."""
+        return max(op.parts for op in self.graph.ops)
+
+    def sms_of(self, op: TileOp, place: int) -> range:
+        """Of its gang, the SMs that a tile at this place of a static list takes: all, or where it has one part each in turn."""
+        first = place % self.gang
+        return range(self.gang) if op.parts > 1 else range(first, first + 1)
+
+    def waits_of(self, op: str) -> tuple[Wait, ...]:
+        return tuple(w for w in self.waits if w.edge.consumer.op.name == op)
+
+    def posts_of(self, op: str) -> tuple[SemaphoreMap, ...]:
+        return tuple(m for m in self.semaphores if m.producer == op)
+
+    def blocking(self, m: SemaphoreMap) -> tuple[Blocking, ...]:
+        """How the producer cuts the tensor that a semaphore map is for."""
+        return next(e.blocking for e in self.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
+
+    def posted(self, m: SemaphoreMap) -> Array:
+        """The semaphore that each tile of the producer posts to, in row-major order of its grid."""
+        tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
+        numbers = m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, self.blocking(m), strict=True)])
+        return np.broadcast_to(np.asarray(numbers, dtype=np.int64), (tiles.count,))
+
+    @cached_property
+    def wait_table(self) -> WaitTable:
+        columns: list[tuple[Array, ...]] = []
+        for w in self.waits:
+            tiles, ranks = tiles_of(w.edge.consumer), self.ranks[w.edge.consumer.op.name]
+            for part in range(w.edge.consumer.op.parts):
+                tile, step, first = part_steps(tiles, w, part)
+                entry, semaphore, target = w.entries(tile, step, first)
+                operand = np.full(len(entry), w.edge.access.operand)
+                columns.append((ranks[tile[entry]], np.full(len(entry), part), step[entry], operand, semaphore, target))
+        table = [np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True)] if columns else [np.zeros(0, np.int64)] * 6
+        order = np.lexsort(tuple(reversed(table[:5])))
+        return WaitTable(*(c[order] for c in table))
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the binary: a hash of everything that code generation reads."""
+        return hashlib.sha256(json.dumps(self._stored(), sort_keys=True).encode()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        tiles = listed([f"{op.name} {'x'.join(map(str, op.tile))}" for op in self.graph.ops])
+        where = f"{self.program}({listed([f'{k}={v}' for k, v in self.sizes])}) on {self.machine.name}"
+        return f"<Plan {where}: {self.order.count} tiles ({tiles}), {len(self.targets)} semaphores, order {self.order.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan.from_json, (self._stored(),)
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return self  # frozen
+
+    # --- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The compact plan. `formulas` is for people: reading a plan back derives them anew."""
+        return {
+            **self._stored(),
+            "formulas": {"ops": {b.op.name: _formulas(b) for b in self.bounds}, "waits": [_wait_words(w) for w in self.waits]},
+        }
+
+    def _stored(self) -> dict[str, Any]:
+        """What a plan consists of."""
+        placement = self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
+        return {
+            "version": VERSION,
+            "program": self.program,
+            "sizes": dict(self.sizes),
+            "machine": self.machine.to_json(),
+            "lowering": self.lowering,
+            "placement": placement,
+            "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
+            "ops": {b.op.name: _op_to_json(b) for b in self.bounds},
+            "arguments": list(self.arguments),
+            "outputs": list(self.outputs),
+            "policies": dict(self.policies),
+            "semaphores": list(self.targets),
+            "maps": [_map_to_json(m) for m in self.semaphores],
+            "order": {"name": self.order.name, "segments": [_segment_to_json(s) for s in self.order.segments]},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Plan:
+        """Read a compact plan; PlanError names what is missing or wrong."""
+        if not isinstance(data, Mapping):
+            raise PlanError(f"a plan is a JSON object, given a {type(data).__name__}")
+        if data.get("version") != VERSION:
+            raise PlanError(f"plan version {data.get('version')!r}, expected {VERSION}")
+        try:
+            plan = _plan_from_json(data)
+            same = list(plan.targets) == list(data["semaphores"])
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError) as error:
+            raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
+        if not same:
+            raise PlanError("the plan's semaphore targets do not follow from its maps: the file was changed by hand")
+        return plan
+
+
+def strided(tiles: int, workers: int) -> tuple[tuple[int, ...], ...]:
+    """The static lists that need no table: worker w runs ranks w, w + workers, w + 2·workers, …"""
+    return tuple(tuple(range(worker, tiles, workers)) for worker in range(workers))
+
+
+def step_range(tiles: Tiles, part: int) -> tuple[Array, Array]:
+    """The steps [start, end) that a part of each tile runs: its share of them, or all where the gang shares rows or columns."""
+    op = tiles.bound.op
+    if op.share != "steps":
+        return np.zeros_like(tiles.steps), tiles.steps
+    return tiles.steps * part // op.parts, tiles.steps * (part + 1) // op.parts
+
+
+def part_steps(tiles: Tiles, w: Wait, part: int) -> tuple[Array, Array, Array]:
+    """(tile, step, whether it is the part's first) at which a wait of this part may stand."""
+    tile = np.arange(tiles.count)
+    start, end = step_range(tiles, part)
+    always = np.ones(tiles.count, dtype=bool)
+    match w.edge.access.when:
+        case "first":
+            return tile, np.full(tiles.count, -1), always
+        case "epilogue":
+            return tile, tiles.steps, always
+    if not w.stepped:
+        some = end > start
+        return tile[some], start[some], always[some]
+    count = end - start
+    tile = np.repeat(tile, count)
+    step = np.arange(len(tile)) - (np.cumsum(count) - count)[tile] + start[tile]
+    return tile, step, step == start[tile]
+
+
+def _tensor_to_json(t: Tensor) -> dict[str, Any]:
+    return {"shape": list(t.plan_shape), "dtype": t.dtype, "role": t.role, "declared": list(t.shape), "form": t.form}
+
+
+def _op_to_json(b: Bound) -> dict[str, Any]:
+    op = b.op
+    attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes}
+    if op.epilogue is not None:
+        attributes["epilogue"] = op.epilogue.to_json()
+    return {
+        "kind": op.kind,
+        "attributes": attributes,
+        "operands": [o.to_json() for o in op.operands],
+        "result": op.result,
+        "tile": list(op.tile),
+        "parts": op.parts,
+        **({"share": op.share} if op.parts > 1 else {}),
+        **({} if b.kind.built_in else {"footprint": "declared"}),
+    }
+
+
+def _formulas(b: Bound) -> dict[str, Any]:
+    """An op's access maps as a person writes them."""
+    return {
+        "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads},
+        "writes": pretty_box(b.write),
+        "steps": pretty(b.steps),
+        "grid": [pretty(n) for n in b.grid],
+    }
+
+
+def _wait_words(w: Wait) -> dict[str, Any]:
+    groups = [[pretty(r.lo), pretty(r.hi)] for r in w.ranges]
+    return {"edge": w.edge.name, "tensor": w.edge.tensor, "operand": w.edge.access.operand, "when": w.edge.access.when, "groups": groups}
+
+
+def _map_to_json(m: SemaphoreMap) -> dict[str, Any]:
+    groups = [{"how": g.how, "blocks": g.blocks, "size": g.size, "table": list(g.table)} for g in m.partition]
+    return {"producer": m.producer, "tensor": m.tensor, "base": m.base, "posts": m.posts, "groups": groups}
+
+
+def _segment_to_json(s: Segment) -> dict[str, Any]:
+    return {"op": s.op, "lo": list(s.lo), "hi": list(s.hi), "group": s.group, "last_first": s.last_first}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+
+
+def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
+    attributes = dict(data["attributes"])
+    epilogue = Epilogue.from_json(attributes.pop("epilogue")) if "epilogue" in attributes else None
+    if epilogue is not None:
+        names = {f"e{n}" for n in range(len(epilogue.operands))} | {f"acc{g}" for g in range(attributes.get("groups", 1))}
+        check_expression(epilogue.expression, names, f"op {name!r} of the plan")
+    operands = tuple(Operand.from_json(o) for o in data["operands"])
+    kind(data["kind"])
+    for what, numbers in (("tile", data["tile"]), ("parts", [data["parts"]])):
+        if not isinstance(numbers, list) or not numbers or not all(type(n) is int and 1 <= n < 2**31 for n in numbers):
+            raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
+    share = data.get("share", "steps")
+    if share not in SHARES:
+        raise PlanError(f"op {name!r} of the plan: share is {share!r}, expected one of {', '.join(SHARES)}")
+    return TileOp(
+        name,
+        data["kind"],
+        operands,
+        data["result"],
+        tuple(sorted((k, _frozen(v)) for k, v in attributes.items())),
+        epilogue,
+        tuple(data["tile"]),
+        data["parts"],
+        share if data["parts"] > 1 else "steps",
+    )
+
+
+def _grouping_from_json(producer: str, g: Mapping[str, Any]) -> Grouping:
+    if g["how"] not in ("all", "each", "every", "modulo", "table"):
+        raise PlanError(
+            f"the semaphores of {producer!r} are grouped {g['how']!r}, "
+            "expected all, each, every, modulo or table"
+        )
+    for what in ("blocks", "size"):
+        if type(g[what]) is not int or not 1 <= g[what] < 2**31:
+            raise PlanError(
+                f"the semaphores of {producer!r}: {what} of a group is {g[what]!r}, expected a positive int"
+            )
+    table = tuple(g["table"])
+    if g["how"] == "table" and (
+        len(table) != g["blocks"] or any(type(n) is not int or not 0 <= n < g["blocks"] for n in table)
+    ):
+        raise PlanError(
+            f"the semaphores of {producer!r}: the table of a group is {g['table']!r}, "
+            f"expected the group of each of {g['blocks']} blocks"
+        )
+    return Grouping(g["how"], g["blocks"], g["size"], table)
+
+
+def _plan_from_json(data: Mapping[str, Any]) -> Plan:
+    tensors = {n: Tensor(n, tuple(t["declared"]), t["dtype"], t["role"], "", t["form"]) for n, t in data["tensors"].items()}
+    for name in (data["program"], *data["tensors"], *data["ops"]):
+        try:
+            check_name(name, "the plan")  # names are written into the generated source
+        except SpecError as error:
+            raise PlanError(str(error)) from None
+    ops = tuple(_op_from_json(name, op) for name, op in data["ops"].items())
+    for t in tensors.values():
+        if t.dtype not in DTYPES:
+            raise PlanError(f"tensor {t.name!r} of the plan has dtype {t.dtype!r}, expected one of {', '.join(DTYPES)}")
+    used = [*data["arguments"], *data["outputs"], *(op.result for op in ops), *(o.tensor for op in ops for o in op.operands)]
+    unknown = [n for n in used if n not in tensors]
+    if unknown:
+        raise PlanError(f"the plan has no tensor {unknown[0]!r}")
+    maps = []
+    for m in data["maps"]:
+        partition = tuple(_grouping_from_json(m["producer"], g) for g in m["groups"])
+        maps.append(SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"]))
+    segments = tuple(Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"]) for s in data["order"]["segments"])
+    placement = data["placement"] if isinstance(data["placement"], str) else tuple(tuple(ranks) for ranks in data["placement"])
+    graph = Graph(data["program"], tensors, ops, tuple(data["outputs"]))
+    for op in ops:
+        problem = gang_problem(graph.bound(op))
+        if problem:
+            raise PlanError(f"op {op.name!r} of the plan: {problem}")
+    return Plan(
+        data["program"],
+        tuple((k, _frozen(v)) for k, v in data["sizes"].items()),
+        machine_from_json(data["machine"]),
+        graph,
+        tuple(data["arguments"]),
+        tuple(maps),
+        tuple(data["policies"].items()),
+        Order(data["order"]["name"], segments),
+        placement,
+        data["lowering"],
+    )

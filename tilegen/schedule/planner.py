@@ -1,0 +1,312 @@
+"""The planner: tiles, policies, order and placement for a program on a machine, judged by the simulator."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+
+import numpy as np
+
+from tilegen.analysis.dependence import Edge
+from tilegen.analysis.regions import tiles_of
+from tilegen.arch.machine import Machine
+from tilegen.errors import PlanError, nearest
+from tilegen.frontend.spec import Program, as_program, check_acyclic
+from tilegen.graph.forward_kv import passed
+from tilegen.graph.fuse_norms import folded
+from tilegen.graph.graph import Graph, fuse, names_of_shares, split
+from tilegen.ops.attention import FEW
+from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
+from tilegen.ops.gemm import gang_problem
+from tilegen.options import Options
+from tilegen.schedule.heuristics import Cut, best_cuts, best_shares
+from tilegen.schedule.order import Order, banded, by_name, candidates, phase
+from tilegen.schedule.plan import Plan, strided
+from tilegen.schedule.policy import Lattice, Point, lattice
+from tilegen.schedule.simulate import simulate, tile_us
+from tilegen.schedule.waits import SemaphoreMap
+
+Progress = Callable[[str], None]
+LONG_US = 30.0  # of a tile, on average
+FREE = Options()
+
+
+def plan(program: Program, machine: Machine, options: Options = FREE, progress: Progress = lambda _: None) -> Plan:
+    """The plan for a program with all sizes given. PlanError when an option does not fit the program."""
+    check_acyclic(as_program(program))
+    if program.symbolic:
+        names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
+        raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
+    graph = tiled(passed(folded(fuse(program), machine, options), machine, options), machine, options)
+    progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
+    lattices = lattices_of(graph)
+    chosen, fixed = _start_points(lattices, options)
+    sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
+    base = Plan(program.name, sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket")
+    placed = _with_policies(base, lattices, chosen)
+    orders = _orders(graph, machine) if options.order == "auto" else [by_name(graph, options.order)]
+    placed = _best_order(placed, orders, progress)
+    placed = _best_policies(placed, lattices, chosen, fixed, progress)
+    return replace(placed, placement=placement_of(placed, options.placement))
+
+
+def tiled(graph: Graph, machine: Machine, options: Options, taken: Set[str] = frozenset(), shares: bool = True) -> Graph:
+    """Give every op its tile, gang and split. taken: names besides the graph's that a split may not make; shares: whether attentions may be split unasked."""
+    names = {op.name for op in graph.ops}
+    for what in ("tiles", "split", "parts"):
+        for name, _ in getattr(options, what):
+            if name not in names:
+                raise PlanError(f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}")
+    tiles, parts = dict(options.tiles), dict(options.parts)
+    chosen = _hopper_cuts(graph, machine, options)
+    for op in graph.ops:
+        b, cut = graph.bound(op), chosen.get(op.name)
+        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else cut.tile if cut else _best_tile(graph, op, machine)
+        gang = parts.get(op.name, cut.gang if cut else 1)
+        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, machine))
+    for name, count in options.split or (_hopper_shares(graph, machine, options, taken) if shares else ()):
+        graph = split(graph, name, count)
+    for op in graph.ops:
+        if not op.tile:  # made by a split
+            graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, machine)))
+    return graph
+
+
+def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[str, Cut]:
+    """Tiles and gangs of GeMMs and convolutions on a Hopper GPU, where the user fixes none."""
+    return best_cuts(graph, machine) if machine.hopper and not (options.tiles or options.parts or options.split) else {}
+
+
+def _hopper_shares(graph: Graph, machine: Machine, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
+    """Attention over caches -> shares of its keys on a Hopper GPU, where the user fixes nothing, they pay, and the names that it takes are free."""
+    if not machine.hopper or options.tiles or options.parts:
+        return ()
+    names = {op.name for op in graph.ops} | set(graph.tensors) | taken
+    few = [op for op in graph.ops if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW]
+    free = [op for op in few if not names & names_of_shares(op.name)]
+    shares = {op.name: best_shares(graph.bound(op), machine) for op in free}
+    return tuple((name, n) for name, n in shares.items() if n > 1)
+
+
+def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
+    expected = b.kind.tiles(b, _ANY)[0]
+    if not isinstance(tile, (tuple, list)):
+        raise PlanError(
+            f"tile {tile!r} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, "
+            f"in a tuple such as {expected}",
+            b.op.where,
+        )
+    tile = b.kind.whole_tile(tuple(tile), expected)
+    if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
+        raise PlanError(
+            f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}",
+            b.op.where,
+        )
+    if max(tile) > 1 << 16 or math.prod(tile[:-1]) > 1 << 24:
+        raise PlanError(f"tile {'x'.join(map(str, tile))} of {b.op.name!r} is too large: at most 65536 a side", b.op.where)
+    problem = b.kind.check_tile(b, tile)
+    if problem:
+        raise PlanError(f"tile {tile} of {b.op.name!r}: {problem}", b.op.where)
+    return tile
+
+
+_ANY = Machine("any", "cuda", 132, 1e15, 1e14, 1e12, 1e12, 1.0, 1.0, 1.0)
+
+
+def checked_parts(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
+    """The op with the gang that an option asks for: 2, "2", "2:steps", "2:rows" or "2:columns"."""
+    count, colon, share = str(given).partition(":")
+    share = share if colon else "steps"
+    if not isinstance(given, (int, str)) or not count.isdecimal() or int(count) < 1 or share not in SHARES:
+        raise PlanError(
+            f"{op.name!r}: a gang of {given}: expected its size, and what it shares after a colon where that is not steps, "
+            f"such as 2 or '2:rows'; it may share {', '.join(SHARES)}",
+            op.where,
+        )
+    op = replace(op, parts=int(count), share=share if int(count) > 1 else "steps")
+    problem = gang_problem(graph.bound(op))
+    if not problem and op.parts > machine.sms:
+        problem = f"a gang of {op.parts} exceeds the {machine.sms} SMs of {machine.name}"
+    if problem:
+        raise PlanError(f"{op.name!r}: {problem}", op.where)
+    return op
+
+
+def _best_tile(graph: Graph, op: TileOp, machine: Machine) -> tuple[int, ...]:
+    """The tile with the least time for this op alone: whole waves of tiles."""
+    b = graph.bound(op)
+    best, least = None, float("inf")
+    for tile in b.kind.tiles(b, machine):
+        candidate = graph.bound(replace(op, tile=tile))
+        count = int(np.prod([int(n) for n in candidate.grid]))
+        time = ceil_div(count, machine.sms) * tile_us(candidate, machine)
+        if time < least * 0.99:
+            best, least = tile, time
+    assert best is not None
+    return best
+
+
+def lattices_of(graph: Graph) -> dict[str, Lattice]:
+    """tensor -> its lattice, for every tensor that one op writes and another reads."""
+    edges: dict[str, list[Edge]] = {}
+    for e in graph.edges:
+        edges.setdefault(e.tensor, []).append(e)
+    found = {tensor: lattice(of_tensor) for tensor, of_tensor in edges.items()}
+    return {tensor: lat for tensor, lat in found.items() if any(len(r.tile) for r in lat.relations)}
+
+
+def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[dict[str, Point], set[str]]:
+    """The consumer classes everywhere, or what the user asked for: (points, tensors the user fixed)."""
+    chosen = {tensor: _allowed(lat)[0] for tensor, lat in lattices.items()}
+    fixed = set()
+    for key, name in options.policies:
+        tensors = [t for t, lat in lattices.items() if key in (t, "*") or any(e.name == key for e in lat.edges)]
+        if not tensors:
+            edges = sorted({e.name for lat in lattices.values() for e in lat.edges})
+            raise PlanError(
+                f"policy {key}={name}: no such edge or tensor; the edges are {', '.join(edges) or 'none'}, "
+                f"the tensors {', '.join(lattices) or 'none'}{nearest(key, [*edges, *lattices])}"
+            )
+        for tensor in tensors:
+            point = lattices[tensor].point(name)
+            if point.unawaited:
+                raise PlanError(f"policy {key}={name}: {point.unawaited} of its {point.semaphores} semaphores would be awaited by nobody")
+            chosen[tensor] = point
+            fixed.add(tensor)
+    return chosen, fixed
+
+
+def _allowed(lat: Lattice) -> list[Point]:
+    """The points whose semaphores are all awaited, the consumer classes first."""
+    points = [p for p in lat.points if not p.unawaited]
+    return sorted(points, key=lambda p: "class" not in p.name.split("="))
+
+
+def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[str, Point]) -> Plan:
+    maps, first = [], 0
+    for tensor, lat in lattices.items():
+        m = SemaphoreMap(lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).parts)
+        maps.append(m)
+        first += m.count
+    return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
+
+
+def _progresses(candidate: Plan) -> bool:
+    """Whether every wait is on lower ranks: the check that an order must pass to be simulated at all."""
+    last = np.full(len(candidate.targets), -1, dtype=np.int64)
+    for m in candidate.semaphores:
+        np.maximum.at(last, candidate.posted(m), candidate.ranks[m.producer])
+    table = candidate.wait_table
+    return bool((last[table.semaphore] < table.rank).all())
+
+
+def _orders(graph: Graph, machine: Machine) -> list[Order]:
+    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2, which the simulator does not see; and it is the only
+    one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream in, which the simulator does not see either."""
+    if machine.family != "cuda":
+        return candidates(graph, machine.sms)
+    linears = [graph.bound(op) for op in graph.ops if op.kind == "linear"]
+    streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and all(op.kind != "conv2d" for op in graph.ops)
+    return [phase(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
+
+
+def _lag_that_works(base: Plan, order: Order) -> str:
+    """The least lag with which so many bands work. A lag of their number does: op comes after op."""
+    head, *numbers = order.name.split(":")
+    if head != "bands":
+        return ""
+    bands, lag = map(int, numbers)
+    larger = range(lag + 1, bands + 1)
+    least = bisect_left(
+        larger[:-1], True, key=lambda n: _progresses(replace(base, order=banded(base.graph, bands, n)))
+    )
+    return f"; bands:{bands}:{larger[least]} works"
+
+
+def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
+    """The order with the least makespan; a later candidate must be better by a percent."""
+    best: tuple[float, Plan] | None = None
+    for order in orders:
+        candidate = replace(base, order=order)
+        if not _progresses(candidate):
+            if len(orders) == 1:
+                raise PlanError(
+                    f"order {order.name}: a tile would wait for a tile of higher rank"
+                    f"{_lag_that_works(base, order)}"
+                )
+            continue
+        if len(orders) == 1:
+            return candidate
+        time = simulate(candidate).makespan
+        progress(f"order {order.name}: {time:.1f} µs")
+        if best is None or time < best[0] * 0.99:
+            best = (time, candidate)
+    assert best is not None
+    return best[1]
+
+
+def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[str, Point], fixed: set[str], progress: Progress) -> Plan:
+    """Tensor by tensor the point with the least makespan of its producer and consumers alone; when level, the one that lets its consumers
+    start early, a wait weighing as much as two producer tiles: the model knows no variance between SMs, and an early start forgives it."""
+    for tensor, lat in lattices.items():
+        points = _allowed(lat)
+        if tensor in fixed or len(points) == 1:
+            continue
+        near = _neighbourhood(start, lat)
+        times = {}
+        for point in points:
+            candidate = _with_policies(near, {tensor: lat}, {tensor: point})
+            if _progresses(candidate):
+                times[point] = simulate(candidate).makespan
+        least = min(times.values())
+        chosen[tensor] = min((p for p, time in times.items() if time <= least * 1.001), key=lambda p: (p.start + 2 * p.waits, p.semaphores))
+        progress(f"policy {tensor}: {chosen[tensor].name} of " + ", ".join(f"{p.name} {t:.1f} µs" for p, t in times.items()))
+    return _with_policies(start, lattices, chosen)
+
+
+def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
+    """The plan of one producer and its consumers, in the order of the whole."""
+    names = {lat.producer, *(e.consumer.op.name for e in lat.edges)}
+    graph = replace(whole.graph, ops=tuple(op for op in whole.graph.ops if op.name in names))
+    graph.__dict__["edges"] = lat.edges  # derived already
+    graph.__dict__["_bounds"] = whole.graph._bounds
+    order = Order(whole.order.name, tuple(s for s in whole.order.segments if s.op in names))
+    return replace(whole, graph=graph, order=order, semaphores=(), policies=())
+
+
+def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
+    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it; strided: worker w
+    gets ranks w, w + workers, …"""
+    workers = p.machine.sms // p.gang
+    if placement == "auto":
+        placement = _best_placement(p)
+    match placement:
+        case "ticket":
+            return "ticket"
+        case "static":
+            lists: list[list[int]] = [[] for _ in range(workers)]
+            for rank, sm in enumerate(simulate(p).sm.tolist()):
+                lists[sm].append(rank)
+            return tuple(tuple(ranks) for ranks in lists)
+        case "strided":
+            return strided(p.order.count, workers)
+    raise PlanError(f"unknown placement {placement!r}; expected auto, ticket, static or strided")
+
+
+def _best_placement(p: Plan) -> str:
+    """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through once, since they then start sooner; and where ops of
+    several kinds follow each other, since a ticket costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
+    simulator's own are better by 3 %: then tickets, if tiles are long on average."""
+    if p.machine.family != "cuda":
+        return "ticket"
+    if all(op.kind == "linear" for op in p.graph.ops):
+        return "strided" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "ticket"
+    if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.bounds if b.op.kind == "attention"):
+        return "strided"
+    workers = p.machine.sms // p.gang
+    even, greedy = (simulate(replace(p, placement=how)).makespan for how in (strided(p.order.count, workers), "ticket"))
+    if even <= 1.03 * greedy:
+        return "strided"
+    return "ticket" if greedy * workers / p.order.count > LONG_US else "static"

@@ -1,0 +1,1 @@
+"""The same plan in C++ on threads."""

@@ -1,0 +1,1 @@
+"""The plan tile by tile in torch, under adversarial interleavings."""

@@ -1,0 +1,264 @@
+"""CUDA for sm_80 and later: one persistent kernel for all GeMMs of a plan, with mma.sync and cp.async (templates/cuda/portable.cu.j2).
+
+The schedule text is that of every other target; a gang's parts run as one tile of one CTA, which waits and posts for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import TYPES, CudaOp, mma_problem
+from tilegen.codegen.environment import Source, render
+from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.schedule import schedule_text
+from tilegen.codegen.summary import summary
+from tilegen.schedule.plan import Plan
+
+WARPS = 8
+THREADS = 32 * WARPS
+STAGES = 8  # more than this hides nothing more
+REGISTERS = 200  # of a thread for sums and fragments; the rest holds addresses
+ROWS = 512  # of activations and weights in a stage: three stages of 32 columns then fit everywhere
+SHARED = {"sm_80": 166912, "sm_87": 166912, "sm_90": 232448, "sm_100": 232448, "sm_103": 232448}  # bytes that a CTA may use
+SHARED_ELSEWHERE = 101376  # sm_86, sm_89, sm_12x
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a CTA multiplies at a time: 8 warps, `across` of them side by side, each with m x 16 rows and n x 8 columns of each group."""
+
+    across: int
+    m: int
+    n: int
+    groups: int
+
+    @property
+    def rows(self) -> int:
+        return WARPS // self.across * 16 * self.m
+
+    @property
+    def columns(self) -> int:
+        return self.across * 8 * self.n
+
+    @property
+    def loaded(self) -> int:
+        """Rows of activations and weights."""
+        return self.rows + self.groups * self.columns
+
+    @property
+    def registers(self) -> int:
+        """Sums, and two sets of fragments."""
+        return 4 * self.m * self.n * self.groups + 2 * (4 * self.m + 2 * self.n * self.groups)
+
+    def cost(self, tm: int, tn: int) -> float:
+        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading; and a little of all three."""
+        blocks = math.ceil(tm / self.rows) * math.ceil(tn / self.columns)
+        multiply = WARPS * self.m * self.n * self.groups * 1.6  # 2,500 FLOP a clock
+        fragments = WARPS * (self.m * 512 + self.n * self.groups * 256) / 128
+        load = min(tm, self.rows) + self.groups * min(tn, self.columns)  # 32 bytes a row; an SM gets 32 bytes a clock from L2
+        return blocks * (max(multiply, fragments, load) + 0.1 * (multiply + fragments + load))
+
+
+def best_block(tm: int, tn: int, groups: int) -> Block:
+    """The cheapest block that fits registers and stages; larger than the tile, whose edge then bounds it, or smaller and repeated."""
+    found = [
+        Block(across, m, n, groups)
+        for across in (1, 2, 4, 8)
+        for m in range(1, math.ceil(tm * across / (16 * WARPS)) + 1)
+        for n in range(1, math.ceil(tn / (8 * across)) + 1)
+    ]
+    return min((b for b in found if b.registers <= REGISTERS and b.loaded <= ROWS), key=lambda b: (b.cost(tm, tn), b.registers, b.across))
+
+
+@dataclass(frozen=True)
+class PortableOp(CudaOp):
+    """A linear of a plan, as numbers and C text. PlanError where it has no form here."""
+
+    architecture: str
+
+    @property
+    def on(self) -> str:
+        return self.architecture
+
+    def _problem(self) -> str:
+        b = self.bound
+        if b.op.kind != "linear":
+            return f"no template for {b.op.kind} yet; only linear runs there"
+        if self.normed:
+            return "it has no form for a norm that is folded into a linear; plan with norms='rows'"
+        if problem := mma_problem(b):
+            return problem
+        if b.result.dtype not in (b.dtype(0), "float32"):
+            return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
+        for n in (0, 1):
+            for what, size in (("rows of", self.pitch(n)), ("first column", self.first_column(n))):
+                if size % 8:
+                    padded = math.ceil(size / 8) * 8
+                    return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad to {padded}"
+        for what, size in (("result columns", self.columns), ("tile columns", b.tile[1])):
+            if size % 8:
+                return f"{what} are {size}, expected a multiple of 8"
+        return self.epilogue.problem
+
+    # --- the product ------------------------------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> int:
+        return int(self.bound.groups)
+
+    @property
+    def type(self) -> str:
+        return TYPES[self.bound.dtype(0)]
+
+    @property
+    def columns(self) -> int:
+        return int(self.bound.out[1])
+
+    @cached_property
+    def k_range(self) -> tuple[int, int]:
+        lo, hi = self.bound.kind.k_range(self.bound)  # type: ignore[attr-defined]
+        return int(lo), int(hi)
+
+    @property
+    def depth(self) -> int:
+        return self.k_range[1] - self.k_range[0]
+
+    def pitch(self, n: int) -> int:
+        """Elements from row to row of operand n."""
+        return math.prod(int(s) for s in self.bound.tensors[self.bound.op.operands[n].tensor].plan_shape[1:])
+
+    def first_column(self, n: int) -> int:
+        return (self.bound.op.operands[n].columns or (0, 0))[0] + self.k_range[0]
+
+    def pointer(self, n: int) -> str:
+        """First element that operand n gives to the sum."""
+        first = self.first_column(n)
+        return f"T.{self.bound.op.operands[n].tensor}" + (f" + {first}" if first else "")
+
+    # --- how a tile is computed ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def block(self) -> Block:
+        return best_block(self.bound.tile[0], self.bound.tile[1], self.groups)
+
+    @property
+    def _shared(self) -> int:
+        return SHARED.get(self.architecture, SHARED_ELSEWHERE) - 128  # the next tile's rank
+
+    @cached_property
+    def chunk(self) -> int:
+        """Columns of K in a stage: 64, or 32 where only that leaves three stages."""
+        return 64 if self._shared // (128 * self.block.loaded) >= 3 else 32
+
+    @property
+    def chunks(self) -> int:
+        return math.ceil(self.depth / self.chunk)
+
+    @property
+    def stage_bytes(self) -> int:
+        return 2 * self.chunk * self.block.loaded
+
+    @property
+    def stages(self) -> int:
+        return min(self._shared // self.stage_bytes, STAGES)
+
+    @property
+    def begin(self) -> str:
+        return ", ".join(to_c(i.lo) for i in self.bound.write)
+
+    @property
+    def end(self) -> str:
+        return ", ".join(to_c(i.hi) for i in self.bound.write)
+
+    # --- waits and posts ----------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        return int(self.bound.steps)
+
+    @property
+    def shares_steps(self) -> bool:
+        return self.parts > 1 and self.bound.op.share == "steps"
+
+    @property
+    def step_operands(self) -> list[int]:
+        """Operands whose loads wait."""
+        return self.waiting("step")
+
+    @property
+    def late_operands(self) -> list[int]:
+        """Operands of the epilogue that are waited for."""
+        return self.waiting("epilogue")
+
+    @property
+    def stepped(self) -> bool:
+        """Whether later steps wait for more than the first did."""
+        return any(w.stepped for w in self.plan.waits_of(self.name))
+
+    @property
+    def part_of_step(self) -> str:
+        """The part whose share of the steps holds `step`. Parts that share rows or columns wait for the same, which one does for all."""
+        return f"((step + 1) * {self.parts} - 1) / {self.steps}" if self.shares_steps else "0"
+
+    @property
+    def first_steps(self) -> list[tuple[int, int]]:
+        """(part, its first step) of every part that has steps."""
+        if not self.shares_steps:
+            return [(0, 0)]
+        starts = [self.steps * p // self.parts for p in range(self.parts + 1)]
+        return [(p, starts[p]) for p in range(self.parts) if starts[p] < starts[p + 1]]
+
+    # --- text -----------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def epilogue(self) -> EpilogueText:
+        return EpilogueText(self.bound)
+
+    @property
+    def cut(self) -> str:
+        """tile 256 x 384 x 64, grid 4 x 16, in blocks of 128 x 128: …"""
+        b, block = self.bound, self.block
+        tile, grid = (" x ".join(str(int(n)) for n in x) for x in (b.tile, b.grid))
+        gang = f", for {self.parts} parts that share its {b.op.share}" if self.parts > 1 else ""
+        warps = f"{WARPS // block.across} x {block.across} warps of {16 * block.m} x {8 * block.n}"
+        return f"tile {tile}, grid {grid}{gang}; blocks of {block.rows} x {block.columns}, {warps}"
+
+
+@dataclass(frozen=True)
+class PortableSource(Source):
+    """The text, and what the host must know to launch it."""
+
+    shared_bytes: int
+    threads: int = THREADS
+
+
+def generate(plan: Plan, architecture: str) -> PortableSource:
+    """The kernel of a plan for `sm_80` or later. PlanError where an op has no form there."""
+    ops = tuple(PortableOp(plan, b, architecture) for b in plan.bounds)
+    ring = max(op.stages * op.stage_bytes for op in ops)
+    return PortableSource(partial(_text, plan, architecture, ops, ring), ring + 128)
+
+
+def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int) -> str:
+    return render(
+        "cuda/portable.cu.j2",
+        plan=plan,
+        architecture=architecture,
+        sizes=", ".join(f"{k}={v}" for k, v in plan.sizes),
+        summary=summary(plan),
+        schedule=schedule_text(plan),
+        ops=ops,
+        threads=THREADS,
+        jitter=False,
+        slot_at=ring,
+        tensors=[_tensor(plan, name) for name in plan.graph.tensors],
+    )
+
+
+def _tensor(plan: Plan, name: str) -> dict[str, Any]:
+    t = plan.graph.tensors[name]
+    return {"name": name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}

@@ -1,0 +1,1 @@
+"""The kernel for Hopper: TMA, wgmma, clusters."""

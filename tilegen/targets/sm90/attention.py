@@ -1,0 +1,298 @@
+"""attention on sm_90a: queries beside the ring, keys and values block by block through it (templates/cuda/attention.cuh.j2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import TYPES, CudaOp
+from tilegen.ops.attention import FEW
+from tilegen.ops.base import K
+from tilegen.targets.sm90.op import MMA_TYPES
+from tilegen.targets.sm90.stage import BoxMap, Load, Loads, Map, Wait
+from tilegen.targets.sm90.tile import ROW_BYTES
+
+MOST_KEYS = 128  # of a block
+HELD = 148  # registers of a thread for products, p and sums, beside everything else
+
+
+@dataclass(frozen=True)
+class HopperAttention(CudaOp):
+    """An attention of a plan. PlanError where its tile does not fit the machine's instructions."""
+
+    form = "attention"
+    sums_bytes = b_at = scratch_bytes = 0
+    staged = exchanges = splits_columns = packed = weights_once = False
+    multicast = a_policy = b_policy = ""
+
+    def _problem(self) -> str:
+        b = self.bound
+        if b.dtype(0) not in MMA_TYPES:
+            return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+        if self.head % 16 or not 16 <= self.head <= 128:
+            return f"heads have {self.head} columns, expected a multiple of 16 up to 128"
+        if self.rows > 128:
+            return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected at most 128 in all"
+        if self.key_shares > 1 and not self.halved:
+            return f"a tile of a share of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at most {FEW} in all"
+        if self.keys % 16 or not 16 <= self.keys <= MOST_KEYS:
+            return f"a block has {self.keys} keys, expected a multiple of 16 up to {MOST_KEYS}"
+        if self.keys // 2 + self.keys // 4 + self.head // 2 > HELD:
+            return f"a thread would hold the products with {self.keys} keys and {self.head} columns of sums; at most {HELD} registers: choose fewer keys"
+        if not b.scale > 0:
+            return f"the scale is {b.scale}, expected a positive number"
+        if self.passed and (not self.halved or b.tile[0] < b.q_len):
+            given = f"a tile has {b.tile[0]} queries of {b.tile[2]} heads"
+            return f"{given}, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with appends='awaited'"
+        for operand in (*b.op.operands[:3], *b.op.operands[4:]):
+            pitch, first = self._pitch(operand.tensor), (operand.columns or (0, 0))[0]
+            if pitch % 8 or first % 8:
+                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of 8; pad it"
+        return ""
+
+    def _pitch(self, tensor: str) -> int:
+        return math.prod(int(n) for n in self.bound.tensors[tensor].plan_shape[1:])
+
+    # --- numbers ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> int:
+        return int(self.bound.head_dim)
+
+    @property
+    def keys(self) -> int:
+        return self.bound.tile[1]
+
+    @property
+    def blocks(self) -> int:
+        """Of 64 columns in a head."""
+        return math.ceil(self.head / 64)
+
+    @property
+    def heads(self) -> int:
+        """Of a tile: row r of it is query r / heads of head r % heads."""
+        return self.bound.tile[2]
+
+    @property
+    def rows(self) -> int:
+        return self.bound.tile[0] * self.heads
+
+    @property
+    def halved(self) -> bool:
+        """Whether the math warpgroups have the same queries, and half of the blocks of keys each."""
+        return self.rows <= FEW
+
+    @property
+    def row_block(self) -> int:
+        """Bytes of 64 columns of the queries; the swizzle repeats after 8 rows."""
+        return (math.ceil(self.rows / 8) * 8 if self.halved else 128) * ROW_BYTES
+
+    @property
+    def key_block(self) -> int:
+        return math.ceil(self.keys / 8) * 8 * ROW_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        """A block's keys; where its values are the same warpgroup's, these behind them."""
+        return self.blocks * self.key_block * (2 if self.halved else 1)
+
+    @property
+    def new_rows(self) -> int:
+        """Keys, and values, that are passed to it beside its queries."""
+        return int(self.bound.q_len) if self.passed else 0
+
+    @property
+    def new_at(self) -> int:
+        """Bytes from the queries to the new keys, behind which lie the new values."""
+        return self.blocks * self.row_block
+
+    @property
+    def new_block(self) -> int:
+        """Bytes of 64 columns of the new keys."""
+        return math.ceil(self.new_rows / 8) * 8 * ROW_BYTES
+
+    @property
+    def given_bytes(self) -> int:
+        """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes their place."""
+        threads = math.ceil(self.rows / 16) * 32
+        sums = (self.head + 4) * threads  # of eight of each 16 rows, and their m and Σ p
+        return max(self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0)
+
+    @property
+    def given_overrun(self) -> int:
+        """Bytes from their start that wgmma may touch: it takes 64 rows, of which those that are no query's may hold anything."""
+        return (self.blocks - 1) * self.row_block + (FEW if self.halved else 128) * ROW_BYTES
+
+    @property
+    def overrun(self) -> int:
+        return 0
+
+    @property
+    def log2(self) -> float:
+        return float(self.bound.scale * math.log2(math.e))
+
+    @property
+    def pitch(self) -> int:
+        return int(self.bound.out[-1])
+
+    # --- loads --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> str:
+        return to_c(self.bound.steps)
+
+    @property
+    def range(self) -> str:
+        return f"const int first = 0, last = {self.steps};"
+
+    @property
+    def position(self) -> str:
+        """The device's word on how far the caches are filled, or an empty string."""
+        b = self.bound
+        return f"tg_position(T.{b.op.operands[3].tensor}, {b.k_len - b.q_len})" if len(b.op.operands) > 3 else ""
+
+    @property
+    def first_query(self) -> str:
+        """The tile's first query in its batch."""
+        return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else "0"
+
+    @property
+    def setup(self) -> tuple[str, ...]:
+        """What the roles find out about a tile: `seen` keys, the last one that its first query sees, how many blocks of keys it takes, from which on."""
+        b, rows = self.bound, self.bound.write[0]
+        count = f"{to_c(rows.hi)} - ({to_c(rows.lo)})"
+        if self.position:
+            limit = f"{self.position} + {self.first_query}"
+            seen = f"tg_min(limit + {count}, {b.k_len})"
+        elif b.causal:
+            limit = f"{self.first_query} + {b.k_len - b.q_len}"
+            seen = f"tg_min(limit + {count}, {b.k_len})"
+        else:
+            limit, seen = str(b.k_len), str(b.k_len)
+        there = f"(seen + {self.keys - 1}) / {self.keys}"
+        blocks = [f"const int blocks = {there};"]
+        if self.key_shares > 1:
+            blocks = [f"const int there = {there}, from = there * s / {self.key_shares}, blocks = there * (s + 1) / {self.key_shares} - from;  // this share's"]
+        return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", *blocks)
+
+    @property
+    def begin(self) -> str:
+        """The tile's first block of keys."""
+        return "from" if self.key_shares > 1 else "0"
+
+    @property
+    def a(self) -> Loads:
+        given = Load(self._query_copies() + self._new_copies(), self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES)
+        return replace(self._in_turn(not self.passed), before=given, first=tuple(self.waiting("first")))
+
+    @property
+    def b(self) -> Loads:
+        """Nothing to load, unless new rows are passed: then keys and values are there from the beginning, as weights are."""
+        return self._in_turn(self.passed)
+
+    def _in_turn(self, loads: bool) -> Loads:
+        """Keys and values as the math warps use them: a block's in one stage where one warpgroup takes it, else values one step behind keys."""
+        keys, values = (
+            Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) if loads else Load() for letter, n in (("k", 1), ("v", 2))
+        )
+        if self.halved:
+            both = Load(keys.copies + values.copies, keys.bytes + values.bytes, keys.waits + values.waits, condition="k < blocks")
+            return Loads((both,), setup=self.setup)
+        keys = replace(keys, waited="k < last", condition="k < blocks")
+        values = replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks")
+        return Loads((keys, values), setup=self.setup, more=1)
+
+    def _waits(self, operand: int) -> tuple[Wait, ...]:
+        return (Wait(operand, "each"),) if operand in self.waiting("step") else ()
+
+    @property
+    def _key_bytes(self) -> int:
+        return self.blocks * self.keys * ROW_BYTES
+
+    def _query_copies(self) -> tuple[str, ...]:
+        """Boxes of 64 columns of the tile's heads of its queries: row r of it is head r % heads of query r / heads."""
+        b = self.bound
+        row = to_c(b.kind.queries(b)[0].lo)  # type: ignore[attr-defined]
+        head = f"{self.heads} * h" if self.heads > 1 else "h"
+        return tuple(
+            f"tg_load3(to{f' + {n * self.row_block}' if n else ''}, &maps.{self.name}_q, {64 * n}, {head}, {row}, bar);" for n in range(self.blocks)
+        )
+
+    def _new_copies(self) -> tuple[str, ...]:
+        """Boxes of 64 columns of the head's new keys, then of its new values."""
+        if not self.passed:
+            return ()
+        rows, columns = self.bound.reads[-1].box
+        row, column = to_c(rows.lo), to_c(columns.lo)
+        return tuple(
+            f"tg_load(to + {self.new_at + (self.blocks * which + n) * self.new_block}, &maps.{self.name}_new_{letter}, "
+            f"{column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            for which, letter in enumerate("kv")
+            for n in range(self.blocks)
+        )
+
+    def _key_copies(self, letter: str, operand: int) -> tuple[str, ...]:
+        rows, columns = self.bound.reads[operand].box
+        behind = operand == 2 and not self.halved
+        step, at = K - 1 if behind else K, self.blocks * self.key_block if operand == 2 and self.halved else 0
+        row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
+        if self.key_shares > 1:  # which blocks these are is not in the plan
+            row = f"{row} + {self.keys} * (from + {to_c(step)})"
+        return tuple(
+            f"tg_load(to{f' + {at + n * self.key_block}' if at + n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            for n in range(self.blocks)
+        )
+
+    @property
+    def maps(self) -> list[Map | BoxMap]:
+        b, (q, k, v), new = self.bound, self.bound.op.operands[:3], self.bound.op.operands[4:]
+        (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
+        shape = (self.head, int(b.heads), int(b.batch * b.q_len))
+        found: list[Map | BoxMap] = [
+            BoxMap(f"{self.name}_q", q.tensor, shape, (self.head, pitch), (64, th, tq), (1, 1, 1), (q.columns or (0, 0))[0]),
+        ]
+        boxes = [("k", k, self.keys), ("v", v, self.keys), *(("new_" + letter, operand, self.new_rows) for letter, operand in zip("kv", new, strict=False))]
+        for letter, operand, height in boxes:
+            rows, first = int(b.tensors[operand.tensor].plan_shape[0]), (operand.columns or (0, 0))[0]
+            columns = int(b.kv_heads) * self.head
+            found.append(Map(f"{self.name}_{letter}", operand.tensor, rows, columns, self._pitch(operand.tensor), first, (height, 64), True))
+        return found
+
+    # --- text ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> str:
+        return MMA_TYPES[self.bound.dtype(0)]
+
+    @property
+    def element(self) -> str:
+        """Of queries, keys and values."""
+        return TYPES[self.bound.dtype(0)]
+
+    @property
+    def scores(self) -> str:
+        """wgmma of queries and keys."""
+        return f"{self.type}_n{self.keys}"
+
+    @property
+    def values(self) -> str:
+        """wgmma of their softmax and values."""
+        return f"{self.type}_across_n{self.head}"
+
+    @property
+    def width(self) -> int:
+        """Columns of a head in the result."""
+        return self.head + self.STATE if self.key_shares > 1 else self.head
+
+    @property
+    def corner(self) -> str:
+        """The arguments of tg_attend that say where the tile's results go: first row, how many, first column."""
+        rows, columns = self.bound.write
+        return f"{to_c(rows.lo)}, {to_c(rows.hi)} - ({to_c(rows.lo)}), {to_c(columns.lo)}"
+
+    @property
+    def cut(self) -> str:
+        b = self.bound
+        of = f" of {self.heads} heads" if self.heads > 1 else ""
+        return f"tile of {b.tile[0]} queries{of}, grid {' x '.join(map(str, self.grid))}; blocks of {self.keys} keys"

@@ -1,0 +1,190 @@
+"""How a Hopper kernel lays out a CTA's shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilegen.errors import PlanError
+from tilegen.targets.sm90.attention import HopperAttention
+from tilegen.targets.sm90.conv2d import HopperConv
+from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.shared_bodies import Op
+
+SHARED = 232448  # bytes of shared memory that a CTA may use
+SLACK = 1024  # to start at a multiple of 1024
+MOST_STAGES = 32
+BUFFER = 8192  # a 64 x 64 block of results
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shared memory: ring of stages, result buffers, exchanged sums, barriers."""
+
+    ops: tuple[Op, ...]
+    ticket: bool  # else each CTA has its list
+
+    @property
+    def gang(self) -> int:
+        return max(op.parts for op in self.ops)
+
+    @property
+    def runner(self) -> str:
+        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of tickets the one that draws them."""
+        return "0" if self.ticket else "turn % TG_GANG"
+
+    @property
+    def slots(self) -> int:
+        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
+        return 1 if self.ticket else 4
+
+    @cached_property
+    def stage_bytes(self) -> int:
+        return max(1024, *(op.stage_bytes for op in self.ops))
+
+    @cached_property
+    def sums_bytes(self) -> int:
+        """Of one math warpgroup."""
+        return max(op.sums_bytes for op in self.ops)
+
+    @cached_property
+    def sums_regions(self) -> int:
+        """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
+        return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
+
+    @cached_property
+    def given_bytes(self) -> int:
+        """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass through."""
+        return max((op.given_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
+
+    @cached_property
+    def given_overrun(self) -> int:
+        return max((op.given_overrun for op in self.ops if isinstance(op, HopperAttention)), default=0)
+
+    @cached_property
+    def overrun(self) -> int:
+        """Bytes from the start of a stage that wgmma may touch."""
+        return max(op.overrun for op in self.ops)
+
+    @cached_property
+    def scratch_bytes(self) -> int:
+        return max(op.scratch_bytes for op in self.ops)
+
+    @cached_property
+    def buffers(self) -> int:
+        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves four stages, or the three
+        that convolutions do as well with; one where weights stream, since there only the ring hides memory's latency."""
+        staged = [op for op in self.ops if isinstance(op, HopperOp) and op.staged]
+        if not staged:
+            return 0
+        if all(op.weights_once for op in self.ops if isinstance(op, HopperOp)):
+            return 1
+        most = min(4, max(op.m64 * -(-op.finished_octets // 8) for op in staged))
+        enough = 3 if any(isinstance(op, HopperConv) for op in self.ops) else 4
+        return next((n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1)
+
+    def _stages_beside(self, buffers: int) -> int:
+        """The longest ring that leaves room for everything else."""
+        return next((n for n in range(MOST_STAGES, 0, -1) if self._end(n, buffers) <= SHARED - SLACK), 0)
+
+    @cached_property
+    def stages(self) -> int:
+        n = self._stages_beside(self.buffers)
+        if n < 2:
+            raise PlanError(f"a stage of {self.stage_bytes} bytes leaves no room for a second one in {SHARED} bytes of shared memory")
+        return n
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return self._places_beside(self.stages, self.buffers)
+
+    def _places_beside(self, stages: int, buffers: int) -> dict[str, int]:
+        """Where everything starts, in bytes."""
+        out: dict[str, int] = {}
+        at = stages * self.stage_bytes
+        for name, size in (
+            ("TG_OUT_AT", 2 * buffers * BUFFER),
+            ("TG_GIVEN_AT", self.given_bytes),
+            ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
+            ("TG_FULL_AT", 8 * stages),
+            ("TG_EMPTY_AT", 8 * stages),
+            ("TG_FILLED_AT", 16 * buffers),
+            ("TG_DRAINED_AT", 16 * buffers),
+            ("TG_STORED_AT", 8),
+            ("TG_STORED_SEEN_AT", 8),
+            ("TG_SUMS_HERE_AT", 16),
+            ("TG_SUMS_READ_AT", 16),
+            ("TG_GIVEN_HERE_AT", 8),
+            ("TG_GIVEN_READ_AT", 8),
+            ("TG_SLOT_FILLED_AT", 8 * self.slots),
+            ("TG_SLOT_READ_AT", 8 * self.slots),
+            ("TG_SLOTS_AT", 32 * self.slots),
+            ("TG_SCRATCH_AT", self.scratch_bytes),
+            ("end", 0),
+        ):
+            at = -(-at // 32) * 32
+            out[name] = at
+            at += size
+        return out
+
+    def barriers(self, coupled: bool) -> list[dict[str, Any]]:
+        """All barriers: where they lie, how many, arrivals of a phase."""
+        readers = 11 * (self.gang if self.ticket else 1)
+        both = " of both CTAs" if self.ticket and self.gang == 2 else ""
+        rows = [
+            ("TG_SLOT_FILLED_AT", self.slots, 1, "a tile is handed out"),
+            ("TG_SLOT_READ_AT", self.slots, readers, f"a tile is taken: by three roles and eight math warps{both}"),
+            ("TG_FULL_AT", self.stages, 2, "a stage is loaded: both loaders"),
+            ("TG_EMPTY_AT", self.stages, 4 if coupled else 2, f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}"),
+        ]
+        if self.buffers:
+            rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
+            rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
+        rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
+        if any(op.form != "product" for op in self.ops):
+            rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
+            rows += [("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
+        if self.sums_bytes:
+            rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
+        return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
+
+    @property
+    def bytes(self) -> int:
+        return self._end(self.stages, self.buffers) + SLACK
+
+    def _end(self, stages: int, buffers: int) -> int:
+        """Bytes that are touched."""
+        places = self._places_beside(stages, buffers)
+        last = (stages - 1) * self.stage_bytes + self.overrun
+        return max(places["end"], last, places["TG_GIVEN_AT"] + self.given_overrun)
+
+    @property
+    def constants(self) -> list[tuple[str, int, str]]:
+        words = {
+            "TG_OUT_AT": "result buffers on their way out",
+            "TG_SUMS_AT": "sums sent by the other CTA of the pair",
+            "TG_FULL_AT": "barriers: a stage is loaded",
+            "TG_EMPTY_AT": "barriers: a stage is used up",
+            "TG_FILLED_AT": "barriers: a result buffer is written",
+            "TG_DRAINED_AT": "barriers: a result buffer has been read",
+            "TG_STORED_AT": "barrier: results have left the registers",
+            "TG_STORED_SEEN_AT": "barrier: and that is known",
+            "TG_SUMS_HERE_AT": "barriers: sums are here",
+            "TG_SUMS_READ_AT": "barriers: sums are read",
+            "TG_GIVEN_AT": "queries of a tile of attention",
+            "TG_GIVEN_HERE_AT": "barrier: what a tile needs outside of the ring is here",
+            "TG_GIVEN_READ_AT": "barrier: it is no longer needed",
+            "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
+            "TG_SLOT_READ_AT": "barriers: a tile is taken",
+            "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
+            "TG_SCRATCH_AT": "for ops that threads compute: a number of each warp, and what else they want to share; rows' sums of squares",
+        }
+        head = [
+            ("TG_STAGES", self.stages, "of the ring"),
+            ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
+            ("TG_SLOTS", self.slots, "tiles handed out ahead"),
+            ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
+            ("TG_SUMS_STRIDE", self.sums_bytes if self.sums_regions == 2 else 0, "from one math warpgroup's sums to the other's"),
+        ]
+        return head + [(name, self._places[name], text) for name, text in words.items()]

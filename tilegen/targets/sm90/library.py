@@ -1,0 +1,99 @@
+"""The sm_90a target: a plan's kernel compiled by NVRTC, its tensor maps, its packed weights, its launches."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilegen.errors import CompileError
+from tilegen.runtime.driver import Parameters, encode
+from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
+from tilegen.schedule.plan import Plan
+from tilegen.targets.cubin import CubinLibrary
+from tilegen.targets.sm90.emit import HopperSource, generate
+from tilegen.targets.sm90.launch import hopper_ctas, hopper_launch, tensor_map
+from tilegen.targets.sm90.op import HopperOp
+
+if TYPE_CHECKING:
+    import torch
+
+ARCHITECTURE = "sm_90a"
+SPILLS = 128  # bytes of registers, of the some 700 that a math thread's sums take
+MANY_OPS = 32  # whose waits spill unless threads that load have more registers: those are tried first, since a net of so many ops compiles for long
+
+
+def spilled(log: str, source: str) -> int:
+    """Bytes of registers that the compiler spilled; a few are what an epilogue holds.
+
+    Raises CompileError where it spilled more than SPILLS, which are sums of the main loop, or serialised wgmma: such a kernel is
+    right, and several times too slow.
+    """
+    serialised = sorted(set(re.findall(r"C75\d\d", log)))
+    most = max((int(n) for n in re.findall(r"(\d+) bytes spill stores", log)), default=0)
+    if serialised or most > SPILLS:
+        what = f"serialised wgmma ({', '.join(serialised)})" if serialised else f"spilled {most} bytes of registers"
+        raise CompileError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
+    return most
+
+
+class HopperLibrary(CubinLibrary):
+    """A plan's kernel for one set of packed weights, or a variant of it (emit.generate)."""
+
+    target = ARCHITECTURE
+
+    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
+        self.generated: HopperSource = generate(plan, packed, variant)
+        self.packed: dict[str, HopperOp] = dict(self.generated.packed)
+        made_of = sorted({name for op in self.packed.values() for name in op.packs})  # other prepared weights need no binary of their own
+        super().__init__(plan, texts(plan, self.generated), ARCHITECTURE, variant, *made_of, spilled=spilled)
+
+    @property
+    def ctas(self) -> int:
+        return hopper_ctas(self.plan, self.generated.gang)
+
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
+        return hopper_launch(self.plan, self.generated, exclusive, programmatic)
+
+    @cached_property
+    def _maps(self) -> tuple[TensorMap, ...]:
+        return tuple(tensor_map(self.plan, m) for m in self.generated.maps)
+
+    def parameters(
+        self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
+    ) -> Parameters:
+        """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed weight."""
+        maps = b"".join(encode((packed[m.name] if m.packed else addresses[m.tensor]) + m.offset, m) for m in self._maps)
+        pointers = struct.pack(f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors))
+        words = [counters, hang, patience_ns, *([hang + MISPLACED] if self.generated.positions else []), trace]
+        return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
+
+
+def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
+    """What writes the kernel, the best first; a later one where the compiler spills registers of that before."""
+    found = [lambda: source.text, source.roomy]
+    return found[::-1] if len(plan.graph.ops) > MANY_OPS else found
+
+
+def pack(op: HopperOp, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous. given: all that is packed, by name."""
+    import torch
+
+    weight, *factors = (given[name] for name in op.packs)
+
+    tk, blocks = op.bound.tile[2], op.blocks
+    lo, hi = op.bound.kind.k_range(op.bound)  # type: ignore[attr-defined]
+    operand = op.bound.op.operands[1]
+    first = operand.columns[0] if operand.columns else 0
+    rows = op.packed_rows()
+    tiles, height = rows.shape
+    index = torch.from_numpy(np.maximum(rows, 0).reshape(-1)).to(weight.device)
+    flat = weight.reshape(weight.shape[0], -1)[:, first + lo : first + hi]
+    out = torch.zeros(tiles * height, op.steps_of_tile * tk, dtype=weight.dtype, device=weight.device)
+    out[:, : hi - lo] = flat[index] if not factors else flat[index].float() * factors[0].float()
+    out[torch.from_numpy((rows < 0).reshape(-1)).to(weight.device)] = 0
+    return out.view(tiles, height, op.steps_of_tile, blocks, 64).permute(0, 2, 3, 1, 4).contiguous()

@@ -1,0 +1,201 @@
+"""An op that 256 threads of a CTA compute from global memory: softmax, norms, rope, pools, pointwise maths, and ops of users' own.
+
+The same text runs in the kernel for sm_90a, on the math warps, and in the one for sm_80 and later. Threads take eight neighbouring columns at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import TYPES, CudaOp
+from tilegen.codegen.environment import macro_text
+from tilegen.codegen.epilogue import EpilogueText
+from tilegen.errors import PlanError
+from tilegen.frontend.spec import DTYPES
+from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
+
+THREADS = 256  # that compute a tile
+HELD = 8  # eights of columns that a thread holds of a row
+EARLY = 128  # bytes of each of a norm's vectors besides
+EIGHT = 8
+MOST_SHARES = 16  # of the keys: eights of each that a thread holds
+SCRATCH = 106496  # the most bytes of shared memory for one op's own use
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand as CUDA sees it: pointer to its first element, elements from row to row."""
+
+    pointer: str
+    pitch: int
+    shape: tuple[int, ...]
+    type: str
+
+
+@dataclass(frozen=True)
+class ThreadOp(CudaOp):
+    """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
+
+    THREADS = THREADS
+    TOGETHER = 8  # loads that a thread has on their way: pixels of a pool's windows
+    on = "a GPU"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bound, name)
+
+    @cached_property
+    def gather(self) -> Gather | None:
+        """conv2d: its operands of mma.sync."""
+        return Gather(self.bound) if self.bound.op.kind == "conv2d" else None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of shared memory: a number of each warp; what a convolution gathers from."""
+        return self.gather.bytes if self.gather else REDUCTIONS
+
+    def _problem(self) -> str:
+        b = self.bound
+        if self.gather and self.gather.problem:
+            return self.gather.problem
+        if self.scratch_bytes > SCRATCH:
+            return f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected at most {SCRATCH:,}"
+        for n, operand in enumerate(b.op.operands):
+            tensor = b.tensors[operand.tensor]
+            if tensor.dtype == "int32" or (self.gather and n < 2):  # which are read number by number
+                continue
+            first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
+            if len(tensor.plan_shape) == 1:
+                pitch = EIGHT  # of which there is one
+            if first % EIGHT or pitch % EIGHT:
+                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of {EIGHT}; pad it"
+        if self.columns % EIGHT:
+            return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
+        if b.op.kind == "combine" and b.head_dim % EIGHT:
+            return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
+        if (b.op.kind == "rope" or self.turns) and b.head_dim % (2 * EIGHT):
+            return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
+        width = 0 if b.op.kind == "append" else b.kind.width
+        if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
+            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {EIGHT}"
+        return ""
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(self._operand(n) for n in range(len(self.bound.op.operands)))
+
+    def _operand(self, n: int) -> Operand:
+        operand, shape = self.bound.op.operands[n], tuple(int(s) for s in self.bound.shape(n))
+        tensor = self.bound.tensors[operand.tensor]
+        first = (operand.columns or (0, 0))[0]
+        pitch = shape[-1] if operand.flatten else int(tensor.plan_shape[-1])
+        pointer = f"T.{operand.tensor} + {first}" if first else f"T.{operand.tensor}"
+        return Operand(f"({pointer})" if first else pointer, pitch, shape, TYPES[tensor.dtype])
+
+    @property
+    def columns(self) -> int:
+        """Of the result."""
+        return int(self.bound.out[-1])
+
+    @property
+    def result(self) -> str:
+        return f"T.{self.bound.op.result}"
+
+    # --- the tile ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def box(self) -> list[tuple[str, str]]:
+        """(first, end) of each dimension of what the tile writes, as C."""
+        return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.write]
+
+    @property
+    def last(self) -> int:
+        return len(self.bound.out) - 1
+
+    @property
+    def rows(self) -> str:
+        """How many rows of the result the tile has; those of an image are its pixels."""
+        return " * ".join(f"n{d}" for d in range(self.last))
+
+    @property
+    def row(self) -> str:
+        """Row r of the tile as a row of the result."""
+        if self.last == 1:
+            return "lo0 + r"
+        _, p, q, _ = self.bound.out
+        return f"((lo0 + r / (n1 * n2)) * {p} + lo1 + r / n2 % n1) * {q} + lo2 + r % n2"
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a tile of rows; the last may have fewer."""
+        return min(self.bound.tile[0], int(self.bound.out[0]))
+
+    @property
+    def threads_of_row(self) -> int:
+        """As few as hold it, but all threads are to have one of the tile's rows."""
+        fewest = next((n for n in (32, 64, 128) if self.columns <= n * EIGHT * HELD), THREADS)
+        fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
+        return max(fewest, fair)
+
+    @property
+    def eights_of_thread(self) -> int:
+        count = math.ceil(self.columns / EIGHT / self.threads_of_row)
+        if count > HELD:
+            most = THREADS * EIGHT * HELD
+            raise PlanError(f"{self.name!r}: rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}", self.bound.op.where)
+        return count
+
+    @property
+    def even(self) -> bool:
+        """Whether all threads of a row hold as many of its columns."""
+        return self.columns % (self.threads_of_row * EIGHT) == 0
+
+    @property
+    def inside(self) -> str:
+        """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where it is not there."""
+        return "COLUMNS" if self.even else "column < COLUMNS"
+
+    @property
+    def steps(self) -> str:
+        return to_c(self.bound.steps)
+
+    @property
+    def together(self) -> int:
+        """combine: shares of the keys that a thread looks at together: all, or as few times as registers allow."""
+        return math.ceil(self.key_shares / math.ceil(self.key_shares / MOST_SHARES))
+
+    @property
+    def windows(self) -> int:
+        """max_pool2d: that a thread looks at together, with TOGETHER loads."""
+        return max(1, self.TOGETHER // math.prod(self.bound.window))
+
+    @property
+    def early(self) -> bool:
+        """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile begins."""
+        if self.bound.op.kind not in ("rms_norm", "layer_norm"):
+            return False
+        vectors = [self.bound.tensors[o.tensor] for o in self.bound.op.operands[1 : 1 + self.bound.kind.vectors]]  # type: ignore[attr-defined]
+        held = self.eights_of_thread * EIGHT * max(DTYPES[t.dtype] for t in vectors)
+        return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
+
+    # --- text -----------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def epilogue(self) -> EpilogueText:
+        return EpilogueText(self.bound)
+
+    @property
+    def accumulators(self) -> list[str]:
+        return [] if self.bound.op.kind == "pointwise" else ["acc0"]
+
+    @property
+    def cut(self) -> str:
+        return f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by threads, eight columns at a time"
+
+    @cached_property
+    def text(self) -> str:
+        """Its tile function: macro KIND of templates/cuda/STEM.cu.j2."""
+        return macro_text("cuda", "cu", self)
