@@ -100,7 +100,7 @@ def test_what_is_kept_for_another_text_is_not_found(installed: Installed) -> Non
         "templates/schedule.j2",
         "templates/cuda/gemm.cu.j2",
         "templates/cpu/gemm.cpp.j2",
-        "planner.py",
+        "schedule/planner.py",
     ):
         path = installed.package / "tilegen" / file
         path.write_text(path.read_text() + "\n")
