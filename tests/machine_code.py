@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ ONE, PREPARED, EACH = (
 )
 
 
+@cache
 def cases() -> dict[str, tuple[Any, Way]]:
     """Name -> (what makes the program, how it is compiled)."""
     from benchmarks.workloads import tasks

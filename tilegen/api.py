@@ -12,7 +12,7 @@ from tilegen.errors import TargetError
 from tilegen.frontend.spec import Program, as_program
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
-from tilegen.runtime.request import launch_options, planned, refuse_lowering, settled, settled_lowering
+from tilegen.runtime.request import launch_options, planned, quiet, refuse_lowering, settled, settled_lowering
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.targets import select
@@ -20,10 +20,6 @@ from tilegen.tools.explain import explain_program
 
 if TYPE_CHECKING:
     from tilegen.kernels.kernel import Kernel
-
-
-def _quiet(_: str) -> None:
-    return None
 
 
 def _html(made: Plan) -> str:
@@ -39,7 +35,7 @@ def plan(
     program: Program,
     on: str | int | Machine = "cpu",
     options: Options | None = None,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[str], None] = quiet,
     **given: Any,
 ) -> Plan:
     """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
@@ -65,7 +61,7 @@ def compile(
     exclusive: bool = False,
     lowering: str = "auto",
     programmatic: bool = False,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[str], None] = quiet,
     **given: Any,
 ) -> Kernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
@@ -73,7 +69,7 @@ def compile(
     target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU that is
     here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there
     is such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made
-    for any machine. Where there is no GPU, `tilegen.kernels.generate` writes a GPU's kernel.
+    for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each (tilegen.kernels.launches), with programmatic=True each started
     while the one before ends; "auto": persistent, or programmatic launches where no options are given and they were measured to be faster.

@@ -694,6 +694,10 @@ def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
     tg.generate(chain(), "cpu").export(tmp_path)
     assert contents(tmp_path).keys() & {"kernel.cu", "kernel.cubin", "launcher.cpp"} == set()
     assert {"kernel.cpp", "notes.txt"} <= contents(tmp_path).keys()
+    launches = tmp_path / "launches"
+    tg.generate(chain(), "cpu").export(launches)
+    tg.generate(chain(), "sm_90a", "h200", lowering="streams").export(launches)
+    assert "kernel.cpp" not in contents(launches) and "0_up/kernel.cu" in contents(launches)
     other = tmp_path / "other"
     other.mkdir()
     (other / "kernel.cu").write_text("mine")

@@ -9,7 +9,6 @@ rows are there when the launch begins, and so are loaded before the queries are.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tilegen.arch.machine import Machine
 from tilegen.errors import PlanError
@@ -18,10 +17,7 @@ from tilegen.ops.append import turns
 from tilegen.ops.attention import FEW
 from tilegen.ops.attention import passed as is_passed
 from tilegen.ops.base import Bound, TileOp
-
-if TYPE_CHECKING:
-    from tilegen.options import Options
-
+from tilegen.options import Options
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.spec import DTYPES, Tensor
 from tilegen.graph.graph import Graph, with_attributes
 from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div
 from tilegen.ops.gemm import normed
-
-if TYPE_CHECKING:
-    from tilegen.options import Options
+from tilegen.options import Options
 
 MOST_ROWS = 64  # of x: one tile high
 NORM = "rms_norm"

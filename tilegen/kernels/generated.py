@@ -1,15 +1,9 @@
-"""A kernel as files: source, plan, proof and all that a launch needs, for any machine, on any machine.
-
-    spec, machine ─ plan, proof, source ─▶ Generated ─ export ─▶ a folder that needs no tilegen
-
-No GPU and no driver is asked for, unless the machine to plan for is left open. NVRTC, where it is installed,
-adds the cubin.
-"""
+"""A kernel as files: source, plan, proof and all that a launch needs. An export is a folder that needs no tilegen."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,12 +79,7 @@ class Generated:
         A cubin of another source does not stay there, nor, where a kernel was exported before, its source for
         another target. Raises OutputError where it cannot be written.
         """
-        out, files = Path(folder), self.files()
-        left = (WRITTEN if (out / "launch.json").is_file() else {CUBIN}) - files.keys()
-        write_files(out, files)
-        for name in left:
-            (out / name).unlink(missing_ok=True)
-        return out
+        return _export(Path(folder), self.files(), [""])
 
 
 @dataclass(frozen=True)
@@ -148,12 +137,22 @@ class GeneratedLaunches:
         return {**found, **_record(self.certificate, self.facts)}
 
     def export(self, folder: str | Path) -> Path:
-        """Write them into a folder, all files or none. Raises OutputError where they cannot be written."""
-        out = write_files(Path(folder), self.files())
-        for name, launch in zip(self.folders, self.launches, strict=True):
-            if launch.cubin is None:
-                (out / name / CUBIN).unlink(missing_ok=True)
-        return out
+        """Write them into a folder, all files or none; what another source left there goes, as for one kernel.
+
+        Raises OutputError where they cannot be written.
+        """
+        return _export(Path(folder), self.files(), ["", *(f"{name}/" for name in self.folders)])
+
+
+def _export(out: Path, files: Mapping[str, str | bytes], places: Sequence[str]) -> Path:
+    """Write the files; take away what another source left in these places: its cubin, and where the folder is an
+    export of ours all that it wrote."""
+    ours = WRITTEN if (out / "launch.json").is_file() else {CUBIN}
+    left = {f"{place}{name}" for place in places for name in ours} - files.keys()
+    write_files(out, files)
+    for name in left:
+        (out / name).unlink(missing_ok=True)
+    return out
 
 
 def _record(certificate: Certificate, launch: Mapping[str, Any]) -> dict[str, str | bytes]:

@@ -143,7 +143,7 @@ class Kernel:
         return Generated(self.plan, self.proof, self.target, "", self.source, self._library.source_name)
 
     def export(self, folder: str | Path) -> Path:
-        """Write into a folder what one needs to use the kernel elsewhere (tilegen.kernels.generate)."""
+        """Write into a folder what one needs to use the kernel elsewhere (tilegen.kernels.generated)."""
         return self.generated.export(folder)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -21,12 +21,13 @@ from tilegen.schedule.planner import plan as make_plan
 LOWERINGS = ("auto", "persistent", "streams")
 
 
-def _quiet(_: str) -> None:
-    return None
+def quiet(_: str) -> None:
+    """Progress that nobody asked for."""
 
 
 def settled(program: Program, on: Machine, options: Options) -> Options:
-    """The options, or, where none but policies, norms and appends are given, what was measured best for the program here, if it was (tilegen.runtime.tuned)."""
+    """The options, or, where none but policies, norms and appends are given, what was measured best for the
+    program here, if it was (tilegen.runtime.tuned)."""
     free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
     if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
         return options
@@ -64,7 +65,7 @@ def request_key(program: Program, on: Machine, options: Options) -> str:
     return cache.key_of(*(json.dumps(dataclasses.asdict(x), sort_keys=True, default=str) for x in (program, on, options)))
 
 
-def planned(program: Program, on: Machine, options: Options, progress: Callable[[str], None] = _quiet) -> tuple[Plan, Certificate]:
+def planned(program: Program, on: Machine, options: Options, progress: Callable[[str], None] = quiet) -> tuple[Plan, Certificate]:
     """Plan and certificate, from the cache where they are."""
     fresh: list[tuple[Plan, Certificate]] = []
 
