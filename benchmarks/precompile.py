@@ -11,12 +11,10 @@ from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.workloads import Task
-from tilegen.arch.machine import H200
 from tilegen.frontend.spec import Program
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan
-
-ON = replace(H200, name=f"gpu:{H200.sms}")  # what the portable kernel is planned for on an H200
+from tilegen.targets.select import place
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,14 @@ def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
     from tilegen.runtime.request import planned, settled
     from tilegen.runtime.tuned import tuned_lowering
 
+    on = place("h200", "sm_90a" if way.target == "cuda" else way.target)
     if way.target != "cuda":
-        return [planned(program, ON, settled(program, ON, options))[0]]
-    lowering = tuned_lowering(program, H200, options) if way.lowering == "auto" else way.lowering
+        return [planned(program, on, settled(program, on, options))[0]]
+    lowering = tuned_lowering(program, "h200", options) if way.lowering == "auto" else way.lowering
     if lowering == "persistent":
-        return [planned(program, H200, settled(program, H200, options))[0]]
-    chosen = replace(settled(program, H200, Options()), policies=()) if options == Options() else options
-    return launch_plans(whole_plan(program, H200, chosen), chosen)
+        return [planned(program, on, settled(program, on, options))[0]]
+    chosen = replace(settled(program, on, Options()), policies=()) if options == Options() else options
+    return launch_plans(whole_plan(program, on, chosen), on, chosen)
 
 
 def precompile(wanted: Sequence[tuple[Task, str]], jobs: int, seconds: float, say: Callable[[Compiled], None]) -> list[Compiled]:

@@ -93,32 +93,35 @@ def supervise(
     found: Callable[[Job, dict[str, Any]], None],
     contender: Callable[[Job, str], str],
     heard: Callable[[dict[str, Any]], None] = lambda _: None,
+    clock: Callable[[], float] = time.time,
 ) -> None:
-    """Until all jobs are found or lost, or it is `end` (by time.time).
+    """Until all jobs are found or lost, or it is `end` by the clock, that of time.time.
 
     command: starts a worker; three words are added: the jobs' file, the lines' file, when to stop. patience_s: without a line for so long, a worker
     is ended. contender: whom a job's last words name, "" if nobody. heard: called with every other line.
     """
     left, run = list(jobs), 0
-    while left and time.time() < end - START_S:
+    while left and clock() < end - START_S:
         run += 1
         lines, work = Lines(folder / f"lines{run}"), folder / f"jobs{run}.json"
         work.write_text(json.dumps([{"cell": j.cell, "without": j.without} for j in left]))
         log = folder / f"log{run}.txt"
         with log.open("w") as out:  # compilers are talkative
             process = subprocess.Popen([*command, str(work), str(lines.path), str(end - 2)], stdout=out, stderr=subprocess.STDOUT)
-        watch, before = _Watch(since=time.time()), len(left)
+        watch, before = _Watch(since=clock()), len(left)
         while True:
             running = process.poll() is None
             for line in lines.new():
-                watch.since = time.time()
+                watch.since = clock()
                 _hear(line, watch, left, found, heard)
             if not running:
                 break
-            now = time.time()
+            now = clock()
             if now > end or now - watch.since > patience_s:
                 process.kill()
                 process.wait()
+                for line in lines.new():  # what it said last
+                    _hear(line, watch, left, found, heard)
                 if now > end:
                     return
                 watch.died = (contender(watch.job, watch.doing) if watch.job else "", f"no sign of life for {patience_s:.0f} s while: {watch.doing}")
@@ -135,7 +138,7 @@ def supervise(
             last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
             heard({"kind": "lost", "error": f"the worker ended with {process.returncode} before any cell: {last}"})
             return
-        elif not process.returncode and time.time() > end - START_S:
+        elif not process.returncode and clock() > end - START_S:
             return
 
 

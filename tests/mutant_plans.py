@@ -41,7 +41,7 @@ class Subject:
 
     @cached_property
     def plan(self) -> Plan:
-        return tg.plan(self.program, self.on, **self.options)
+        return tg.plan(self.program, self.on, target="cpu", **self.options)
 
     @cached_property
     def data(self) -> Data:

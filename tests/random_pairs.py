@@ -13,10 +13,10 @@ from typing import Any
 
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options, heads_of
-from tilegen.arch.machine import machine
 from tilegen.frontend.spec import Value
 from tilegen.graph.graph import Graph, fuse
 from tilegen.schedule.planner import tiled
+from tilegen.targets.select import place
 
 
 @dataclass(frozen=True)
@@ -306,4 +306,4 @@ def draw_pair(seed: Any) -> Pair:
         return h, want.use(h), *d.extra  # the producer is an output too: nothing is folded into it
 
     graph = fuse(tg.spec(pair)())
-    return Pair(chosen[0], consumer, tiled(graph, machine("h200"), draw_options(d, graph)))
+    return Pair(chosen[0], consumer, tiled(graph, place("h200"), draw_options(d, graph)))

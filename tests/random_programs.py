@@ -12,11 +12,11 @@ from typing import Any
 
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options
-from tilegen.arch.machine import machine
 from tilegen.frontend.spec import Program, Value
 from tilegen.graph.graph import Graph, fuse
 from tilegen.options import Options
 from tilegen.schedule.planner import lattices_of, tiled
+from tilegen.targets.select import place
 
 MACHINES = ("cpu:3", "h200", "7")
 ORDERS = ("auto", "phase", "phase:2", "bands:2", "bands:3", "bands:2:2", "bands:4:3")
@@ -228,7 +228,7 @@ def _try_case(d: Draw) -> Case | None:
     on, folded = d.pick(MACHINES), fuse(program)
     placement, order = d.pick(("ticket", "static", "strided")), d.pick(ORDERS)
     options = draw_options(d, folded, 24, (2, 3) if on == "h200" else (2,), placement=placement, order=order)
-    graph = tiled(folded, machine(on), options)
+    graph = tiled(folded, place(on), options)
     policies = {}
     for tensor, lattice in lattices_of(graph).items():
         if not any(len(r.tile) for r in lattice.relations):

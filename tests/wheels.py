@@ -36,7 +36,7 @@ from tilegen.targets.cpu.library import Library
 example, sizes = sys.argv[1], sys.argv[2:]
 program = load_program(example, sizes)
 plan = tg.plan(program, "cpu:2")
-assert tg.verify(plan).ok and "up->down" in tg.explain(program, "h200")
+assert tg.verify(plan).ok and "up->down" in tg.explain(program, "h200", target="cpu")
 assert "tg_wait" in generate(plan) and Library(plan).create()
 assert "wgmma" in hopper.generate(tg.plan(load_program(example, {"M": 64}), "h200")).text
 assert "torch" not in sys.modules

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
@@ -11,7 +10,6 @@ from tilegen.arch.machine import Machine, machine
 from tilegen.errors import TargetError
 from tilegen.frontend.spec import Program, as_program
 from tilegen.options import Options
-from tilegen.proof.checker import Certificate
 from tilegen.runtime.request import launch_options, planned, quiet, refuse_lowering, settled, settled_lowering
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
@@ -36,19 +34,34 @@ def plan(
     on: str | int | Machine = "cpu",
     options: Options | None = None,
     progress: Callable[[str], None] = quiet,
+    *,
+    target: str = select.AUTO,
     **given: Any,
 ) -> Plan:
-    """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs). Options as an Options, or by name: tiles=, policies=, …"""
-    return make_plan(
-        program, machine(on), settled(program, machine(on), Options.asked(options, given)), progress
-    )
+    """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs of an H200).
+
+    target: who is to run it, by default the machine's own target; the CPU and the interpreter run plans made for any
+    machine. Options as an Options, or by name: tiles=, policies=, …
+
+    Raises:
+        TargetError: target and machine do not go together.
+        PlanError: an option does not fit the program, or the target has no kernel for it.
+    """
+    place = select.place(machine(on), target)
+    return make_plan(program, place, settled(program, place, Options.asked(options, given)), progress)
 
 
-def explain(program: Program, on: str | int | Machine = "cpu", options: Options | None = None, **given: Any) -> str:
-    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol)."""
-    return explain_program(
-        as_program(program), machine(on), settled(program, machine(on), Options.asked(options, given))
-    )
+def explain(
+    program: Program,
+    on: str | int | Machine = "cpu",
+    options: Options | None = None,
+    *,
+    target: str = select.AUTO,
+    **given: Any,
+) -> str:
+    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol). target: as for `plan`."""
+    place = select.place(machine(on), target)
+    return explain_program(as_program(program), place, settled(program, place, Options.asked(options, given)))
 
 
 def compile(
@@ -78,43 +91,29 @@ def compile(
     refuse_lowering(lowering, programmatic)
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
-    target = select.to_run(target, program, on)
+    chosen = select.to_run(target, program, on)
+    place = select.place("cpu" if on is None and not chosen.on_gpu else on, chosen.name)
     asked = Options.asked(options, given)
-    if target not in select.CUDA:
-        place = machine("cpu" if on is None else on)
+    if not chosen.on_gpu:
         if lowering == "streams":
-            raise TargetError(f"lowering 'streams' launches on a GPU, the target is {target}")
+            raise TargetError(f"lowering 'streams' launches on a GPU, the target is {chosen.name}")
+        from tilegen.kernels.kernel import Kernel
+
         made, certificate = planned(program, place, settled(program, place, asked), progress)
-        return _called(made, certificate, target, threads, progress)
-    place = select.gpu_machine(target) if on is None else select.for_target(machine(on), target)
-    lowering, programmatic = settled_lowering(program, target, place, asked, lowering, programmatic)
-    library = partial(select.library_of, target=target, architecture="sm_90a" if target == "sm_90a" else "")
+        progress("compiler")
+        return Kernel(made, certificate, chosen.load(made), threads)
+    lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "streams":
         from tilegen.kernels.launches import compile_streams
 
-        chosen = launch_options(program, place, asked)
-        return compile_streams(program, place, chosen, library, programmatic, progress)
+        return compile_streams(
+            program, place, launch_options(program, place, asked), chosen.load, programmatic, progress
+        )
     from tilegen.kernels.cuda_kernel import CudaKernel
 
     made, certificate = planned(program, place, settled(program, place, asked), progress)
     progress("NVRTC")
-    return CudaKernel(made, certificate, library(made), exclusive)
-
-
-def _called(
-    made: Plan, certificate: Certificate, target: str, threads: int | None, progress: Callable[[str], None]
-) -> Kernel:
-    """A kernel that runs in this process: the CPU's, or the interpreter."""
-    from tilegen.kernels.kernel import Kernel
-
-    if target == "interpret":
-        from tilegen.targets.interpret.interpreter import Interpreter
-
-        return Kernel(made, certificate, Interpreter(made), threads)
-    from tilegen.targets.cpu.library import Library
-
-    progress("C++ compiler")
-    return Kernel(made, certificate, Library(made), threads)
+    return CudaKernel(made, certificate, chosen.load(made), exclusive)
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

@@ -48,11 +48,15 @@ def parser() -> argparse.ArgumentParser:
         words = f"auto ({auto}), sm_90a, sm_80, cpu or interpret; cuda: the best for this GPU"
         v.add_argument("--target", default="auto", help=words)
 
-    verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
+    of_plan = "that of --machine; cpu and interpret run plans made for any"
+    v = verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
+    target(v, of_plan)
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
+    target(v, of_plan)
     v.add_argument("--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile")
     v.add_argument("--expand", action="store_true", help="with every tile's reads, waits, writes and posts (docs/plan-format.md)")
     v = verb("verify", verify, "check a plan file, or the plan of a spec, by code that shares nothing with the planner")
+    target(v, of_plan)
     v = verb("generate", generate, "write source, plan, proof and all that a launch needs, on and for any machine")
     target(v, "the best of --machine, else what `run` would take")
     v.add_argument("--lowering", default="auto", help="auto, persistent (one launch of all ops), streams (one for each)")
@@ -166,9 +170,14 @@ def _plan(o: argparse.Namespace) -> Any:
     from tilegen import api
 
     progress = Progress()
-    made = api.plan(_program(o), o.machine or "cpu", _options(o), progress)
+    made = api.plan(_program(o), o.machine or "cpu", _options(o), progress, target=_target(o))
     progress.done()
     return made
+
+
+def _target(o: argparse.Namespace) -> str:
+    """The target that a plan is asked for; that of the machine where the verb's own says where it is measured."""
+    return str(o.target) if o.verb in (plan, verify) else "auto"
 
 
 def _print(data: Any) -> None:
@@ -178,7 +187,7 @@ def _print(data: Any) -> None:
 def explain(o: argparse.Namespace) -> int:
     from tilegen import api
 
-    text = api.explain(_program(o), o.machine or "cpu", _options(o))
+    text = api.explain(_program(o), o.machine or "cpu", _options(o), target=o.target)
     if o.json:
         _print({"text": text.splitlines()})
     else:
@@ -372,16 +381,16 @@ def tune(o: argparse.Namespace) -> int:
     from tilegen.errors import PlanError
     from tilegen.frontend.loader import load_program
     from tilegen.runtime.tuned import remember
-    from tilegen.targets.select import gpu_machine, on_a_gpu
+    from tilegen.targets.select import on_a_gpu, place
 
     if o.rounds < 1:
         raise PlanError(f"--rounds {o.rounds}: expected at least 1")
     target = on_a_gpu("tune", o.target)
-    on, progress, found = gpu_machine(target), Progress(), []
+    on, progress, found = place(target=target), Progress(), []
     for sizes in _grid(o.size):
         program = load_program(o.spec, sizes)
         best, times = measure(program, o.rounds, progress=progress, target=target)
-        path = remember(program, on, best, Path(o.out) if o.out else None)
+        path = remember(program, on.label, best, Path(o.out) if o.out else None)
         progress.done()
         found.append({**best.to_json(), "times": times})
         if not o.json:

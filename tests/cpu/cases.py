@@ -145,7 +145,7 @@ CASES = (
 @functools.cache
 def planned(case: Case) -> tuple[Plan, Any]:
     """Plan and certificate."""
-    made = tg.plan(case.program, case.on, **case.options)
+    made = tg.plan(case.program, case.on, target="cpu", **case.options)
     return made, tg.verify(made)
 
 

@@ -14,14 +14,14 @@ import torch
 from tests.gpu.gemms import Case
 from tilegen import api
 from tilegen.bench.accuracy import error_of
-from tilegen.codegen.cuda_op import CudaOp
+from tilegen.codegen.op_text import OpText
+from tilegen.codegen.tidy import pruned
 from tilegen.runtime.data import random_arguments
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cpu.library import compiler
 from tilegen.targets.sm80.emit import generate
 from tilegen.targets.sm90 import emit as hopper
-from tilegen.targets.sm90.thread_op import THREADS
-from tilegen.targets.sm90.threads import HopperThreads
+from tilegen.targets.sm90.thread_tile import THREADS, ThreadTile
 
 EIGHT_OF_16 = "unsigned w[4]; memcpy(w, p, 16); return tg_eight_of(p, w);"
 EIGHT_OF_32 = "tg_eight y; memcpy(y.v, p, 32); return y;"
@@ -79,7 +79,7 @@ BODIES = {
 FUNCTION = re.compile(
     r"^(?P<head>(?:template <[^\n]*?> )?TG_FN [^\n;]*?\b(?P<name>tg_\w+)\([^\n]*?\)) \{(?P<body>[^\n]*\}\n|\n(?:.*\n)*?\}\n)", re.MULTILINE
 )
-POSITIONS = "TG_FN int tg_position("
+JOINT = re.compile(r"(?<=,)\n {4,}(?!//)")  # where a line was broken
 SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
 MAIN = """
 static tg_tensors tensors;
@@ -133,7 +133,7 @@ def without_ptx(text: str) -> str:
         seen[name] = seen.get(name, 0) + 1
         return f"{m['head']} {{ {BODIES[name][seen[name] - 1]} }}\n"
 
-    text = FUNCTION.sub(replaced, text)
+    text = FUNCTION.sub(replaced, JOINT.sub(" ", text))
     assert not re.search(r"\basm\b", text)
     return Path(__file__).with_name("cuda_emulator.hpp").read_text() + text
 
@@ -144,25 +144,11 @@ def host_text(text: str) -> str:
     return without_ptx(text.replace(SHARED, "unsigned char* const memory = emu::now->cta->shared.data();")) + MAIN
 
 
-def threads_text(text: str, op: CudaOp) -> str:
+def threads_text(text: str, op: OpText) -> str:
     """Of a Hopper kernel what the tile function of `op` needs, as C++."""
 
-    def between(first: str, last: str) -> str:
-        start = text.index(first)
-        return text[start : text.index(last, start + len(first))]
-
-    parts = [
-        between("#define TG_FN", "// ---- shared memory"),
-        between("// Pointwise functions of an epilogue", "// ---- tensors"),
-        between("struct tg_tensors {", "struct tg_launch"),
-        between(POSITIONS, "// Called once in a launch") if POSITIONS in text else "",
-        between("TG_FN void tg_math_meet()", "\n"),
-        between("TG_FN void tg_put_shared", "\n}\n") + "\n}",
-        between("// ---- angles of rope", "// ----") if "// ---- angles of rope" in text else "",
-        between("// ---- instructions that sm_80", "// ---- ops that threads") if "// ---- instructions that sm_80" in text else "",
-        between("// ---- ops that threads compute", "// ---- handing out tiles"),
-    ]
-    return without_ptx("\n".join(parts)) + THREADS_MAIN % (op.enum, op.name)
+    root = f"void tg_emulated() {{ tg_tile(TG_TILES), tg_run_{op.name}({op.enum}); }}\n"
+    return without_ptx(pruned(text + root, "tg_emulated").replace(root, "")) + THREADS_MAIN % (op.enum, op.name)
 
 
 def built(text: str, path: Path) -> Any:
@@ -214,7 +200,7 @@ def run_threads(plan: Plan, text: str, pointers: Any, folder: Path, sms: int = 3
     """Run the tile functions of a plan's ops; what went wrong while they ran, or an empty string."""
     for b in plan.bounds:
         op = hopper.hopper_op(plan, b)
-        assert isinstance(op, HopperThreads), op.name
+        assert isinstance(op, ThreadTile), op.name
         wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(pointers, None, sms, THREADS, op.scratch_bytes, seed)
         if wrong:
             return f"{op.name}: {wrong.decode()}"
@@ -225,7 +211,7 @@ def emulate(
     case: Case, folder: Path, architecture: str = "sm_80", sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None
 ) -> str:
     """Run a case on emulated SMs; what went wrong, or an empty string. `change`: (old, new) in the generated text."""
-    plan = case.plan(sms)
+    plan = case.plan(sms, "sm_80")
     source = generate(plan, architecture)
     run = built(host_text(changed(source.text, change)), folder / "kernel.cpp")
     arguments, held, pointers = tensors_of(plan, case)

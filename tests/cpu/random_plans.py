@@ -95,6 +95,7 @@ def _draw(program: tg.Program, pick: random.Random) -> Plan:
     return tg.plan(
         program,
         pick.choice(("cpu:3", "h200", "7")),
+        target="cpu",
         tiles={op.name: tuple(pick.choice(widths) for _ in op.tile) for op in usual.graph.ops if pick.random() < 0.8},
         policies={t: pick.choice(POLICIES) for t, _ in usual.policies if pick.random() < 0.7},
         parts={name: f"{pick.choice((2, 3))}:{pick.choice(SHARES)}" for name in ganged if pick.random() < 0.3},

@@ -66,7 +66,7 @@ def test_compiled(spec: Any, how: str, parts: dict[str, Any]) -> None:
 def test_interpreted(spec: Any, how: str, parts: dict[str, Any]) -> None:
     program = spec()
     arguments = random_arguments(program)
-    plan = tg.plan(program, "9", **options(spec, how, parts))
+    plan = tg.plan(program, "9", target="interpret", **options(spec, how, parts))
     for seed, strategy in enumerate(STRATEGIES):
         kernel = Kernel(plan, None, Interpreter(plan, strategy, seed))
         assert relative_error(kernel(*arguments), tg.reference(program, *arguments)) < 1e-5
@@ -75,7 +75,7 @@ def test_interpreted(spec: Any, how: str, parts: dict[str, Any]) -> None:
 @pytest.mark.parametrize("share", ["rows", "columns"])
 def test_a_part_uses_what_it_lists_itself(share: str) -> None:
     """With rows or columns there is no exchange: what only the other part has read is garbage to a part."""
-    plan = tg.plan(products(), "9", tiles=TILES["products"], parts={"down": f"2:{share}"})
+    plan = tg.plan(products(), "9", target="interpret", tiles=TILES["products"], parts={"down": f"2:{share}"})
     data = expanded(plan)
     part = next(t["parts"][1] for t in data["tiles"] if t["op"] == "down")
     part["reads"] = [r for r in part["reads"] if r["tensor"] != "w2"]

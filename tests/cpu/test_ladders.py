@@ -16,6 +16,7 @@ from tilegen.arch.machine import H200
 from tilegen.bench.compare import own_variants, rows_of
 from tilegen.bench.contenders import WAYS, Way
 from tilegen.options import Options
+from tilegen.targets.select import named
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [Task("chains", "gpt3_mlp", {"M": m, "H": 64, "I": 32}) for m in (4, 8)]
@@ -132,7 +133,7 @@ def test_what_is_compiled_ahead_is_what_compile_asks_for(variant: str, tmp_path:
     monkeypatch.setattr("tilegen.kernels.cuda_kernel.CudaKernel", Recorded)
     monkeypatch.setattr("tilegen.kernels.launches.CudaKernel", Recorded)
     monkeypatch.setattr("tilegen.kernels.launches.StreamsKernel", lambda *_: None)
-    monkeypatch.setattr("tilegen.targets.select.to_run", lambda *_: "sm_90a")
+    monkeypatch.setattr("tilegen.targets.select.to_run", lambda *_: named("sm_90a"))
     monkeypatch.setattr("tilegen.targets.cubin.compile_cuda", refuse)
     program, way = task.program, WAYS.get(variant, Way())
     options = own_variants(program, Options())[variant]

@@ -12,7 +12,6 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import chain, fan, gated, mlp
-from tilegen.arch.machine import machine
 from tilegen.errors import TargetError
 from tilegen.frontend.spec import Program
 from tilegen.kernels import gpu_kernel
@@ -22,6 +21,7 @@ from tilegen.options import Options
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.runtime.verify import verify
 from tilegen.targets.cpu.library import Library
+from tilegen.targets.select import place
 
 PROGRAMS = {
     "mlp": lambda: mlp(M=9, H=64, I=48),
@@ -73,8 +73,8 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def compiled(program: Program, **options: Any) -> StreamsKernel:
-    whole = whole_plan(program, machine("cpu:2"), Options.of(**options))
-    plans = launch_plans(whole, Options.of(**options))
+    whole = whole_plan(program, place("cpu:2"), Options.of(**options))
+    plans = launch_plans(whole, place("cpu:2"), Options.of(**options))
     proofs = [verify(p) for p in plans]
     launches: list[Any] = [Launch(p, c, Library(p), 2) for p, c in zip(plans, proofs, strict=True)]
     return StreamsKernel(whole, certify_launches(whole, proofs, False), launches)

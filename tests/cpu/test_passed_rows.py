@@ -22,7 +22,7 @@ from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 @pytest.mark.parametrize("case", PASSED, ids=lambda c: c.name)
 def test_against_float32(case: Case, target: str) -> None:
     """At the first, a middle and the last position; what the caches hold from there on is NaN."""
-    program, plan = case.program, replace(case.plan(), placement="ticket")
+    program, plan = case.program, replace(case.plan(target=target), placement="ticket")
     library = Library(plan) if target == "cpu" else None
     for n, position in enumerate((0, free_rows(program, "pos") // 2, free_rows(program, "pos"))):
         arguments, given = random_arguments(program), random_arguments(program)

@@ -82,8 +82,8 @@ class Case:
     def program(self) -> Program:
         return self.spec(**self.sizes)
 
-    def plan(self, sms: str | int = "h200") -> Plan:
-        return tg.plan(self.program, sms, **self.options)
+    def plan(self, sms: str | int = "h200", target: str = "auto") -> Plan:
+        return tg.plan(self.program, sms, target=target, **self.options)
 
 
 def both(a: str, b: str, tile_a: tuple[int, ...], tile_b: tuple[int, ...], parts_a: Any = 1, parts_b: Any = 1, **more: Any) -> dict[str, Any]:

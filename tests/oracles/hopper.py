@@ -1,4 +1,4 @@
-"""What sm_90a does with the loads and stores of a HopperOp, element by element: TMA copies boxes, wgmma reads rows of 128 bytes.
+"""What sm_90a does with the loads and stores of a linear, element by element: TMA copies boxes, wgmma reads rows of 128 bytes.
 
 Elements are numbered from 1 in the memory that a tensor map looks at; 0 is what TMA fills in beyond its edge, -1 what nobody wrote.
 """
@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from tilegen.analysis.regions import evaluate
+from tilegen.ops.gemm import k_range
 from tilegen.targets.sm90.library import pack
-from tilegen.targets.sm90.op import HopperOp, Map
+from tilegen.targets.sm90.product import Product
+from tilegen.targets.sm90.stage import Copy, Map
+from tilegen.targets.sm90.store import Branch, Steps
 
-LOAD = re.compile(r"tg_load(_pair)?\((to.*), &maps\.(\w+), ([^,]+), ([^,]+), bar(?:, \w+)?\);")
-CALL = re.compile(r"tg_(\w+)<Op, (\d+), (\d+)(?:, (\d+))?>")  # a swap names first what it gives away
 COLUMNS = 64  # of a block: 128 bytes
 M64_BYTES = 8192  # 64 rows of a block
 
@@ -34,14 +35,14 @@ def value(text: str, **names: int) -> int:
 class Tile:
     """One tile of an op, run by all CTAs of its gang."""
 
-    def __init__(self, op: HopperOp, coord: Coord):
+    def __init__(self, op: Product, coord: Coord):
         self.op, self.b = op, op.bound
         self.names = {c.name: n for c, n in zip(self.b.coords, coord, strict=True)}
         self.row, self.column = (int(evaluate(i.lo, self.names)) for i in self.b.write)
-        self.k_begin, self.k_end = (int(k) for k in self.b.kind.k_range(self.b))  # type: ignore[attr-defined]
+        self.k_begin, self.k_end = (int(k) for k in k_range(self.b))
 
     @staticmethod
-    def all(op: HopperOp) -> Iterator[Tile]:
+    def all(op: Product) -> Iterator[Tile]:
         return (Tile(op, coord) for coord in product(*(range(n) for n in op.grid)))
 
     def steps(self, part: int) -> range:
@@ -53,18 +54,17 @@ class Tile:
     def stages(self, memory: dict[str, Any], k: int) -> dict[int, tuple[Any, Any]]:
         """part -> (elements, how often written) of its stage after step k, a row of 128 bytes each."""
         parts = [p for p in range(self.op.parts) if k in self.steps(p)]
-        rows = self.op.stage_bytes // 128
+        rows = self.op.stage.bytes // 128
         made = {p: (np.full((rows, COLUMNS), -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)) for p in parts}
         maps = {m.name: m for m in self.op.maps}
         for part in parts:
-            loads = [(0, text) for text in self.op.a_loads] + [(self.op.b_at, text) for text in self.op.b_loads]
-            for base, text in loads:
-                pair, to, name, column, row = LOAD.fullmatch(text).groups()  # type: ignore[union-attr]
+            for base, copy in copies(self.op):
                 names = {**self.names, "k": k, "part": part}
-                at = value(to, to=base, **names)
-                assert at % 128 == 0, text
+                at = base + copy.to + (value(copy.pair, **names) if copy.pair else 0)
+                assert at % 128 == 0, copy
+                name, (column, row) = copy.map.removeprefix("&maps."), copy.at
                 box = copied(maps[name], memory[name], value(row, **names), value(column, **names))
-                for target in parts if pair else [part]:
+                for target in parts if copy.pair else [part]:
                     elements, times = made[target]
                     elements[at // 128 : at // 128 + len(box)] = box
                     times[at // 128 : at // 128 + len(box)] += 1
@@ -80,19 +80,21 @@ class Tile:
 
     def _check_operands(self, stage: Any, part: int, warpgroup: int, k: int) -> None:
         op = self.op
-        slices = 32 * warpgroup if op.alternates else 0  # where its slices of 16 columns begin in a row, every other one
-        a_at, b_at = value(op.a_offset, warpgroup=warpgroup) - slices, op.b_at + value(op.b_offset, warpgroup=warpgroup) - slices
-        assert a_at % 1024 == b_at % 1024 == op.a_block % 1024 == op.b_block % 1024 == 0  # the swizzle's period
-        for block in range(op.blocks):
+        tile, stages = op.tile, op.stage
+        slices = 32 * warpgroup if tile.alternates else 0  # where its slices of 16 columns begin in a row, every other one
+        a_at, b_at = (value(offset, warpgroup=warpgroup) - slices for offset in (tile.a_offset, tile.b_offset))
+        b_at += stages.b_at
+        assert a_at % 1024 == b_at % 1024 == stages.a_block % 1024 == stages.b_block % 1024 == 0  # the swizzle's period
+        for block in range(stages.blocks):
             columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
             inside = columns < self.k_end
-            for m in range(op.m64):
+            for m in range(tile.m64):
                 rows = self.rows(part, warpgroup) + 64 * m + np.arange(64)
-                self._compare(stage, (a_at + block * op.a_block + m * M64_BYTES) // 128, 0, rows, rows < op.rows, columns, inside)
-            n = np.arange(op.columns_of_warpgroup)
-            group, column = n // 8 // op.octets, self.columns(part, warpgroup) + n // 8 % op.octets * 8 + n % 8
+                self._compare(stage, (a_at + block * stages.a_block + m * M64_BYTES) // 128, 0, rows, rows < op.rows, columns, inside)
+            n = np.arange(tile.columns_of_warpgroup)
+            group, column = n // 8 // tile.octets, self.columns(part, warpgroup) + n // 8 % tile.octets * 8 + n % 8
             known = column < op.columns
-            self._compare(stage, (b_at + block * op.b_block) // 128, 1, group * op.columns + column, known, columns, inside)
+            self._compare(stage, (b_at + block * stages.b_block) // 128, 1, group * op.columns + column, known, columns, inside)
 
     def _compare(self, stage: Any, at: int, operand: int, rows: Any, known: Any, columns: Any, inside: Any) -> None:
         """Where `known`, the rows of the stage from `at` on are these rows of the operand; what lies beyond K is zero."""
@@ -106,60 +108,64 @@ class Tile:
 
     def rows(self, part: int, warpgroup: int) -> int:
         """First row of the result that a warpgroup has sums of."""
-        shared = part * self.op.rows_of_part if self.op.shares("rows") else 0
-        return self.row + shared + (0 if self.op.splits_columns else warpgroup * 64 * self.op.m64)
+        tile = self.op.tile
+        shared = part * tile.cta_rows if tile.shares("rows") else 0
+        return self.row + shared + (0 if tile.splits_columns else warpgroup * 64 * tile.m64)
 
     def columns(self, part: int, warpgroup: int) -> int:
-        shared = part * self.op.columns_of_part if self.op.shares("columns") else 0
-        return self.column + shared + (warpgroup * 8 * self.op.octets if self.op.splits_columns and not self.op.alternates else 0)
+        tile = self.op.tile
+        shared = part * tile.cta_columns if tile.shares("columns") else 0
+        return self.column + shared + (warpgroup * 8 * tile.octets if tile.splits_columns and not tile.alternates else 0)
 
     # --- stores -----------------------------------------------------------------------------------------------------------------
 
     def calls(self, part: int, warpgroup: int) -> dict[str, tuple[int, int]]:
         """give, take, store -> (first octet, octets), of the statements that this warpgroup runs; swap: what it keeps."""
-        found: dict[str, tuple[int, int]] = {}
-        runs: list[bool] = []  # of the ifs around a line
-        for line in map(str.strip, self.op.finish):
-            if line.startswith("if ("):
-                runs.append(bool(value(line[4:-3], part=part, warpgroup=warpgroup)))
-            elif line == "} else {":
-                runs[-1] = not runs[-1]
-            elif line == "}":
-                runs.pop()
-            elif all(runs):
-                name, *numbers = CALL.search(line).groups()  # type: ignore[union-attr]
-                *_, first, count = (int(n) for n in numbers if n)
-                found[name.split("_")[0]] = first, count
-        return found
+        return {what: span for what, span in _run(self.op.finish, part=part, warpgroup=warpgroup)}
 
     def check_stores(self, times: Any) -> None:
         """Count in `times` how often each element of the result is written; each by the thread that has its sum."""
         for part, warpgroup in product(range(self.op.parts), (0, 1)):
             calls = self.calls(part, warpgroup)
-            if self.op.exchanges:
+            if self.op.tile.exchanges:
                 other = self.calls(1 - part, warpgroup)
                 assert calls.get("take") == other.get("give") and calls.get("give") == other.get("take")
                 assert calls.get("store") == calls.get("take")
-            if self.op.alternates:
-                half = self.op.octets // 2
+            if self.op.tile.alternates:
+                half = self.op.tile.octets // 2
                 assert calls["swap"] == (warpgroup * half, half) and all(calls[what] == calls["swap"] for what in calls), calls
             if "store" in calls:
                 self._store(times, part, warpgroup, *calls["store"])
 
     def _store(self, times: Any, part: int, warpgroup: int, first: int, octets: int) -> None:
         op, names = self.op, {**self.names, "part": part, "warpgroup": warpgroup}
-        row, column = value(op.row + op.row_of_warpgroup, **names), value(op.column + op.column_of_warpgroup, **names)
+        store, m64 = op.store, op.tile.m64
+        row, column = value(store.row + store.row_of_warpgroup, **names), value(store.column + store.column_of_warpgroup, **names)
         assert row == self.rows(part, warpgroup) and column == self.columns(part, warpgroup) + 8 * first
-        if not op.staged:
-            times[row : row + 64 * op.m64, column : column + 8 * octets] += 1
+        if not store.staged:
+            times[row : row + 64 * m64, column : column + 8 * octets] += 1
             return
-        assert octets == op.finished_octets and not op.column_of_warpgroup
-        maps, corner = {m.name: m for m in op.maps}, value(op.row, **names)
-        for m, n in product(range(op.m64), range(0, octets, 8)):  # tg_ship
-            height, width = maps[op.store_map if n + 8 <= octets else op.rest_map].box
-            at = corner + 64 * (op.m64 * warpgroup + m)
+        assert octets == op.tile.finished_octets and not store.column_of_warpgroup
+        maps, corner = {m.name: m for m in op.maps}, value(store.row, **names)
+        for m, n in product(range(m64), range(0, octets, 8)):  # tg_ship
+            height, width = maps[store.map_name if n + 8 <= octets else store.rest_name].box
+            at = corner + 64 * (m64 * warpgroup + m)
             assert at == row + 64 * m and height == 64 and width == 8 * min(8, octets - n)
             times[at : at + height, column + 8 * n : column + 8 * n + width] += 1
+
+
+def copies(op: Product) -> list[tuple[int, Copy]]:
+    """What a step brings, and where in the stage its role's copies begin."""
+    return [(role.at, copy) for role in (op.a, op.b) for load in role.each for copy in load.copies]
+
+
+def _run(steps: Steps, **names: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """(give, take, swap or store, (first octet, octets)) of the statements that a warpgroup runs."""
+    for step in steps:
+        if isinstance(step, Branch):
+            yield from _run(step.then if value(step.condition, **names) else step.otherwise, **names)
+        else:
+            yield step.does, (step.first, step.count)
 
 
 def copied(m: Map, memory: Any, row: int, column: int) -> Any:
@@ -169,17 +175,17 @@ def copied(m: Map, memory: Any, row: int, column: int) -> Any:
     return np.where((rows < m.rows) & (columns < m.columns), memory[np.minimum(at, len(memory) - 1)], 0)
 
 
-def memories(op: HopperOp) -> dict[str, Any]:
+def memories(op: Product) -> dict[str, Any]:
     """map -> the numbered elements that it looks at, packed where the op takes its weights packed."""
     found = {}
     for m in op.maps:
         shape = op.bound.tensors[m.tensor].plan_shape
         whole = torch.arange(1, math.prod(shape) + 1).reshape(shape)
-        found[m.name] = (pack(op, {op.packs[0]: whole}) if m.packed else whole).reshape(-1).numpy()
+        found[m.name] = (pack(op, {m.tensor: whole}) if m.packed else whole).reshape(-1).numpy()
     return found
 
 
-def check(op: HopperOp) -> None:
+def check(op: Product) -> None:
     """All tiles of an op: every step's loads, and the stores of the whole result."""
     memory, times = memories(op), np.zeros((op.rows, op.columns), dtype=np.int64)
     for tile in Tile.all(op):

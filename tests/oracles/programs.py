@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.oracles.elements import examine
 from tests.random_programs import Case
-from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
 from tilegen.kernels.kernel import Kernel
 from tilegen.ops.reference import run
@@ -21,6 +20,7 @@ from tilegen.schedule.planner import lattices_of, plan
 from tilegen.schedule.policy import Partition
 from tilegen.schedule.waits import SemaphoreMap
 from tilegen.targets.interpret.interpreter import Interpreter
+from tilegen.targets.select import place
 
 TOLERANCE = 1e-5
 
@@ -28,11 +28,11 @@ TOLERANCE = 1e-5
 def planned(case: Case) -> tuple[Plan, bool]:
     """The plan, and whether it has the order that was asked for: an order may be refused, then the phase order is taken."""
     try:
-        return plan(case.program, machine(case.machine), case.options), True
+        return plan(case.program, place(case.machine, "interpret"), case.options), True
     except PlanError as error:
         if "would wait for a tile of higher rank" not in str(error):
             raise
-        return plan(case.program, machine(case.machine), replace(case.options, order="phase")), False
+        return plan(case.program, place(case.machine, "interpret"), replace(case.options, order="phase")), False
 
 
 def as_json(p: Plan) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tilegen.schedule.plan import Plan
-from tilegen.targets.sm90.attention import HopperAttention
+from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.emit import hopper_op
 from tilegen.targets.sm90.layout import Layout
-from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Op
 
 Role = Iterator[Callable[[], bool]]  # yields what it waits for
@@ -85,16 +85,16 @@ class Work:
 
     @staticmethod
     def of(op: Op, turn: int, gang: int) -> Work:
-        if isinstance(op, HopperAttention):  # as many stages as up to twelve blocks of keys have: k and v of each together, or one each
+        if isinstance(op, Attention):  # as many stages as up to twelve blocks of keys have: k and v of each together, or one each
             form, each = ("halved", 1) if op.halved else ("attention", 2)
             return Work(op.name, (each * ((op.key_shares == 1) + 5 * turn % 12),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
-        if not isinstance(op, HopperOp):
+        if not isinstance(op, Product):
             return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", alone=op.parts < gang)
-        n = op.steps_of_tile * op.positions
-        steps = (n // 2, n - n // 2) if op.shares("steps") else (n,) * max(1, op.parts)
-        blocks = op.m64 * -(-op.finished_octets // 8)
-        exchanges = "" if not op.exchanges else "half" if op.splits_columns else "both"
-        return Work(op.name, steps if op.parts == gang else steps * gang, op.staged, op.posts, blocks, exchanges, alone=op.parts < gang)
+        n, tile = op.tile.steps * op.a.positions, op.tile
+        steps = (n // 2, n - n // 2) if tile.exchanges else (n,) * max(1, op.parts)
+        blocks = tile.m64 * -(-tile.finished_octets // 8)
+        exchanges = "" if not tile.exchanges else "half" if tile.splits_columns else "both"
+        return Work(op.name, steps if op.parts == gang else steps * gang, op.store.staged, op.posts, blocks, exchanges, alone=op.parts < gang)
 
 
 class Cta:
@@ -323,7 +323,7 @@ def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None
     """
     ops = {b.op.name: hopper_op(plan, b) for b in plan.bounds}
     layout = Layout(tuple(ops.values()), plan.placement == "ticket")
-    coupled = next((op.multicast for op in ops.values() if op.multicast), "")
+    coupled = "activations" if any(op.a.pairs for op in ops.values()) else "weights" if any(op.b.pairs for op in ops.values()) else ""
     tiles = [Work.of(ops[name], turn, layout.gang) for turn, name in enumerate(sequence)]
     ctas = [Cta(part, layout, tiles, coupled, early) for part in range(layout.gang)]
     for cta in ctas:

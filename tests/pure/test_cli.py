@@ -68,8 +68,8 @@ def test_plan_as_json(capsys, tmp_path):
 
 CHOICES = [
     [],
-    ["--machine", "h200", "--parts", "up=2"],
-    ["--machine", "h200", "--parts", "up=2:rows", "--placement", "strided"],
+    ["--machine", "h200", "--target", "interpret", "--parts", "up=2"],
+    ["--machine", "h200", "--target", "interpret", "--parts", "up=2:rows", "--placement", "strided"],
     ["--placement", "static", "--order", "bands:2"],
 ]
 

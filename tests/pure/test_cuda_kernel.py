@@ -39,7 +39,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def made(kind: Any, **given: Any) -> CudaKernel:
-    plan = tg.plan(PROGRAM, "h200" if kind is HopperLibrary else 16)
+    plan = tg.plan(PROGRAM, "h200" if kind is HopperLibrary else 16, target=kind.target)
     return CudaKernel(plan, tg.verify(plan), kind(plan), **given)
 
 

@@ -11,12 +11,15 @@ from tests.gpu.gemms import CASES, gated, gemm, mlp
 from tilegen.arch.machine import machine
 from tilegen.frontend.spec import Program
 from tilegen.graph.graph import fuse
-from tilegen.schedule.heuristics import best_cuts, cuts
 from tilegen.schedule.plan import strided
 from tilegen.schedule.planner import checked_parts
+from tilegen.targets.base import unproved
+from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.emit import generate, hopper_op
+from tilegen.targets.sm90.heuristics import best_configs, linear_configs
 from tilegen.targets.sm90.layout import Layout
-from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.linear import linear
+from tilegen.targets.sm90.product import Product
 
 H200 = machine("h200")
 PROGRAMS = [
@@ -35,12 +38,11 @@ def test_every_cut_fits_the_kernel(program: Program) -> None:
     for op in graph.ops:
         b = graph.bound(op)
         for parts in (1, 2):
-            for cut in cuts(b, H200, parts):
+            for cut in linear_configs(b, H200, parts):
                 made = checked_parts(graph, replace(op, tile=cut.tile), cut.gang, H200)
                 cut_graph = graph.with_op(op.name, made)
-                plan = tg.plan(gemm(M=8, N=64, K=64), H200, tiles={"y": (64, 64, 64)})
                 if b.kind.steps(cut_graph.bound(made)) >= parts:
-                    HopperOp(replace(plan, graph=cut_graph, semaphores=()), cut_graph.bound(made))  # PlanError where it does not fit
+                    linear(Code(unproved(cut_graph, H200), cut_graph.bound(made)))  # PlanError where it does not fit
 
 
 @pytest.mark.parametrize("program", PROGRAMS + [c.program for c in CASES], ids=lambda p: f"{p.name} {dict(p.sizes)['M']}")
@@ -52,10 +54,10 @@ def test_the_planner_uses_them(program: Program) -> None:
 
 def test_the_model_knows_what_was_measured() -> None:
     large, small = fuse(gemm(M=4096, N=4096, K=4096)), fuse(gemm(M=16, N=5504, K=8192))
-    (big,), (little,) = best_cuts(large, H200).values(), best_cuts(small, H200).values()
+    (big,), (little,) = best_configs(large, H200).values(), best_configs(small, H200).values()
     assert big.tile[0] * big.tile[1] >= 128 * 256 and little.tile[0] == 64
     assert 150 < big.us < 220 and 18 < little.us < 28  # 178 and 23 µs were measured
-    times = [min(c.us for c in cuts(fuse(gemm(M=m, N=4096, K=4096)).bound(large.ops[0]), H200, 1)) for m in (512, 4096)]
+    times = [min(c.us for c in linear_configs(fuse(gemm(M=m, N=4096, K=4096)).bound(large.ops[0]), H200, 1)) for m in (512, 4096)]
     assert times == sorted(times)
 
 
@@ -72,8 +74,8 @@ def test_steps_fill_the_stages_of_the_ring() -> None:
     """All stages are of one size: linears of few rows take steps as deep as attention's blocks of keys are large."""
     plan = tg.plan(cached_attention(), "h200", order="phase")
     layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), False)
-    products = [op for op in layout.ops if isinstance(op, HopperOp)]
-    assert all(op.stage_bytes >= 0.8 * layout.stage_bytes for op in products) and layout.stages >= 6
+    products = [op for op in layout.ops if isinstance(op, Product)]
+    assert all(op.needs.stage >= 0.8 * layout.stage_bytes for op in products) and layout.stages >= 6
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import math
+import re
 
 import pytest
+import torch
 
 import tilegen as tg
 from tests.gpu.families import bottleneck, drawn, encoder, lora, patches
 from tests.gpu.gemms import Case, gemm
-from tilegen.arch.machine import machine
 from tilegen.kernels.launches import launch_plans, whole_plan
-from tilegen.ops.conv2d import by_threads
 from tilegen.options import Options
+from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.pixels import by_threads
 from tilegen.targets.sm90.thread_conv import Gather
-from tilegen.targets.sm90.thread_op import SCRATCH
+from tilegen.targets.sm90.thread_tile import SCRATCH
 
 ROWS = (1, 64, 257, 1000)
 REFUSED_ONCE = [
@@ -37,8 +41,8 @@ def test_generates(case: Case) -> None:
     weights = frozenset(t.name for t in program.arguments if t.role == "weight")
     made = tg.plan(program, "h200")
     assert generate(made).text and generate(made, weights).text
-    whole = whole_plan(program, machine("h200"), Options())
-    assert all(generate(launch).text for launch in launch_plans(whole, Options()))
+    whole = whole_plan(program, place("h200"), Options())
+    assert all(generate(launch).text for launch in launch_plans(whole, place("h200"), Options()))
 
 
 @tg.spec
@@ -57,3 +61,25 @@ def test_gathered_patches_fit(channels: int, window: int) -> None:
         graph = tg.plan(gathered(B=batch, HW=max(hw, window), C=channels, size=window, stride=stride), "h200").graph
         [b] = [graph.bound(op) for op in graph.ops]
         assert by_threads(b) and Gather(b).bytes <= SCRATCH, (stride, hw, batch)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_patches_whose_filters_fit_nowhere_are_refused_with_a_way_out_that_works(batch: int) -> None:
+    """ViT-B/32: refused while it is planned; the same memory, declared as the message says, is planned, proved, emitted."""
+
+    @tg.spec
+    def declared(x, w):
+        y = tg.conv2d(tg.input("x", x, "bfloat16"), tg.weight("w", w, "bfloat16"), tg.weight("bias", w[:1], "bfloat16"), name="patches")
+        return y
+
+    program = patches(B=batch, HW=224, N=768, size=32)
+    with pytest.raises(tg.PlanError, match="252,960 bytes of shared memory, expected at most 106,496; declare 'x' as") as caught:
+        tg.plan(program, "h200")
+    x, w = (ast.literal_eval(shape) for shape in re.findall(r"as (\(.*?\))", str(caught.value)))
+    assert math.prod(x) == batch * 224 * 224 * 3 and math.prod(w) == 768 * 32 * 32 * 3
+    again = declared(x=x, w=w)
+    assert generate(tg.plan(again, "h200")).text
+    arguments = [torch.randn(tuple(t.shape)) for t in program.arguments]
+    shaped = [a.reshape(t.shape) for a, t in zip(arguments, again.arguments, strict=True)]
+    given, expected = tg.reference(again, *shaped), tg.reference(program, *arguments)
+    assert torch.allclose(given.reshape(expected.shape), expected, atol=1e-2)

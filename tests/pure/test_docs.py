@@ -4,9 +4,11 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
 import torch
 
 import tilegen as tg
+from docs.kernels.write import KERNELS, text
 from tilegen.codegen.schedule import schedule_text
 from tilegen.frontend.loader import load_program
 from tilegen.runtime.data import relative_error
@@ -43,3 +45,9 @@ def test_readme_example(tmp_path: Path) -> None:
 def test_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 130 and max(map(len, lines)) <= 110
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernels_to_read_are_what_is_generated(name: str) -> None:
+    """`python -m docs.kernels.write` writes them anew."""
+    assert (ROOT / "docs" / "kernels" / name).read_text() == text(*KERNELS[name])

@@ -53,16 +53,17 @@ def test_lattice_of_a_gemm_chain():
 
 
 def test_bands_gangs_and_lists():
-    text = explained("gpt3_mlp", MLP, "6", tiles=TILES, parts={"up": "2:rows"}, order="bands:2", placement="static")
+    text = explained("gpt3_mlp", MLP, "6", target="cpu", tiles=TILES, parts={"up": "2:rows"}, order="bands:2", placement="static")
     assert "gang of 2 sharing rows" in text and "order: bands:2:1" in text and "static lists of 3 SMs" in text
 
 
 def test_a_plan_with_its_proof():
+    from tilegen.targets.select import place_of
     from tilegen.tools.explain import explain_plan
 
     made = tg.plan(load_program(str(EXAMPLES / "gpt3_mlp.py"), MLP), "cpu:2")
     certificate = tg.verify(made)
-    assert certificate.text() in explain_plan(made, certificate)
+    assert certificate.text() in explain_plan(made, place_of(made), certificate)
 
 
 def test_an_op_alone():

@@ -17,6 +17,7 @@ from tilegen.graph.fuse_norms import choice, folded, lines, problem
 from tilegen.graph.graph import Graph, fuse
 from tilegen.ops.gemm import normed as is_normed
 from tilegen.options import Options
+from tilegen.targets.select import place
 
 H200 = machine("h200")
 
@@ -26,7 +27,7 @@ def folds(graph: Graph) -> list[str]:
 
 
 def test_every_reader_takes_the_norm() -> None:
-    graph = folded(fuse(normed()), H200, Options())
+    graph = folded(fuse(normed()), place("h200"), Options())
     assert {op.name for op in graph.ops} == {"r", "pair", "other", "down"} and "n" not in graph.tensors
     for name in ("pair", "other"):
         op = graph.op(name)
@@ -34,7 +35,7 @@ def test_every_reader_takes_the_norm() -> None:
 
 
 def test_epilogues_keep_their_operands() -> None:
-    before, after = fuse(normed()), folded(fuse(normed()), H200, Options())
+    before, after = fuse(normed()), folded(fuse(normed()), place("h200"), Options())
 
     def read(graph: Graph, name: str) -> list[tuple[str, str]]:
         op = graph.op(name)
@@ -60,12 +61,12 @@ def test_epilogues_keep_their_operands() -> None:
     ],
 )
 def test_what_options_speak_of_stays(options: dict[str, Any], expected: list[str]) -> None:
-    assert folds(folded(fuse(example("llama_layer")), H200, Options.of(**options))) == expected
+    assert folds(folded(fuse(example("llama_layer")), place("h200"), Options.of(**options))) == expected
 
 
 @pytest.mark.parametrize("sizes, on, expected", [({"B": 64}, "h200", 2), ({"B": 65}, "h200", 0), ({}, "cpu:4", 0), ({"dtype": "float16"}, "h200", 0)])
 def test_where_it_is_possible(sizes: dict[str, Any], on: str, expected: int) -> None:
-    assert len(folds(folded(fuse(example("llama_layer", **sizes)), machine(on), Options(norms="folded")))) == expected
+    assert len(folds(folded(fuse(example("llama_layer", **sizes)), place(on), Options(norms="folded")))) == expected
 
 
 def program(body: Any) -> Program:
@@ -90,9 +91,9 @@ def program(body: Any) -> Program:
 )
 def test_what_cannot_be_folded(body: Any, why: str) -> None:
     graph = fuse(program(body))
-    assert why in problem(graph, graph.op("n"), H200)
-    assert folds(folded(graph, H200, Options(norms="folded"))) == []
-    assert any(line.startswith("norm n is an op of its own") and why in line for line in lines(graph, H200))
+    assert why in problem(graph, graph.op("n"), place("h200"))
+    assert folds(folded(graph, place("h200"), Options(norms="folded"))) == []
+    assert any(line.startswith("norm n is an op of its own") and why in line for line in lines(graph, place("h200")))
 
 
 def test_the_model_folds_where_weights_hide_it() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 import tilegen as tg
 from tests.oracles.elements import examine
-from tilegen.analysis.memory_order import load_proxy, store_proxy
+from tilegen.graph.cost_model import tile_us
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
-from tilegen.schedule.simulate import tile_us
 from tilegen.targets.cpu.emit import generate
 
 SHARES = ("steps", "rows", "columns")
@@ -43,7 +42,7 @@ TILES = {"up": (4, 4, 4), "down": (4, 4, 3)}
 
 
 def planned(up: int | str = 1, down: int | str = 1, on: str = "6", **options: Any) -> Plan:
-    return tg.plan(mlp(), on, tiles=TILES, parts={"up": up, "down": down}, **{"policies": {"h": "tile"}, "order": "phase", **options})
+    return tg.plan(mlp(), on, target="cpu", tiles=TILES, parts={"up": up, "down": down}, **{"policies": {"h": "tile"}, "order": "phase", **options})
 
 
 def parts_of(plan: Plan, op: str, *coord: int) -> list[dict[str, Any]]:
@@ -100,11 +99,11 @@ def test_plans_are_right(share: str, policy: str) -> None:
 
 @pytest.mark.parametrize("share", SHARES)
 def test_matmuls_and_convolutions(share: str) -> None:
-    plan = tg.plan(products(), "6", tiles={"a": (4, 4, 3), "y": (6, 4, 2)}, parts={"a": 2, "y": f"2:{share}"}, policies={"a": "tile"})
+    plan = tg.plan(products(), "6", target="interpret", tiles={"a": (4, 4, 3), "y": (6, 4, 2)}, parts={"a": 2, "y": f"2:{share}"}, policies={"a": "tile"})
     assert tg.verify(plan).ok and examine(expanded(plan)).ok
     if share != "rows":
         tiles = {"a": (1, 2, 3, 4, 2), "c": (1, 2, 3, 4, 2)}
-        plan = tg.plan(convs(), "6", tiles=tiles, parts={"a": f"2:{share}", "c": f"4:{share}"}, policies={"a": "tile"})
+        plan = tg.plan(convs(), "6", target="interpret", tiles=tiles, parts={"a": f"2:{share}", "c": f"4:{share}"}, policies={"a": "tile"})
         assert tg.verify(plan).ok and examine(expanded(plan)).ok
 
 
@@ -138,17 +137,10 @@ def test_a_gang_runs_a_tile_in_a_share_of_the_time() -> None:
 # --- how tiles come and go -------------------------------------------------------------------------------------------------------
 
 
-def test_proxies() -> None:
-    assert store_proxy("cpu", "bfloat16", 256) == load_proxy("cpu", "step") == "generic"
-    assert store_proxy("cuda", "bfloat16", 128) == load_proxy("cuda", "step") == "async"
-    assert store_proxy("cuda", "float16", 127) == store_proxy("cuda", "float32", 256) == store_proxy("cuda", "int32", 256) == "generic"
-    assert load_proxy("cuda", "epilogue") == load_proxy("cuda", "first") == "generic"
-
-
 @pytest.mark.parametrize(("parts", "stores"), [(1, "async"), ("2:columns", "async"), ("2:rows", "generic")])
 def test_proxies_of_a_plan(parts: int | str, stores: str) -> None:
     tiles = {"up": (128, 64, 64), "down": (128, 64, 64)}
-    plan = tg.plan(mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles=tiles, parts={"up": parts})
+    plan = tg.plan(mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles=tiles, parts={"up": parts, "down": parts})
     for part in parts_of(plan, "up", 0, 0):
         assert {w["proxy"] for w in part["writes"]} == {stores} and {r.get("proxy") for r in part["reads"]} == {"async"}
     down = parts_of(plan, "down", 0, 0)[0]

@@ -415,7 +415,7 @@ def test_text_is_the_generators(name: str) -> None:
     text = (
         hopper.generate(g.plan).text
         if target == "sm_90a"
-        else portable.generate(g.plan, GPUS[on].portable).text
+        else portable.generate(g.plan, GPUS[on].chip.portable).text
     )
     assert (
         g.text == text
@@ -598,27 +598,24 @@ def test_the_default_is_what_run_takes(
     monkeypatch: pytest.MonkeyPatch, capability: Any, sms: int, name: str, wanted: tuple[str, str, str]
 ) -> None:
     as_if_here(monkeypatch, capability, sms, name)
-    target, on, architecture = select.to_write("auto")
-    assert (target, on.name, architecture) == wanted and select.to_run("auto", chain()) == target
-    if target != "cpu":
-        assert select.gpu_machine(target) == on and select.to_write("cuda") == (target, on, architecture)
+    place, architecture = select.to_write("auto")
+    assert (place.target.name, place.machine.name, architecture) == wanted
+    assert select.to_run("auto", chain()) is place.target is place.forms
+    if place.target.on_gpu:
+        assert select.gpu_machine() == place.machine and select.to_write("cuda") == (place, architecture)
 
 
 def test_sm_80_on_a_hopper_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if_here(monkeypatch, (9, 0))
-    target, on, architecture = select.to_write("sm_80")
-    assert (target, on.name, architecture, on.hopper) == (
-        "sm_80",
-        "gpu:132",
-        "sm_90",
-        False,
-    ) and select.gpu_machine("sm_80") == on
-    assert select.to_write("sm_80", "h200") == (target, on, architecture)
+    """The machine stays what it is; configs are those of the target; choices measured for sm_90a do not count."""
+    place, architecture = select.to_write("sm_80")
+    assert (place.target.name, place.forms.name, place.machine.name, architecture) == ("sm_80", "sm_80", "h200", "sm_90")
+    assert place.label == "h200, sm_80" and select.to_write("sm_80", "h200") == (place, architecture)
 
 
 def test_machines_elsewhere_where_the_gpu_here_takes_another_target(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if_here(monkeypatch, (8, 6), 82, "NVIDIA GeForce RTX 3090")
-    assert select.to_write("sm_90a")[1].name == "h200" and select.to_write("cpu")[1].family == "cpu"
+    assert select.to_write("sm_90a")[0].machine.name == "h200" and select.to_write("cpu")[0].machine.name == "cpu"
 
 
 @pytest.mark.parametrize(

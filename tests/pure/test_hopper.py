@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from tests.gpu.gemms import CASES, Case, gated, mlp
+from tests.oracles.hopper import copies
 from tests.oracles.sass import Sass, nvdisasm
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.emit import generate
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
-from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.linear import linear
+from tilegen.targets.sm90.product import Product
 
 NAMES = {c.name: c for c in CASES}
 VARIED = ["one gemm, 64 rows", "mlp, M = 64, deep steps", "mlp, rows shared", "block"]
@@ -34,7 +37,7 @@ def machine_code(text: str, folder: Path) -> Sass:
 
 def examine(plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), change: tuple[str, str] = ("", "")) -> None:
     """The machine code holds the loads, products, waits, posts and stores of the plan, and nothing that would slow them down."""
-    ops = [HopperOp(plan, b, packed) for b in plan.bounds]
+    ops = [linear(Code(plan, b), packed) for b in plan.bounds]
     sass = machine_code(generate(plan, packed).text.replace(*change), folder)
     check_products(sass, ops)
     check_copies(sass, ops)
@@ -44,7 +47,7 @@ def examine(plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), chan
     assert not sass.at(r"(LDL|STL)\b"), "registers in local memory"
 
 
-def check_products(sass: Sass, ops: list[HopperOp]) -> None:
+def check_products(sass: Sass, ops: list[Product]) -> None:
     """A main loop for each op, all its wgmma in it with one group in flight, their operands in uniform registers, and no access to memory."""
     loops = list(sass.innermost(r"HGMMA\."))
     found = []
@@ -56,15 +59,15 @@ def check_products(sass: Sass, ops: list[HopperOp]) -> None:
         products = [n for n, text in enumerate(loop) if text.startswith("HGMMA")]
         assert not any(text.startswith("R2UR") for text in loop[products[0] : products[-1]]), "operands reach wgmma's registers one by one"
     suffix = {"bfloat16": ".BF16", "float16": ""}
-    expected = [(op.slices * op.blocks * op.m64, f"HGMMA.64x{op.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}") for op in ops]
+    expected = [(op.tile.slices * op.stage.blocks * op.tile.m64, f"HGMMA.64x{op.tile.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}") for op in ops]
     assert sorted(found) == sorted(expected)
 
 
-def check_copies(sass: Sass, ops: list[HopperOp]) -> None:
-    loads = [text for op in ops for text in (*op.a_loads, *op.b_loads)]
-    assert len(sass.at(r"UTMALDG\.2D\.MULTICAST")) == sum("tg_load_pair" in text for text in loads)
-    assert len(sass.at(r"UTMALDG\.2D ")) == sum("tg_load(" in text for text in loads)
-    assert bool(sass.at("UTMASTG")) == any(op.staged for op in ops)
+def check_copies(sass: Sass, ops: list[Product]) -> None:
+    loads = [copy for op in ops for _, copy in copies(op)]
+    assert len(sass.at(r"UTMALDG\.2D\.MULTICAST")) == sum(bool(copy.pair) for copy in loads)
+    assert len(sass.at(r"UTMALDG\.2D ")) == sum(not copy.pair for copy in loads)
+    assert bool(sass.at("UTMASTG")) == any(op.store.staged for op in ops)
     assert not sass.at(r"(@!?U?P\d )?BRA\.U\.ANY"), "a loop over lanes around what one lane does"
 
 
@@ -81,7 +84,7 @@ def check_arrivals(sass: Sass) -> None:
         assert waited or any(text.startswith("LDS") for text in sass.made_of(n, address[1])), sass.before(n, 24)[::-1] + (sass.code[n],)
 
 
-def check_waits(sass: Sass, ops: list[HopperOp]) -> None:
+def check_waits(sass: Sass, ops: list[Product]) -> None:
     """After the polls of a semaphore, what L1 holds is dropped, and then the async proxy may read.
 
     (The acquiring load itself, whose value nobody uses, ptxas replaces by the poll before it.) Stores from registers are fenced as well.
@@ -89,13 +92,13 @@ def check_waits(sass: Sass, ops: list[HopperOp]) -> None:
     fences = sass.at(r"FENCE\.VIEW\.ASYNC\.G")
     waits = [n for n in fences if sass.before(n, 1)[0] == "CCTL.IVALL"]
     assert len(waits) == sum(len(op.plan.waits_of(op.name)) for op in ops)
-    assert len(fences) - len(waits) == sum(1 + op.alternates for op in ops if not op.staged)  # each warpgroup stores its half by itself
+    assert len(fences) - len(waits) == sum(1 + op.tile.alternates for op in ops if not op.store.staged)  # each warpgroup stores its half by itself
     for n in waits:
         near = sass.before(n, 50)
         assert any(text.startswith("LDG.E.STRONG.GPU") for text in near) and any(text.startswith("NANOSLEEP") for text in near)
 
 
-def check_posts(sass: Sass, ops: list[HopperOp]) -> None:
+def check_posts(sass: Sass, ops: list[Product]) -> None:
     """red.release.gpu: a fence of the whole GPU before the increment; before it the results, all stored or fenced by their math warps."""
     posts = sass.at(r"REDG?\.E\.ADD\.STRONG\.GPU")
     assert len(posts) == sum(len(op.plan.posts_of(op.name)) for op in ops)
@@ -108,7 +111,7 @@ def check_posts(sass: Sass, ops: list[HopperOp]) -> None:
         if earlier == "CCTL.IVALL":  # cp.async.bulk.wait_group, not its .read form, which drops nothing
             staged += 1
             assert "DEPBAR.LE SB0, 0x0" in before[fence:]
-    assert staged == sum(op.staged and op.posts for op in ops)
+    assert staged == sum(op.store.staged and op.posts for op in ops)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -127,7 +130,7 @@ def test_variants(name: str, variant: str, tmp_path: Path) -> None:
     plan = NAMES[name].plan()
     text = generate(plan, frozenset(), variant).text
     assert text != generate(plan).text
-    check_products(machine_code(text, tmp_path), [HopperOp(plan, b) for b in plan.bounds])
+    check_products(machine_code(text, tmp_path), [linear(Code(plan, b)) for b in plan.bounds])
 
 
 GPT3 = {"H": 12288, "I": 6144}

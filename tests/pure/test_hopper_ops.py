@@ -13,11 +13,13 @@ from tests.gpu.gemms import Case
 from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, OPS
 from tests.oracles.sass import Sass
 from tilegen.runtime.nvrtc import compile_cuda
-from tilegen.targets.sm90.attention import HopperAttention
-from tilegen.targets.sm90.conv2d import HopperConv
+from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.emit import generate, hopper_op
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
-from tilegen.targets.sm90.shared_bodies import families
+from tilegen.targets.sm90.product import Product
+from tilegen.targets.sm90.shared_bodies import bodies, convolves
+from tilegen.targets.sm90.stage import Copy, Loads
+from tilegen.targets.sm90.store import PixelStore
 
 
 @pytest.mark.parametrize("case", OPS, ids=lambda c: c.name)
@@ -53,16 +55,20 @@ def machine_code(case: Case, folder: Path) -> Sass:
     return Sass.of(cubin.code, folder)
 
 
+def copies_of(loads: Loads) -> list[Copy]:
+    return [copy for load in loads.each for copy in load.copies]
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS[2::3], ids=lambda c: c.name)
 def test_convolutions(case: Case, tmp_path: Path) -> None:
     sass, plan = machine_code(case, tmp_path), case.plan()
-    codes = [family.code for family in families([hopper_op(plan, b) for b in plan.bounds])]
-    ops = [op for op in codes if isinstance(op, HopperConv)]
-    assert len(sass.at(r"UTMALDG\.4D")) == sum(op.a_loaded for op in ops)
-    assert len(sass.at(r"UTMALDG\.3D")) == sum(len(op.b_loads) for op in ops)
-    assert bool(sass.at(r"UTMASTG\.4D")) == any(op.staged for op in ops)
+    codes = [body.code for body in bodies([hopper_op(plan, b) for b in plan.bounds])]
+    ops = [op for op in codes if isinstance(op, Product) and convolves(op)]
+    assert len(sass.at(r"UTMALDG\.4D")) == sum(len(copies_of(op.a)) for op in ops)
+    assert len(sass.at(r"UTMALDG\.3D")) == sum(len(copies_of(op.b)) for op in ops)
+    assert bool(sass.at(r"UTMASTG\.4D")) == any(op.store.staged for op in ops)
     loops = [[t for t in loop if t.startswith("HGMMA")] for loop in sass.innermost(r"HGMMA\.")]
-    assert sorted(len(loop) for loop in loops) == sorted(op.slices * op.blocks * op.m64 for op in ops)
+    assert sorted(len(loop) for loop in loops) == sorted(op.tile.slices * op.stage.blocks * op.tile.m64 for op in ops)
     assert not sass.at(r"(LDL|STL)\b")
 
 
@@ -70,7 +76,7 @@ def test_convolutions(case: Case, tmp_path: Path) -> None:
 def test_attentions(case: Case, tmp_path: Path) -> None:
     """Products with keys take both operands from shared memory; those with values take the left one from registers and the right one as it lies."""
     sass, plan = machine_code(case, tmp_path), case.plan()
-    [op] = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, HopperAttention)]
+    [op] = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, Attention)]
     across = sass.at(r"HGMMA.*tnspB")
     assert len(across) == (1 if op.halved else 2) * math.ceil(op.keys / 16)
     assert all(re.match(rf"HGMMA\.64x{op.head}x16", sass.code[n]) for n in across)
@@ -81,6 +87,7 @@ def test_sliding_tiles_load_their_lines_once_for_a_filter_line() -> None:
     case = next(c for c in CONVOLUTIONS if c.name == "57 x 57, tile policy")
     plan = case.plan()
     op = hopper_op(plan, plan.bounds[0])
-    assert isinstance(op, HopperConv) and op.slides and op.positions == 3 and op.blocks == 3
+    assert isinstance(op, Product) and isinstance(op.store, PixelStore) and op.store.slides
+    assert op.a.positions == op.b.positions == op.stage.blocks == 3
     tb, th, tw = op.bound.tile[:3]
-    assert op.a_rows == tb * th * (tw + 2) and len(op.a_loads) == 1 and len(op.b_loads) == 3
+    assert op.stage.a_rows == tb * th * (tw + 2) and len(copies_of(op.a)) == 1 and len(copies_of(op.b)) == 3

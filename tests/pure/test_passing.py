@@ -19,6 +19,7 @@ from tilegen.ops.append import turns
 from tilegen.ops.attention import passed as is_passed
 from tilegen.ops.attention import turned
 from tilegen.options import Options
+from tilegen.targets.select import place
 
 H200 = machine("h200")
 
@@ -28,7 +29,7 @@ def passes(graph: Graph) -> list[str]:
 
 
 def test_queries_and_new_rows_come_from_the_projection() -> None:
-    graph = passed(fuse(example("llama_layer")), H200, Options())
+    graph = passed(fuse(example("llama_layer")), place("h200"), Options())
     op = graph.op("attn")
     assert [(o.tensor, o.columns) for o in op.operands] == [
         ("qkv", (0, 4096)),
@@ -50,7 +51,7 @@ def test_the_appends_stay_and_nobody_awaits_them() -> None:
 
 
 def test_rows_that_are_not_turned() -> None:
-    graph = passed(fuse(cached()), H200, Options())
+    graph = passed(fuse(cached()), place("h200"), Options())
     assert passes(graph) == ["attn"] and not turned(graph.bound(graph.op("attn"))) and graph.op("attn").operands[0].tensor == "qkv"
 
 
@@ -72,12 +73,12 @@ def test_rows_that_are_not_turned() -> None:
     ],
 )
 def test_what_options_speak_of_stays(options: dict[str, Any], expected: list[str]) -> None:
-    assert passes(passed(fuse(example("llama_layer")), H200, Options.of(**options))) == expected
+    assert passes(passed(fuse(example("llama_layer")), place("h200"), Options.of(**options))) == expected
 
 
 @pytest.mark.parametrize("sizes, on, expected", [({"S": 16}, "h200", 1), ({"S": 17}, "h200", 0), ({}, "cpu:4", 0), ({"dtype": "float16", "B": 70}, "h200", 1)])
 def test_where_it_is_possible(sizes: dict[str, Any], on: str, expected: int) -> None:
-    assert len(passes(passed(fuse(example("llama_layer", **sizes)), machine(on), Options(appends="passed")))) == expected
+    assert len(passes(passed(fuse(example("llama_layer", **sizes)), place(on), Options(appends="passed")))) == expected
 
 
 def program(body: Any) -> Program:
@@ -132,9 +133,9 @@ def half(cache: Any, x: Any, at: Any) -> Any:
 )
 def test_what_cannot_be_passed(body: Any, why: str) -> None:
     graph = fuse(program(body))
-    assert why in problem(graph, graph.op("attn"), H200)
-    assert passes(passed(graph, H200, Options(appends="passed"))) == []
-    assert any(line.startswith("attn awaits its appends: ") and why in line for line in lines(graph, H200))
+    assert why in problem(graph, graph.op("attn"), place("h200"))
+    assert passes(passed(graph, place("h200"), Options(appends="passed"))) == []
+    assert any(line.startswith("attn awaits its appends: ") and why in line for line in lines(graph, place("h200")))
 
 
 def test_explain_tells() -> None:

@@ -38,9 +38,10 @@ def test_all_examples_are_here():
 @pytest.mark.parametrize("on", ["cpu:3", "h200"])
 @pytest.mark.parametrize("name", SMALL)
 def test_round_trip(name, on):
-    made = tg.plan(program(name), on)
+    made = tg.plan(program(name), on, target="cpu")
     text = json.dumps(made.to_json())
     back = tg.Plan.from_json(json.loads(text))
+    assert (back.target, back.proxies) == (made.target, made.proxies)
     assert back.digest == made.digest and json.dumps(back.to_json()) == text
     assert (back.graph.ops, dict(back.graph.tensors)) == (made.graph.ops, dict(made.graph.tensors))
     assert (back.targets, back.arguments, back.outputs, back.order) == (made.targets, made.arguments, made.outputs, made.order)
@@ -84,13 +85,14 @@ def test_the_digest_tells_choices_apart():
     assert len(set(digests.values())) == len(digests), digests
 
 
-def test_the_digest_tells_programs_and_machines_apart():
+def test_the_digest_tells_programs_machines_and_targets_apart():
     digests = [
         mlp().digest,
         tg.plan(program("gpt3_mlp", M=41), "cpu:3", tiles=MLP_TILES).digest,
         tg.plan(program("gpt3_mlp", dtype="float32"), "cpu:3", tiles=MLP_TILES).digest,
         tg.plan(program("gpt3_mlp"), "cpu:4", tiles=MLP_TILES).digest,
-        tg.plan(program("gpt3_mlp"), "h200", tiles=MLP_TILES).digest,
+        tg.plan(program("gpt3_mlp"), "h200", tiles=MLP_TILES, target="cpu").digest,
+        tg.plan(program("gpt3_mlp"), "h200", tiles=MLP_TILES, target="interpret").digest,
     ]
     assert len(set(digests)) == len(digests)
 

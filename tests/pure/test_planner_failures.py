@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
 from tilegen.frontend.loader import load_program, load_spec
 from tilegen.kernels.launches import whole_plan
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
+from tilegen.targets.select import place
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -212,9 +212,9 @@ def test_nothing_is_split_unasked_where_the_names_are_taken(taken):
     assert [op.name for op in tg.plan(caches(), "h200").graph.ops] == ["other", "att_shares", "att"]
     assert [op.name for op in tg.plan(caches(taken=taken), "h200").graph.ops] == [taken, "att"]
     refused(["splitting 'att' makes att_partial, att_shares", f"{taken} is taken"], caches(taken=taken), tiles={"att": (1, 64)}, split={"att": 2})
-    assert [op.name for op in whole_plan(caches(taken=taken), machine("h200"), Options()).graph.ops] == [taken, "att"]
+    assert [op.name for op in whole_plan(caches(taken=taken), place("h200"), Options()).graph.ops] == [taken, "att"]
     with pytest.raises(PlanError, match=f"{taken} is taken"):
-        whole_plan(caches(taken=taken), machine("h200"), Options.of(split={"att": 2}))
+        whole_plan(caches(taken=taken), place("h200"), Options.of(split={"att": 2}))
 
 
 def test_heads_of_a_tile_left_out():

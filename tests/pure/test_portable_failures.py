@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tests.gpu.plans import PLANS
+from tests.gpu.plans import EXAMPLES
 from tilegen import api
 from tilegen.errors import PlanError, TargetError
+from tilegen.frontend.loader import load_program
 from tilegen.runtime.driver import missing
-from tilegen.targets.sm80.emit import generate
 
 
 @tg.spec
@@ -30,12 +30,12 @@ def product(M=64, N=64, K=64, dtype="bfloat16"):
 )
 def test_shapes(sizes: dict[str, Any], options: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=words):
-        generate(tg.plan(product(**sizes), "h200", **options), "sm_80")
+        tg.plan(product(**sizes), "h200", target="sm_80", **options)
 
 
 def test_kinds() -> None:
     with pytest.raises(PlanError, match="on sm_80: no template for attention yet"):
-        generate(PLANS["attention classes"](), "sm_80")
+        tg.plan(load_program(str(EXAMPLES / "gpt3_attention.py"), {"S": 1000}), "a100")
 
 
 @pytest.mark.skipif(not missing(), reason="a GPU is here")

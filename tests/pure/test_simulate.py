@@ -8,7 +8,8 @@ import pytest
 import tilegen as tg
 from tilegen.arch.machine import Machine, cpu
 from tilegen.frontend.loader import load_program
-from tilegen.schedule.simulate import simulate, tile_us, workers
+from tilegen.graph.cost_model import tile_us
+from tilegen.schedule.simulate import simulate, workers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL = {
@@ -28,7 +29,7 @@ PLANS = [
 
 
 def planned(name, sizes, on, options):
-    return tg.plan(load_program(str(EXAMPLES / f"{name}.py"), sizes), on, **options)
+    return tg.plan(load_program(str(EXAMPLES / f"{name}.py"), sizes), on, target="interpret", **options)
 
 
 @pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row[0]} {row[2]} {' '.join(row[3])}")
@@ -83,7 +84,7 @@ def test_a_barrier_is_never_faster(name, order, on):
     """In the same order and with waits that cost nothing, one semaphore for all is never faster than the consumer classes."""
     first = "up" if name == "gpt3_mlp" else "gate_up"
     tiles = {first: (8, 16, 16), "down": (8, 16, 16)}
-    free = Machine(**{**tg.plan(load_program(str(EXAMPLES / f"{name}.py"), SMALL[name]), on).machine.to_json(), "wait_us": 0.0})
+    free = Machine(**{**tg.plan(load_program(str(EXAMPLES / f"{name}.py"), SMALL[name]), on, target="interpret").machine.to_json(), "wait_us": 0.0})
     times = {}
     for policy in ("kernel", "class", "tile"):
         try:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.gpu.gemms import CASES, Case, chain, fan, mlp
-from tilegen.arch.machine import H200, machine
 from tilegen.kernels.launches import certify_launches, launch_plans, whole_plan
 from tilegen.options import Options
 from tilegen.runtime.verify import verify
 from tilegen.schedule.plan import Plan
+from tilegen.targets.select import place
 from tilegen.targets.sm80.library import PortableLibrary
 from tilegen.targets.sm90.emit import generate
 from tilegen.targets.sm90.library import HopperLibrary
@@ -24,9 +24,9 @@ def options_of(case: Case) -> Options:
     return Options.of(**{k: v for k, v in case.options.items() if k != "policies"})
 
 
-def launched(case: Case, on: Any = H200) -> tuple[Plan, tuple[Plan, ...]]:
-    whole = whole_plan(case.program, on, options_of(case))
-    return whole, launch_plans(whole, options_of(case))
+def launched(case: Case, on: str = "h200", target: str = "auto") -> tuple[Plan, tuple[Plan, ...]]:
+    whole = whole_plan(case.program, place(on, target), options_of(case))
+    return whole, launch_plans(whole, place(on, target), options_of(case))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -66,26 +66,26 @@ def test_a_split_sum_is_a_launch_for_each_share() -> None:
 def test_gangs_may_differ_from_launch_to_launch() -> None:
     """One kernel for both would be refused."""
     options = Options.of(tiles={"up": (128, 64, 64), "down": (128, 128, 64)}, parts={"up": 1, "down": 2})
-    up, down = launch_plans(whole_plan(mlp(M=256), H200, options), options)
+    up, down = launch_plans(whole_plan(mlp(M=256), place("h200"), options), place("h200"), options)
     assert (up.gang, down.gang) == (1, 2) and generate(up).gang == 1 and generate(down).gang == 2
 
 
 def test_each_op_is_cut_as_is_best_for_it_alone() -> None:
     options = Options.of(tiles={"up": (128, 64, 64)})
-    up, down = whole_plan(mlp(M=256), H200, options).graph.ops
-    assert up.tile == (128, 64, 64) and (down.tile, down.parts) == (whole_plan(mlp(M=256), H200, Options()).graph.op("down").tile, down.parts)
+    up, down = whole_plan(mlp(M=256), place("h200"), options).graph.ops
+    assert up.tile == (128, 64, 64) and (down.tile, down.parts) == (whole_plan(mlp(M=256), place("h200"), Options()).graph.op("down").tile, down.parts)
 
 
 @pytest.mark.parametrize(("given", "expected"), [("auto", "phase:4"), ("bands:2", "phase:4"), ("phase", "phase"), ("phase:8", "phase:8")])
 def test_order_and_placement(given: str, expected: str) -> None:
     options = Options.of(order=given, placement="strided", tiles={"up": (128, 32, 64)})
-    plans = launch_plans(whole_plan(mlp(M=2000), H200, options), options)
+    plans = launch_plans(whole_plan(mlp(M=2000), place("h200"), options), place("h200"), options)
     assert all(p.order.name == expected and isinstance(p.placement, tuple) and verify(p).ok for p in plans)
 
 
 def test_fan_out_and_fan_in() -> None:
-    whole = whole_plan(fan(), H200, Options())
-    plans = launch_plans(whole, Options())
+    whole = whole_plan(fan(), place("h200"), Options())
+    plans = launch_plans(whole, place("h200"), Options())
     assert [(p.arguments, p.outputs) for p in plans] == [
         (("x", "wq"), ("q",)),
         (("x", "wk", "q"), ("qk",)),
@@ -96,8 +96,8 @@ def test_fan_out_and_fan_in() -> None:
 
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_certificate(programmatic: bool) -> None:
-    whole = whole_plan(chain(), H200, Options())
-    proof = certify_launches(whole, [verify(p) for p in launch_plans(whole, Options())], programmatic)
+    whole = whole_plan(chain(), place("h200"), Options())
+    proof = certify_launches(whole, [verify(p) for p in launch_plans(whole, place("h200"), Options())], programmatic)
     assert proof.ok and [c.name for c in proof.checks] == ["chain_first", "chain_second", "chain_third", "chain_fourth", "kernel boundaries"]
     text = proof.checks[-1].statement
     assert text.startswith("4 launches on one stream") and ("griddepcontrol.wait" in text) == programmatic
@@ -106,7 +106,7 @@ def test_certificate(programmatic: bool) -> None:
 
 
 def test_the_whole_plan_can_be_written() -> None:
-    whole = whole_plan(mlp(), machine("h200"), Options())
+    whole = whole_plan(mlp(), place("h200"), Options())
     data = whole.to_json()
     assert data["lowering"] == "streams" and data["semaphores"] == [] and whole.waits == () and Plan.from_json(data).digest == whole.digest
 
@@ -125,7 +125,7 @@ def test_how_it_is_launched(library: Any) -> None:
     """A launch of one op waits for nothing inside, so its static lists need not all be resident; programmatic is the caller's word. A chain's lists
     must be, unless it runs alone: then its launches are programmatic."""
     options = Options.of(placement="strided", tiles={"up": (128, 64, 64), "down": (128, 64, 64)})
-    whole = launch_plans(whole_plan(mlp(), H200, options), options)[0]
+    whole = launch_plans(whole_plan(mlp(), place("h200"), options), place("h200"), options)[0]
     chained = NAMES["mlp, M = 17, static"].plan()
     assert asked(library, whole, False) == (False, library is HopperLibrary)
     assert asked(library, whole, False, False) == (False, False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
-from tilegen.ops.conv2d import by_threads
 from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.pixels import by_threads
 from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
 
 

@@ -15,7 +15,7 @@ from tests.gpu.gemms import Case, both, fan, mlp
 from tilegen.cli import main
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.simulate import simulate
-from tilegen.targets.sm90.emit import NOTE_WORDS, NOTES
+from tilegen.targets.sm90.kernel import NOTE_WORDS, NOTES
 from tilegen.tools.svg import svg
 from tilegen.tools.trace import EVENTS, RANK, TileTrace, Trace
 from tilegen.tools.trace_export import awaited, chrome, last_posters, lost, lost_text

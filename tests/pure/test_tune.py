@@ -32,9 +32,9 @@ def test_nothing_else_ships() -> None:
 
 @pytest.mark.parametrize("program", SHIPPED, ids=lambda p: f"{p.name} {' '.join(str(n) for _, n in p.sizes[:3])}")
 def test_what_ships_is_used(program: Program) -> None:
-    tuned = lookup(program, H200)
+    tuned = lookup(program, "h200")
     assert tuned is not None and tuned.us > 0
-    assert tuned_lowering(program, H200, Options()) == tuned.lowering and (program not in LAUNCHES or tuned.lowering == "streams")
+    assert tuned_lowering(program, "h200", Options()) == tuned.lowering and (program not in LAUNCHES or tuned.lowering == "streams")
     plan = tg.plan(program, "h200")
     split = {name: f"{name}_shares" for name, _ in tuned.options.split if plan.graph.op(name).kind == "combine"}
     assert {name: plan.graph.op(split.get(name, name)).tile for name, _ in tuned.options.tiles} == dict(tuned.options.tiles)
@@ -44,12 +44,12 @@ def test_what_ships_is_used(program: Program) -> None:
 def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     program = mlp(M=33)
-    assert lookup(program, H200) is None
+    assert lookup(program, "h200") is None
     choice = Tuned("mlp", {"M": 33}, Options.of(tiles={"up": (64, 64, 64), "down": (64, 32, 64)}, placement="static"), 12.5, 7)
-    remember(program, H200, choice)
-    remember(mlp(M=34), H200, choice)
-    assert lookup(program, H200) == choice and lookup(mlp(M=35), H200) is None and lookup(program, machine(64)) is None
-    assert lookup(mlp(M=33, dtype="float16"), H200) == choice and lookup(mlp(M=33, dtype="float32"), H200) is None  # as wide, not as wide
+    remember(program, "h200", choice)
+    remember(mlp(M=34), "h200", choice)
+    assert lookup(program, "h200") == choice and lookup(mlp(M=35), "h200") is None and lookup(program, "h200:64") is None
+    assert lookup(mlp(M=33, dtype="float16"), "h200") == choice and lookup(mlp(M=33, dtype="float32"), "h200") is None  # as wide, not as wide
     assert tg.plan(program, "h200").graph.op("down").tile == (64, 32, 64)
     assert tg.plan(program, "h200", order="phase").graph.op("down").tile != (64, 32, 64)  # an option given: the planner's own choice
     kept = tg.plan(program, "h200", policies={"h": "tile"})  # but policies alone leave tiles as they are
@@ -59,11 +59,11 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_lowering_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     program, tiles = mlp(M=33), Options.of(tiles={"up": (64, 64, 64)})
-    assert tuned_lowering(program, H200, Options()) == "persistent"
+    assert tuned_lowering(program, "h200", Options()) == "persistent"
     choice = Tuned("mlp", {"M": 33}, tiles, 12.5, 7, "streams")
-    remember(program, H200, choice)
-    assert lookup(program, H200) == choice and tuned_lowering(program, H200, Options()) == "streams"
-    assert tuned_lowering(program, H200, tiles) == "persistent"  # options given: what was measured says nothing about them
+    remember(program, "h200", choice)
+    assert lookup(program, "h200") == choice and tuned_lowering(program, "h200", Options()) == "streams"
+    assert tuned_lowering(program, "h200", tiles) == "persistent"  # options given: what was measured says nothing about them
 
 
 def test_a_choice_is_of_what_is_computed() -> None:

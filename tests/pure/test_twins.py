@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -19,23 +19,26 @@ from tests.gpu.ops import CONVOLUTIONS, EXAMPLE_CASES, blocks, example, of_block
 from tilegen.errors import AnalysisError
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
-from tilegen.targets.sm90.conv2d import HopperConv
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.conv2d import convolution
 from tilegen.targets.sm90.emit import generate, hopper_op
+from tilegen.targets.sm90.extras import epilogue_is_older
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary
-from tilegen.targets.sm90.shared_bodies import Family, families
+from tilegen.targets.sm90.product import Product
+from tilegen.targets.sm90.shared_bodies import Body, bodies, convolves
 
 BLOCKS = Case("blocks", blocks, {})
 CASES = [*CONVOLUTIONS, *(c for c in EXAMPLE_CASES if "resnet" in c.name or "vgg" in c.name)]
 OF_ONE = {"enum", "cases", "served", "equation", "equations", "locals", "epilogue", "maps", "result_name", "waits_of", "posts_of"}  # names that may differ
-LINEAR = {"norm", "packs"}  # that nobody asks of a convolution
+LINEAR = {"norm", "packing", "text"}  # that nobody asks of a convolution, or asks of its epilogue's operands
 
 
-def families_of(plan: Plan) -> tuple[Family, ...]:
-    return families([hopper_op(plan, b) for b in plan.bounds])
+def bodies_of(plan: Plan) -> tuple[Body, ...]:
+    return bodies([hopper_op(plan, b) for b in plan.bounds])
 
 
 def shared(case: Case) -> list[tuple[str, ...]]:
-    return [tuple(op.name for op in family.members) for family in families_of(case.plan()) if family.shared]
+    return [tuple(op.name for op in family.members) for family in bodies_of(case.plan()) if family.shared]
 
 
 def test_blocks_of_one_shape_share_their_code() -> None:
@@ -47,8 +50,8 @@ def test_members_come_in_even_steps() -> None:
     ops = [hopper_op(plan, b) for plan in [BLOCKS.plan()] for b in plan.bounds]
     first, second = ops[0], ops[1]
     uneven = [replace(op, bound=op.bound) for op in (first, first, second, first, first, second)]
-    assert [[uneven.index(op) for op in f.members] for f in families(uneven)] == [[0, 0], [2, 2], [0, 0]]
-    assert [len(f.members) for f in families(uneven)] == [2, 2, 2]
+    assert [[uneven.index(op) for op in f.members] for f in bodies(uneven)] == [[0, 0], [2, 2], [0, 0]]
+    assert [len(f.members) for f in bodies(uneven)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("tile, parts", [((1, 4, 14, 16, 64), 1), ((1, 4, 14, 32, 128), 1), ((1, 4, 14, 32, 64), 2)], ids=["tile", "step", "pair"])
@@ -125,19 +128,19 @@ def test_a_residual_that_is_there_shares_no_code_with_one_that_comes_last() -> N
     tile = (1, 4, 14, 32, 64)
     case = Case("", early_and_late, {}, {"tiles": dict.fromkeys(("conv_h", "early", "conv_s", "late"), tile)})
     assert not any({"early", "late"} <= set(names) for names in shared(case))
-    late = next(f.code for f in families_of(case.plan()) if f.code.name == "late")
-    assert isinstance(late, HopperConv) and not late.held and not late.epilogue_is_older
+    late = next(f.code for f in bodies_of(case.plan()) if f.code.name == "late")
+    assert isinstance(late, Product) and not late.extras.held and not epilogue_is_older(late)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_what_is_fetched_early_has_been_awaited(case: Case) -> None:
     """Where any op that the code serves waits for what its epilogue reads, before the first load and the math warps wait for that load."""
     text = generate(case.plan()).text
-    for family in families_of(case.plan()):
+    for family in bodies_of(case.plan()):
         code = family.code
-        if not isinstance(code, HopperConv) or not code.held or not code.waiting("epilogue"):
+        if not isinstance(code, Product) or not convolves(code) or not code.extras.held or not code.waiting("epilogue"):
             continue
-        assert code.holds_late and (code.epilogue_is_older or code.steps_of_tile == 1)
+        assert code.extras.holds_late and (epilogue_is_older(code) or code.tile.steps == 1)
         math = text[text.index("TG_FN void tg_multiply_tiles(") :]
         tile = math[math.index(f"using Op = tg_op_{code.name};") :]
         assert tile.index("tg_await(tg_full(smem, ring.stage), ring.phase);") < tile.index("tg_hold<Op") < tile.index("tg_multiply<Op>")
@@ -167,27 +170,29 @@ def test_a_residual_that_is_awaited_last_shares_no_code_with_one_that_is_awaited
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_nothing_that_a_template_may_ask_differs_but_names(case: Case) -> None:
     """Each member in turn is the one that the code is generated from."""
-    for family in families_of(case.plan()):
+    for family in bodies_of(case.plan()):
         if not family.shared:
             continue
         names = [op.name for op in family.members]
         answers = []
         for n, op in enumerate(family.members):
-            assert isinstance(op, HopperConv)
-            answers.append(asked(replace(op, twins=(names[n], *names[:n], *names[n + 1 :]))))
+            assert convolves(op)
+            answers.append(asked(convolution(Code(op.plan, op.bound, members=(names[n], *names[:n], *names[n + 1 :])))))
         assert all(a == answers[0] for a in answers)
 
 
-def asked(op: HopperConv) -> dict[str, str]:
-    """All that it answers: properties that a convolution has, with its name left out."""
+def asked(op: Product) -> dict[str, str]:
+    """All that it and its parts answer, with its name left out."""
     own = re.compile(rf"(?<![a-z0-9]){op.name}(?![a-z0-9])")  # in tg_op_NAME and NAME_a, not in longer words
-    found = {name: value for c in reversed(type(op).__mro__) for name, value in vars(c).items()}
-    names = [name for name, value in found.items() if isinstance(value, (property, cached_property)) and name not in OF_ONE | LINEAR]
-    answers = {}
-    for name in names:
-        with suppress(AnalysisError):  # an attribute of other kinds
-            answers[name] = own.sub("·", repr(getattr(op, name)))
-    return answers
+    parts = {"": op, "tile.": op.tile, "stage.": op.stage, "store.": op.store, "extras.": op.extras}
+    answers = {f"{f.name}": repr(getattr(op, f.name)) for f in fields(op) if f.name in ("a", "b", "tile", "stage")}
+    for prefix, part in parts.items():
+        found = {name: value for c in reversed(type(part).__mro__) for name, value in vars(c).items()}
+        for name, value in found.items():
+            if isinstance(value, (property, cached_property)) and name not in OF_ONE | LINEAR:
+                with suppress(AnalysisError):  # an attribute of other kinds
+                    answers[prefix + name] = repr(getattr(part, name))
+    return {name: own.sub("·", answer) for name, answer in answers.items()}
 
 
 @pytest.mark.parametrize("case", [BLOCKS, Case("stage", lambda **s: example("resnet38", **s), {"stage": 2, "B": 1})], ids=lambda c: c.name)
@@ -204,6 +209,6 @@ def test_the_host_gives_what_the_kernel_takes(case: Case, monkeypatch: pytest.Mo
     named = {address: name for name, address in addresses.items()}
     mapped = [named[struct.unpack_from("<Q", maps, at)[0]] for at in range(0, len(maps), 128)]
     seen = [named[p] for p in struct.unpack(f"<{len(pointers) // 8}Q", pointers)][len(plan.graph.tensors) :]
-    members = [family.members for family in families_of(plan)]
+    members = [family.members for family in bodies_of(plan)]
     assert mapped == [op.maps[n].tensor for family in members for n in range(len(family[0].maps)) for op in family]
-    assert seen == [name for family in members for op in family for name in (op.bound.op.result, *(e.tensor for e in op.epilogue.operands))]
+    assert seen == [name for family in members for op in family for name in (op.bound.op.result, *(e.tensor for e in op.extras.text.operands))]

@@ -13,13 +13,25 @@ KB, MB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Architecture:
-    """What all GPUs of a compute capability have in each SM. Sizes in bytes."""
+    """What all machines of a kind have in each SM. Sizes in bytes.
 
-    # sm_90a where the kernel for Hopper runs, else what the kernel for sm_80 and later is compiled for
+    name: sm_90a for Hopper, another compute capability for other GPUs, cpu for what has no SMs.
+    target: the target whose kernels are the best for it.
+    """
+
     name: str
+    target: str
     shared_block: int  # of shared memory that a block may use
     shared_sm: int
     registers: int = 65536  # of 32 bits
+    mma_sync: bool = True
+    tma: bool = False
+    wgmma: bool = False
+
+    @property
+    def portable(self) -> str:
+        """What the kernel for sm_80 and later is compiled for: sm_90 on Hopper."""
+        return self.name.removesuffix("a")
 
 
 @dataclass(frozen=True)
@@ -46,27 +58,22 @@ class Gpu:
         return self.chip.shared_block
 
     @property
-    def hopper(self) -> bool:
-        return self.architecture == "sm_90a"
-
-    @property
     def text(self) -> str:
         sizes = f"{self.shared_block >> 10} KB of shared memory a block, {self.l2 >> 20} MB of L2"
         rates = f"{self.flops16 / 1e12:g} TFLOP/s in bfloat16, {self.memory / 1e12:g} TB/s"
         return f"{self.title}: {self.architecture}, {self.sms} SMs, {sizes}, {rates}"
 
-    @property
-    def portable(self) -> str:
-        """What the kernel for sm_80 and later is compiled for: sm_90 on Hopper."""
-        return self.architecture.removesuffix("a")
 
-
-SM_80 = Architecture("sm_80", 163 * KB, 164 * KB)
-SM_86 = Architecture("sm_86", 99 * KB, 100 * KB)
-SM_89 = Architecture("sm_89", 99 * KB, 100 * KB)
-SM_90 = Architecture("sm_90a", 227 * KB, 228 * KB)
-SM_100 = Architecture("sm_100", 227 * KB, 228 * KB)
-SM_120 = Architecture("sm_120", 99 * KB, 100 * KB)
+CPU = Architecture("cpu", "cpu", 0, 0, 0, mma_sync=False)
+SM_80 = Architecture("sm_80", "sm_80", 163 * KB, 164 * KB)
+SM_86 = Architecture("sm_86", "sm_80", 99 * KB, 100 * KB)
+SM_87 = Architecture("sm_87", "sm_80", 163 * KB, 164 * KB)
+SM_89 = Architecture("sm_89", "sm_80", 99 * KB, 100 * KB)
+SM_90 = Architecture("sm_90a", "sm_90a", 227 * KB, 228 * KB, tma=True, wgmma=True)
+SM_100 = Architecture("sm_100", "sm_80", 227 * KB, 228 * KB, tma=True)
+SM_103 = Architecture("sm_103", "sm_80", 227 * KB, 228 * KB, tma=True)
+SM_120 = Architecture("sm_120", "sm_80", 99 * KB, 100 * KB, tma=True)
+ARCHITECTURES = {a.name: a for a in (CPU, SM_80, SM_86, SM_87, SM_89, SM_90, SM_100, SM_103, SM_120)}
 
 GUIDE = "CUDA C++ Programming Guide, compute capabilities"
 A100 = f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
@@ -92,6 +99,12 @@ GPUS = {
     "rtx-4090": Gpu("GeForce RTX 4090", SM_89, 128, 72 * MB, 1.008e12, 165.2e12, 82.6e12, 2.520e9, ADA),
     "rtx-5090": Gpu("GeForce RTX 5090", SM_120, 170, 96 * MB, 1.792e12, 209.5e12, 104.8e12, 2.407e9, GB202),
 }
+
+
+def architecture(name: str) -> Architecture:
+    """That of a compute capability such as sm_90. One that has no row here is taken for sm_86, which has the least
+    of all."""
+    return ARCHITECTURES.get(name) or ARCHITECTURES.get(f"{name}a") or SM_86
 
 
 def named(title: str, sms: int) -> str:

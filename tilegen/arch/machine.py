@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tilegen.arch.gpus import GPUS, Gpu
+from tilegen.arch.gpus import ARCHITECTURES, GPUS, Architecture, Gpu
 from tilegen.config import count
 from tilegen.errors import PlanError
 
@@ -23,7 +23,7 @@ class Machine:
     """Rates are of the whole machine: FLOP/s by element size, bytes/s; times in µs."""
 
     name: str
-    family: str  # "cpu" | "cuda"
+    arch: str  # of tilegen.arch.gpus.ARCHITECTURES: sm_90a, sm_86, …; cpu
     sms: int
     flops16: float
     flops32: float
@@ -39,14 +39,13 @@ class Machine:
         return GPUS.get(self.name.partition(":")[0])
 
     @property
-    def hopper(self) -> bool:
-        """Whether it is a Hopper GPU or a share of one: plans for it may have what only the kernel for sm_90a can run."""
-        return self.gpu is not None and self.gpu.hopper
+    def architecture(self) -> Architecture:
+        return ARCHITECTURES[self.arch]
 
     @property
     def target(self) -> str:
-        """The target that is best for it: sm_90a, sm_80 or cpu."""
-        return "cpu" if self.family == "cpu" else "sm_90a" if self.hopper else "sm_80"
+        """The name of the target that is best for it: sm_90a, sm_80 or cpu."""
+        return self.architecture.target
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,7 +53,7 @@ class Machine:
 
 # H200: 785 TFLOP/s and 4.55 TB/s are measured ceilings;
 # L2 and hand-off from the same bench, the cost of a wait from benchmarks/skeleton.py. fp32 has no fast path.
-H200 = Machine("h200", "cuda", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 0.35)
+H200 = Machine("h200", "sm_90a", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 0.35)
 
 
 def cpu(threads: int | None = None) -> Machine:
@@ -71,6 +70,7 @@ def of_gpu(name: str) -> Machine:
     return replace(
         H200,
         name=name,
+        arch=gpu.chip.name,
         sms=gpu.sms,
         flops16=gpu.flops16 * H200.flops16 / known.flops16,
         flops32=gpu.flops32 * H200.flops32 / known.flops32,
@@ -110,6 +110,11 @@ def machine(name: str | int | Machine) -> Machine:
 
 def machine_from_json(data: dict[str, Any]) -> Machine:
     try:
-        return Machine(**data)
+        found = Machine(**data)
     except TypeError as error:
         raise PlanError(f"machine {data!r} in the plan: {error}") from None
+    if found.arch not in ARCHITECTURES:
+        raise PlanError(
+            f"machine {found.name!r} in the plan has arch {found.arch!r}, expected one of {', '.join(ARCHITECTURES)}"
+        )
+    return found

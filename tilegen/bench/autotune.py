@@ -15,19 +15,20 @@ from tilegen.bench.contenders import Way, own
 from tilegen.bench.ladder import argument_bytes
 from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.spec import Program
+from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph, fuse
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.tuned import Tuned
-from tilegen.schedule.heuristics import Cut, cuts
-from tilegen.targets.select import gpu_machine
+from tilegen.targets.select import place
+from tilegen.targets.sm90.heuristics import linear_configs
 
 GAIN = 0.01  # several launches must be faster than one by this share
-KEPT = 2  # cuts of each op that are tried with each gang size
+KEPT = 2  # configs of each op that are tried with each gang size
 
 
 def candidates(program: Program, on: Machine) -> dict[str, Options]:
-    """Plans worth timing, by name: for each gang size the best cuts of every op together, by lists and by tickets, with steps once or twice as deep."""
+    """Plans worth timing, by name: for each gang size the best configs of every op together, by lists and by tickets, with steps once or twice as deep."""
     graph = fuse(program)
     if any(op.kind != "linear" for op in graph.ops):
         raise PlanError(f"{program.name}: only chains of linears are tuned, {next(op.kind for op in graph.ops if op.kind != 'linear')} is not")
@@ -35,19 +36,19 @@ def candidates(program: Program, on: Machine) -> dict[str, Options]:
     for gang in (1, 2):
         for chosen in itertools.product(*(_best(graph, op.name, on, gang) for op in graph.ops)):
             for placement, depth in itertools.product(("strided", "ticket"), (64, 128)):
-                tiles = {op.name: (*cut.tile[:2], depth) for op, cut in zip(graph.ops, chosen, strict=True)}
-                gangs = {op.name: cut.gang for op, cut in zip(graph.ops, chosen, strict=True)}
+                tiles = {op.name: (*config.tile[:2], depth) for op, config in zip(graph.ops, chosen, strict=True)}
+                gangs = {op.name: config.gang for op, config in zip(graph.ops, chosen, strict=True)}
                 name = " | ".join(f"{'x'.join(map(str, tiles[n]))}{' ' + gangs[n] if gang > 1 else ''}" for n in tiles)
                 found[f"{name}, {placement}"] = Options.of(tiles=tiles, parts=gangs, placement=placement)
     return found
 
 
-def _best(graph: Graph, op: str, on: Machine, gang: int) -> Sequence[Cut]:
-    """The op's best cuts by the model, no two alike but for a little width."""
-    kept: list[Cut] = []
-    for cut in sorted(cuts(graph.bound(graph.op(op)), on, gang), key=lambda c: c.us):
-        if all((cut.share, cut.tile[0]) != (k.share, k.tile[0]) for k in kept):
-            kept.append(cut)
+def _best(graph: Graph, op: str, on: Machine, gang: int) -> Sequence[Config]:
+    """The op's best configs by the model, no two alike but for a little width."""
+    kept: list[Config] = []
+    for config in sorted(linear_configs(graph.bound(graph.op(op)), on, gang), key=lambda c: c.us):
+        if all((config.share, config.tile[0]) != (k.share, k.tile[0]) for k in kept):
+            kept.append(config)
     return kept[:KEPT]
 
 
@@ -64,8 +65,8 @@ def tune(
     of single ops, which are kept where they are 1 % faster (GAIN).
     """
 
-    on = gpu_machine(target)
-    options = {**candidates(program, on), **(more or {})}
+    on = place(target=target)
+    options = {**candidates(program, on.machine), **(more or {})}
     sets = [random_arguments(program, seed, "cuda") for seed in range(timing.set_count(argument_bytes(program)))]
 
     def timed(builds: Mapping[str, Callable[[], Any]]) -> dict[str, float]:

@@ -19,7 +19,6 @@ import torch
 
 import tilegen
 from tilegen import api
-from tilegen.arch.machine import H200
 from tilegen.bench import timing
 from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
@@ -148,7 +147,7 @@ def own_variants(program: Program, options: Options) -> dict[str, Options]:
         return {**pdl, "tilegen": options, UNPREPARED: options}
     launches = {"tilegen-kernel": replace(options, policies=()), **pdl}
     found = {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
-    besides = PERSISTENT if tuned_lowering(program, H200, options) == "streams" else EXCLUSIVE
+    besides = PERSISTENT if tuned_lowering(program, "h200", options) == "streams" else EXCLUSIVE
     return {**found, besides: options, UNPREPARED: options}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilegen.config import own_templates
-from tilegen.errors import CompileError
-from tilegen.ops.base import foreign_kinds
+from tilegen.errors import CompileError, PlanError
+from tilegen.ops.base import Bound, foreign_kinds
 
 if TYPE_CHECKING:
     import jinja2
@@ -72,6 +72,17 @@ def template_of(name: str) -> jinja2.Template:
 
 def render(template: str, **context: Any) -> str:
     return template_of(template).render(**context)
+
+
+def refuse_missing_macro(target: str, suffix: str, b: Bound) -> None:
+    """PlanError where an op of a user's own has no tile function for a target."""
+    if b.kind.built_in:
+        return
+    path = f"{target}/{b.kind.stem}.{suffix}.j2"
+    if source_of(path) is None:
+        raise PlanError(
+            f"op {b.op.name!r} ({b.op.kind}) has no template {path} for the {NAMES[target]} target", b.op.where
+        )
 
 
 def macro_text(target: str, suffix: str, op: Any) -> str:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilegen.arch.machine import Machine
 from tilegen.errors import PlanError
+from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph, with_attributes
+from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.append import turns
 from tilegen.ops.attention import FEW
 from tilegen.ops.attention import passed as is_passed
@@ -38,11 +39,11 @@ class _Made:
         return frozenset((self.rope.name, self.rope.result)) if self.rope else frozenset()
 
 
-def passed(graph: Graph, machine: Machine, options: Options) -> Graph:
+def passed(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with new rows passed to its attentions where they can be, unless options.appends is "awaited" or, if it is "auto", the options speak of who
     makes them."""
     for op in graph.ops if options.appends != "awaited" else ():
-        if op.kind != "attention" or problem(graph, op, machine) or not _takes_all(graph.bound(op), dict(options.tiles).get(op.name), machine):
+        if op.kind != "attention" or problem(graph, op, place) or not _takes_all(graph.bound(op), dict(options.tiles).get(op.name), place):
             continue
         made = _made(graph, op)
         gone = options.awaited & made.written | options.named & made.turning
@@ -53,11 +54,11 @@ def passed(graph: Graph, machine: Machine, options: Options) -> Graph:
     return graph
 
 
-def problem(graph: Graph, op: TileOp, machine: Machine) -> str:
+def problem(graph: Graph, op: TileOp, place: Place) -> str:
     """Why new rows cannot be passed to an attention, or an empty string."""
     b = graph.bound(op)
-    if not machine.hopper:
-        return f"{machine.name} has no form for it"
+    if not place.forms.forwards_kv:
+        return f"{place.forms.name} has no form for it"
     if len(op.operands) != 4:
         return "it reads no caches"
     if not isinstance(b.q_len, int) or b.q_len * (b.heads // b.kv_heads) > FEW:
@@ -97,11 +98,11 @@ def _made(graph: Graph, op: TileOp) -> _Made:
     return _Made(tuple(w for cache in op.operands[1:3] for w in graph.writers(cache.tensor)), rope if alone else None)
 
 
-def _takes_all(b: Bound, given: tuple[int, ...] | None, machine: Machine) -> bool:
+def _takes_all(b: Bound, given: tuple[int, ...] | None, place: Place) -> bool:
     """Whether a tile that the options give takes all queries at once, in few rows; none given does. What is no tile is refused later."""
     if given is None:
         return True
-    tile = b.kind.whole_tile(given, b.kind.tiles(b, machine)[0]) if isinstance(given, tuple) else ()
+    tile = b.kind.whole_tile(given, place.forms.configs(b, place.machine)[0]) if isinstance(given, tuple) else ()
     return len(tile) == 3 and tile[0] >= b.q_len and tile[0] * tile[2] <= FEW
 
 
@@ -119,7 +120,7 @@ def _pass(graph: Graph, op: TileOp, made: _Made) -> Graph:
     return replace(graph, ops=ops, tensors=tensors)
 
 
-def lines(graph: Graph, machine: Machine) -> list[str]:
+def lines(graph: Graph, place: Place) -> list[str]:
     """For `explain`: each attention over caches, whether new rows are passed to it, and why not."""
     found = []
     for op in graph.ops:
@@ -127,6 +128,9 @@ def lines(graph: Graph, machine: Machine) -> list[str]:
             new = " and ".join(o.tensor for o in op.operands[4:])
             found.append(f"new rows passed to {op.name}: from {new}, while the appends write the caches; other rows are loaded before its queries are there")
         elif op.kind == "attention" and len(op.operands) == 4:
-            why = problem(graph, op, machine) or "the options speak of them or of its tile"
+            why = problem(graph, op, place) or "the options speak of them or of its tile"
             found.append(f"{op.name} awaits its appends: {why}")
     return found
+
+
+REWRITE = Rewrite(20, passed, lines)

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilegen.arch.machine import CLOCK, Machine
-from tilegen.frontend.spec import DTYPES, Tensor
+from tilegen.arch.machine import Machine
+from tilegen.frontend.spec import Tensor
+from tilegen.graph.cost_model import norm_us, scaling_us
+from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph, with_attributes
-from tilegen.ops.base import Bound, Epilogue, TileOp, ceil_div
+from tilegen.graph.rewrites import Rewrite
+from tilegen.ops.base import Bound, Epilogue, TileOp
 from tilegen.ops.gemm import normed
 from tilegen.options import Options
 
@@ -36,23 +39,23 @@ class Choice:
         return self.folded_us < self.alone_us
 
 
-def folded(graph: Graph, machine: Machine, options: Options) -> Graph:
+def folded(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with its norms folded where they can be and, if options.norms is "auto", where that pays and the options do not speak of them."""
     for op in graph.ops if options.norms != "rows" else ():
-        if op.kind != NORM or problem(graph, op, machine):
+        if op.kind != NORM or problem(graph, op, place):
             continue
         readers = graph.readers(op.result)
         taken = options.named & {op.name, op.result} or options.shared & {r.name for r in readers}
-        if options.norms == "folded" or (not taken and choice(graph.bound(op), [graph.bound(r) for r in readers], machine).pays):
+        if options.norms == "folded" or (not taken and choice(graph.bound(op), [graph.bound(r) for r in readers], place.machine).pays):
             graph = _fold(graph, op, readers)
     return graph
 
 
-def problem(graph: Graph, op: TileOp, machine: Machine) -> str:
+def problem(graph: Graph, op: TileOp, place: Place) -> str:
     """Why a norm cannot be folded into its readers, or an empty string."""
     b, readers, v = graph.bound(op), graph.readers(op.result), op.operands[1]
-    if not machine.hopper:
-        return f"{machine.name} has no form for it"
+    if not place.forms.folds_norms:
+        return f"{place.forms.name} has no form for it"
     if op.kind != NORM:
         return f"a {op.kind} does more than scale its rows"
     if b.result.dtype != "bfloat16":
@@ -80,24 +83,6 @@ def choice(norm: Bound, readers: list[Bound], machine: Machine) -> Choice:
     return Choice(norm_us(norm, machine), sum(scaling_us(b, machine) for b in readers))
 
 
-def norm_us(b: Bound, machine: Machine) -> float:
-    """A norm of few rows: its tile, from the last store before it to the first load after it."""
-    return machine.handoff_us + machine.tile_us + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
-
-
-STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
-
-
-def scaling_us(b: Bound, machine: Machine) -> float:
-    """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for weights longer than that."""
-    rows, depth = (int(n) for n in b.shape(0))
-    columns = int(b.out[1]) * int(b.groups)
-    steps = ceil_div(depth, 64)
-    products = steps * 2.0 * columns / machine.sms / CLOCK
-    weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
-    return max(products + steps * (STEP + ROW * rows) / CLOCK, weights) - max(products, weights)
-
-
 def _fold(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
     x, v = norm.operands
     for reader in readers:
@@ -109,19 +94,22 @@ def _fold(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
     return replace(graph, ops=tuple(op for op in graph.ops if op.name != norm.name), tensors=tensors)
 
 
-def lines(graph: Graph, machine: Machine) -> list[str]:
+def lines(graph: Graph, place: Place) -> list[str]:
     """For `explain`: each norm of a plan, where it is and why."""
     found = []
     for op in graph.ops:
         b: Any = graph.bound(op)
         if normed(b):
-            told = choice(b, [b], machine)
+            told = choice(b, [b], place.machine)
             why = f"the model gives {told.folded_us:.1f} µs for scaling in its steps, {told.alone_us:.1f} µs for an op and its hand-over"
             found.append(f"norm folded into {op.name}: sums of {b.op.operands[0].tensor} ∘ {b.op.operands[2].tensor} are scaled by 1/rms; {why}")
         elif op.kind in (NORM, "layer_norm"):
-            why = problem(graph, op, machine)
+            why = problem(graph, op, place)
             if not why:
-                told = choice(b, [graph.bound(r) for r in graph.readers(op.result)], machine)
+                told = choice(b, [graph.bound(r) for r in graph.readers(op.result)], place.machine)
                 why = f"the model gives {told.alone_us:.1f} µs for it and its hand-over, {told.folded_us:.1f} µs for scaling in its readers' steps"
             found.append(f"norm {op.name} is an op of its own: {why}")
     return found
+
+
+REWRITE = Rewrite(10, folded, lines)

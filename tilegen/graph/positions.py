@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegen.graph.graph import Graph
+from tilegen.ops.attention import POSITION, over_caches
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ def positions(graph: Graph) -> tuple[Position, ...]:
         b = graph.bound(op)
         if op.kind == "append" and b.at < 0:
             made = Position(op.operands[2].tensor, op.name, int(b.seq), int(b.max_len), op.where)
-        elif op.kind == "attention" and len(op.operands) > 3:
-            made = Position(op.operands[3].tensor, op.name, int(b.q_len), int(b.k_len), op.where)
+        elif op.kind == "attention" and over_caches(b):
+            made = Position(op.operands[POSITION].tensor, op.name, int(b.q_len), int(b.k_len), op.where)
         else:
             continue
         found.setdefault((made.tensor, made.most), made)

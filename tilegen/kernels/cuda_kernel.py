@@ -22,7 +22,7 @@ from tilegen.runtime.launch import MISPLACED
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm80.library import PortableLibrary
-from tilegen.targets.sm90.emit import NOTE_WORDS
+from tilegen.targets.sm90.kernel import NOTE_WORDS
 from tilegen.targets.sm90.library import HopperLibrary, pack
 from tilegen.tools.trace import Trace
 

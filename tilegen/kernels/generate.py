@@ -8,16 +8,16 @@ adds the cubin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tilegen.arch.machine import Machine
 from tilegen.errors import CompilerMissing, TargetError
 from tilegen.frontend.spec import Program, as_program
+from tilegen.graph.forms import Place
 from tilegen.kernels.generated import Generated, GeneratedLaunches, of_library
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
-from tilegen.runtime.launch import Launch
 from tilegen.runtime.request import launch_options, planned, refuse_lowering, settled, settled_lowering
 from tilegen.schedule.plan import Plan
 from tilegen.targets import select
@@ -49,28 +49,20 @@ def generate(
     """
     as_program(program)
     refuse_lowering(lowering, programmatic)
-    target, place, architecture = select.to_write(target, on)
+    place, architecture = select.to_write(target, on)
     asked = Options.asked(options, given)
-    lowering, programmatic = settled_lowering(program, target, place, asked, lowering, programmatic)
+    lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "streams":
-        return _launches(
-            program,
-            target,
-            place,
-            architecture,
-            launch_options(program, place, asked),
-            programmatic,
-            progress,
-        )
+        chosen = launch_options(program, place, asked)
+        return _launches(program, place, architecture, chosen, programmatic, progress)
     plan, certificate = planned(program, place, settled(program, place, asked), progress)
     progress("source")
-    return _generated(plan, certificate, target, architecture, None)
+    return _generated(plan, certificate, architecture, None)
 
 
 def _launches(
     program: Program,
-    target: str,
-    on: Machine,
+    place: Place,
     architecture: str,
     options: Options,
     programmatic: bool,
@@ -78,42 +70,22 @@ def _launches(
 ) -> GeneratedLaunches:
     from tilegen.kernels.launches import proved_launches
 
-    if target == "cpu":
-        raise TargetError("lowering 'streams' launches on a GPU, the target is cpu")
-    whole, certificate, proved = proved_launches(program, on, options, programmatic, progress)
-    made: Sequence[Generated] = [
-        _generated(plan, proof, target, architecture, programmatic) for plan, proof in proved
-    ]
+    if not place.target.on_gpu:
+        raise TargetError(f"lowering 'streams' launches on a GPU, the target is {place.target.name}")
+    whole, certificate, proved = proved_launches(program, place, options, programmatic, progress)
+    made = [_generated(plan, proof, architecture, programmatic) for plan, proof in proved]
     return GeneratedLaunches(whole, certificate, tuple(made))
 
 
-def _generated(
-    plan: Plan, certificate: Certificate, target: str, architecture: str, programmatic: bool | None
-) -> Generated:
-    if target == "cpu":
-        from tilegen.targets.cpu import emit as cpu
-
-        return Generated(plan, certificate, target, "", cpu.generate(plan), "kernel.cpp")
-    try:
-        library = select.library_of(plan, target, architecture)
-    except CompilerMissing as error:
-        text, launch = _text(plan, target, architecture, programmatic)
-        remark = f"no cubin: {error}, then generate again"
-        return Generated(plan, certificate, target, architecture, text, "kernel.cu", launch, None, remark)
-    return of_library(plan, certificate, library, library.launch(programmatic=programmatic))
-
-
-def _text(plan: Plan, target: str, architecture: str, programmatic: bool | None) -> tuple[str, Launch]:
-    """What is generated first; with a compiler at hand it might turn out to need more registers for
-    loading."""
-    from tilegen.targets.sm80 import emit as sm80
-    from tilegen.targets.sm80.launch import portable_launch
-    from tilegen.targets.sm90 import emit as sm90
-    from tilegen.targets.sm90.launch import hopper_launch
-    from tilegen.targets.sm90.library import texts
-
-    if target == "sm_90a":
-        source = sm90.generate(plan)
-        return texts(plan, source)[0](), hopper_launch(plan, source, programmatic=programmatic)
-    portable = sm80.generate(plan, architecture)
-    return portable.text, portable_launch(plan, portable, architecture, programmatic=programmatic)
+def _generated(plan: Plan, certificate: Certificate, architecture: str, programmatic: bool | None) -> Generated:
+    target, remark = select.named(plan.target), ""
+    if target.on_gpu:
+        try:
+            library = target.load(plan, architecture)
+            return of_library(plan, certificate, library, library.launch(programmatic=programmatic))
+        except CompilerMissing as error:
+            remark = f"no cubin: {error}, then generate again"
+    made = target.emit(plan, architecture, programmatic)
+    return Generated(
+        plan, certificate, target.name, made.architecture, made.text, made.source_name, made.launch, None, remark
+    )

@@ -120,9 +120,10 @@ class Kernel:
         return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in self._inner)
 
     def explain(self) -> str:
+        from tilegen.targets.select import place_of
         from tilegen.tools.explain import explain_plan
 
-        return explain_plan(self.plan, self.proof)
+        return explain_plan(self.plan, place_of(self.plan), self.proof)
 
     def __repr__(self) -> str:
         proved = "proved" if self.proof.ok else "NOT proved"

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilegen.arch.machine import Machine
 from tilegen.errors import PlanError, ProofError, TargetError
 from tilegen.frontend.spec import Program, Tensor, check_acyclic
+from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph, fuse
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.generated import GeneratedLaunches
@@ -33,7 +33,7 @@ from tilegen.options import Options
 from tilegen.proof.checker import Certificate, CheckResult
 from tilegen.schedule.order import Order, by_name, phase
 from tilegen.schedule.plan import Plan
-from tilegen.schedule.planner import placement_of, tiled
+from tilegen.schedule.planner import emitted_by, placement_of, tiled
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ OF_AN_OP = ("tiles", "split", "parts")  # options by op
 # --- plans -----------------------------------------------------------------------------------------------------------------
 
 
-def whole_plan(program: Program, machine: Machine, options: Options) -> Plan:
+def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     """The plan of all ops, each cut as is best for it alone. It has no semaphores: it says what is launched, in which order."""
     if not isinstance(program, Program):
         raise PlanError(f"a plan is made of a Program, given {type(program).__name__}")
@@ -59,7 +59,7 @@ def whole_plan(program: Program, machine: Machine, options: Options) -> Plan:
     if strangers:
         raise PlanError(f"{strangers[0]!r}: no such op; the ops are {', '.join(sorted(op.name for op in fused.ops))}")
     names = {op.name for op in fused.ops} | set(fused.tensors)
-    cut = [tiled(alone(fused, op), machine, _of_op(options, op.name), names - {op.name, op.result}) for op in fused.ops]
+    cut = [tiled(alone(fused, op), place, _of_op(options, op.name), names - {op.name, op.result}) for op in fused.ops]
     for op, of_op in zip(fused.ops, cut, strict=True):
         made = {o.name for o in of_op.ops if o.name != op.name} | {o.result for o in of_op.ops if o.result != op.result}
         if made & names:
@@ -68,12 +68,13 @@ def whole_plan(program: Program, machine: Machine, options: Options) -> Plan:
     graph = replace(fused, ops=tuple(op for g in cut for op in g.ops), tensors={**fused.tensors, **partials})
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
-    return Plan(program.name, sizes, machine, graph, arguments, (), (), phase(graph), lowering="streams")
+    whole = Plan(program.name, sizes, place.machine, graph, arguments, (), (), phase(graph), lowering="streams")
+    return replace(whole, target=place.target.name)
 
 
-def launch_plans(whole: Plan, options: Options) -> tuple[Plan, ...]:
+def launch_plans(whole: Plan, place: Place, options: Options) -> tuple[Plan, ...]:
     """The plan of each op alone, in the order in which they are launched."""
-    return tuple(_launch_plan(whole, alone(whole.graph, op), options) for op in whole.graph.ops)
+    return tuple(_launch_plan(whole, alone(whole.graph, op), place, options) for op in whole.graph.ops)
 
 
 def alone(graph: Graph, op: TileOp) -> Graph:
@@ -95,10 +96,10 @@ def _of_op(options: Options, op: str) -> Options:
     return replace(options, tiles=tiles, split=split, parts=parts)
 
 
-def _launch_plan(whole: Plan, graph: Graph, options: Options) -> Plan:
+def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> Plan:
     arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
     made = Plan(graph.name, whole.sizes, whole.machine, graph, arguments, (), (), _order(graph, options.order))
-    return replace(made, placement=placement_of(made, options.placement))
+    return emitted_by(place.target, replace(made, placement=placement_of(made, options.placement)))
 
 
 def _order(graph: Graph, name: str) -> Order:
@@ -202,13 +203,13 @@ def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.
 
 
 def proved_launches(
-    program: Program, machine: Machine, options: Options, programmatic: bool, progress: Callable[[str], None]
+    program: Program, place: Place, options: Options, programmatic: bool, progress: Callable[[str], None]
 ) -> tuple[Plan, Certificate, list[tuple[Plan, Certificate]]]:
     """The plan of all launches with what proves their order, and each launch's own."""
     from tilegen.runtime.verify import verify
 
-    whole, found = whole_plan(program, machine, options), []
-    for made in launch_plans(whole, options):
+    whole, found = whole_plan(program, place, options), []
+    for made in launch_plans(whole, place, options):
         progress(f"{made.program}: proof")
         found.append((made, verify(made)))
     return whole, certify_launches(whole, [proof for _, proof in found], programmatic), found
@@ -216,14 +217,14 @@ def proved_launches(
 
 def compile_streams(
     program: Program,
-    machine: Machine,
+    place: Place,
     options: Options,
     library: Callable[[Plan], Any],
     programmatic: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> StreamsKernel:
     """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a plan."""
-    whole, certificate, launches = proved_launches(program, machine, options, programmatic, progress)
+    whole, certificate, launches = proved_launches(program, place, options, programmatic, progress)
     kernels = []
     for made, proof in launches:
         progress(f"{made.program}: compiler")

@@ -67,12 +67,18 @@ def attention(
     return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
 
 
+POSITION = 3  # the operand that says how far the caches are filled
 STATE = 8  # columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
 
 
 def shares(b: Bound) -> int:
     """Tiles that share the keys of the same queries; their results are partial ones, for a combine."""
     return int(dict(b.op.attributes).get("shares", 1))
+
+
+def over_caches(b: Bound) -> bool:
+    """Whether keys and values are caches, filled up to a position: operand POSITION."""
+    return len(b.op.operands) > POSITION
 
 
 def passed(b: Bound) -> bool:
@@ -83,6 +89,26 @@ def passed(b: Bound) -> bool:
 def turned(b: Bound) -> bool:
     """Whether it turns its queries and new keys by their position (rope)."""
     return passed(b) and "theta" in dict(b.op.attributes)
+
+
+def seen(b: Bound) -> Any:
+    """Keys that some query of a tile may see, as far as the plan knows: a position is known only at run time."""
+    if not b.causal or over_caches(b):
+        return b.k_len
+    last = blocks(b.coords[2], b.tile[0], b.q_len).hi
+    return last + b.k_len - b.q_len
+
+
+def queries(b: Bound) -> Box:
+    """What a tile reads of q."""
+    return _rows_of_heads(b, b.head_dim)
+
+
+def _rows_of_heads(b: Bound, width: Any) -> Box:
+    """The tile's queries, and its heads of so many columns each."""
+    n, h, i = b.coords[:3]
+    lo = width * b.tile[2] * h
+    return (blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)), Interval(lo, lo + width * b.tile[2]))
 
 
 @register
@@ -105,32 +131,25 @@ class Attention(Kind):
         grid = (b.batch, b.heads // b.tile[2], ceil_div(b.q_len, b.tile[0]))
         return (*grid, shares(b)) if shares(b) > 1 else grid
 
-    def seen(self, b: Bound) -> Any:
-        """Keys that some query of the tile may see, as far as the plan knows: a position is known only at run time."""
-        if not b.causal or len(b.op.operands) > 3:
-            return b.k_len
-        last = blocks(b.coords[2], b.tile[0], b.q_len).hi
-        return last + b.k_len - b.q_len
-
     def steps(self, b: Bound) -> Any:
-        return ceil_div(ceil_div(self.seen(b), b.tile[1]), shares(b))
+        return ceil_div(ceil_div(seen(b), b.tile[1]), shares(b))
 
     def reads(self, b: Bound) -> tuple[Access, ...]:
         n, h, _ = b.coords[:3]
         tk, tiles_of_group = b.tile[1], b.heads // b.kv_heads // b.tile[2]
-        d, seen = b.head_dim, self.seen(b)
+        d, last = b.head_dim, seen(b)
         g = sp.floor(h / sp.Integer(tiles_of_group)) if tiles_of_group > 1 else h
         base = batch_base(n, b.batch, b.k_len)
         lo = tk * K
-        hi = sp.Min(lo + tk, seen) if not (isinstance(seen, int) and seen % tk == 0) else lo + tk
+        hi = sp.Min(lo + tk, last) if not (isinstance(last, int) and last % tk == 0) else lo + tk
         if shares(b) > 1:
             lo, hi = sp.Integer(0), sp.sympify(b.k_len)
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
         head = Interval(sp.expand(d * g), sp.expand(d * g + d))
         exact = shares(b) == 1
-        reads = [Access(0, self.queries(b), "first"), *(Access(n, (keys, head), exact=exact, before=passed(b)) for n in (1, 2))]
-        if len(b.op.operands) > 3:
-            reads.append(Access(3, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        reads = [Access(0, queries(b), "first"), *(Access(n, (keys, head), exact=exact, before=passed(b)) for n in (1, 2))]
+        if over_caches(b):
+            reads.append(Access(POSITION, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         if passed(b):
             first = batch_base(n, b.batch, b.q_len)
             rows = Interval(sp.sympify(first), sp.sympify(first + b.q_len))
@@ -143,20 +162,10 @@ class Attention(Kind):
         (lo, hi, stride), columns = box
         return ((lo, max(lo, min(hi, lo // b.k_len * b.k_len + position)), stride), columns)
 
-    def queries(self, b: Bound) -> Box:
-        """What a tile reads of q."""
-        return self._box(b, b.head_dim)
-
-    def _box(self, b: Bound, width: Any) -> Box:
-        """The tile's queries, and its heads of so many columns each."""
-        n, h, i = b.coords[:3]
-        lo = width * b.tile[2] * h
-        return (blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)), Interval(lo, lo + width * b.tile[2]))
-
     def write(self, b: Bound) -> Box:
         if shares(b) == 1:
-            return self.queries(b)
-        rows, columns = self._box(b, b.head_dim + STATE)
+            return queries(b)
+        rows, columns = _rows_of_heads(b, b.head_dim + STATE)
         return (rows.shifted(b.coords[3] * b.batch * b.q_len), columns)
 
     def flops(self, b: Bound) -> float:
@@ -165,9 +174,6 @@ class Attention(Kind):
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
         q = b.q_len if isinstance(b.q_len, int) else 4096
-        if machine.family == "cpu":
-            tq = min(64, q)
-            return [(tq, 256, 1), (tq, 128, 1)]
         group, d = b.heads // b.kv_heads, b.head_dim if isinstance(b.head_dim, int) else 128
         blocks = ceil_div(d, 64)  # of columns; a block's keys and values lie in one stage, which is to be no longer than those of products are
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
@@ -194,11 +200,11 @@ class Attention(Kind):
         q = operands[0].reshape(b.batch, b.q_len, b.heads, d).transpose(1, 2)
         k, v = (t.reshape(b.batch, b.k_len, b.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1) for t in operands[1:3])
         scores = q @ k.mT * b.scale
-        first = operands[3] if len(operands) > 3 else b.k_len - b.q_len
+        first = operands[POSITION] if over_caches(b) else b.k_len - b.q_len
         if b.causal:
-            seen = torch.ones(b.q_len, b.k_len, dtype=torch.bool, device=scores.device).tril(first)
-            scores = scores.masked_fill(~seen, float("-inf"))
-            v = v.masked_fill(~seen.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
+            visible = torch.ones(b.q_len, b.k_len, dtype=torch.bool, device=scores.device).tril(first)
+            scores = scores.masked_fill(~visible, float("-inf"))
+            v = v.masked_fill(~visible.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
         if shares(b) == 1:
             return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
         return [torch.stack([self._share(b, scores, v, first, s) for s in range(shares(b))]).reshape(b.out)]

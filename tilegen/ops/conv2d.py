@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +11,6 @@ from tilegen.frontend.spec import Size, Value, call, caller, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register, whole
 from tilegen.ops.pointwise import add
 from tilegen.ops.spatial import spatial_tiles
-
-MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
-MOST_POSITIONS = 384  # of 64 filters that it holds
-FEWEST_FILTERS = 32  # that it holds
-MOST_HELD = 52_000  # elements that it can hold of both
 
 
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
@@ -111,47 +105,6 @@ def window_rows(
     return Interval(sp.sympify(lo), sp.sympify(hi), step if exact else 1), exact
 
 
-def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
-    """Lines or pixels of the input under so many of the output: the inverse of output_size."""
-    return (pixels - 1) * stride + (window - 1) * dilation + 1
-
-
-def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
-    """(tb, th, tw) for a convolution by threads.
-
-    A tile costs more than its products, so it has up to many pixels, as long as what it reads is MOST_SEEN elements.
-    Of patches that see more than that, it has the most that fit beside their filters.
-    """
-    (_, *window, channels), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
-
-    def held(images: int, *pixels: int) -> Any:
-        return math.prod(seen(*size) for size in zip(pixels, window, b.stride, b.dilation, strict=True)) * images * channels
-
-    if not isinstance(channels, int):
-        return found
-    fitting = [t for t in found if held(*t) <= MOST_SEEN]
-    if fitting:
-        return fitting
-    smaller = spatial_tiles(b.out, (64, 32, 16, 8, 4, 2, 1))
-    room = MOST_HELD - (FEWEST_FILTERS + 2) * (math.prod(window) * channels + 16)  # an offset for each position, too
-    return next(([t] for t in smaller if held(*t) <= room), smaller[-1:])
-
-
-def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
-    """Rows of shared memory that a tile's pixels take, each line with the pixels that a filter line reaches beyond it."""
-    return tile[0] * tile[1] * (tile[2] + (window - 1) * dilation)
-
-
-def slides(b: Bound) -> bool:
-    """Whether a GPU loads a tile's lines once for all positions of a filter line, which read them one pixel further each."""
-    return bool(b.shape(1)[2] > 1 and b.stride[1] == 1 and b.tile[4] == 64 and beside(b.tile, b.shape(1)[2], b.dilation[1]) <= 128)
-
-
-def by_threads(b: Bound) -> bool:
-    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them (few_tiles)."""
-    return bool(b.op.kind == "conv2d" and b.shape(0)[3] % 8)
-
-
 @register
 class Conv2d(Kind):
     """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter positions inside a step."""
@@ -186,15 +139,8 @@ class Conv2d(Kind):
         return 2.0 * tb * th * tw * tn * r * s * c
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        n, c = b.out[3], b.shape(1)[3]
-        channels = c if isinstance(c, int) else 64
-        wide = n if isinstance(n, int) else 256
-        if machine.family == "cpu":
-            return [(*t, min(wide, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)]
+        wide = b.out[3] if isinstance(b.out[3], int) else 256
         eights = ceil_div(wide, 8) * 8
-        if by_threads(b):
-            widest = 64 if math.prod(b.shape(1)[1:3]) * channels <= MOST_POSITIONS else 32
-            return [(*t, min(eights, widest), max(64, channels)) for t in few_tiles(b)]
         return [(*t, min(eights, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:

@@ -71,19 +71,25 @@ def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool =
     )
 
 
-def gemm_tiles(m: Size, machine: Any) -> list[tuple[int, int, int]]:
+def gemm_tiles(m: Size) -> list[tuple[int, int, int]]:
     """Tile shapes worth trying for an m-row product, the usual one first."""
     rows = m if isinstance(m, int) else 4096
-    if machine.family == "cpu":
-        tm = 64 if rows <= 64 else 128
-        return [(tm, tn, 1024) for tn in (256, 512, 128, 64)]
     if rows <= 64:
         return [(64, tn, 64) for tn in (96, 64, 128, 192, 256)]
-    if machine.target == "sm_80":  # mma.sync: a CTA's registers hold no more than 128 x 256
-        return [(128, tn, 64) for tn in (256, 192, 128, 64)]
     if rows <= 512:
         return [(128, tn, 64) for tn in (192, 128, 176, 256, 96, 64)]
     return [(128, 256, 64), (128, 192, 64), (256, 192, 64), (128, 176, 64), (256, 128, 64)]
+
+
+def of_groups(tiles: Sequence[tuple[int, int, int]], groups: int) -> list[tuple[int, int, int]]:
+    """Tiles with as many columns in all groups together, in whole eights."""
+    return [(tm, tn // groups // 8 * 8, tk) if groups > 1 else (tm, tn, tk) for tm, tn, tk in tiles]
+
+
+def k_range(b: Bound) -> tuple[Size, Size]:
+    """The columns of x that a linear sums over, [lo, hi): all, or a share of them."""
+    found: tuple[Size, Size] = dict(b.op.attributes).get("k_range", (0, b.shape(0)[1]))
+    return found
 
 
 def normed(b: Bound) -> bool:
@@ -101,19 +107,16 @@ class Linear(Kind):
     name, coords, stem, fusable = "linear", ("i", "j"), "gemm", True
     width, gangs = 1, True
 
-    def k_range(self, b: Bound) -> tuple[Size, Size]:
-        return next((v for key, v in b.op.attributes if key == "k_range"), (0, b.shape(0)[1]))
-
     def grid(self, b: Bound) -> tuple[Size, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
 
     def steps(self, b: Bound) -> Any:
-        lo, hi = self.k_range(b)
+        lo, hi = k_range(b)
         return ceil_div(hi - lo, b.tile[2])
 
     def reads(self, b: Bound) -> tuple[Access, ...]:
         (i, j), (tm, tn, tk) = b.coords, b.tile
-        lo, hi = self.k_range(b)
+        lo, hi = k_range(b)
         chunk = blocks(K, tk, hi - lo, lo)
         n = b.out[1]
         groups = [Access(1, (blocks(j, tn, n, g * n), chunk)) for g in range(b.groups)]
@@ -124,15 +127,14 @@ class Linear(Kind):
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
     def flops(self, b: Bound) -> float:
-        lo, hi = self.k_range(b)
+        lo, hi = k_range(b)
         return 2.0 * b.tile[0] * b.tile[1] * b.groups * (hi - lo)
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        candidates = gemm_tiles(b.out[0], machine)
-        return [(tm, tn // b.groups // 8 * 8, tk) for tm, tn, tk in candidates] if b.groups > 1 else candidates
+        return of_groups(gemm_tiles(b.out[0]), b.groups)
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        lo, hi = self.k_range(b)
+        lo, hi = k_range(b)
         x, w = operands[0][:, lo:hi], operands[1][:, lo:hi]
         if normed(b):
             x = x * (x.square().mean(-1, keepdim=True) + b.norm_eps).rsqrt() * operands[2]
@@ -174,7 +176,7 @@ class Matmul(Kind):
         return 2.0 * b.tile[0] * b.tile[1] * b.k
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        return gemm_tiles(b.m, machine)
+        return gemm_tiles(b.m)
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         a = operands[0].reshape(b.batch, -1, operands[0].shape[1])

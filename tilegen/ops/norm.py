@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.frontend.spec import Value, call, caller, number, tensors
+from tilegen.frontend.spec import Operand, Value, call, caller, number, tensors
 from tilegen.ops.base import Access, Bound, Box, Interval, Kind, blocks, ceil_div, need, register, whole
 from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.ops.softmax import row_tiles
@@ -76,6 +76,12 @@ class _Norm(Kind):
 
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
         return row_tiles(b.out[0], machine)
+
+
+def vectors_of(b: Bound) -> tuple[Operand, ...]:
+    """A norm's weight, and its bias where it has one."""
+    assert isinstance(b.kind, _Norm)
+    return b.op.operands[1 : 1 + b.kind.vectors]
 
 
 @register

@@ -7,7 +7,8 @@
 3. progress: whoever posts to an awaited semaphore has a lower rank than the waiter; static lists ascend;
 4. single writer: nothing is written twice, outputs are written in full;
 5. reuse: every counter has reached its target, and nothing comes after, when its last waiter has passed;
-6. memory order: each edge has a release -> acquire chain for the proxies of its writer and reader.
+6. memory order: reads and writes go through the proxies that the target's kernels use for such an op, and each edge has
+   a release -> acquire chain for those of its writer and reader.
 
 It shares no code with the planner.
 """
@@ -19,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis import memory_order
 from tilegen.errors import ProofError
+from tilegen.proof import memory_order
 from tilegen.proof.coverage import Cells, Edges, own, reads_covered, reads_listed, writes_listed
 from tilegen.proof.footprint_frame import Array
 from tilegen.proof.plan_input import read_plan
@@ -246,7 +247,7 @@ def _reuse(t: Table, full: np.ndarray[Any, Any], findings: Findings) -> str:
 
 
 def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
-    """Every edge falls under a row of the table of its machine; a part writes a tensor through one proxy."""
+    """Every edge falls under a row of the table of its target; ops read and write as kernels for it do."""
     for parts, kinds, verb in ((t.writes.part, t.write_proxy, "writes"), (t.reads.part, t.read_proxy, "reads")):
         for kind, name in enumerate(t.proxies):
             if name not in memory_order.PROXIES:
@@ -261,15 +262,39 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
     mixed = (np.diff(key[order]) == 0) & (np.diff(t.write_proxy[order]) != 0)
     for part in t.writes.part[order[1:][mixed]].tolist():
         findings.add("memory order", f"{t.part_name(part)} writes one tensor through two proxies", t.rank(part))
+    for op, parts, ways in t.ways if memory_order.knows(t.target) else ():
+        _other_ways(t, op, parts, ways, findings)
     used = []
     for (writer, reader), count in sorted(edges.by_proxy.items()):
-        row = memory_order.row(t.machine, t.proxies[writer], t.proxies[reader])
+        row = memory_order.row(t.target, t.proxies[writer], t.proxies[reader])
         if row is not None:
             used.append(f"{_n(count, 'edge')} {row}")
+        elif not memory_order.knows(t.target):
+            used.append(f"{_n(count, 'edge')} {t.proxies[writer]} -> {t.proxies[reader]}: left to target {t.target!r}, not known here")
         elif {t.proxies[writer], t.proxies[reader]} <= set(memory_order.PROXIES):
             findings.add(
                 "memory order",
                 f"{_n(count, 'edge')} from a write through {t.proxies[writer]} to a read through "
-                f"{t.proxies[reader]}: {t.machine} has no such chain",
+                f"{t.proxies[reader]}: kernels for {t.target} have no such chain",
             )
     return "; ".join(used) or "no edges"
+
+
+def _other_ways(t: Table, op: str, parts: Array, ways: memory_order.Ways, findings: Findings) -> None:
+    """A violation for each tensor that an op's parts read or write through other proxies than its kernels do."""
+    written = np.isin(t.writes.part, parts)
+    listed = [("writes", t.tensors[n], {ways.writes}) for n in np.unique(t.writes.tensor[written]).tolist()]
+    read = np.isin(t.reads.part, parts)
+    listed += [("reads", t.tensors[n], set(ways.reads.get(t.tensors[n], ()))) for n in np.unique(t.reads.tensor[read]).tolist()]
+    for verb, tensor, expected in listed:
+        boxes, proxy, of_op = (t.writes, t.write_proxy, written) if verb == "writes" else (t.reads, t.read_proxy, read)
+        mine = of_op & (boxes.tensor == t.tensors.index(tensor))
+        given = {t.proxies[n] for n in np.unique(proxy[mine]).tolist()}
+        if expected and given != expected:
+            first = int(boxes.part[mine][0])
+            findings.add(
+                "memory order",
+                f"{op} {verb} {tensor} through the {' and the '.join(sorted(given))} proxy, kernels for {t.target} through the "
+                f"{' and the '.join(sorted(expected))} one",
+                t.rank(first),
+            )

@@ -25,6 +25,7 @@ from tilegen.proof.footprint_frame import (
     View,
     is_int,
 )
+from tilegen.proof.memory_order import Ways, ways_of
 from tilegen.proof.table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
@@ -84,10 +85,11 @@ class _Reader:
 
     def table(self) -> Table | None:
         plan = self.plan
-        if plan["version"] != 1:
-            raise Malformed(f"version is {plan['version']!r}, expected 1")
+        if plan["version"] != 2:
+            raise Malformed(f"version is {plan['version']!r}, expected 2")
         program, sizes, machine = plan["program"], _expect(plan["sizes"], dict, "sizes"), _expect(plan["machine"], dict, "machine")
         _expect(program, str, "program"), _expect(machine["name"], str, "the machine's name")
+        _expect(plan["target"], str, "target")
         if not is_int(machine["sms"], 1) or plan["lowering"] not in ("persistent", "streams"):
             raise Malformed(
                 f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >= 1, "
@@ -110,7 +112,8 @@ class _Reader:
                 self.findings.add("format", f"tile at position {position}: {_reason(error)}", position)
         if self.findings.counts:
             return None
-        footprints = self._footprints(ops)
+        known = self._known(ops)
+        footprints = self._footprints(known)
         reads, writes = (
             self._boxes(*lists)
             for lists in ((self.read_part, self.read_tensor, self.read_box), (self.write_part, self.write_tensor, self.write_box))
@@ -144,6 +147,8 @@ class _Reader:
             *self._derived(footprints, ops, reads, writes),
             *self._cuts(footprints, reads),
             tuple(name for name, op in ops.items() if _declared(op)),
+            plan["target"],
+            tuple(self._ways(plan["target"], op) for op in known),
         )
 
     def _tensors(self) -> None:
@@ -267,17 +272,34 @@ class _Reader:
                 )
         return None
 
-    def _footprints(self, ops: dict[str, Any]) -> list[tuple[Array, Footprint]]:
-        """For each op the parts (rows of its footprint) and what they read and write."""
+    def _known(self, ops: dict[str, Any]) -> list[Op]:
+        """The ops whose kinds the format tells of."""
         out = []
         for name, op in ops.items():
-            if _declared(op):
-                continue
             try:
-                out.append((_array(self.op_parts.get(name, [])), derive(self._op(name, op))))
+                if not _declared(op):
+                    out.append(self._op(name, op))
             except _BROKEN as error:
                 self.findings.add("format", f"op {name!r}: {_reason(error)}")
         return out
+
+    def _footprints(self, ops: Sequence[Op]) -> list[tuple[Array, Footprint]]:
+        """For each op the parts (rows of its footprint) and what they read and write."""
+        out = []
+        for op in ops:
+            try:
+                out.append((self._parts_of(op.name), derive(op)))
+            except _BROKEN as error:
+                self.findings.add("format", f"op {op.name!r}: {_reason(error)}")
+        return out
+
+    def _ways(self, target: str, op: Op) -> tuple[str, Array, Ways]:
+        """How the parts of an op must read and write."""
+        dtype = self.plan["tensors"][op.result.tensor]["dtype"]
+        return op.name, self._parts_of(op.name), ways_of(target, op, dtype)
+
+    def _parts_of(self, op: str) -> Array:
+        return _array(self.op_parts.get(op, []))
 
     def _op(self, name: str, op: Any) -> Op:
         kind, tile, parts, result = op["kind"], op["tile"], op["parts"], op["result"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilegen.proof.footprint_frame import Array
+from tilegen.proof.memory_order import Ways
 
 CAP = 20  # violations kept of each check; all are counted
 
@@ -99,6 +100,8 @@ class Table:
     before: Array  # of listed reads: the number of the cut before which all rows lie that the op reads there; 0: none
     since: Array  # of parts: the number of the cut from which on they write; 0: none
     declared: tuple[str, ...]  # ops whose footprint is taken as listed
+    target: str
+    ways: tuple[tuple[str, Array, Ways], ...]  # op, its parts, how they must read and write
 
     def part_name(self, part: int) -> str:
         rank = int(self.part_tile[part])

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tilegen.arch.machine import Machine
 from tilegen.errors import TargetError
 from tilegen.frontend.spec import Program
+from tilegen.graph.forms import Place
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
@@ -25,13 +25,13 @@ def quiet(_: str) -> None:
     """Progress that nobody asked for."""
 
 
-def settled(program: Program, on: Machine, options: Options) -> Options:
+def settled(program: Program, place: Place, options: Options) -> Options:
     """The options, or, where none but policies, norms and appends are given, what was measured best for the
     program here, if it was (tilegen.runtime.tuned)."""
     free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
-    if not free or on.family != "cuda" or not isinstance(program, Program) or program.symbolic:
+    if not free or not isinstance(program, Program) or program.symbolic:
         return options
-    chosen = tuned_options(program, on)
+    chosen = tuned_options(program, place.label)
     ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
     return dataclasses.replace(chosen, policies=options.policies or chosen.policies, **ways)
 
@@ -46,39 +46,40 @@ def refuse_lowering(lowering: str, programmatic: bool) -> None:
 
 
 def settled_lowering(
-    program: Program, target: str, on: Machine, options: Options, lowering: str, programmatic: bool
+    program: Program, place: Place, options: Options, lowering: str, programmatic: bool
 ) -> tuple[str, bool]:
-    """(lowering, programmatic): where the lowering is left open on sm_90a, as was measured best."""
-    if lowering != "auto" or target != "sm_90a":
+    """(lowering, programmatic): where the lowering is left open, and launches may start early, as was measured best."""
+    if lowering != "auto" or not place.target.launches_early:
         return lowering, programmatic
-    found = tuned_lowering(program, on, options)
+    found = tuned_lowering(program, place.label, options)
     return found, found == "streams"
 
 
-def launch_options(program: Program, on: Machine, asked: Options) -> Options:
+def launch_options(program: Program, place: Place, asked: Options) -> Options:
     """The options of launches of single ops: as asked, else the tiles measured best."""
-    return asked if asked != Options() else dataclasses.replace(settled(program, on, Options()), policies=())
+    return asked if asked != Options() else dataclasses.replace(settled(program, place, Options()), policies=())
 
 
-def request_key(program: Program, on: Machine, options: Options) -> str:
-    """Names a request: the spec's content, sizes, options, machine and tilegen's version."""
-    return cache.key_of(*(json.dumps(dataclasses.asdict(x), sort_keys=True, default=str) for x in (program, on, options)))
+def request_key(program: Program, place: Place, options: Options) -> str:
+    """Names a request: the spec's content, sizes, options, place and tilegen's version."""
+    parts = (json.dumps(dataclasses.asdict(x), sort_keys=True, default=str) for x in (program, place.machine, options))
+    return cache.key_of(*parts, place.forms.name, place.target.name)
 
 
-def planned(program: Program, on: Machine, options: Options, progress: Callable[[str], None] = quiet) -> tuple[Plan, Certificate]:
+def planned(program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet) -> tuple[Plan, Certificate]:
     """Plan and certificate, from the cache where they are."""
     fresh: list[tuple[Plan, Certificate]] = []
 
     def build(folder: Path) -> dict[str, str]:
-        made = make_plan(program, on, options, progress)
+        made = make_plan(program, place, options, progress)
         progress("proof")
         certificate = verify(made)
         (folder / "plan.json").write_text(json.dumps(made.to_json()))
         (folder / "certificate.json").write_text(json.dumps(certificate.to_dict()))
         fresh.append((made, certificate))
-        return {"note": f"{program.name} {dict(program.sizes)} {on.name}"}
+        return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}"}
 
-    files = cache.get_or_build("plans", request_key(program, on, options), build)
+    files = cache.get_or_build("plans", request_key(program, place, options), build)
     if fresh:
         return fresh[0]
     return Plan.from_json(json.loads(files["plan.json"].read_text())), Certificate.from_dict(

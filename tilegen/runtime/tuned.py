@@ -1,6 +1,6 @@
 """Measured choices: `tilegen tune` times the model's best few plans on the GPU and remembers the fastest; `tilegen.compile` then uses it.
 
-Remembered in the cache folder (tuned.json), per machine and program; those that ship with tilegen stand in tilegen/tuned.json.
+Remembered in the cache folder (tuned.json), per place (tilegen.graph.forms.Place.label) and program; those that ship with tilegen stand in tilegen/tuned.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tilegen.arch.machine import Machine, machine
 from tilegen.config import cache_dir, write_whole
 from tilegen.errors import CacheError
 from tilegen.frontend.spec import Program
@@ -59,22 +58,22 @@ def _hash(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def lookup(program: Program, on: Machine) -> Tuned | None:
+def lookup(program: Program, on: str) -> Tuned | None:
     """The remembered choice, the user's own first, then that of the same program with the other 16-bit type; None where there is none."""
-    files = [entries.get(on.name, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
+    files = [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
     content = _content(program)
     other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)  # a plan takes as long on either type
     found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
     return None if found is None else Tuned.from_json(found)
 
 
-def remember(program: Program, on: Machine, tuned: Tuned, path: Path | None = None) -> Path:
+def remember(program: Program, on: str, tuned: Tuned, path: Path | None = None) -> Path:
     """Write the choice into a file of choices (default: the cache folder's), whole or not at all."""
     path = path or cache_dir() / "tuned.json"
     cache_dir().mkdir(parents=True, exist_ok=True)
     with locked(cache_dir(), "tuned.json"):  # one writer at a time: each adds to what is there
         entries = _read(path)
-        entries.setdefault(on.name, {})[key_of(program)] = tuned.to_json()
+        entries.setdefault(on, {})[key_of(program)] = tuned.to_json()
         write_whole(path, json.dumps(entries, indent=1) + "\n")
     return path
 
@@ -82,8 +81,10 @@ def remember(program: Program, on: Machine, tuned: Tuned, path: Path | None = No
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except OSError as error:
+        raise CacheError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError) as error:
         raise CacheError(f"{path} is not a file of tuned choices: {error}; remove it") from None
 
@@ -93,13 +94,13 @@ def _shipped() -> dict[str, Any]:
     return dict(json.loads(resources.files("tilegen").joinpath("tuned.json").read_text()))
 
 
-def tuned_options(program: Program, on: Machine | str) -> Options:
+def tuned_options(program: Program, on: str) -> Options:
     """The remembered options of a program, else the planner's own choice."""
-    found = lookup(program, machine(on))
+    found = lookup(program, on)
     return found.options if found else Options()
 
 
-def tuned_lowering(program: Program, on: Machine, options: Options) -> str:
+def tuned_lowering(program: Program, on: str, options: Options) -> str:
     """The remembered lowering, where nothing else is asked for; else persistent."""
     found = lookup(program, on) if options == Options() else None
     return found.lowering if found else "persistent"

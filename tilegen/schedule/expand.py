@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.memory_order import load_proxy, store_proxy, stores_pixels
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Bound, Box
-from tilegen.ops.conv2d import beside, by_threads, slides
 from tilegen.ops.gemm import share_box
 from tilegen.schedule.plan import Plan, step_range
 
-TMA = ("linear", "conv2d", "attention")  # kinds whose steps load by TMA, on a machine that has it
 _Read = tuple[int, int, str, list[list[int]], dict[str, str]]  # step, operand, tensor, box, {"proxy": …}
 
 
@@ -49,7 +45,7 @@ def _part(
     reads = _reads(plan, b, tiles, part)
     writes = _boxes(b, tiles, share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
     numbers = [plan.posted(m).tolist() for m in plan.posts_of(b.op.name)]
-    proxy = _store_proxy(plan, b)
+    proxy = "async" if plan.proxies_of(b.op.name).writes else "generic"
     for tile in range(tiles.count):
         entries = []
         for step, operand, tensor, box, how in reads[tile]:
@@ -62,32 +58,16 @@ def _part(
         }
 
 
-def _store_proxy(plan: Plan, b: Bound) -> str:
-    if b.op.kind == "conv2d" and not by_threads(b):
-        rows = beside(b.tile, b.shape(1)[2], b.dilation[1]) if slides(b) else math.prod(b.tile[:3])
-        channels = b.tile[3] // (b.op.parts if b.op.share == "columns" or rows > 64 else 1)
-        return stores_pixels(plan.machine.family, b.result.dtype, rows, channels)
-    if b.op.kind != "linear":
-        return "generic"
-    rows = b.tile[0] // b.op.parts if b.op.share == "rows" else b.tile[0]
-    return store_proxy(plan.machine.family, b.result.dtype, rows)
-
-
-def _load_proxy(plan: Plan, b: Bound, when: str) -> dict[str, str]:
-    """The proxy of a read, listed where it is not the generic one."""
-    proxy = load_proxy(plan.machine.family, when) if b.op.kind in TMA and not by_threads(b) else "generic"
-    return {} if proxy == "generic" else {"proxy": proxy}
-
-
 def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[_Read]]:
     """For each tile its reads in step order; a new one starts where a new wait stands."""
     out: list[list[_Read]] = [[] for _ in range(tiles.count)]
+    through_tma = plan.proxies_of(b.op.name).reads
     start, end = step_range(tiles, part)
     cuts = _wait_steps(plan, b, part)
     for access in b.reads:
         shared = Access(access.operand, share_box(b, access.box, part), access.when, access.exact) if access.when == "epilogue" else access
         tensor, box, _ = b.tensor_box(shared)
-        how = _load_proxy(plan, b, access.when)
+        how = {"proxy": "async"} if access.operand in through_tma else {}
         everything = np.arange(tiles.count)
         if access.when != "step":
             step = np.full(tiles.count, -1) if access.when == "first" else tiles.steps

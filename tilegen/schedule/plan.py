@@ -20,6 +20,7 @@ from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box,
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.spec import DTYPES, Operand, Tensor, check_name, listed
+from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import SHARES, Bound, Epilogue, TileOp, kind
 from tilegen.ops.gemm import gang_problem
@@ -28,7 +29,7 @@ from tilegen.schedule.order import Order, Segment
 from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import SemaphoreMap, Wait, wait
 
-VERSION = 1
+VERSION = 2
 
 Placement = str | tuple[tuple[int, ...], ...]  # "ticket", or a list of ranks per SM
 
@@ -57,6 +58,8 @@ class Plan:
     order: Order
     placement: Placement = "ticket"
     lowering: str = "persistent"
+    target: str = ""  # the name of the target that emits its kernel
+    proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
 
     # --- derived -------------------------------------------------------------------------------------------------------
 
@@ -99,6 +102,18 @@ class Plan:
     def gang(self) -> int:
         """SMs that work together: the most parts of any op."""
         return max(op.parts for op in self.graph.ops)
+
+    def refuse_other(self, target: str) -> None:
+        """PlanError where the kernel of another target is to be emitted than the plan was proved for."""
+        if self.target != target:
+            raise PlanError(
+                f"{self.program}: the plan is one for target {self.target or 'unknown'}, not {target}: its proof says "
+                f"nothing of other kernels; plan it with target={target!r}"
+            )
+
+    def proxies_of(self, op: str) -> Proxies:
+        """How tiles of an op read and write; through the generic proxy where nothing is said."""
+        return dict(self.proxies).get(op, Proxies())
 
     def sms_of(self, op: TileOp, place: int) -> range:
         """Of its gang, the SMs that a tile at this place of a static list takes: all, or where it has one part each in turn."""
@@ -168,10 +183,11 @@ class Plan:
             "program": self.program,
             "sizes": dict(self.sizes),
             "machine": self.machine.to_json(),
+            "target": self.target,
             "lowering": self.lowering,
             "placement": placement,
             "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
-            "ops": {b.op.name: _op_to_json(b) for b in self.bounds},
+            "ops": {b.op.name: _op_to_json(b, self.proxies_of(b.op.name)) for b in self.bounds},
             "arguments": list(self.arguments),
             "outputs": list(self.outputs),
             "policies": dict(self.policies),
@@ -233,7 +249,7 @@ def _tensor_to_json(t: Tensor) -> dict[str, Any]:
     return {"shape": list(t.plan_shape), "dtype": t.dtype, "role": t.role, "declared": list(t.shape), "form": t.form}
 
 
-def _op_to_json(b: Bound) -> dict[str, Any]:
+def _op_to_json(b: Bound, proxies: Proxies) -> dict[str, Any]:
     op = b.op
     attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes}
     if op.epilogue is not None:
@@ -247,6 +263,7 @@ def _op_to_json(b: Bound) -> dict[str, Any]:
         "parts": op.parts,
         **({"share": op.share} if op.parts > 1 else {}),
         **({} if b.kind.built_in else {"footprint": "declared"}),
+        **({} if proxies == Proxies() else {"async": {"reads": list(proxies.reads), "writes": proxies.writes}}),
     }
 
 
@@ -303,6 +320,17 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         data["parts"],
         share if data["parts"] > 1 else "steps",
     )
+
+
+def _proxies_from_json(name: str, op: Mapping[str, Any]) -> Proxies:
+    reads, writes = op["async"]["reads"], op["async"]["writes"]
+    known = range(len(op["operands"]))
+    if not isinstance(reads, list) or any(type(n) is not int or n not in known for n in reads) or type(writes) is not bool:
+        raise PlanError(
+            f"op {name!r} of the plan: async is {op['async']!r}, expected reads, a list of numbers of its "
+            f"{len(known)} operands, and writes, true or false"
+        )
+    return Proxies(tuple(reads), writes)
 
 
 def _grouping_from_json(producer: str, g: Mapping[str, Any]) -> Grouping:
@@ -364,4 +392,6 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         Order(data["order"]["name"], segments),
         placement,
         data["lowering"],
+        data["target"],
+        tuple((name, _proxies_from_json(name, op)) for name, op in data["ops"].items() if "async" in op),
     )

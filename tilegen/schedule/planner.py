@@ -11,48 +11,60 @@ import numpy as np
 
 from tilegen.analysis.dependence import Edge
 from tilegen.analysis.regions import tiles_of
-from tilegen.arch.machine import Machine
+from tilegen.arch.machine import H200, Machine
 from tilegen.errors import PlanError, nearest
 from tilegen.frontend.spec import Program, as_program, check_acyclic
-from tilegen.graph.forward_kv import passed
-from tilegen.graph.fuse_norms import folded
+from tilegen.graph.cost_model import tile_us
+from tilegen.graph.forms import Forms, Place, Proxies
 from tilegen.graph.graph import Graph, fuse, names_of_shares, split
-from tilegen.ops.attention import FEW
+from tilegen.graph.rewrites import rewritten
 from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
 from tilegen.ops.gemm import gang_problem
 from tilegen.options import Options
-from tilegen.schedule.heuristics import Cut, best_cuts, best_shares
 from tilegen.schedule.order import Order, banded, by_name, candidates, phase
 from tilegen.schedule.plan import Plan, strided
 from tilegen.schedule.policy import Lattice, Point, lattice
-from tilegen.schedule.simulate import simulate, tile_us
+from tilegen.schedule.simulate import simulate
 from tilegen.schedule.waits import SemaphoreMap
 
 Progress = Callable[[str], None]
 LONG_US = 30.0  # of a tile, on average
 FREE = Options()
+GENERIC = Proxies()
 
 
-def plan(program: Program, machine: Machine, options: Options = FREE, progress: Progress = lambda _: None) -> Plan:
-    """The plan for a program with all sizes given. PlanError when an option does not fit the program."""
+def plan(program: Program, place: Place, options: Options = FREE, progress: Progress = lambda _: None) -> Plan:
+    """The plan for a program with all sizes given.
+
+    Raises PlanError where an option does not fit the program, or the target has no kernel for the plan.
+    """
     check_acyclic(as_program(program))
     if program.symbolic:
         names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
         raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
-    graph = tiled(passed(folded(fuse(program), machine, options), machine, options), machine, options)
+    graph = tiled(rewritten(fuse(program), place, options), place, options)
     progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
-    base = Plan(program.name, sizes, machine, graph, tuple(t.name for t in program.arguments), (), (), phase(graph), "ticket")
+    arguments = tuple(t.name for t in program.arguments)
+    base = Plan(program.name, sizes, place.machine, graph, arguments, (), (), phase(graph), "ticket")
     placed = _with_policies(base, lattices, chosen)
-    orders = _orders(graph, machine) if options.order == "auto" else [by_name(graph, options.order)]
+    orders = _orders(graph, place.machine) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
     placed = _best_policies(placed, lattices, chosen, fixed, progress)
-    return replace(placed, placement=placement_of(placed, options.placement))
+    return emitted_by(place.target, replace(placed, placement=placement_of(placed, options.placement)))
 
 
-def tiled(graph: Graph, machine: Machine, options: Options, taken: Set[str] = frozenset(), shares: bool = True) -> Graph:
+def emitted_by(target: Forms, made: Plan) -> Plan:
+    """The plan with the target that emits it, and how that reads and writes. PlanError where it has no kernel for it."""
+    target.refuse(made.graph, made.machine, not isinstance(made.placement, str))
+    proxies = target.proxies(made.graph, made.machine)
+    said = tuple((op.name, proxies[op.name]) for op in made.graph.ops if proxies.get(op.name, GENERIC) != GENERIC)
+    return replace(made, target=target.name, proxies=said)
+
+
+def tiled(graph: Graph, place: Place, options: Options, taken: Set[str] = frozenset(), shares: bool = True) -> Graph:
     """Give every op its tile, gang and split. taken: names besides the graph's that a split may not make; shares: whether attentions may be split unasked."""
     names = {op.name for op in graph.ops}
     for what in ("tiles", "split", "parts"):
@@ -60,38 +72,34 @@ def tiled(graph: Graph, machine: Machine, options: Options, taken: Set[str] = fr
             if name not in names:
                 raise PlanError(f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}")
     tiles, parts = dict(options.tiles), dict(options.parts)
-    chosen = _hopper_cuts(graph, machine, options)
+    free = not (options.tiles or options.parts or options.split)
+    chosen = place.forms.choose(graph, place.machine) if free else {}
     for op in graph.ops:
-        b, cut = graph.bound(op), chosen.get(op.name)
-        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else cut.tile if cut else _best_tile(graph, op, machine)
-        gang = parts.get(op.name, cut.gang if cut else 1)
-        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, machine))
-    for name, count in options.split or (_hopper_shares(graph, machine, options, taken) if shares else ()):
+        b, config = graph.bound(op), chosen.get(op.name)
+        usual = config.tile if config else ()
+        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else usual or _best_tile(graph, op, place)
+        gang = parts.get(op.name, config.gang if config else 1)
+        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, place.machine))
+    for name, count in options.split or (_key_shares(graph, place, options, taken) if shares else ()):
         graph = split(graph, name, count)
     for op in graph.ops:
         if not op.tile:  # made by a split
-            graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, machine)))
+            graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, place)))
     return graph
 
 
-def _hopper_cuts(graph: Graph, machine: Machine, options: Options) -> Mapping[str, Cut]:
-    """Tiles and gangs of GeMMs and convolutions on a Hopper GPU, where the user fixes none."""
-    return best_cuts(graph, machine) if machine.hopper and not (options.tiles or options.parts or options.split) else {}
-
-
-def _hopper_shares(graph: Graph, machine: Machine, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
-    """Attention over caches -> shares of its keys on a Hopper GPU, where the user fixes nothing, they pay, and the names that it takes are free."""
-    if not machine.hopper or options.tiles or options.parts:
+def _key_shares(graph: Graph, place: Place, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
+    """Attention -> shares of its keys, where the user fixes nothing, they pay, and the names that it takes are free."""
+    if options.tiles or options.parts:
         return ()
     names = {op.name for op in graph.ops} | set(graph.tensors) | taken
-    few = [op for op in graph.ops if op.kind == "attention" and len(op.operands) > 3 and op.tile[0] * op.tile[2] <= FEW]
-    free = [op for op in few if not names & names_of_shares(op.name)]
-    shares = {op.name: best_shares(graph.bound(op), machine) for op in free}
+    free = [op for op in graph.ops if op.kind == "attention" and not names & names_of_shares(op.name)]
+    shares = {op.name: place.forms.key_shares(graph.bound(op), place.machine) for op in free}
     return tuple((name, n) for name, n in shares.items() if n > 1)
 
 
 def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
-    expected = b.kind.tiles(b, _ANY)[0]
+    expected = b.kind.tiles(b, H200)[0]
     if not isinstance(tile, (tuple, list)):
         raise PlanError(
             f"tile {tile!r} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, "
@@ -110,9 +118,6 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     if problem:
         raise PlanError(f"tile {tile} of {b.op.name!r}: {problem}", b.op.where)
     return tile
-
-
-_ANY = Machine("any", "cuda", 132, 1e15, 1e14, 1e12, 1e12, 1.0, 1.0, 1.0)
 
 
 def checked_parts(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
@@ -134,11 +139,11 @@ def checked_parts(graph: Graph, op: TileOp, given: int | str, machine: Machine) 
     return op
 
 
-def _best_tile(graph: Graph, op: TileOp, machine: Machine) -> tuple[int, ...]:
+def _best_tile(graph: Graph, op: TileOp, place: Place) -> tuple[int, ...]:
     """The tile with the least time for this op alone: whole waves of tiles."""
-    b = graph.bound(op)
+    b, machine = graph.bound(op), place.machine
     best, least = None, float("inf")
-    for tile in b.kind.tiles(b, machine):
+    for tile in place.forms.configs(b, machine):
         candidate = graph.bound(replace(op, tile=tile))
         count = int(np.prod([int(n) for n in candidate.grid]))
         time = ceil_div(count, machine.sms) * tile_us(candidate, machine)
@@ -205,7 +210,7 @@ def _progresses(candidate: Plan) -> bool:
 def _orders(graph: Graph, machine: Machine) -> list[Order]:
     """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2, which the simulator does not see; and it is the only
     one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream in, which the simulator does not see either."""
-    if machine.family != "cuda":
+    if not machine.architecture.mma_sync:
         return candidates(graph, machine.sms)
     linears = [graph.bound(op) for op in graph.ops if op.kind == "linear"]
     streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and all(op.kind != "conv2d" for op in graph.ops)
@@ -299,7 +304,7 @@ def _best_placement(p: Plan) -> str:
     """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through once, since they then start sooner; and where ops of
     several kinds follow each other, since a ticket costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
     simulator's own are better by 3 %: then tickets, if tiles are long on average."""
-    if p.machine.family != "cuda":
+    if not p.machine.architecture.mma_sync:
         return "ticket"
     if all(op.kind == "linear" for op in p.graph.ops):
         return "strided" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "ticket"

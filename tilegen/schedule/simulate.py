@@ -8,18 +8,13 @@ only for lower ranks, so walking the ranks once in order is the exact event orde
 from __future__ import annotations
 
 import heapq
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import Array, evaluate, tiles_of
-from tilegen.arch.machine import Machine
+from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
-from tilegen.frontend.spec import DTYPES
-from tilegen.ops.attention import shares
-from tilegen.ops.base import Bound
+from tilegen.graph.cost_model import tile_times
 from tilegen.schedule.plan import Plan
 
 
@@ -64,7 +59,7 @@ class Timeline:
     def _where(self) -> str:
         """132 SMs, 132 SMs in gangs of 2, or 4 workers"""
         machine, gang = self.plan.machine, self.plan.gang
-        if machine.family == "cpu":
+        if not machine.architecture.mma_sync:
             return f"{workers(self.plan)} workers"
         return f"{machine.sms} SMs" + (f" in gangs of {gang}" if gang > 1 else "")
 
@@ -82,67 +77,6 @@ class Timeline:
 def workers(plan: Plan) -> int:
     """Gangs that run tiles side by side."""
     return max(1, plan.machine.sms // plan.gang)
-
-
-def tile_us(b: Bound, machine: Machine) -> float:
-    """Time of one full tile of an op when all SMs are busy; kept with the op."""
-    times: dict[Machine, float] = b.__dict__.setdefault("_tile_us", {})
-    if machine not in times:
-        times[machine] = _tile_us(b, machine)
-    return times[machine]
-
-
-def tile_times(b: Bound, machine: Machine) -> Array:
-    """Time of each tile: those of a causal attention have as much work as steps."""
-    steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
-    work = tile_us(b, machine) - machine.tile_us
-    return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
-
-
-def _tile_us(b: Bound, machine: Machine) -> float:
-    peak = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
-    flops, share = b.kind.flops(b) / b.op.parts, 1.0 / machine.sms
-    compute = flops / (peak * share * efficiency(b, machine))
-    tiles = max(1, math.prod(int(n) for n in b.grid))
-    memory = _operand_bytes(b) / tiles / b.op.parts / (machine.memory * share)
-    cache = _tile_bytes(b) / b.op.parts / (machine.cache * share)
-    return machine.tile_us + 1e6 * max(compute, memory, cache)
-
-
-def efficiency(b: Bound, machine: Machine) -> float:
-    """Share of the tensor rate that a tile shape can reach: shared memory feeds 128 bytes a cycle, an m64 instruction reads A once and B again."""
-    if machine.family != "cuda" or b.op.kind not in ("linear", "matmul", "conv2d"):
-        return 0.5 if machine.family == "cuda" and b.op.kind == "attention" else 1.0
-    rows, columns = (b.tile[0], b.tile[1]) if b.op.kind != "conv2d" else (math.prod(b.tile[:3]), b.tile[3])
-    columns *= dict(b.op.attributes).get("groups", 1)
-    padded = -(-rows // 64) * 64
-    tensor = padded * columns / 32
-    shared = (padded * 128 + padded / 64 * columns * 128 + (padded + columns) * 128) / 128
-    return tensor / max(tensor, shared) * rows / padded
-
-
-def _operand_bytes(b: Bound) -> float:
-    """Bytes of all operands and the result, each once."""
-    shapes = [(b.shape(n), b.dtype(n)) for n in range(len(b.op.operands))] + [(b.out, b.result.dtype)]
-    return float(sum(math.prod(int(n) for n in shape) * DTYPES[dtype] for shape, dtype in shapes))
-
-
-def _tile_bytes(b: Bound) -> float:
-    """Bytes that the first tile moves through the shared cache."""
-    origin: dict[str, Any] = {c.name: 0 for c in b.coords}
-    total = 0.0
-    steps = int(evaluate(b.steps, origin))
-    for access in b.reads:
-        last = {**origin, "k": max(0, steps - 1)}
-        size = 1.0
-        for i in access.box:
-            size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
-        size /= shares(b) if b.op.kind == "attention" and access.when == "step" else 1  # of the keys it may read
-        total += size * DTYPES[b.dtype(access.operand)]
-    size = 1.0
-    for i in b.write:
-        size *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
-    return total + size * DTYPES[b.result.dtype]
 
 
 def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:

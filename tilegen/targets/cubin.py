@@ -17,7 +17,7 @@ from tilegen.schedule.plan import Plan
 logger = logging.getLogger("tilegen")
 
 
-def _fewest_spills(
+def fewest_spills(
     writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], program: str
 ) -> tuple[str, Cubin]:
     """The first text that spills nothing, else the one that spills least. Raises CompileError where the log of each is bad."""
@@ -64,7 +64,7 @@ class CubinLibrary:
         self.plan, self.architecture = plan, architecture
 
         def build(folder: Path) -> dict[str, str]:
-            text, made = _fewest_spills(writes, architecture, spilled, plan.program)
+            text, made = fewest_spills(writes, architecture, spilled, plan.program)
             (folder / "kernel.cu").write_text(text)
             (folder / "kernel.cubin").write_bytes(made.code)
             (folder / "log.txt").write_text(made.log)

@@ -10,13 +10,12 @@ import sympy as sp
 
 from tilegen.analysis.dependence import Edge
 from tilegen.analysis.regions import pretty, pretty_box, tiles_of
-from tilegen.arch.machine import Machine
 from tilegen.codegen.op_text import equation
 from tilegen.errors import PlanError
 from tilegen.frontend.spec import Program, Tensor
-from tilegen.graph.forward_kv import lines as passing_lines
-from tilegen.graph.fuse_norms import lines as norm_lines
+from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.rewrites import rewrites
 from tilegen.ops.base import Bound
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan
@@ -28,21 +27,21 @@ SAMPLES = (1000, 250, 60)  # open sizes are tried at such a value to find the sh
 MOST_TILES = 1 << 15  # of a sample, where a smaller one is left to try: a batch of 1000 images has 170,000
 
 
-def explain_program(program: Program, machine: Machine, options: Options) -> str:
+def explain_program(program: Program, place: Place, options: Options) -> str:
     """With all sizes given: the plan's explanation. With open sizes: dependences and lattice points symbolic in them."""
     if not program.symbolic:
-        return explain_plan(plan(program, machine, options))
-    return _explain_open(program, machine, options)
+        return explain_plan(plan(program, place, options), place)
+    return _explain_open(program, place, options)
 
 
-def explain_plan(p: Plan, certificate: Any = None) -> str:
+def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
     """Ops, edges with their lattices, order, simulated time, and the proof where there is one."""
     lines = [
         f"{p.program}({', '.join(f'{k}={v}' for k, v in p.sizes)}) on {p.machine.name}: {p.order.count} tiles, {len(p.targets)} semaphores",
         "",
     ]
     lines += _ops(p.graph)
-    choices = norm_lines(p.graph, p.machine) + passing_lines(p.graph, p.machine)
+    choices = [line for rewrite in rewrites() for line in rewrite.lines(p.graph, place)]
     lines += ["", *choices] if choices else []
     lattices = lattices_of(p.graph)
     policies = dict(p.policies)
@@ -123,12 +122,12 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
 # --- open sizes --------------------------------------------------------------------------------------------------------------
 
 
-def _explain_open(program: Program, machine: Machine, options: Options) -> str:
+def _explain_open(program: Program, place: Place, options: Options) -> str:
     """Policies are found at sample sizes; their shape holds for all, and is printed over the open ones."""
     if options.split:
         raise PlanError(f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in options.split)}) needs all of them")
     symbols = sorted({s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}, key=lambda s: s.name)
-    at, concrete = _sample(program, symbols, machine, options)
+    at, concrete = _sample(program, symbols, place, options)
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
     graph = replace(graph, ops=tuple(replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops))
@@ -146,7 +145,7 @@ def _explain_open(program: Program, machine: Machine, options: Options) -> str:
     return "\n".join(lines)
 
 
-def _sample(program: Program, symbols: Sequence[Any], machine: Machine, options: Options) -> tuple[int, Graph]:
+def _sample(program: Program, symbols: Sequence[Any], place: Place, options: Options) -> tuple[int, Graph]:
     """The first sample without too many tiles: (the value of all open sizes, the tiled graph there)."""
     graph, found = fuse(program), None
     for least in SAMPLES:
@@ -155,7 +154,7 @@ def _sample(program: Program, symbols: Sequence[Any], machine: Machine, options:
         if at is None:
             break
         try:
-            tried = tiled(_at(graph, dict.fromkeys(symbols, at)), machine, options, shares=False)
+            tried = tiled(_at(graph, dict.fromkeys(symbols, at)), place, options, shares=False)
         except PlanError:
             if found is None:
                 raise

@@ -119,7 +119,7 @@ def origin(trace: Trace) -> str:
     plan, machine = trace.plan, trace.plan.machine
     simulated = "Simulated by tilegen's cost model, not measured"
     how = "Measured inside the kernel" if trace.measured else simulated
-    workers = "threads" if machine.family == "cpu" else "SMs"
+    workers = "threads" if machine.arch == "cpu" else "SMs"
     sizes = ", ".join(f"{k} = {v}" for k, v in plan.sizes)
     where = f"on {machine.sms} {workers} (machine {machine.name})"
     return f"{how}: {plan.program} ({sizes}) {where}; {_tiles(plan)}plan {plan.digest[:12]}"
@@ -134,7 +134,7 @@ def _tiles(plan: Plan) -> str:
 def _groups(trace: Trace, row: float, top: float) -> tuple[Label, ...]:
     """A label for each row, or where rows are thin for each few of them (whole clusters), at their middle."""
     count, cluster = len(trace.span), trace.plan.gang
-    word = "thread" if trace.plan.machine.family == "cpu" else "SM"
+    word = "thread" if trace.plan.machine.arch == "cpu" else "SM"
     size = 1 if row >= SMALL else cluster * math.ceil(GROUP / row / cluster)  # rows
     found: list[Label] = []
     for first in range(0, count, size):

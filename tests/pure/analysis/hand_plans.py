@@ -43,7 +43,7 @@ class Maker:
     """Gathers tiles in rank order."""
 
     def __init__(self, name: str, tensors: dict[str, Any], ops: dict[str, Any]):
-        self.plan: Plan = {"version": 1, "program": name, "sizes": {"M": 10}, "machine": {"name": "cpu", "sms": 3},
+        self.plan: Plan = {"version": 2, "target": "cpu", "program": name, "sizes": {"M": 10}, "machine": {"name": "cpu", "sms": 3},
                            "lowering": "persistent", "placement": "ticket", "tensors": tensors, "ops": ops, "semaphores": [], "tiles": []}
 
     def semaphore(self, target: int) -> int:

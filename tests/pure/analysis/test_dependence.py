@@ -16,13 +16,13 @@ from tests.oracles.dependences import by_isl, derived, disagreement
 from tests.oracles.elements import examine
 from tilegen.analysis.dependence import expand, meets
 from tilegen.analysis.regions import compiled, divide, evaluate, modulo
-from tilegen.arch.machine import machine
 from tilegen.graph.graph import Graph, fuse
 from tilegen.ops.base import ceil_div, coord
 from tilegen.options import Options
 from tilegen.proof.checker import check
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.planner import plan, tiled
+from tilegen.targets.select import place
 
 LAWS = settings(derandomize=True, deadline=None, max_examples=200)
 I = coord("i")
@@ -30,7 +30,7 @@ F = "float32"
 
 
 def graph_of(program: Any, **options: Any) -> Graph:
-    return tiled(fuse(program), machine("h200"), Options.of(**options))
+    return tiled(fuse(program), place("h200"), Options.of(**options))
 
 
 def checked(graph: Graph) -> Graph:
@@ -78,7 +78,7 @@ def test_even_sizes_in_a_minimum_are_rounded() -> None:
     """SymPy 1.14 takes min(12, 6·…)/10 and min(14, 12·i + 12)/14 for whole, because both numbers are even."""
     checked(graph_of(strided(), tiles={"one": (1, 2, 10, 10, 4), "two": (3, 2, 4, 1, 4)}))
     checked(graph_of(causal(), tiles={"qkv": (28, 1, 3), "attention": (12, 14)}))
-    p = plan(causal(), machine("cpu:3"), Options.of(tiles={"qkv": (28, 1, 3), "attention": (12, 14)}))
+    p = plan(causal(), place("cpu:3"), Options.of(tiles={"qkv": (28, 1, 3), "attention": (12, 14)}))
     data = json.loads(json.dumps(expanded(p)))
     assert check(data).ok and examine(data).ok
 

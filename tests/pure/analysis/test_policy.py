@@ -14,7 +14,6 @@ import tilegen as tg
 from tests.random_pairs import draw_pair
 from tests.random_programs import draw_case
 from tilegen.analysis.dependence import Relation, block_shape, relation
-from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
 from tilegen.graph.graph import fuse
 from tilegen.options import Options
@@ -30,6 +29,7 @@ from tilegen.schedule.policy import (
     product_refinement,
     refines,
 )
+from tilegen.targets.select import place
 
 LAWS = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -145,7 +145,7 @@ def test_classes_by_hand() -> None:
 
 
 def lattice_of(program: Any, tensor: str, **tiles: tuple[int, ...]) -> Lattice:
-    return lattices_of(tiled(fuse(program), machine("h200"), Options.of(tiles=tiles)))[tensor]
+    return lattices_of(tiled(fuse(program), place("h200"), Options.of(tiles=tiles)))[tensor]
 
 
 def hows(lat: Lattice, name: str) -> list[tuple[str, int]]:

@@ -14,7 +14,7 @@ import pytest
 from hand_plans import PLANS, Maker, Plan, blocks, conv_strided, decode, mlp_rows, mlp_tiles, op, part, read, tensor
 
 from tests.oracles.elements import _parts, examine
-from tilegen.analysis import memory_order
+from tilegen.proof import memory_order
 from tilegen.proof.checker import CHECKS, check, prove
 from tilegen.proof.plan_input import read_plan
 from tilegen.proof.table import Boxes, Findings
@@ -176,18 +176,28 @@ def test_positions_need_no_listing() -> None:
 
 @pytest.mark.parametrize("writer", memory_order.PROXIES)
 @pytest.mark.parametrize("reader", memory_order.PROXIES)
-def test_memory_order_rows(writer: str, reader: str) -> None:
+def test_memory_order_rows(writer: str, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: Any = ((0, 1) if reader == memory_order.ASYNC else (), writer == memory_order.ASYNC)
+    monkeypatch.setitem(memory_order._OF_SM90, "linear", lambda *_: ways)  # type: ignore[index]
     plan = mlp_rows()
-    plan["machine"]["name"] = "h200"
+    plan["target"] = "sm_90a"
     for tile in plan["tiles"]:
         for one in tile["parts"]:
-            one["writes"][0]["proxy"] = writer
-            one["reads"][0]["proxy"] = reader
+            for access, proxy in [(one["writes"][0], writer), *((r, reader) for r in one["reads"])]:
+                access["proxy"] = proxy
     statement = prove(plan).checks[-1].statement
     assert f"54 edges {writer} -> {reader}" in statement
     assert ("fence.proxy.async.global" in statement) == (reader == "async")
     assert ("wait_group 0" in statement) == (writer == "async")
-    assert memory_order.row("cpu", writer, reader) is None or (writer, reader) == ("generic", "generic")
+    for target in ("cpu", "sm_80", "interpret"):
+        assert (memory_order.row(target, writer, reader) is not None) == ((writer, reader) == ("generic", "generic"))
+
+
+def test_a_target_that_the_proof_does_not_know_is_named() -> None:
+    """What it declares is taken as listed, and the certificate says so."""
+    plan = mlp_rows()
+    plan["target"] = "toy"
+    assert "54 edges generic -> generic: left to target 'toy', not known here" in prove(plan).checks[-1].statement
 
 
 def swap(plan: Plan, a: int, b: int) -> None:

@@ -252,9 +252,26 @@ def test_unknown_proxy_and_missing_chain() -> None:
     plan = mlp_rows()
     part_of(plan, "up", 0, 0)["writes"][0]["proxy"] = "telepathy"
     messages = [v.message for v in check(plan).violations if v.check == "memory order"]
-    assert messages == ["up (0, 0) rank 0 writes through proxy 'telepathy', expected one of generic, async"]
+    assert messages[0] == "up (0, 0) rank 0 writes through proxy 'telepathy', expected one of generic, async"
     part_of(plan, "up", 0, 0)["writes"][0]["proxy"] = "async"
-    assert any("cpu has no such chain" in v.message for v in check(plan).violations if v.check == "memory order")
+    assert any("kernels for cpu have no such chain" in v.message for v in check(plan).violations if v.check == "memory order")
+
+
+@pytest.mark.parametrize("verb, tensor", [("writes", "h"), ("reads", "h"), ("reads", "w2")])
+def test_other_proxies_than_the_kernels(verb: str, tensor: str) -> None:
+    """A plan for sm_90a whose reads and writes are listed as its kernels do them, and one that is listed otherwise."""
+    plan = mlp_rows()
+    plan["target"] = "sm_90a"
+    accesses = [a for tile in plan["tiles"] for one in tile["parts"] for a in one["reads"]]
+    for access in accesses:
+        access["proxy"] = "async"
+    assert check(plan).ok
+    listed = [a for tile in plan["tiles"] for one in tile["parts"] for a in one[verb] if a["tensor"] == tensor]
+    listed[-1]["proxy"] = "generic" if verb == "reads" else "async"
+    messages = [v.message for v in check(plan).violations if v.check == "memory order"]
+    op, right = ("up", "generic") if verb == "writes" else ("down", "async")
+    expected = f"{op} {verb} {tensor} through the async and the generic proxy, kernels for sm_90a through the {right} one"
+    assert messages == [expected]
 
 
 def test_violations_are_capped_and_counted() -> None:
@@ -288,7 +305,7 @@ def drop(*path: Any) -> Spoil:
 
 FIRST_READ = ("tiles", 9, "parts", 0, "reads", 0)
 MALFORMED: list[tuple[Spoil, str]] = [
-    (set_at("version", 2), "version is 2, expected 1"), (drop("tensors"), "key 'tensors' is missing"),
+    (set_at("version", 1), "version is 1, expected 2"), (set_at("target", 3), "target is 3"), (drop("tensors"), "key 'tensors' is missing"),
     (set_at("lowering", "magic"), "lowering is 'magic'"), (set_at("machine", "sms", 0), "sms 0"),
     (set_at("placement", [[0.5]]), "placement is"),
     (set_at("tensors", "h", "shape", [10, -7]), "tensor 'h' has shape [10, -7]"), (set_at("tensors", "h", "role", "muse"), "role 'muse'"),
@@ -327,7 +344,7 @@ def test_malformed(spoil: Spoil, message: str) -> None:
     assert [c.ok for c in certificate.checks] == [False] * 7
 
 
-@pytest.mark.parametrize("junk", [None, [], "plan", 3, {}, {"version": 1}, {"version": 1, "program": 1, "machine": []}])
+@pytest.mark.parametrize("junk", [None, [], "plan", 3, {}, {"version": 2}, {"version": 2, "program": 1, "machine": []}])
 def test_not_a_plan(junk: Any) -> None:
     assert not check(junk).ok
 

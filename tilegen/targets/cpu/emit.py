@@ -13,6 +13,7 @@ from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.frontend.spec import DTYPES, Operand, Tensor
+from tilegen.ops import attention, gemm
 from tilegen.schedule.plan import Plan
 
 C_TYPES = {"bfloat16": "tg::bf16", "float16": "tg::f16", "float32": "float", "int32": "int32_t"}
@@ -52,11 +53,12 @@ class CpuOp(OpText):
     @property
     def seen(self) -> str:
         """attention: keys that a tile may see."""
-        return to_c(self.bound.kind.seen(self.bound))  # type: ignore[attr-defined]
+        return to_c(attention.seen(self.bound))
 
     @cached_property
     def k_range(self) -> tuple[int, int]:
-        return self.bound.kind.k_range(self.bound)  # type: ignore[attr-defined]
+        lo, hi = gemm.k_range(self.bound)
+        return int(lo), int(hi)
 
     @property
     def k_begin(self) -> str:
@@ -174,6 +176,7 @@ def tensor_context(plan: Plan, t: Tensor) -> dict[str, Any]:
 
 def generate(plan: Plan) -> str:
     """The C++ source of a plan."""
+    plan.refuse_other("cpu")
     ops = [CpuOp(plan, b) for b in plan.bounds]
     return render(
         "cpu/kernel.cpp.j2",

@@ -11,11 +11,15 @@ from functools import cached_property, partial
 from typing import Any
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cuda_op import TYPES, CudaOp, mma_problem
+from tilegen.arch import gpus
+from tilegen.codegen.cuda_op import TYPES, mma_problem, refuse
 from tilegen.codegen.environment import Source, render
 from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
+from tilegen.codegen.tidy import tidied
+from tilegen.ops.gemm import k_range
 from tilegen.schedule.plan import Plan
 
 WARPS = 8
@@ -23,8 +27,6 @@ THREADS = 32 * WARPS
 STAGES = 8  # more than this hides nothing more
 REGISTERS = 200  # of a thread for sums and fragments; the rest holds addresses
 ROWS = 512  # of activations and weights in a stage: three stages of 32 columns then fit everywhere
-SHARED = {"sm_80": 166912, "sm_87": 166912, "sm_90": 232448, "sm_100": 232448, "sm_103": 232448}  # bytes that a CTA may use
-SHARED_ELSEWHERE = 101376  # sm_86, sm_89, sm_12x
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,13 @@ def best_block(tm: int, tn: int, groups: int) -> Block:
 
 
 @dataclass(frozen=True)
-class PortableOp(CudaOp):
+class PortableOp(OpText):
     """A linear of a plan, as numbers and C text. PlanError where it has no form here."""
 
     architecture: str
 
-    @property
-    def on(self) -> str:
-        return self.architecture
+    def __post_init__(self) -> None:
+        refuse(self.bound, self.architecture, self._problem())
 
     def _problem(self) -> str:
         b = self.bound
@@ -118,9 +119,17 @@ class PortableOp(CudaOp):
     def columns(self) -> int:
         return int(self.bound.out[1])
 
+    @property
+    def result_type(self) -> str:
+        return TYPES[self.bound.result.dtype]
+
+    @property
+    def result_name(self) -> str:
+        return self.bound.op.result
+
     @cached_property
     def k_range(self) -> tuple[int, int]:
-        lo, hi = self.bound.kind.k_range(self.bound)  # type: ignore[attr-defined]
+        lo, hi = k_range(self.bound)
         return int(lo), int(hi)
 
     @property
@@ -147,7 +156,7 @@ class PortableOp(CudaOp):
 
     @property
     def _shared(self) -> int:
-        return SHARED.get(self.architecture, SHARED_ELSEWHERE) - 128  # the next tile's rank
+        return gpus.architecture(self.architecture).shared_block - 128  # the next tile's rank
 
     @cached_property
     def chunk(self) -> int:
@@ -238,13 +247,14 @@ class PortableSource(Source):
 
 def generate(plan: Plan, architecture: str) -> PortableSource:
     """The kernel of a plan for `sm_80` or later. PlanError where an op has no form there."""
+    plan.refuse_other("sm_80")
     ops = tuple(PortableOp(plan, b, architecture) for b in plan.bounds)
     ring = max(op.stages * op.stage_bytes for op in ops)
     return PortableSource(partial(_text, plan, architecture, ops, ring), ring + 128)
 
 
 def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int) -> str:
-    return render(
+    text = render(
         "cuda/portable.cu.j2",
         plan=plan,
         architecture=architecture,
@@ -257,6 +267,7 @@ def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int)
         slot_at=ring,
         tensors=[_tensor(plan, name) for name in plan.graph.tensors],
     )
+    return tidied(text, "tg_kernel")
 
 
 def _tensor(plan: Plan, name: str) -> dict[str, Any]:

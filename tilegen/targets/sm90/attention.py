@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cuda_op import TYPES, CudaOp
-from tilegen.ops.attention import FEW
+from tilegen.codegen.cuda_op import TYPES, refuse
+from tilegen.codegen.op_text import OpText
+from tilegen.graph.forms import Proxies
+from tilegen.ops.attention import FEW, POSITION, over_caches, queries
 from tilegen.ops.base import K
-from tilegen.targets.sm90.op import MMA_TYPES
-from tilegen.targets.sm90.stage import BoxMap, Load, Loads, Map, Wait
+from tilegen.targets.sm90.code import Needs
+from tilegen.targets.sm90.product import MMA_TYPES
+from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, Wait
 from tilegen.targets.sm90.tile import ROW_BYTES
 
 MOST_KEYS = 128  # of a block
@@ -18,13 +22,13 @@ HELD = 148  # registers of a thread for products, p and sums, beside everything 
 
 
 @dataclass(frozen=True)
-class HopperAttention(CudaOp):
+class Attention(OpText):
     """An attention of a plan. PlanError where its tile does not fit the machine's instructions."""
 
-    form = "attention"
-    sums_bytes = b_at = scratch_bytes = 0
-    staged = exchanges = splits_columns = packed = weights_once = False
-    multicast = a_policy = b_policy = ""
+    form: ClassVar[str] = "attention"
+
+    def __post_init__(self) -> None:
+        refuse(self.bound, "sm_90a", self._problem())
 
     def _problem(self) -> str:
         b = self.bound
@@ -125,8 +129,13 @@ class HopperAttention(CudaOp):
         return (self.blocks - 1) * self.row_block + (FEW if self.halved else 128) * ROW_BYTES
 
     @property
-    def overrun(self) -> int:
-        return 0
+    def needs(self) -> Needs:
+        return Needs(self.stage_bytes, given=self.given_bytes, given_overrun=self.given_overrun)
+
+    @property
+    def looks_early(self) -> bool:
+        """Whether the math warps look at arguments before a role tells that these are there: at the position."""
+        return bool(self.position)
 
     @property
     def log2(self) -> float:
@@ -135,6 +144,11 @@ class HopperAttention(CudaOp):
     @property
     def pitch(self) -> int:
         return int(self.bound.out[-1])
+
+    @property
+    def proxies(self) -> Proxies:
+        """Queries, keys, values and new rows come by TMA; results leave from registers."""
+        return Proxies(tuple(n for n in range(len(self.bound.op.operands)) if n != POSITION))
 
     # --- loads --------------------------------------------------------------------------------------------------------------
 
@@ -150,7 +164,7 @@ class HopperAttention(CudaOp):
     def position(self) -> str:
         """The device's word on how far the caches are filled, or an empty string."""
         b = self.bound
-        return f"tg_position(T.{b.op.operands[3].tensor}, {b.k_len - b.q_len})" if len(b.op.operands) > 3 else ""
+        return f"tg_position(T.{b.op.operands[POSITION].tensor}, {b.k_len - b.q_len})" if over_caches(b) else ""
 
     @property
     def first_query(self) -> str:
@@ -210,29 +224,30 @@ class HopperAttention(CudaOp):
     def _key_bytes(self) -> int:
         return self.blocks * self.keys * ROW_BYTES
 
-    def _query_copies(self) -> tuple[str, ...]:
+    def _query_copies(self) -> tuple[Copy, ...]:
         """Boxes of 64 columns of the tile's heads of its queries: row r of it is head r % heads of query r / heads."""
         b = self.bound
-        row = to_c(b.kind.queries(b)[0].lo)  # type: ignore[attr-defined]
+        row = to_c(queries(b)[0].lo)
         head = f"{self.heads} * h" if self.heads > 1 else "h"
-        return tuple(
-            f"tg_load3(to{f' + {n * self.row_block}' if n else ''}, &maps.{self.name}_q, {64 * n}, {head}, {row}, bar);" for n in range(self.blocks)
-        )
+        return tuple(Copy(f"&maps.{self.name}_q", (str(64 * n), head, row), n * self.row_block) for n in range(self.blocks))
 
-    def _new_copies(self) -> tuple[str, ...]:
+    def _new_copies(self) -> tuple[Copy, ...]:
         """Boxes of 64 columns of the head's new keys, then of its new values."""
         if not self.passed:
             return ()
         rows, columns = self.bound.reads[-1].box
         row, column = to_c(rows.lo), to_c(columns.lo)
         return tuple(
-            f"tg_load(to + {self.new_at + (self.blocks * which + n) * self.new_block}, &maps.{self.name}_new_{letter}, "
-            f"{column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            Copy(
+                f"&maps.{self.name}_new_{letter}",
+                (f"{column}{f' + {64 * n}' if n else ''}", row),
+                self.new_at + (self.blocks * which + n) * self.new_block,
+            )
             for which, letter in enumerate("kv")
             for n in range(self.blocks)
         )
 
-    def _key_copies(self, letter: str, operand: int) -> tuple[str, ...]:
+    def _key_copies(self, letter: str, operand: int) -> tuple[Copy, ...]:
         rows, columns = self.bound.reads[operand].box
         behind = operand == 2 and not self.halved
         step, at = K - 1 if behind else K, self.blocks * self.key_block if operand == 2 and self.halved else 0
@@ -240,7 +255,7 @@ class HopperAttention(CudaOp):
         if self.key_shares > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
         return tuple(
-            f"tg_load(to{f' + {at + n * self.key_block}' if at + n else ''}, &maps.{self.name}_{letter}, {column}{f' + {64 * n}' if n else ''}, {row}, bar);"
+            Copy(f"&maps.{self.name}_{letter}", (f"{column}{f' + {64 * n}' if n else ''}", row), at + n * self.key_block)
             for n in range(self.blocks)
         )
 
@@ -260,6 +275,14 @@ class HopperAttention(CudaOp):
         return found
 
     # --- text ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def result_type(self) -> str:
+        return TYPES[self.bound.result.dtype]
+
+    @property
+    def result_name(self) -> str:
+        return self.bound.op.result
 
     @property
     def type(self) -> str:

@@ -1,10 +1,12 @@
 """conv2d on sm_90a: a product whose activations are boxes of pixels, one filter position and 64 channels at a time.
 
-y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c]. TMA shifts the box and fills in zeros for the padding; with a stride
-it takes every second pixel. A box lies in shared memory as rows of 64 channels, a pixel each: what wgmma reads as 64 or 128 rows of activations.
+y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c]. TMA shifts the box and fills in zeros for
+the padding; with a stride it takes every second pixel. A box lies in shared memory as rows of 64 channels, a pixel each:
+what wgmma reads as 64 or 128 rows of activations.
 
-Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and position s reads from row s on. Its products then
-have rows that belong to no pixel, at the end of each line. (The swizzle is a matter of addresses, so an operand may begin at any row.)
+Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and position s
+reads from row s on. Its products then have rows that belong to no pixel, at the end of each line. (The swizzle is a
+matter of addresses, so an operand may begin at any row.)
 """
 
 from __future__ import annotations
@@ -12,62 +14,63 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilegen.analysis.memory_order import stores_pixels
 from tilegen.analysis.regions import to_c
-from tilegen.ops.conv2d import beside, slides
-from tilegen.targets.sm90.op import HopperOp
-from tilegen.targets.sm90.stage import BoxMap
-from tilegen.targets.sm90.tile import BOX, ROW_BYTES
+from tilegen.codegen.cuda_op import refuse
+from tilegen.ops.base import Bound
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.extras import Extras
+from tilegen.targets.sm90.pixels import beside, slides
+from tilegen.targets.sm90.product import Product, types_problem, waits_for_activations, waits_for_weights
+from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads
+from tilegen.targets.sm90.store import PixelStore
+from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
 
 MOST_STRIDE = 8  # of a tensor map
 
 
-@dataclass(frozen=True)
-class HopperConv(HopperOp):
+def convolution(code: Code) -> Product:
     """A conv2d of a plan. PlanError where its tile does not fit the machine's instructions."""
+    b = code.bound
+    refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
+    box = _Box(b)
+    tile = Tile(64 if box.rows <= 64 else 128, b.tile[3], b.tile[4], int(b.steps), 1, b.op.parts, b.op.share)
+    store = PixelStore(code, tile, box.rows, box.line, box.slides)
+    extras = Extras(code, tile, store.staged, weights_once=False)
+    refuse(b, "sm_90a", tile.problem or extras.text.problem)
+    load = _Load(code, tile, box.stage(tile), box)
+    return Product(
+        code.plan,
+        b,
+        members=code.members,
+        tile=tile,
+        stage=load.stage,
+        a=load.a,
+        b=load.b,
+        maps=(*load.maps, *store.maps),
+        store=store,
+        extras=extras,
+    )
 
-    groups = 1
 
-    def _problem(self) -> str:
-        b = self.bound
-        if b.op.kind != "conv2d":
-            return f"expected a conv2d, given {b.op.kind}"
-        problem = self._types_problem()
-        if problem:
-            return problem
-        if self.columns % 8:
-            return f"{b.op.result!r} has {self.columns} channels: pixels must be whole 16-byte units; pad to {math.ceil(self.columns / 8) * 8}"
-        if self.pixels > 128:
-            return f"a tile has {self.pixels} pixels, expected at most 128"
-        if max(self.bound.stride) > MOST_STRIDE:
-            return f"stride {self.bound.stride}: a tensor map takes strides up to {MOST_STRIDE}"
-        if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], b.stride, strict=True)):
-            return f"a tile spans more than {BOX} lines or pixels of its input"
-        return self._tile_problem() or self.epilogue.problem
+def _box_problem(b: Bound) -> str:
+    """Why TMA does not take its pixels, or an empty string."""
+    columns, pixels = int(b.out[-1]), math.prod(b.tile[:3])
+    if columns % 8:
+        return f"{b.op.result!r} has {columns} channels: pixels must be whole 16-byte units; pad to {math.ceil(columns / 8) * 8}"
+    if pixels > 128:
+        return f"a tile has {pixels} pixels, expected at most 128"
+    if max(b.stride) > MOST_STRIDE:
+        return f"stride {b.stride}: a tensor map takes strides up to {MOST_STRIDE}"
+    if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], b.stride, strict=True)):
+        return f"a tile spans more than {BOX} lines or pixels of its input"
+    return ""
 
-    # --- numbers ------------------------------------------------------------------------------------------------------------
 
-    @property
-    def channels(self) -> int:
-        return int(self.bound.shape(0)[3])
+@dataclass(frozen=True)
+class _Box:
+    """How a tile's pixels lie in shared memory."""
 
-    @property
-    def pixels(self) -> int:
-        return math.prod(self.bound.tile[:3])
-
-    @property
-    def tile(self) -> tuple[int, int, int]:
-        """Pixels, rounded up to what wgmma takes; channels of the result; channels of a step."""
-        return (64 if self.a_rows <= 64 else 128), self.bound.tile[3], self.bound.tile[4]
-
-    @property
-    def slides(self) -> bool:
-        return slides(self.bound)
-
-    @property
-    def blocks(self) -> int:
-        """Products with 64 channels in a stage."""
-        return self.filter[1] if self.slides else self.tile[2] // 64
+    bound: Bound
 
     @property
     def filter(self) -> tuple[int, int]:
@@ -75,152 +78,104 @@ class HopperConv(HopperOp):
         return int(r), int(s)
 
     @property
+    def slides(self) -> bool:
+        return slides(self.bound)
+
+    @property
     def line(self) -> int:
         """Pixels of a line in shared memory."""
-        return beside((1, 1, self.bound.tile[2]), self.filter[1], self.bound.dilation[1]) if self.slides else self.bound.tile[2]
+        width = self.bound.tile[2]
+        return beside((1, 1, width), self.filter[1], self.bound.dilation[1]) if self.slides else width
 
     @property
     def rows(self) -> int:
-        return math.prod(int(n) for n in self.bound.out[:3])
-
-    @property
-    def a_rows(self) -> int:
         """Rows of shared memory that are loaded for a block."""
         return self.bound.tile[0] * self.bound.tile[1] * self.line
-
-    @property
-    def _loaded_rows(self) -> int:
-        """The same in whole eights: the swizzle repeats after 8 rows."""
-        return math.ceil(self.a_rows / 8) * 8
-
-    @property
-    def a_block(self) -> int:
-        """From the activations of one product of a stage to those of the next."""
-        return self.bound.dilation[1] * ROW_BYTES if self.slides else self._loaded_rows * ROW_BYTES
-
-    @property
-    def a_loaded(self) -> int:
-        """Blocks of activations in a stage."""
-        return 1 if self.slides else self.blocks
-
-    @property
-    def a_bytes(self) -> int:
-        return self.a_rows * ROW_BYTES * self.a_loaded
-
-    @property
-    def b_at(self) -> int:
-        return self._loaded_rows * ROW_BYTES * self.a_loaded
-
-    @property
-    def multicast(self) -> str:
-        return ""
-
-    @property
-    def packed(self) -> bool:
-        return False
-
-    @property
-    def weights_once(self) -> bool:
-        return False
 
     @property
     def positions(self) -> int:
         """Of the filter: each is a stage; or each line of it."""
         return self.filter[0] if self.slides else math.prod(self.filter)
 
-    # --- loads --------------------------------------------------------------------------------------------------------------
+    def stage(self, tile: Tile) -> Stage:
+        """Products with 64 channels: those of a filter line where the tile slides, from row after row, else of the
+        channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
+        whole = math.ceil(self.rows / 8) * 8
+        blocks = self.filter[1] if self.slides else tile.depth // 64
+        loaded = 1 if self.slides else blocks
+        a_block = self.bound.dilation[1] * ROW_BYTES if self.slides else whole * ROW_BYTES
+        return Stage(blocks, self.rows, a_block, self.rows * ROW_BYTES * loaded, whole * ROW_BYTES * loaded, tile.cta_columns)
+
+
+@dataclass(frozen=True)
+class _Load:
+    """The load role: boxes of pixels, and of filters."""
+
+    code: Code
+    tile: Tile
+    stage: Stage
+    box: _Box
+
+    @property
+    def a(self) -> Loads:
+        load = Load(tuple(self._a_copies()), self.stage.a_bytes, waits_for_activations(self.code))
+        return Loads((load,), positions=self.box.positions)
+
+    @property
+    def b(self) -> Loads:
+        load = Load(tuple(self._b_copies()), self.stage.b_bytes, waits_for_weights(self.code))
+        return Loads((load,), positions=self.box.positions, at=self.stage.b_at)
 
     def _channel(self, block: int) -> str:
-        first = f"{self.tile[2]} * k" if self.steps_of_tile > 1 else "0"
+        first = f"{self.tile.depth} * k" if self.tile.steps > 1 else "0"
         return first if not block else str(64 * block) if first == "0" else f"{first} + {64 * block}"
 
-    @property
-    def a_loads(self) -> list[str]:
-        width = self.filter[1]
-        image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
+    def _a_copies(self) -> list[Copy]:
+        b, width, positions = self.code.bound, self.box.filter[1], self.box.positions
+        image, *first = (to_c(i.lo) for i in b.write[:3])
         shifts = (f"position / {width}", f"position % {width}")
-        if self.positions == 1 or self.slides:
-            shifts = ("position" if self.positions > 1 else "0", "0")
-        at = [image]
-        for first, shift, stride, dilation, padding in zip(
-            (line, pixel), shifts, self.bound.stride, self.bound.dilation, self.bound.padding, strict=True
-        ):
-            terms = [first if stride == 1 or first == "0" else f"({first}) * {stride}", shift if dilation == 1 or shift == "0" else f"{shift} * {dilation}"]
-            text = " + ".join(term for term in terms if term != "0") or "0"
-            at.append(text if not padding else f"{text} - {padding}" if text != "0" else f"-{padding}")
-        image, line, pixel = at
-        tensor_map = self.map_address(f"{self.name}_a")
+        if positions == 1 or self.box.slides:
+            shifts = ("position" if positions > 1 else "0", "0")
+        line, pixel = (_shifted(*one) for one in zip(first, shifts, b.stride, b.dilation, b.padding, strict=True))
+        address = self.code.map_address(f"{self.code.name}_a")
+        loaded = 1 if self.box.slides else self.stage.blocks
         return [
-            f"tg_load4(to{f' + {block * self.a_block}' if block else ''}, {tensor_map}, {self._channel(block)}, {pixel}, {line}, {image}, bar);"
-            for block in range(self.a_loaded)
+            Copy(address, (self._channel(block), pixel, line, image), block * self.stage.a_block) for block in range(loaded)
         ]
 
-    @property
-    def b_loads(self) -> list[str]:
-        column = to_c(self.bound.write[3].lo) + (f" + part * {self.columns_of_part}" if self.shares("columns") else "")
-        position = "position" if self.positions > 1 else "0"
-        out, tensor_map = [], self.map_address(f"{self.name}_b")
-        for block in range(self.blocks):
-            channel = self._channel(0 if self.slides else block)
-            of_line = "0" if position == "0" else f"position * {self.filter[1]}"
-            where = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
-            for _, first, at, _ in self.b_pieces:
-                to = block * self.b_block + at * ROW_BYTES
+    def _b_copies(self) -> list[Copy]:
+        column = to_c(self.code.bound.write[3].lo) + (f" + part * {self.tile.cta_columns}" if self.tile.shares("columns") else "")
+        position = "position" if self.box.positions > 1 else "0"
+        of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"
+        out, address = [], self.code.map_address(f"{self.code.name}_b")
+        for block in range(self.stage.blocks):
+            channel = self._channel(0 if self.box.slides else block)
+            in_line = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
+            for _, first, at, _ in self.tile.b_pieces:
                 row = f"{column} + {first}" if first else column
-                out.append(f"tg_load3(to{f' + {to}' if to else ''}, {tensor_map}, {channel}, {where if self.slides else position}, {row}, bar);")
+                to = block * self.stage.b_block + at * ROW_BYTES
+                out.append(Copy(address, (channel, in_line if self.box.slides else position, row), to))
         return out
 
     @property
-    def maps(self) -> list[BoxMap]:  # type: ignore[override]
-        b = self.bound
-        (tb, th, tw), (sh, sw) = b.tile[:3], b.stride
+    def maps(self) -> list[BoxMap]:
+        b, name = self.code.bound, self.code.name
+        (tb, th, _), (sh, sw) = b.tile[:3], b.stride
         images, lines, pixels, c = (int(n) for n in b.shape(0))
         n, r, s, _ = (int(x) for x in b.shape(1))
         sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
-        found = [
-            BoxMap(f"{self.name}_a", b.op.operands[0].tensor, sizes, pitches, (64, self.line, th, tb), (1, sw, sh, 1)),
-            BoxMap(f"{self.name}_b", b.op.operands[1].tensor, (c, r * s, n), (c, r * s * c), (64, 1, self._piece_rows), (1, 1, 1)),
+        x, w = (o.tensor for o in b.op.operands[:2])
+        return [
+            BoxMap(f"{name}_a", x, sizes, pitches, (64, self.box.line, th, tb), (1, sw, sh, 1)),
+            BoxMap(f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0][3]), (1, 1, 1)),
         ]
-        if self.staged:
-            images, lines, pixels, c = (int(n) for n in b.out)
-            sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
-            found.append(BoxMap(self.store_map, b.op.result, sizes, pitches, (64, tw, 1, 1) if self.slides else (64, tw, th, tb), (1, 1, 1, 1)))
-        return found
 
-    # --- letting results out ------------------------------------------------------------------------------------------------
 
-    @property
-    def staged(self) -> bool:
-        return stores_pixels("cuda", self.bound.result.dtype, self.a_rows, 8 * self.finished_octets) == "async"
-
-    @property
-    def corner(self) -> str:
-        image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
-        return f"{self.row_of_warpgroup.removeprefix(' + ') or '0'}, {self.column}{self.column_of_warpgroup}, {image}, {line}, {pixel}"
-
-    @property
-    def corner_text(self) -> tuple[str, ...]:  # type: ignore[override]
-        _, th, tw = self.bound.tile[:3]
-        images, lines, pixels, _ = self.bound.out
-        return (
-            "struct corner {",
-            "  int row, column, image, line, pixel;",
-            "};",
-            "// A row of the tile as a row of the result, a pixel of all images; -1 where the tile hangs over.",
-            "TG_FN static int row(const corner& at, int local) {",
-            f"  const int n = at.row + local, image = at.image + n / {th * self.line};",
-            f"  const int line = at.line + n / {self.line} % {th}, pixel = at.pixel + n % {self.line};",
-            f"  const bool there = n < {self.a_rows} && image < {images} && line < {lines} && pixel < {pixels}"
-            + (f" && n % {self.line} < {tw};" if self.line > tw else ";"),
-            f"  return there ? (image * {lines} + line) * {pixels} + pixel : -1;",
-            "}",
-            "TG_FN static bool inside(int row) { return row >= 0; }",
-        )
-
-    @property
-    def ship(self) -> str:
-        image, line, pixel = (to_c(i.lo) for i in self.bound.write[:3])
-        at = f"{{ {self.column}, {pixel}, {line}, {image} }}"
-        tb, th, _ = self.bound.tile[:3]
-        boxes = f"{tb * th}, {self.line}, {th}" if self.slides else "1, 0, 1"
-        return f"tg_ship_pixels<{self.finished_octets}, {boxes}>({self.map_address(self.store_map)}, {at}, smem, out, limit_ns);"
+def _shifted(first: str, shift: str, stride: int, dilation: int, padding: int) -> str:
+    """The first line (or pixel) of the input under a tile's first, for a filter position."""
+    terms = [
+        first if stride == 1 or first == "0" else f"({first}) * {stride}",
+        shift if dilation == 1 or shift == "0" else f"{shift} * {dilation}",
+    ]
+    text = " + ".join(term for term in terms if term != "0") or "0"
+    return text if not padding else f"{text} - {padding}" if text != "0" else f"-{padding}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilegen.ops.gemm import k_range
 from tilegen.runtime.launch import Buffer, Launch, Packed, TensorMap, cooperative, packed_name, static
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.emit import HopperSource
-from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import BoxMap, Map
 
 
@@ -67,16 +68,16 @@ def tensor_map(plan: Plan, m: Map | BoxMap) -> TensorMap:
     )
 
 
-def _packed(name: str, op: HopperOp) -> Packed:
-    weight = op.packs[0]
-    rows = op.packed_rows()
-    lo, hi = op.bound.kind.k_range(op.bound)  # type: ignore[attr-defined]
+def _packed(name: str, op: Product) -> Packed:
+    assert op.packing
+    weight, rows = op.packing.tensors[0], op.packing.rows
+    lo, hi = k_range(op.bound)
     viewed = op.bound.op.operands[1].columns
-    shape = (len(rows), int(op.steps_of_tile), int(op.blocks), int(rows.shape[1]), 64)
+    shape = (len(rows), op.tile.steps, op.stage.blocks, int(rows.shape[1]), 64)
     buffer = Buffer(packed_name(name), "packed", op.plan.graph.tensors[weight].dtype, shape)
     return Packed(
         buffer,
-        tuple(op.packs),
+        op.packing.tensors,
         int(viewed[0] if viewed else 0) + int(lo),
         int(hi - lo),
         tuple(tuple(int(n) for n in r) for r in rows),

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tilegen.arch.gpus import SM_90
 from tilegen.errors import PlanError
-from tilegen.targets.sm90.attention import HopperAttention
-from tilegen.targets.sm90.conv2d import HopperConv
-from tilegen.targets.sm90.op import HopperOp
-from tilegen.targets.sm90.shared_bodies import Op
+from tilegen.targets.sm90.product import Product
+from tilegen.targets.sm90.shared_bodies import Op, convolves
 
-SHARED = 232448  # bytes of shared memory that a CTA may use
+SHARED = SM_90.shared_block
 SLACK = 1024  # to start at a multiple of 1024
 MOST_STAGES = 32
 BUFFER = 8192  # a 64 x 64 block of results
@@ -24,6 +23,10 @@ class Layout:
 
     ops: tuple[Op, ...]
     ticket: bool  # else each CTA has its list
+
+    @cached_property
+    def products(self) -> list[Product]:
+        return [op for op in self.ops if isinstance(op, Product)]
 
     @property
     def gang(self) -> int:
@@ -41,47 +44,47 @@ class Layout:
 
     @cached_property
     def stage_bytes(self) -> int:
-        return max(1024, *(op.stage_bytes for op in self.ops))
+        return max(1024, *(op.needs.stage for op in self.ops))
 
     @cached_property
     def sums_bytes(self) -> int:
         """Of one math warpgroup."""
-        return max(op.sums_bytes for op in self.ops)
+        return max(op.needs.sums for op in self.ops)
 
     @cached_property
     def sums_regions(self) -> int:
         """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
-        return 1 if all(op.splits_columns for op in self.ops if op.exchanges) else 2
+        return 1 if all(op.tile.splits_columns for op in self.products if op.tile.exchanges) else 2
 
     @cached_property
     def given_bytes(self) -> int:
         """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass through."""
-        return max((op.given_bytes for op in self.ops if isinstance(op, HopperAttention)), default=0)
+        return max(op.needs.given for op in self.ops)
 
     @cached_property
     def given_overrun(self) -> int:
-        return max((op.given_overrun for op in self.ops if isinstance(op, HopperAttention)), default=0)
+        return max(op.needs.given_overrun for op in self.ops)
 
     @cached_property
     def overrun(self) -> int:
         """Bytes from the start of a stage that wgmma may touch."""
-        return max(op.overrun for op in self.ops)
+        return max(op.needs.overrun for op in self.ops)
 
     @cached_property
     def scratch_bytes(self) -> int:
-        return max(op.scratch_bytes for op in self.ops)
+        return max(op.needs.scratch for op in self.ops)
 
     @cached_property
     def buffers(self) -> int:
         """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves four stages, or the three
         that convolutions do as well with; one where weights stream, since there only the ring hides memory's latency."""
-        staged = [op for op in self.ops if isinstance(op, HopperOp) and op.staged]
+        staged = [op for op in self.products if op.store.staged]
         if not staged:
             return 0
-        if all(op.weights_once for op in self.ops if isinstance(op, HopperOp)):
+        if all(op.weights_once for op in self.products):
             return 1
-        most = min(4, max(op.m64 * -(-op.finished_octets // 8) for op in staged))
-        enough = 3 if any(isinstance(op, HopperConv) for op in self.ops) else 4
+        most = min(4, max(op.tile.m64 * -(-op.tile.finished_octets // 8) for op in staged))
+        enough = 3 if any(map(convolves, self.ops)) else 4
         return next((n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1)
 
     def _stages_beside(self, buffers: int) -> int:
@@ -90,10 +93,18 @@ class Layout:
 
     @cached_property
     def stages(self) -> int:
-        n = self._stages_beside(self.buffers)
-        if n < 2:
-            raise PlanError(f"a stage of {self.stage_bytes} bytes leaves no room for a second one in {SHARED} bytes of shared memory")
-        return n
+        return self._stages_beside(self.buffers)
+
+    def refuse(self) -> None:
+        """PlanError where there is no room for two stages."""
+        if self.stages < 2:
+            largest = max(self.ops, key=lambda op: op.needs.stage).bound.op
+            raise PlanError(
+                f"a stage of {self.stage_bytes:,} bytes, which a tile {'x'.join(map(str, largest.tile))} of "
+                f"{largest.name!r} takes, leaves no room for a second one in {SHARED:,} bytes of shared memory; "
+                "choose smaller tiles",
+                largest.where,
+            )
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilegen.errors import CompileError
+from tilegen.ops.gemm import k_range
 from tilegen.runtime.driver import Parameters, encode
 from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
 from tilegen.targets.sm90.emit import HopperSource, generate
 from tilegen.targets.sm90.launch import hopper_ctas, hopper_launch, tensor_map
-from tilegen.targets.sm90.op import HopperOp
+from tilegen.targets.sm90.product import Product
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +49,9 @@ class HopperLibrary(CubinLibrary):
 
     def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
         self.generated: HopperSource = generate(plan, packed, variant)
-        self.packed: dict[str, HopperOp] = dict(self.generated.packed)
-        made_of = sorted({name for op in self.packed.values() for name in op.packs})  # other prepared weights need no binary of their own
+        self.packed: dict[str, Product] = dict(self.generated.packed)
+        # prepared weights that are not packed need no binary of their own
+        made_of = sorted({name for op in self.packed.values() if op.packing for name in op.packing.tensors})
         super().__init__(plan, texts(plan, self.generated), ARCHITECTURE, variant, *made_of, spilled=spilled)
 
     @property
@@ -79,21 +81,20 @@ def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
     return found[::-1] if len(plan.graph.ops) > MANY_OPS else found
 
 
-def pack(op: HopperOp, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous. given: all that is packed, by name."""
+def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous.
+    given: all that is packed, by name."""
     import torch
 
-    weight, *factors = (given[name] for name in op.packs)
-
-    tk, blocks = op.bound.tile[2], op.blocks
-    lo, hi = op.bound.kind.k_range(op.bound)  # type: ignore[attr-defined]
-    operand = op.bound.op.operands[1]
+    assert op.packing
+    weight, *factors = (given[name] for name in op.packing.tensors)
+    lo, hi = k_range(op.bound)
+    operand, rows = op.bound.op.operands[1], op.packing.rows
     first = operand.columns[0] if operand.columns else 0
-    rows = op.packed_rows()
     tiles, height = rows.shape
     index = torch.from_numpy(np.maximum(rows, 0).reshape(-1)).to(weight.device)
     flat = weight.reshape(weight.shape[0], -1)[:, first + lo : first + hi]
-    out = torch.zeros(tiles * height, op.steps_of_tile * tk, dtype=weight.dtype, device=weight.device)
+    out = torch.zeros(tiles * height, op.tile.steps * op.tile.depth, dtype=weight.dtype, device=weight.device)
     out[:, : hi - lo] = flat[index] if not factors else flat[index].float() * factors[0].float()
     out[torch.from_numpy((rows < 0).reshape(-1)).to(weight.device)] = 0
-    return out.view(tiles, height, op.steps_of_tile, blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
+    return out.view(tiles, height, op.tile.steps, op.stage.blocks, 64).permute(0, 2, 3, 1, 4).contiguous()

@@ -78,10 +78,25 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a loading role does for one stage of the ring: waits, then copies of so many bytes. staged: there is such a stage; else it only waits."""
+class Copy:
+    """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost first.
 
-    copies: tuple[str, ...] = ()
+    pair: a copy that both CTAs get, each of which makes it for a share of the rows; from where on in the stage, as C.
+    """
+
+    map: str
+    at: tuple[str, ...]
+    to: int = 0
+    pair: str = ""
+    policy: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a loading role does for one stage of the ring: waits, then copies of so many bytes. staged: there is such a
+    stage; else it only waits."""
+
+    copies: tuple[Copy, ...] = ()
     bytes: int = 0
     waits: tuple[Wait, ...] = ()
     staged: bool = True
@@ -104,3 +119,6 @@ class Loads:
     positions: int = 1
     setup: tuple[str, ...] = ()  # statements before everything
     more: int = 0  # turns of the loop after the last step
+    at: int = 0  # bytes into the stage, where its copies go
+    policy: str = ""  # for L2, of its copies
+    pairs: bool = False  # whether both CTAs of a pair get what each of them loads

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tilegen.codegen.cuda_op import mma_problem
 from tilegen.ops.base import Bound
-from tilegen.ops.conv2d import seen
+from tilegen.targets.sm90.pixels import seen
 
 SLICE = 16  # of k, that an mma.sync sums over
 TURN = 32  # channels that four lanes turn into eights at once

@@ -1,121 +1,113 @@
-"""How a Hopper GPU cuts GeMMs and convolutions into tiles and gangs: every cut that its kernel can run, judged by clocks.
-
-A CTA's step over 64 columns of K takes the longest of: tensor cores (rows·columns/32 clocks), shared memory (128 bytes a clock: A once and B once for
-each m64 of wgmma, and what TMA writes), and its share of L2. An op takes its waves of tiles, but never less than its bytes from memory.
-docs/perf-log.md holds the measurements behind the constants.
-"""
+"""Tile configs on a Hopper GPU: every one of a GeMM or a convolution that its kernel can run, the best by the cost model;
+and into how many shares the keys of an attention over caches are split."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tilegen.arch.machine import CLOCK, Machine
+from tilegen.arch.gpus import SM_90
+from tilegen.arch.machine import Machine
+from tilegen.graph.cost_model import convolution_us, product_us, split_keys_us
+from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import FEW
 from tilegen.ops.base import Bound, TileOp, ceil_div
-from tilegen.ops.conv2d import beside, by_threads, slides
-from tilegen.ops.gemm import normed
+from tilegen.ops.gemm import k_range, normed
+from tilegen.targets.sm90.pixels import beside, by_threads, slides
 
-STREAM = 0.96  # of the memory's read rate, with all SMs at it
-BUSY = 128  # CTAs that it takes to read at that rate
 SUMS = 192  # sums that a math thread can hold
 L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
 SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
 COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
 DEEP, MOST_STAGE = 4, 256  # blocks of 64 columns in a step, and rows of 128 bytes in a stage, where weights stream
-SHARED = 228_000  # bytes of shared memory for the ring and result buffers
+SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
 MIXED = 0.97  # gangs of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that one runs
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A tile, the gang that runs it, and the op's modelled time in µs."""
-
-    tile: tuple[int, ...]
-    parts: int
-    share: str
-    us: float
-
-    @property
-    def gang(self) -> str:
-        """As Options.parts takes it."""
-        return f"{self.parts}:{self.share}"
+Staged = tuple[Config, int]  # a config, and the bytes of its stage
 
 
-Staged = tuple[Cut, int]  # a cut, and the bytes of its stage
-
-
-def best_cuts(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Cut]:
-    """Product -> its best cut. Linears all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
+def best_configs(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Config]:
+    """Product -> its best config. Linears all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
 
     Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart. Pairs are for products with hardly
     anything between them: norms, rope and attention on half of the SMs cost more than pairs gain. In a net of convolutions each has the gang that suits it.
     """
-    products = [op for op in graph.ops if op.kind in CUTS and not by_threads(graph.bound(op))]
+    products = [op for op in graph.ops if op.kind in CONFIGS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
-    between = {op.kind for op in graph.ops} - set(CUTS) - {"max_pool2d", "global_avg_pool"}
+    between = {op.kind for op in graph.ops} - set(CONFIGS) - {"max_pool2d", "global_avg_pool"}
     if not between and any(op.kind == "conv2d" for op in products):
-        return _net_cuts(graph, products, machine, gangs)
+        return _net_configs(graph, products, machine, gangs)
     choices = []
     for parts in gangs if not between else gangs[:1]:
         found = {}
         for op in products:
             b = graph.bound(op)
-            fitting = (c for c in CUTS[op.kind](b, machine, parts) if alone or parts == 1 or not _loads_together(b, c))
+            fitting = (c for c in CONFIGS[op.kind](b, machine, parts) if alone or parts == 1 or not _loads_together(b, c))
             found[op.name] = min(fitting, key=lambda c: c.us, default=None)
         if found and all(found.values()):
-            chosen = {name: cut for name, cut in found.items() if cut is not None}
+            chosen = {name: config for name, config in found.items() if config is not None}
             choices.append(chosen if alone else _deepened(graph, chosen, machine))
-    return min(choices, key=lambda chosen: sum(cut.us for cut in chosen.values()), default={})
+    return min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
 
 
-def _net_cuts(graph: Graph, products: Sequence[TileOp], machine: Machine, gangs: Sequence[int]) -> Mapping[str, Cut]:
-    """The cuts of a net of convolutions with the least sum of times: gangs of one size or of several, and stages of the ring, which are all of one size, not so
-    large for some that too few bytes of others are on their way."""
+def _net_configs(graph: Graph, products: Sequence[TileOp], machine: Machine, gangs: Sequence[int]) -> Mapping[str, Config]:
+    """The configs of a net of convolutions with the least sum of times: gangs of one size or of several, and stages of the ring, which are all of one size,
+    not so large for some that too few bytes of others are on their way."""
     fitting: dict[str, list[Staged]] = {}
     for op in products:
         b = graph.bound(op)
-        every = (c for parts in gangs for c in CUTS[op.kind](b, machine, parts) if parts == 1 or not _loads_together(b, c))
+        every = (c for parts in gangs for c in CONFIGS[op.kind](b, machine, parts) if parts == 1 or not _loads_together(b, c))
         fitting[op.name] = [(c, stage_bytes(b, c)) for c in every]
     room = SHARED - (GATHERED if any(op.kind == "conv2d" and op not in products for op in graph.ops) else 0)
     best, least = dict[str, Staged](), math.inf
     for allowed in [*((parts,) for parts in gangs), tuple(gangs)]:
-        first = {name: _cheapest(cuts, allowed, room) for name, cuts in fitting.items()}
+        first = {name: _cheapest(configs, allowed, room) for name, configs in fitting.items()}
         for most in sorted({size for _, size in first.values()}):
-            chosen = {name: _cheapest(cuts, allowed, most) for name, cuts in fitting.items()}
+            chosen = {name: _cheapest(configs, allowed, most) for name, configs in fitting.items()}
             us = _net_us(chosen.values(), room) / (MIXED if len(allowed) > 1 else 1.0)
             if us < least:
                 best, least = chosen, us
-    return _deepened(graph, {name: cut for name, (cut, _) in best.items()}, machine)
+    return _deepened(graph, {name: config for name, (config, _) in best.items()}, machine)
 
 
-def _cheapest(cuts: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
-    """Of the cuts for gangs of these sizes and stages of at most so many bytes; one that takes forever where there is none."""
-    return min((c for c in cuts if c[0].parts in allowed and c[1] <= most), key=lambda c: c[0].us, default=(Cut((), 1, "", math.inf), most))
+def _cheapest(configs: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
+    """Of the configs for gangs of these sizes and stages of at most so many bytes; one that takes forever where there is none."""
+    return min((c for c in configs if c[0].parts in allowed and c[1] <= most), key=lambda c: c[0].us, default=(Config((), 1, "", math.inf), most))
 
 
 def _net_us(chosen: Collection[Staged], room: int) -> float:
     """The sum of times, where an op waits that has fewer bytes on their way than hide what a load takes."""
     stages = room // max(size for _, size in chosen)
-    return sum(cut.us * max(1.0, ON_ITS_WAY / max(1, stages * size)) for cut, size in chosen)
+    return sum(config.us * max(1.0, ON_ITS_WAY / max(1, stages * size)) for config, size in chosen)
 
 
-def stage_bytes(b: Bound, c: Cut) -> int:
+def stage_bytes(b: Bound, c: Config) -> int:
     """Of a product's step in the ring."""
     if b.op.kind == "linear":
         return (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + b.groups * c.tile[1]) * 128 * (c.tile[2] // 64)
     sliding = slides(Bound(replace(b.op, tile=c.tile), b.tensors))
     a, w = _blocks(b, c.tile, sliding)
-    rows = 64 if (beside(c.tile, int(b.shape(1)[2]), b.dilation[1]) if sliding else math.prod(c.tile[:3])) <= 64 else 128
+    rows = 64 if _loaded(b, c.tile, sliding) <= 64 else 128
     return (rows * a + c.tile[3] * w) * 128
 
 
-def _deepened(graph: Graph, chosen: Mapping[str, Cut], machine: Machine) -> dict[str, Cut]:
+def _blocks(b: Bound, tile: tuple[int, ...], sliding: bool) -> tuple[int, int]:
+    """Blocks of 64 channels in a stage: of pixels, and of filters."""
+    return (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
+
+
+def _loaded(b: Bound, tile: tuple[int, ...], sliding: bool) -> int:
+    """Rows of shared memory that a tile's pixels take."""
+    return beside(tile, int(b.shape(1)[2]), b.dilation[1]) if sliding else math.prod(tile[:3])
+
+
+def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> dict[str, Config]:
     """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one size, that of the largest of any op."""
     linears = {op.name: graph.bound(op) for op in graph.ops if op.kind == "linear" and op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
@@ -141,15 +133,15 @@ def stage_rows(b: Bound, machine: Machine) -> int:
     return tk * ceil_div(int(b.head_dim), 64) * (2 if tq * th <= FEW else 1)
 
 
-def _loads_together(b: Bound, c: Cut) -> bool:
-    """Whether both CTAs of a pair get some of what they load from one copy (HopperTile.multicast)."""
+def _loads_together(b: Bound, c: Config) -> bool:
+    """Whether both CTAs of a pair get some of what they load from one copy (linear._Load.multicast)."""
     return b.op.kind == "linear" and (c.share == "rows" or (c.share == "columns" and min(c.tile[0], int(b.out[0])) > 56))
 
 
-def cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
-    """Every cut of a linear for gangs of `parts` CTAs."""
+def linear_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
+    """Every config of a linear for gangs of `parts` CTAs."""
     rows, columns = (int(n) for n in b.out)
-    lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
+    lo, hi = k_range(b)
     if normed(b) and parts > 1:
         return
     even = ceil_div(hi - lo, 64) % parts == 0  # a pair must take equal shares of the steps, or its rings drift apart
@@ -162,7 +154,7 @@ def cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
             for width in range(16, 257, 8):
                 if _fits(b, height, width, parts, share) and width < columns + 16:
                     tile = (height * (parts if share == "rows" else 1), width * (parts if share == "columns" else 1), 64)
-                    yield Cut(tile, parts, share if parts > 1 else "steps", _op_us(b, machine, height, width, parts, share, rows, columns))
+                    yield Config(tile, parts, share if parts > 1 else "steps", product_us(b, machine, height, width, parts, share))
 
 
 def _fits(b: Bound, height: int, width: int, parts: int, share: str) -> bool:
@@ -177,36 +169,11 @@ def _fits(b: Bound, height: int, width: int, parts: int, share: str) -> bool:
     return 3 * (height + b.groups * width) * 128 + exchanged + results <= SHARED
 
 
-def _op_us(b: Bound, machine: Machine, height: int, width: int, parts: int, share: str, rows: int, columns: int) -> float:
-    shares_steps = parts > 1 and share == "steps"
-    tall, wide = height * (parts if share == "rows" else 1), width * (parts if share == "columns" else 1)
-    down, across = ceil_div(rows, tall), ceil_div(columns, wide)
-    gangs = machine.sms // parts
-    lo, hi = b.kind.k_range(b)  # type: ignore[attr-defined]
-    steps = ceil_div(hi - lo, 64) / (parts if shares_steps else 1)
-    loaded = min(height, ceil_div(rows, 8) * 8)
-    a, w = loaded * 128, b.groups * width * 128
-    shared_a = parts > 1 and share == "columns" and loaded >= 64
-    shared_w = parts > 1 and share == "rows"
-    step = max(
-        height * b.groups * width / 32,
-        (max(height, 128) * 128 + max(1, height // 64) * w + a + w) / 128,
-        (a / (2 if shared_a else 1) + w / (2 if shared_w else 1)) / L2,
-    ) * (COUPLED.get(height, 1.0) if shared_a or shared_w else 1.0)
-    tile = (steps * step + 1500) / CLOCK + height * width * b.groups * (3e-5 + (5e-5 if shares_steps else 0.0))
-    waves = ceil_div(down * across, gangs)
-    active = down * across * parts / waves  # on average over the waves
-    moved = 2.0 * (b.groups * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
-    moved += REREAD * down * across * parts * steps * a / (2 if shared_a else 1)
-    memory = moved / (machine.memory * STREAM * min(1.0, active / BUSY)) * 1e6
-    return max(waves * tile, memory + 3e-5 * height * width * b.groups + (0.8 if shares_steps else 0.0)) + 0.2 * math.log2(waves + 1)
-
-
 # --- convolutions ------------------------------------------------------------------------------------------------------------
 
 
-def conv_cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
-    """Cuts of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every width. A pair shares steps."""
+def conv_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
+    """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every width. A pair shares steps."""
     channels = int(b.shape(0)[3])
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
@@ -217,7 +184,8 @@ def conv_cuts(b: Bound, machine: Machine, parts: int) -> Iterator[Cut]:
             for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
                 tile = (*box, width, depth)
                 if _conv_fits(b, tile, rows, parts, sliding):
-                    yield Cut(tile, parts, "steps", _conv_us(b, machine, tile, rows, parts, sliding))
+                    us = convolution_us(b, machine, tile, rows, _loaded(b, tile, sliding), parts, sliding)
+                    yield Config(tile, parts, "steps", us)
 
 
 def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
@@ -244,40 +212,13 @@ def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int, sliding: 
     return 4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
 
 
-def _blocks(b: Bound, tile: tuple[int, ...], sliding: bool) -> tuple[int, int]:
-    """Blocks of 64 channels in a stage: of pixels, and of filters."""
-    return (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
-
-
-def _conv_us(b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> float:
-    _, r, s, _ = (int(n) for n in b.shape(1))
-    channels, width = int(b.shape(0)[3]), tile[3]
-    loaded = beside(tile, s, b.dilation[1]) if sliding else math.prod(tile[:3])
-    a, w = loaded * 128 * (r if sliding else r * s), width * 128 * r * s
-    block = max(  # 64 channels at all positions of the filter
-        r * s * rows * width / 32,
-        (r * s * (max(rows, 128) * 128 + max(1, rows // 64) * width * 128) + a + w) / 128,
-        (a + w) / (L2 if sliding else SCATTERED),
-    )
-    count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
-    us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (3e-5 + (5e-5 if parts > 1 else 0.0))
-    waves = ceil_div(count, machine.sms // parts)
-    busy = min(1.0, count * parts / waves / BUSY)
-    memory = 2.0 * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out)) / (machine.memory * busy) * 1e6
-    return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
-
-
-CUTS = {"linear": cuts, "conv2d": conv_cuts}  # kinds that tensor cores compute tile by tile
+CONFIGS = {"linear": linear_configs, "conv2d": conv_configs}  # kinds that tensor cores compute tile by tile
 
 
 # --- attention over caches -----------------------------------------------------------------------------------------------------
 
 
 def best_shares(b: Bound, machine: Machine) -> int:
-    """Shares of the keys with the least time: waves of tiles of some blocks of keys each, and their combination."""
-    tiles, steps = math.prod(int(n) for n in b.grid), int(b.steps)
-
-    def us(shares: int) -> float:
-        return ceil_div(tiles * shares, machine.sms) * (1.5 + 1.2 * ceil_div(steps, shares)) + (3.0 + 0.15 * shares if shares > 1 else 0.0)
-
-    return min(range(1, min(steps, machine.sms) + 1), key=us)
+    """Shares of the keys with the least time."""
+    most = min(int(b.steps), machine.sms)
+    return min(range(1, most + 1), key=lambda shares: split_keys_us(b, machine, shares))

@@ -1,6 +1,5 @@
-"""An op that 256 threads of a CTA compute from global memory: softmax, norms, rope, pools, pointwise maths, and ops of users' own.
-
-The same text runs in the kernel for sm_90a, on the math warps, and in the one for sm_80 and later. Threads take eight neighbouring columns at a time.
+"""An op that the 256 threads of the math warps compute from global memory: softmax, norms, rope, pools, pointwise maths,
+and ops of users' own. Threads take eight neighbouring columns at a time.
 """
 
 from __future__ import annotations
@@ -8,14 +7,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.cuda_op import TYPES, CudaOp
+from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.op_text import OpText
 from tilegen.errors import PlanError
 from tilegen.frontend.spec import DTYPES
+from tilegen.graph.forms import Proxies
+from tilegen.ops.norm import vectors_of
+from tilegen.targets.sm90.code import Needs
+from tilegen.targets.sm90.pixels import as_rows
+from tilegen.targets.sm90.stage import Load, Loads, Map, Wait
 from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
 
 THREADS = 256  # that compute a tile
@@ -23,6 +28,7 @@ HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 128  # bytes of each of a norm's vectors besides
 EIGHT = 8
 MOST_SHARES = 16  # of the keys: eights of each that a thread holds
+WHOLE_ROWS = ("softmax", "rms_norm", "layer_norm")  # whose threads hold a row
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
 
@@ -37,12 +43,17 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class ThreadOp(CudaOp):
+class ThreadTile(OpText):
     """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
 
-    THREADS = THREADS
-    TOGETHER = 8  # loads that a thread has on their way: pixels of a pool's windows
-    on = "a GPU"
+    THREADS: ClassVar[int] = THREADS
+    TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows
+    form: ClassVar[str] = "threads"
+    maps: ClassVar[tuple[Map, ...]] = ()
+    proxies: ClassVar[Proxies] = Proxies()
+
+    def __post_init__(self) -> None:
+        refuse(self.bound, "a GPU", self._problem())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bound, name)
@@ -57,12 +68,18 @@ class ThreadOp(CudaOp):
         """Of shared memory: a number of each warp; what a convolution gathers from."""
         return self.gather.bytes if self.gather else REDUCTIONS
 
+    @property
+    def needs(self) -> Needs:
+        """It takes no stage of the ring, which goes on filling for the next tile."""
+        return Needs(scratch=self.scratch_bytes)
+
     def _problem(self) -> str:
         b = self.bound
         if self.gather and self.gather.problem:
             return self.gather.problem
         if self.scratch_bytes > SCRATCH:
-            return f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected at most {SCRATCH:,}"
+            taken = f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected at most {SCRATCH:,}"
+            return f"{taken}; {as_rows(b) or 'choose smaller tiles, or pad the channels to a multiple of 8'}"
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
             if tensor.dtype == "int32" or (self.gather and n < 2):  # which are read number by number
@@ -78,6 +95,8 @@ class ThreadOp(CudaOp):
             return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
         if (b.op.kind == "rope" or self.turns) and b.head_dim % (2 * EIGHT):
             return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
+        if b.op.kind in WHOLE_ROWS and self.too_wide:
+            return self.too_wide
         width = 0 if b.op.kind == "append" else b.kind.width
         if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
             return f"a tile is {b.tile[width]} columns wide, expected a multiple of {EIGHT}"
@@ -142,11 +161,15 @@ class ThreadOp(CudaOp):
 
     @property
     def eights_of_thread(self) -> int:
-        count = math.ceil(self.columns / EIGHT / self.threads_of_row)
-        if count > HELD:
-            most = THREADS * EIGHT * HELD
-            raise PlanError(f"{self.name!r}: rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}", self.bound.op.where)
-        return count
+        if self.too_wide:  # an op of a user's own, whose template holds rows
+            raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
+        return math.ceil(self.columns / EIGHT / self.threads_of_row)
+
+    @property
+    def too_wide(self) -> str:
+        """Why a CTA cannot hold rows of the result, or an empty string."""
+        most = THREADS * EIGHT * HELD
+        return f"rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}" if self.columns > most else ""
 
     @property
     def even(self) -> bool:
@@ -177,9 +200,31 @@ class ThreadOp(CudaOp):
         """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile begins."""
         if self.bound.op.kind not in ("rms_norm", "layer_norm"):
             return False
-        vectors = [self.bound.tensors[o.tensor] for o in self.bound.op.operands[1 : 1 + self.bound.kind.vectors]]  # type: ignore[attr-defined]
+        vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.eights_of_thread * EIGHT * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
+
+    # --- loads ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def range(self) -> str:
+        return f"const int first = 0, last = {self.steps};"
+
+    @property
+    def a(self) -> Loads:
+        """Each step waits for its operands, the last one also for what the epilogue reads."""
+        waits = [*(Wait(n, "each") for n in self.waiting("step")), *(Wait(n, "last") for n in self.waiting("epilogue"))]
+        return Loads((Load(waits=tuple(waits), staged=False),) if waits else (), after=Load(), first=tuple(self.waiting("first")))
+
+    @property
+    def b(self) -> Loads:
+        return Loads()
+
+    @property
+    def looks_early(self) -> bool:
+        """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch before has ended."""
+        near = any(e.stays for e in self.epilogue.operands)  # through L1
+        return self.early or near or bool(self.gather) or self.bound.op.kind == "rope" or self.turns
 
     # --- text -----------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,175 @@
+"""What ops cost on a machine, in µs: planning and simulation ask here, and nobody else models time.
+
+A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where the
+kernel for Hopper offers many tile configs, a CTA's step over 64 columns of K is counted in clocks instead: tensor
+cores take rows·columns/32, shared memory moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what
+TMA writes), L2 gives each CTA its share. An op takes its waves of tiles, but never less than its bytes from memory.
+docs/perf-log.md holds the measurements behind the constants.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilegen.analysis.regions import Array, evaluate, tiles_of
+from tilegen.arch.machine import CLOCK, Machine
+from tilegen.frontend.spec import DTYPES
+from tilegen.ops.attention import shares
+from tilegen.ops.base import Bound, ceil_div
+from tilegen.ops.gemm import k_range
+
+STREAM = 0.96  # of the memory's read rate, with all SMs at it
+BUSY = 128  # CTAs that it takes to read at that rate
+L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
+SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
+COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
+REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
+STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
+
+# --- a tile of any op -----------------------------------------------------------------------------------------
+
+
+def tile_us(b: Bound, machine: Machine) -> float:
+    """Time of one full tile of an op when all SMs are busy; kept with the op."""
+    times: dict[Machine, float] = b.__dict__.setdefault("_tile_us", {})
+    if machine not in times:
+        times[machine] = _tile_us(b, machine)
+    return times[machine]
+
+
+def tile_times(b: Bound, machine: Machine) -> Array:
+    """Time of each tile: those of a causal attention have as much work as steps."""
+    steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
+    work = tile_us(b, machine) - machine.tile_us
+    return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
+
+
+def _tile_us(b: Bound, machine: Machine) -> float:
+    peak = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
+    flops, share = b.kind.flops(b) / b.op.parts, 1.0 / machine.sms
+    compute = flops / (peak * share * efficiency(b, machine))
+    tiles = max(1, math.prod(int(n) for n in b.grid))
+    memory = _operand_bytes(b) / tiles / b.op.parts / (machine.memory * share)
+    cache = _tile_bytes(b) / b.op.parts / (machine.cache * share)
+    return machine.tile_us + 1e6 * max(compute, memory, cache)
+
+
+def efficiency(b: Bound, machine: Machine) -> float:
+    """Share of the tensor rate that a tile shape can reach: shared memory feeds 128 bytes a cycle, an m64 instruction reads A once and B again."""
+    if not machine.architecture.mma_sync or b.op.kind not in ("linear", "matmul", "conv2d", "attention"):
+        return 1.0
+    if b.op.kind == "attention":
+        return 0.5
+    rows, columns = (b.tile[0], b.tile[1]) if b.op.kind != "conv2d" else (math.prod(b.tile[:3]), b.tile[3])
+    columns *= dict(b.op.attributes).get("groups", 1)
+    padded = -(-rows // 64) * 64
+    tensor = padded * columns / 32
+    shared = (padded * 128 + padded / 64 * columns * 128 + (padded + columns) * 128) / 128
+    return tensor / max(tensor, shared) * rows / padded
+
+
+def _operand_bytes(b: Bound) -> float:
+    """Bytes of all operands and the result, each once."""
+    shapes = [(b.shape(n), b.dtype(n)) for n in range(len(b.op.operands))] + [(b.out, b.result.dtype)]
+    return float(sum(math.prod(int(n) for n in shape) * DTYPES[dtype] for shape, dtype in shapes))
+
+
+def _tile_bytes(b: Bound) -> float:
+    """Bytes that the first tile moves through the shared cache."""
+    origin: dict[str, Any] = {c.name: 0 for c in b.coords}
+    total = 0.0
+    steps = int(evaluate(b.steps, origin))
+    for access in b.reads:
+        last = {**origin, "k": max(0, steps - 1)}
+        size = 1.0
+        for i in access.box:
+            size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
+        size /= shares(b) if b.op.kind == "attention" and access.when == "step" else 1  # of the keys it may read
+        total += size * DTYPES[b.dtype(access.operand)]
+    size = 1.0
+    for i in b.write:
+        size *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
+    return total + size * DTYPES[b.result.dtype]
+
+
+# --- products by tensor cores --------------------------------------------------------------------------------
+
+
+def product_us(b: Bound, machine: Machine, height: int, width: int, parts: int, share: str) -> float:
+    """A linear whose CTAs compute height x width each, by gangs of `parts`."""
+    rows, columns = (int(n) for n in b.out)
+    shares_steps = parts > 1 and share == "steps"
+    tall, wide = height * (parts if share == "rows" else 1), width * (parts if share == "columns" else 1)
+    down, across = ceil_div(rows, tall), ceil_div(columns, wide)
+    gangs = machine.sms // parts
+    lo, hi = k_range(b)
+    steps = ceil_div(hi - lo, 64) / (parts if shares_steps else 1)
+    loaded = min(height, ceil_div(rows, 8) * 8)
+    a, w = loaded * 128, b.groups * width * 128
+    shared_a = parts > 1 and share == "columns" and loaded >= 64
+    shared_w = parts > 1 and share == "rows"
+    step = max(
+        height * b.groups * width / 32,
+        (max(height, 128) * 128 + max(1, height // 64) * w + a + w) / 128,
+        (a / (2 if shared_a else 1) + w / (2 if shared_w else 1)) / L2,
+    ) * (COUPLED.get(height, 1.0) if shared_a or shared_w else 1.0)
+    tile = (steps * step + 1500) / CLOCK + height * width * b.groups * (3e-5 + (5e-5 if shares_steps else 0.0))
+    waves = ceil_div(down * across, gangs)
+    active = down * across * parts / waves  # on average over the waves
+    moved = 2.0 * (b.groups * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
+    moved += REREAD * down * across * parts * steps * a / (2 if shared_a else 1)
+    memory = moved / (machine.memory * STREAM * min(1.0, active / BUSY)) * 1e6
+    return max(waves * tile, memory + 3e-5 * height * width * b.groups + (0.8 if shares_steps else 0.0)) + 0.2 * math.log2(waves + 1)
+
+
+def convolution_us(
+    b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, loaded: int, parts: int, sliding: bool
+) -> float:
+    """A conv2d whose tile fills `rows` rows of wgmma, `loaded` of which are loaded: once for all filter positions of
+    a line where it slides."""
+    _, r, s, _ = (int(n) for n in b.shape(1))
+    channels, width = int(b.shape(0)[3]), tile[3]
+    a, w = loaded * 128 * (r if sliding else r * s), width * 128 * r * s
+    block = max(  # 64 channels at all positions of the filter
+        r * s * rows * width / 32,
+        (r * s * (max(rows, 128) * 128 + max(1, rows // 64) * width * 128) + a + w) / 128,
+        (a + w) / (L2 if sliding else SCATTERED),
+    )
+    count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
+    us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (3e-5 + (5e-5 if parts > 1 else 0.0))
+    waves = ceil_div(count, machine.sms // parts)
+    busy = min(1.0, count * parts / waves / BUSY)
+    memory = 2.0 * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out)) / (machine.memory * busy) * 1e6
+    return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
+
+
+# --- attention over caches -----------------------------------------------------------------------------------
+
+
+def split_keys_us(b: Bound, machine: Machine, shares: int) -> float:
+    """An attention over caches whose keys are split: waves of tiles of some blocks of keys each, and what brings
+    the shares together."""
+    tiles, steps = math.prod(int(n) for n in b.grid), int(b.steps)
+    combined = 3.0 + 0.15 * shares if shares > 1 else 0.0
+    return ceil_div(tiles * shares, machine.sms) * (1.5 + 1.2 * ceil_div(steps, shares)) + combined
+
+
+# --- norms ---------------------------------------------------------------------------------------------------
+
+
+def norm_us(b: Bound, machine: Machine) -> float:
+    """A norm of few rows: its tile, from the last store before it to the first load after it."""
+    return machine.handoff_us + machine.tile_us + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
+
+
+def scaling_us(b: Bound, machine: Machine) -> float:
+    """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for weights longer than that."""
+    rows, depth = (int(n) for n in b.shape(0))
+    columns = int(b.out[1]) * int(b.groups)
+    steps = ceil_div(depth, 64)
+    products = steps * 2.0 * columns / machine.sms / CLOCK
+    weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
+    return max(products + steps * (STEP + ROW * rows) / CLOCK, weights) - max(products, weights)

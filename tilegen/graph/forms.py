@@ -1,0 +1,94 @@
+"""What graph rewrites and the planner ask of a target: what it has forms for, and how its kernels touch memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilegen.arch.machine import Machine
+from tilegen.ops.base import Bound
+
+if TYPE_CHECKING:
+    from tilegen.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile, the gang that runs it, and the op's modelled time in µs."""
+
+    tile: tuple[int, ...]
+    parts: int
+    share: str
+    us: float
+
+    @property
+    def gang(self) -> str:
+        """As Options.parts takes it."""
+        return f"{self.parts}:{self.share}"
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """How a tile of an op touches memory: the operands that it reads through the async proxy, and whether it
+    writes through it. All else goes through the generic one."""
+
+    reads: tuple[int, ...] = ()
+    writes: bool = False
+
+
+class Forms(ABC):
+    """A target as plans see it. All answers are given without a device."""
+
+    name: ClassVar[str]
+    on_gpu: ClassVar[bool] = False
+    folds_norms: ClassVar[bool] = False  # a linear may norm its rows (tilegen.graph.fuse_norms)
+    forwards_kv: ClassVar[bool] = False  # new rows may be passed to an attention (tilegen.graph.forward_kv)
+    launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
+
+    @abstractmethod
+    def fits(self, machine: Machine) -> bool:
+        """Whether its tile configs are made for this machine."""
+
+    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+        """Tiles worth trying for an op, the usual one first."""
+        return b.kind.tiles(b, machine)
+
+    def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
+        """Op -> its config, for ops whose configs are chosen together; empty where each is chosen alone."""
+        return {}
+
+    def key_shares(self, b: Bound, machine: Machine) -> int:
+        """Shares into which an attention's keys are best split; 1: they stay whole."""
+        return 1
+
+    @abstractmethod
+    def refuse(self, graph: Graph, machine: Machine, static: bool) -> None:
+        """PlanError where there is no kernel for such a plan: it says which limit, and the way out.
+
+        static: tiles are placed by lists, else tickets are drawn.
+        """
+
+    @abstractmethod
+    def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
+        """Op -> how the kernel's tiles of it read and write; those that are left out use the generic proxy alone."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a plan is made for: a machine, the target whose configs are tried on it, and the target that emits the
+    kernel.
+
+    These are one, but where a plan made as for one machine is run by another, such as an H200's by the CPU target.
+    """
+
+    machine: Machine
+    forms: Forms
+    target: Forms
+
+    @property
+    def label(self) -> str:
+        """Names what measured choices were measured on."""
+        usual = self.forms.name == self.machine.target
+        return self.machine.name if usual else f"{self.machine.name}, {self.forms.name}"

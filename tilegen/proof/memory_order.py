@@ -1,0 +1,167 @@
+"""How the kernels of each target read and write, and which chain of instructions makes one tile's writes visible to another's reads.
+
+This is the proof's own table. The target says in the plan through which proxy each read and write goes; what it says
+must be what stands here (ways_of). Every edge of a plan must fall under a row, which cites the rule it rests on, or says
+that no rule is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilegen.proof.footprint_frame import Op
+
+GENERIC, ASYNC = PROXIES = ("generic", "async")
+TWO_BYTES = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a write through `writer` is ordered before a read through `reader`. instructions: those of the chain that
+    stand in the generated text by these names."""
+
+    writer: str
+    reader: str
+    chain: str
+    rule: str
+    instructions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.writer} -> {self.reader}: {self.chain} [{self.rule}]"
+
+
+_CPU = (
+    Row(
+        GENERIC,
+        GENERIC,
+        "plain stores; fetch_add(memory_order_release); load(memory_order_acquire) until the target is reached; plain loads",
+        "C++ [atomics.order]: a release operation synchronises with the acquire load that reads from its release sequence",
+        ("fetch_add", "memory_order_release", "memory_order_acquire"),
+    ),
+)
+
+_INTERPRET = (
+    Row(
+        GENERIC,
+        GENERIC,
+        "one event at a time; a post joins the tile's vector clock into the semaphore's; a wait joins that into its tile's",
+        "happens-before of Lamport's clocks: every read is checked against them, element by element",
+        (),
+    ),
+)
+
+_POST = "red.release.gpu.global"
+_WAIT = ("ld.relaxed.gpu.global", "ld.acquire.gpu.global")
+_HANDED = f"{_POST}; {_WAIT[0]} until the target is reached; {_WAIT[1]}"
+_FENCE = "fence.proxy.async.global"
+_RELEASES = "PTX memory consistency model: release and acquire patterns, causality order through the barriers"
+_NO_RULE = "no complete rule: both fences kept, stressed"
+
+_SM80 = (
+    Row(
+        GENERIC,
+        GENERIC,
+        f"st.global; __syncthreads; {_HANDED}; __syncthreads; cp.async.cg.shared.global, ld.global (not .nc)",
+        f"{_RELEASES}; cp.async, unlike its bulk forms, goes through the generic proxy",
+        (_POST, *_WAIT, "__syncthreads", "cp.async.cg.shared.global"),
+    ),
+)
+
+_LOAD, _STORE = "cp.async.bulk.tensor (load)", "cp.async.bulk.tensor (store)"
+_STORED = f"{_STORE}; cp.async.bulk.wait_group 0 (not .read)"
+_LOADS, _STORES = "shared::cluster.global.mbarrier::complete_tx::bytes", "global.shared::cta.bulk_group"
+
+_SM90 = (
+    Row(
+        GENERIC,
+        GENERIC,
+        f"st.global; mbarrier; {_HANDED}; mbarrier; ld.global (not .nc)",
+        _RELEASES,
+        (_POST, *_WAIT, "mbarrier.arrive", "mbarrier.try_wait"),
+    ),
+    Row(
+        GENERIC,
+        ASYNC,
+        f"st.global; {_FENCE}; mbarrier; {_HANDED}; {_FENCE}; {_LOAD}",
+        _NO_RULE,
+        (_FENCE, _POST, *_WAIT, "mbarrier.arrive", _LOADS),
+    ),
+    Row(
+        ASYNC,
+        GENERIC,
+        f"{_STORED}; {_HANDED}; mbarrier; ld.global (not .nc)",
+        "PTX async proxy: completion of cp.async.bulk implies a generic-async proxy fence; then release and acquire patterns",
+        (_STORES, "cp.async.bulk.wait_group 0", _POST, *_WAIT),
+    ),
+    Row(
+        ASYNC,
+        ASYNC,
+        f"{_STORED}; {_HANDED}; {_FENCE}; {_LOAD}",
+        _NO_RULE,
+        (_STORES, "cp.async.bulk.wait_group 0", _POST, *_WAIT, _FENCE, _LOADS),
+    ),
+)
+
+_TABLES = {"cpu": _CPU, "interpret": _INTERPRET, "sm_80": _SM80, "sm_90a": _SM90}
+
+
+def knows(target: str) -> bool:
+    return target in _TABLES
+
+
+def row(target: str, writer: str, reader: str) -> Row | None:
+    """The row for this target and pair of proxies; None where its kernels have no such chain."""
+    return next((r for r in _TABLES.get(target, ()) if (r.writer, r.reader) == (writer, reader)), None)
+
+
+# --- through which proxy --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Through which proxies an op's tiles read each tensor, and write their result."""
+
+    reads: Mapping[str, frozenset[str]]
+    writes: str
+
+
+def ways_of(target: str, op: Op, dtype: str) -> Ways:
+    """Those of an op whose result has this dtype. Only kernels for sm_90a use the async proxy."""
+    through_tma, stores = _OF_SM90[op.kind](op, dtype) if target == "sm_90a" and op.kind in _OF_SM90 else ((), False)
+    reads: dict[str, frozenset[str]] = {}
+    for n, view in enumerate(op.views):
+        how = ASYNC if n in through_tma else GENERIC
+        reads[view.tensor] = reads.get(view.tensor, frozenset()) | {how}
+    return Ways(reads, ASYNC if stores else GENERIC)
+
+
+def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
+    """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has at least 128 rows of it."""
+    rows = op.tile[0] // (op.parts if op.share == "rows" else 1)
+    return (0, 1), dtype in TWO_BYTES and rows >= 128
+
+
+def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
+    """Pixels come by TMA where they are whole 16-byte units. Results leave so where a box takes more than 64 rows of
+    shared memory, in whole blocks of 64 channels."""
+    (_, _, width, channels), (images, lines, pixels, filters, step) = op.views[1].shape, op.tile
+    if channels % 8:
+        return (), False
+    line = pixels + (width - 1) * op.pair("dilation")[1]
+    slides = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128
+    rows = images * lines * (line if slides else pixels)
+    finished = filters // (op.parts if op.share == "columns" or rows > 64 else 1)
+    return (0, 1), dtype in TWO_BYTES and rows > 64 and finished % 64 == 0
+
+
+def _attention(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
+    """All operands but the position come by TMA; results leave from registers."""
+    return tuple(n for n in range(len(op.views)) if n != 3), False
+
+
+_OF_SM90: Mapping[str, Callable[[Op, str], tuple[tuple[int, ...], bool]]] = {
+    "linear": _linear,
+    "conv2d": _conv2d,
+    "attention": _attention,
+}

@@ -1,0 +1,42 @@
+"""The CPU as a target: any plan as C++, whatever machine it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilegen.arch.machine import Machine
+from tilegen.codegen.environment import refuse_missing_macro
+from tilegen.graph.forms import Proxies
+from tilegen.graph.graph import Graph
+from tilegen.ops.base import Bound
+from tilegen.schedule.plan import Plan
+from tilegen.targets.base import Emitted, Target
+from tilegen.targets.cpu.configs import TILES
+from tilegen.targets.cpu.emit import generate
+from tilegen.targets.cpu.library import Library
+
+
+class Cpu(Target):
+    name = "cpu"
+
+    def fits(self, machine: Machine) -> bool:
+        return machine.arch == "cpu"
+
+    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+        return TILES[b.op.kind](b) if b.op.kind in TILES else b.kind.tiles(b, machine)
+
+    def check(self, plan: Plan, b: Bound) -> None:
+        refuse_missing_macro("cpu", "cpp", b)
+
+    def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
+        return {}
+
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
+        return Emitted(generate(plan), Library.source_name)
+
+    def load(self, plan: Plan, architecture: str = "") -> Any:
+        return Library(plan)
+
+
+TARGET = Cpu()

@@ -1,0 +1,49 @@
+"""Any GPU from Ampere on as a target: chains of linears by mma.sync and cp.async."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilegen.arch.machine import Machine
+from tilegen.graph.forms import Proxies
+from tilegen.graph.graph import Graph
+from tilegen.ops.base import Bound
+from tilegen.ops.gemm import of_groups
+from tilegen.schedule.plan import Plan
+from tilegen.targets.base import Emitted, Target
+from tilegen.targets.sm80.emit import PortableOp, generate
+from tilegen.targets.sm80.launch import portable_launch
+from tilegen.targets.sm80.library import PortableLibrary, here
+
+TILES = [(128, tn, 64) for tn in (256, 192, 128, 64)]  # a CTA's registers hold no more sums than 128 x 256
+
+
+class Sm80(Target):
+    name, on_gpu = "sm_80", True
+
+    def fits(self, machine: Machine) -> bool:
+        return machine.architecture.mma_sync
+
+    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+        few = isinstance(b.out[0], int) and b.out[0] <= 64
+        return of_groups(TILES, b.groups) if b.op.kind == "linear" and not few else b.kind.tiles(b, machine)
+
+    def check(self, plan: Plan, b: Bound) -> None:
+        PortableOp(plan, b, plan.machine.architecture.portable)
+
+    def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
+        """cp.async, unlike its bulk forms, goes through the generic proxy."""
+        return {}
+
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
+        architecture = architecture or plan.machine.architecture.portable
+        source = generate(plan, architecture)
+        launch = portable_launch(plan, source, architecture, programmatic=programmatic)
+        return Emitted(source.text, PortableLibrary.source_name, architecture, launch)
+
+    def load(self, plan: Plan, architecture: str = "") -> Any:
+        return PortableLibrary(plan, architecture=architecture or here())
+
+
+TARGET = Sm80()

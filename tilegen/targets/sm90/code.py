@@ -1,0 +1,86 @@
+"""The names of an op in a Hopper kernel: its own, or those of a body that several ops share (shared_bodies)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilegen.codegen.op_text import OpText, equation
+from tilegen.codegen.schedule import enum
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of shared memory that an op's tiles take. overruns: how far wgmma may touch, from the start of a stage and
+    of what is given."""
+
+    stage: int = 0
+    overrun: int = 0
+    sums: int = 0  # of one math warpgroup, sent by the other CTA of a pair
+    scratch: int = 0
+    given: int = 0  # outside of the ring: queries, which stay while keys and values pass through
+    given_overrun: int = 0
+
+
+@dataclass(frozen=True)
+class Code(OpText):
+    """What an op's code is called, and what it calls the op's tensors.
+
+    members: the ops that share the body, itself first; none: it has its own.
+    """
+
+    members: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        return self.members or super().served
+
+    @property
+    def equations(self) -> list[str]:
+        return [equation(self.plan.graph.bound(self.plan.graph.op(name))) for name in self.served]
+
+    @property
+    def locals(self) -> str:
+        """The tile's coordinates, and which of the members the tile is of: their numbers rise in even steps."""
+        if not self.members:
+            return super().locals
+        numbers = [[op.name for op in self.plan.graph.ops].index(name) for name in self.members[:2]]
+        step = numbers[1] - numbers[0]
+        twin = f"t.op - {self.enum}" if step == 1 else f"(t.op - {self.enum}) / {step}"
+        return f"{super().locals.removesuffix(';')}, twin = {twin};"
+
+    @property
+    def seen(self) -> str:
+        """Its tensors, where the kernel's are T."""
+        return f"T.tg_of_{self.name}[twin]" if self.members else "T"
+
+    @property
+    def tensors_type(self) -> str:
+        return f"tg_tensors_of_{self.name}" if self.members else "tg_tensors"
+
+    @property
+    def result_member(self) -> str:
+        """The result among its tensors; those that its epilogue reads are called as the epilogue calls them where the
+        body is shared."""
+        return "y" if self.members else self.bound.op.result
+
+    def map_address(self, name: str) -> str:
+        """The tensor map of the first member's name, as C."""
+        return f"&maps.{name}{'[twin]' if self.members else ''}"
+
+    @property
+    def waits_function(self) -> str:
+        """The function that makes its waits: where the body is shared, one for its members alone."""
+        return f"tg_shared_waits_{self.name}" if self.waits_of else super().waits_function
+
+    @property
+    def waits_of(self) -> list[tuple[str, str]]:
+        """That of each of the members that waits for anything."""
+        return [(enum(name), f"tg_waits_{name}") for name in self.members if self.plan.waits_of(name)]
+
+    @property
+    def posts_function(self) -> str:
+        return f"tg_shared_posts_{self.name}" if self.posts_of else super().posts_function
+
+    @property
+    def posts_of(self) -> list[tuple[str, str]]:
+        return [(enum(name), f"tg_posts_{name}") for name in self.members if self.plan.posts_of(name)]

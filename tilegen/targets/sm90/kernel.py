@@ -1,0 +1,264 @@
+"""What the template of a Hopper kernel asks (templates/cuda/kernel.cu.j2): the plan, the bodies of its ops, and what they
+have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilegen.codegen.cuda_op import TYPES
+from tilegen.codegen.schedule import schedule_text
+from tilegen.codegen.summary import summary
+from tilegen.graph.positions import Position, positions
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.attention import Attention
+from tilegen.targets.sm90.layout import Layout
+from tilegen.targets.sm90.product import MMA_TYPES, Product
+from tilegen.targets.sm90.shared_bodies import Body, Op, convolves
+from tilegen.targets.sm90.stage import BoxMap, Loads, Map
+from tilegen.targets.sm90.thread_tile import THREADS, ThreadTile
+
+NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "TG_MULTIPLIED", "TG_FINISHED", "TG_POSTED", "TG_RANK")
+NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the template of the kernel asks, besides its plan and its layout of shared memory."""
+
+    plan: Plan
+    bodies: tuple[Body, ...]
+    layout: Layout
+    variant: str
+    turns: int
+
+    note_names = NOTES
+    note_words = NOTE_WORDS
+    thread_count = THREADS
+
+    # --- the plan -------------------------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> str:
+        return ", ".join(f"{k}={v}" for k, v in self.plan.sizes)
+
+    @property
+    def summary(self) -> list[str]:
+        return summary(self.plan)
+
+    @property
+    def schedule(self) -> str:
+        return schedule_text(self.plan)
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        return positions(self.plan.graph)
+
+    @property
+    def trace(self) -> bool:
+        return self.variant == "trace"
+
+    @property
+    def jitter(self) -> bool:
+        return self.variant == "jitter"
+
+    # --- its ops --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        return [body.code for body in self.bodies]
+
+    @cached_property
+    def products(self) -> list[Product]:
+        return [op for op in self.ops if isinstance(op, Product)]
+
+    @cached_property
+    def attentions(self) -> list[Attention]:
+        return [op for op in self.ops if isinstance(op, Attention)]
+
+    @cached_property
+    def thread_tiles(self) -> list[ThreadTile]:
+        return [op for op in self.ops if isinstance(op, ThreadTile)]
+
+    @property
+    def gathers(self) -> bool:
+        return any(op.gather for op in self.thread_tiles)
+
+    @property
+    def math_looks_early(self) -> bool:
+        return any(op.looks_early for op in self.ops)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether any tile is computed otherwise than as a product."""
+        return len(self.products) < len(self.ops)
+
+    @property
+    def normed(self) -> bool:
+        return any(op.norm for op in self.products)
+
+    @property
+    def alternating(self) -> bool:
+        return any(op.tile.alternates for op in self.products)
+
+    @property
+    def holds(self) -> bool:
+        """Whether an epilogue's operands are fetched before the main loop."""
+        return any(op.extras.held for op in self.products)
+
+    @property
+    def passes(self) -> bool:
+        return any(op.passed for op in self.attentions)
+
+    @property
+    def turning(self) -> bool:
+        return any(op.turning for op in self.ops)
+
+    # --- how results leave ----------------------------------------------------------------------------------------
+
+    @property
+    def staged(self) -> bool:
+        return any(op.store.staged for op in self.products)
+
+    @property
+    def boxed(self) -> bool:
+        return any(op.store.staged for op in self.products if convolves(op))
+
+    @property
+    def direct(self) -> bool:
+        """Whether an op posts whose results leave from registers."""
+        return any(op.posts and not op.proxies.writes for op in self.ops)
+
+    @property
+    def exchanges(self) -> bool:
+        return self.layout.sums_bytes > 0
+
+    @property
+    def coupled(self) -> bool:
+        """Whether pairs of CTAs load together."""
+        return any(op.a.pairs or op.b.pairs for op in self.ops)
+
+    @property
+    def barriers(self) -> list[dict[str, Any]]:
+        return self.layout.barriers(self.coupled)
+
+    # --- tensors --------------------------------------------------------------------------------------------------
+
+    @property
+    def maps(self) -> list[dict[str, Any]]:
+        return [_map(same) for body in self.bodies for same in body.maps]
+
+    @property
+    def tensors(self) -> list[dict[str, Any]]:
+        found = self.plan.graph.tensors.values()
+        return [
+            {"name": t.name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
+            for t in found
+        ]
+
+    @property
+    def shared_bodies(self) -> list[dict[str, Any]]:
+        return [_shared(body) for body in self.bodies if body.shared]
+
+    # --- instructions ---------------------------------------------------------------------------------------------
+
+    @property
+    def mma(self) -> list[dict[str, Any]]:
+        """Each wgmma shape that an op uses, with its operands numbered."""
+        found = {}
+        for op in self.ops:
+            if isinstance(op, Product):
+                found[op.mma] = _mma(op.mma, op.tile.columns_of_warpgroup, MMA_TYPES[op.bound.dtype(0)])
+            if isinstance(op, Attention):
+                found[op.scores] = _mma(op.scores, op.keys, op.type)
+                found[op.values] = _mma(op.values, op.head, op.type, held=True)
+        return list(found.values())
+
+    @cached_property
+    def loaders(self) -> list[dict[str, Any]]:
+        return _loaders(self.ops)
+
+    @property
+    def waiters(self) -> int:
+        return sum(role["waits"] for role in self.loaders)
+
+
+def _map(same: Sequence[Map | BoxMap]) -> dict[str, Any]:
+    """A tensor map of an op's code; an array where a body is shared."""
+    first, n = same[0], len(same)
+    if n == 1:
+        return {"declared": first.name, "comment": first.comment, "each": [first.name]}
+    comment = ", ".join(m.tensor for m in same) + first.comment.removeprefix(first.tensor)
+    return {"declared": f"{first.name}[{n}]", "comment": comment, "each": [f"{first.name}[{i}]" for i in range(n)]}
+
+
+def _shared(body: Body) -> dict[str, Any]:
+    """The tensors of a shared body's members as it sees them."""
+    members = [
+        {"name": alike[0][0], "type": alike[0][1], "comment": ", ".join(tensor for _, _, tensor in alike)}
+        for alike in zip(*body.tensors, strict=True)
+    ]
+    names = [op.name for op in body.members]
+    return {"name": names[0], "count": len(names), "comment": ", ".join(names), "members": members}
+
+
+def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
+    """The two loading roles. Activations always close the launch: the last of them zeroes the counters."""
+    early = any(isinstance(op, Product) and op.loads_early for op in ops)
+    return [
+        {
+            "name": "tg_load_activations",
+            "comment": "// Activations: waits for the semaphores of each step, then loads.",
+            "ops": [_loads(op, op.a) for op in ops],
+            "policies": sorted({op.a.policy for op in ops} - {""}),
+            "waits": True,
+            "depends": True,
+            "clusters": any(op.a.pairs for op in ops),
+            "watches": False,
+            "first_note": "TG_WAITED",
+            "last_note": "TG_LOADED",
+        },
+        {
+            "name": "tg_load_weights",
+            "comment": "// Weights: runs ahead as far as the ring is deep; waits only where another op makes them.",
+            "ops": [_loads(op, op.b, not early and _caches_early(op)) for op in ops],
+            "policies": sorted({op.b.policy for op in ops} - {""}),
+            "waits": any(load.waits for op in ops for load in op.b.each),
+            "depends": early,
+            "clusters": any(op.b.pairs for op in ops),
+            "watches": True,
+            "first_note": "TG_AHEAD",
+            "last_note": "TG_AHEAD_LAST",
+        },
+    ]
+
+
+def _caches_early(op: Op) -> bool:
+    """Whether the weights' role must wait for the launch before, where only caches and their position are not weights:
+    before an attention's loads. Until then weights come in."""
+    return isinstance(op, Attention) and bool(op.position)
+
+
+def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:
+    own = {"cases": op.cases, "waits_function": op.waits_function, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
+    return {**own, "loads": loads, "at": f" + {loads.at}" if loads.at else "", "depends": depends}
+
+
+def _mma(name: str, columns: int, kind: str, held: bool = False) -> dict[str, Any]:
+    """held: the left operand in four registers, the right one as it lies, its rows summed over."""
+    numbers = [f"%{r}" for r in range(columns // 2)]
+    text = ",\n".join(", ".join(numbers[r : r + 16]) for r in range(0, len(numbers), 16))
+    lines = ("{" + text + "},").split("\n")
+    return {
+        "suffix": name,
+        "columns": columns,
+        "type": kind,
+        "registers": numbers,
+        "lines": lines,
+        "a": len(numbers),
+        "b": len(numbers) + (4 if held else 1),
+        "held": held,
+        "outputs": ", ".join(f'"+f"(d[{r}])' for r in range(len(numbers))),
+    }

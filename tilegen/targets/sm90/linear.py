@@ -1,0 +1,232 @@
+"""A linear on sm_90a: rows of activations and of weights, 64 columns at a time, by TMA; weights as they are or packed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tilegen.analysis.regions import Array, to_c
+from tilegen.codegen.cuda_op import TYPES, refuse
+from tilegen.ops.base import Access, Bound
+from tilegen.ops.gemm import k_range, normed
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.extras import Extras
+from tilegen.targets.sm90.product import Norm, Packing, Product, types_problem, waits_for_activations, waits_for_weights
+from tilegen.targets.sm90.stage import Copy, Load, Loads, Map
+from tilegen.targets.sm90.store import RowStore
+from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
+
+NORMED_STEP = 256
+FEW_EIGHTS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
+
+
+def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
+    """A linear of a plan. may_pack: tensors that may come packed tile by tile. PlanError where its tile does not fit the
+    machine's instructions."""
+    b = code.bound
+    tile = _tile(b)
+    store = RowStore(code, tile)
+    extras = Extras(code, tile, store.staged, _weights_once(code))
+    refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile) or extras.text.problem)
+    stage = _stage(b, tile)
+    packs = tuple(o.tensor for o in b.op.operands[1 : 3 if normed(b) else 2])
+    packed = extras.weights_once and may_pack.issuperset(packs)
+    load = _Load(code, tile, stage, packed, extras.weights_once)
+    return Product(
+        code.plan,
+        b,
+        members=code.members,
+        tile=tile,
+        stage=stage,
+        a=load.a,
+        b=load.b,
+        maps=(*load.maps, *store.maps),
+        store=store,
+        extras=extras,
+        weights_once=extras.weights_once,
+        norm=_norm(b, tile, packed) if normed(b) else None,
+        packing=Packing(packs, load.packed_rows) if packed else None,
+    )
+
+
+def _tile(b: Bound) -> Tile:
+    tm, tn, tk = b.tile
+    return Tile(tm, tn, tk, int(b.steps), int(b.groups), b.op.parts, b.op.share)
+
+
+def _stage(b: Bound, tile: Tile) -> Stage:
+    blocks, a_rows = tile.depth // 64, min(tile.cta_rows, math.ceil(int(b.out[0]) / 8) * 8)
+    a_bytes = a_rows * ROW_BYTES * blocks
+    return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
+
+
+def _weights_once(code: Code) -> bool:
+    b = code.bound
+    stored = code.plan.graph.tensors[b.op.operands[1].tensor].role in ("weight", "input")
+    return stored and math.ceil(int(b.out[0]) / b.tile[0]) <= 2
+
+
+def _operands_problem(b: Bound) -> str:
+    """Why TMA and wgmma do not take its operands and result, or an empty string."""
+    problem = types_problem(b)
+    if problem:
+        return problem
+    for n in (0, 1):
+        for what, size in (("columns", int(b.shape(n)[1])), ("first column", (b.op.operands[n].columns or (0, 0))[0])):
+            if size % 8:
+                padded = math.ceil(size / 8) * 8
+                return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it to {padded}"
+    if int(b.out[1]) % 8:
+        return f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to {math.ceil(int(b.out[1]) / 8) * 8}"
+    return ""
+
+
+def _sum_problem(code: Code, tile: Tile) -> str:
+    """Why its rows cannot be normed, or its share of a sum not be taken, or an empty string."""
+    b, (lo, hi) = code.bound, k_range(code.bound)
+    if normed(b):
+        written = code.plan.graph.writers(b.op.operands[2].tensor)
+        if int(b.out[0]) > 64 or tile.cta_rows != 64 or tile.parts > 1 or written:
+            return "a norm is folded into products of up to 64 rows, a CTA a tile, whose weights no op writes"
+        if tile.depth > NORMED_STEP:
+            return f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is folded in: threads hold their share of a step"
+    if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
+        return f"its share of the sum ends at column {hi}, inside a step of {tile.depth}, which would bring the next share's columns too"
+    return ""
+
+
+def _norm(b: Bound, tile: Tile, packed: bool) -> Norm:
+    rows, blocks = int(b.out[0]), tile.depth // 64
+    lookers = 64 if packed and 8 * rows * blocks <= FEW_EIGHTS else 256
+    of_row = lookers >> (rows - 1).bit_length()
+    weight = b.op.operands[2].tensor
+    return Norm(weight, TYPES[b.dtype(2)], int(b.shape(0)[1]), b.norm_eps, lookers, of_row, math.ceil(8 * blocks / of_row))
+
+
+@dataclass(frozen=True)
+class _Load:
+    """The load role: what a step brings of activations and of weights. packed: weights come packed."""
+
+    code: Code
+    tile: Tile
+    stage: Stage
+    packed: bool
+    weights_once: bool
+
+    @property
+    def multicast(self) -> str:
+        """What a pair of CTAs loads together: activations, weights, or nothing."""
+        if self.tile.shares("rows") and self.tile.cta_columns % 16 == 0:
+            return "weights"
+        return "activations" if self.tile.shares("columns") and self.stage.a_rows >= 64 else ""
+
+    @property
+    def a(self) -> Loads:
+        policy = "evict_last" if self.weights_once else ""
+        load = Load(tuple(self._a_copies(policy)), self.stage.a_bytes, waits_for_activations(self.code))
+        return Loads((load,), policy=policy, pairs=self.multicast == "activations")
+
+    @property
+    def b(self) -> Loads:
+        policy = "evict_first" if self.weights_once else ""
+        copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
+        load = Load(tuple(copies), self.stage.b_bytes, waits_for_weights(self.code))
+        return Loads((load,), at=self.stage.b_at, policy=policy, pairs=self.multicast == "weights")
+
+    def _copy(self, letter: str, column: str, row: str, to: int, policy: str, pair: str = "") -> Copy:
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, pair, policy)
+
+    def _access(self, operand: int) -> list[Access]:
+        return [a for a in self.code.bound.reads if a.operand == operand and a.when == "step"]
+
+    def _a_copies(self, policy: str) -> list[Copy]:
+        rows, columns = self._access(0)[0].box
+        row = to_c(rows.lo) + (f" + part * {self.tile.cta_rows}" if self.tile.shares("rows") else "")
+        out = []
+        for block in range(self.stage.blocks):
+            column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
+            at = block * self.stage.a_block
+            if self.multicast == "activations":
+                half = self.stage.a_rows // 2
+                out.append(self._copy("a", column, f"{row} + part * {half}", at, policy, f"part * {half * ROW_BYTES}"))
+            else:
+                out.append(self._copy("a", column, row, at, policy))
+        return out
+
+    # --- weights --------------------------------------------------------------------------------------------------
+
+    @property
+    def _packed_box(self) -> int:
+        """Rows of one copy from packed weights: all blocks of a step in as few copies as possible."""
+        total = self.stage.b_rows * self.stage.blocks // (2 if self.multicast == "weights" else 1)
+        count = next(n for n in range(1, total // 8 + 1) if total % (8 * n) == 0 and total // n <= BOX)
+        return total // count
+
+    @property
+    def _piece_rows(self) -> int:
+        """Rows of one copy from weights as they are."""
+        rows = self.tile.b_pieces[0][3]
+        return rows // 2 if self.multicast == "weights" else rows
+
+    def _packed_copies(self, policy: str) -> list[Copy]:
+        j = to_c(self.code.bound.coords[1])
+        tile = f"({j} * 2 + part)" if self.tile.shares("columns") else j
+        rows = self.stage.b_rows * self.stage.blocks
+        row = f"({tile} * {self.tile.steps} + k) * {rows}"
+        if self.multicast == "weights":
+            own = rows // 2
+            return [
+                self._copy("b", "0", f"{row} + part * {own} + {n}", n * ROW_BYTES, policy, f"part * {own * ROW_BYTES}")
+                for n in range(0, own, self._packed_box)
+            ]
+        starts = range(0, rows, self._packed_box)
+        return [self._copy("b", "0", f"{row} + {n}" if n else row, n * ROW_BYTES, policy) for n in starts]
+
+    def _b_copies(self, policy: str) -> list[Copy]:
+        accesses, out = self._access(1), []
+        for block in range(self.stage.blocks):
+            for group, first, at, rows in self.tile.b_pieces:
+                box = accesses[group].box
+                column = to_c(box[1].lo) + (f" + {64 * block}" if block else "")
+                row = to_c(box[0].lo) + (f" + {first}" if first else "")
+                row += f" + part * {self.tile.cta_columns}" if self.tile.shares("columns") else ""
+                to = block * self.stage.b_block + at * ROW_BYTES
+                if self.multicast == "weights":
+                    half = rows // 2
+                    out.append(self._copy("b", column, f"{row} + part * {half}", to, policy, f"part * {half * ROW_BYTES}"))
+                else:
+                    out.append(self._copy("b", column, row, to, policy))
+        return out
+
+    @cached_property
+    def packed_rows(self) -> Array:
+        """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is none."""
+        n, width = int(self.code.bound.out[1]), self.tile.cta_columns
+        tiles = math.ceil(n / self.tile.columns) * (2 if self.tile.shares("columns") else 1)
+        out = np.full((tiles, self.stage.b_rows), -1, dtype=np.int64)
+        for group, first, at, rows in self.tile.b_pieces:
+            column = np.arange(tiles)[:, None] * width + first + np.arange(rows)[None, :]
+            out[:, at : at + rows] = np.where(column < n, group * n + column, -1)
+        return out
+
+    # --- maps -----------------------------------------------------------------------------------------------------
+
+    @property
+    def maps(self) -> list[Map]:
+        found = [self._map("a", 0, self.stage.a_rows // 2 if self.multicast == "activations" else self.stage.a_rows)]
+        if not self.packed:
+            return [*found, self._map("b", 1, self._piece_rows)]
+        rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
+        name, weight = f"{self.code.name}_b", self.code.bound.op.operands[1].tensor
+        return [*found, Map(name, weight, rows, 64, 64, 0, (self._packed_box, 64), True, True)]
+
+    def _map(self, letter: str, n: int, box_rows: int) -> Map:
+        operand = self.code.bound.op.operands[n]
+        shape = self.code.bound.tensors[operand.tensor].plan_shape
+        pitch = math.prod(int(s) for s in shape[1:])
+        first = operand.columns[0] if operand.columns else 0
+        rows, columns = (int(s) for s in self.code.bound.shape(n))
+        return Map(f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True)

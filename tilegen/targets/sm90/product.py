@@ -1,0 +1,149 @@
+"""A product on tensor cores: a tile and its stage, a load role, a store role, an epilogue, put together by linear.py and
+conv2d.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from tilegen.analysis.regions import Array
+from tilegen.codegen.cuda_op import TYPES
+from tilegen.graph.forms import Proxies
+from tilegen.ops.base import Bound
+from tilegen.targets.sm90.code import Code, Needs
+from tilegen.targets.sm90.extras import Extras, epilogue_is_older
+from tilegen.targets.sm90.stage import BoxMap, Loads, Map, Wait
+from tilegen.targets.sm90.store import PixelStore, RowStore, Steps, finish
+from tilegen.targets.sm90.tile import Stage, Tile
+
+MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm folded into a linear: its weight, and how many threads look at activations, how many of them at a row (a
+    power of two), and how many eights of columns of a step each of these has."""
+
+    weight: str
+    type: str
+    depth: int
+    eps: float
+    lookers: int
+    of_row: int
+    each: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Weights that come packed tile by tile: the tensors that they are made of, and which row of the weight lies in each
+    row of a tile's block, -1 where there is none: (tiles, rows)."""
+
+    tensors: tuple[str, ...]
+    rows: Array = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Product(Code):
+    """A linear or a convolution of a plan.
+
+    a, b: what the roles for activations and weights do. weights_once: each weight is used by one or two rows of tiles
+    only, so that it need not stay in L2.
+    """
+
+    tile: Tile = field(kw_only=True)
+    stage: Stage = field(kw_only=True)
+    a: Loads = field(kw_only=True)
+    b: Loads = field(kw_only=True)
+    maps: tuple[Map | BoxMap, ...] = field(kw_only=True)
+    store: RowStore | PixelStore = field(kw_only=True)
+    extras: Extras = field(kw_only=True)
+    weights_once: bool = field(default=False, kw_only=True)
+    norm: Norm | None = field(default=None, kw_only=True)
+    packing: Packing | None = field(default=None, kw_only=True)
+
+    form: ClassVar[str] = "product"
+
+    @property
+    def steps(self) -> str:
+        return str(self.tile.steps)
+
+    @property
+    def range(self) -> str:
+        if self.tile.exchanges:
+            return f"const int first = part * {self.steps} / 2, last = (part + 1) * {self.steps} / 2;  // this CTA's share of the steps"
+        return f"const int first = 0, last = {self.steps};"
+
+    @property
+    def needs(self) -> Needs:
+        """Scratch: a sum of squares for each row, or each warp that has a row of its own; sums that are swapped."""
+        scratch = max(256 if self.norm else 0, self.tile.scratch_bytes)
+        return Needs(self.stage.bytes, self.stage.overrun(self.tile), self.tile.sums_bytes, scratch)
+
+    @property
+    def proxies(self) -> Proxies:
+        """Both factors come by TMA; a folded norm's weight and the epilogue's operands by ld.global."""
+        return Proxies((0, 1), self.store.staged)
+
+    @property
+    def looks_early(self) -> bool:
+        """Whether the math warps look at arguments before the role that loads activations tells that these are there."""
+        return bool(self.extras.operands) or bool(self.norm and not self.packing)
+
+    @property
+    def loads_early(self) -> bool:
+        """Whether the role that loads weights must wait for the launch before: not for packed ones, which do not change."""
+        return not self.packing
+
+    # --- text -----------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> int:
+        """Of the result; those of images are their pixels."""
+        return math.prod(int(n) for n in self.bound.out[:-1])
+
+    @property
+    def columns(self) -> int:
+        return int(self.bound.out[-1])
+
+    @property
+    def result_type(self) -> str:
+        return TYPES[self.bound.result.dtype]
+
+    @property
+    def mma(self) -> str:
+        return f"{MMA_TYPES[self.bound.dtype(0)]}_n{self.tile.columns_of_warpgroup}"
+
+    @property
+    def tile_text(self) -> str:
+        return " x ".join(map(str, self.bound.tile))
+
+    @property
+    def gang_text(self) -> str:
+        return f", by pairs that share its {self.bound.op.share}" if self.parts > 1 else ""
+
+    @cached_property
+    def finish(self) -> Steps:
+        return finish(self.tile)
+
+
+def types_problem(b: Bound) -> str:
+    """Why wgmma cannot multiply an op's operands, or an empty string."""
+    if b.dtype(0) not in MMA_TYPES:
+        return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+    if b.result.dtype not in (b.dtype(0), "float32"):
+        return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
+    return ""
+
+
+def waits_for_activations(code: Code) -> tuple[Wait, ...]:
+    """Of the role that loads them: for each step, and for what the epilogue reads."""
+    steps = [Wait(n, "each") for n in code.waiting("step") if n == 0]
+    if epilogue_is_older(code):
+        return (*(Wait(n, "first") for n in code.waiting("epilogue")), *steps)
+    return (*steps, *(Wait(n, "last") for n in code.waiting("epilogue")))
+
+
+def waits_for_weights(code: Code) -> tuple[Wait, ...]:
+    return tuple(Wait(n, "each") for n in code.waiting("step") if n == 1)

@@ -1,0 +1,59 @@
+"""Hopper as a target: TMA, wgmma, pairs of CTAs, a ring of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilegen.arch.machine import Machine
+from tilegen.graph.forms import Config, Proxies
+from tilegen.graph.graph import Graph
+from tilegen.ops.attention import FEW, over_caches
+from tilegen.ops.base import Bound
+from tilegen.schedule.plan import Plan
+from tilegen.targets.base import Emitted, Target, unproved
+from tilegen.targets.sm90.emit import generate, hopper_op, layout_of
+from tilegen.targets.sm90.heuristics import best_configs, best_shares
+from tilegen.targets.sm90.launch import hopper_launch
+from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
+from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
+
+
+class Sm90(Target):
+    name, on_gpu = ARCHITECTURE, True
+    folds_norms = forwards_kv = launches_early = True
+
+    def fits(self, machine: Machine) -> bool:
+        return machine.architecture.tma and machine.architecture.wgmma
+
+    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+        return gathered_tiles(b) if by_threads(b) else b.kind.tiles(b, machine)
+
+    def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
+        return best_configs(graph, machine)
+
+    def key_shares(self, b: Bound, machine: Machine) -> int:
+        few = over_caches(b) and b.tile[0] * b.tile[2] <= FEW
+        return best_shares(b, machine) if few else 1
+
+    def check(self, plan: Plan, b: Bound) -> None:
+        hopper_op(plan, b)
+
+    def check_together(self, plan: Plan) -> None:
+        layout_of(plan, [hopper_op(plan, b) for b in plan.bounds])
+
+    def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
+        plan = unproved(graph, machine)
+        return {b.op.name: hopper_op(plan, b).proxies for b in plan.bounds}
+
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
+        """What is generated first; with a compiler at hand it might turn out to need more registers for loading."""
+        source = generate(plan)
+        launch = hopper_launch(plan, source, programmatic=programmatic)
+        return Emitted(texts(plan, source)[0](), HopperLibrary.source_name, ARCHITECTURE, launch)
+
+    def load(self, plan: Plan, architecture: str = "") -> Any:
+        return HopperLibrary(plan)
+
+
+TARGET = Sm90()
