@@ -15,8 +15,8 @@ import argparse
 import hashlib
 import json
 import re
+import struct
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from typing import Any
 DRAWN, SEED = 105, 20261122
 LINEAR = ("lora", "mlp", "gated", "bottleneck", "fan", "chain", "gemm")  # the families that sm_80 has a form for
 GROUPS = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync", "random")
-DIGEST = re.compile(r"from plan [0-9a-f]{32}")  # which changes with the plan's format
+DIGEST = re.compile(r"from plan\s+(?:// )?[0-9a-f]{32}")  # which changes with the plan's format
 ARCHITECTURES = {"a100": "sm_80", "rtx-4090": "sm_89"}
 
 
@@ -123,27 +123,36 @@ def write(folder: Path, jobs: int) -> int:
 # --- comparing -----------------------------------------------------------------------------------------------
 
 
-def instructions(texts: Sequence[str], architecture: str) -> list[str]:
-    """The machine code of each kernel, one after the other."""
-    from tests.oracles.sass import Sass
+def instructions(text: str, architecture: str) -> dict[str, bytes]:
+    """The machine code of a kernel: its cubin's sections of code, which is an ELF file of 64 bits."""
     from tilegen.runtime.nvrtc import compile_cuda
 
-    with tempfile.TemporaryDirectory() as folder:
-        return [line for text in texts for line in Sass.of(compile_cuda(text, architecture).code, Path(folder)).code]
+    elf = compile_cuda(text, architecture).code
+    (table,), (size, count, names) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<HHH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", elf, table + n * size) for n in range(count)]
+    found = {}
+    for at, _, _, _, offset, length in sections:
+        name = elf[sections[names][4] + at :].partition(b"\0")[0].decode()
+        if name.startswith(".text"):
+            found[name] = elf[offset : offset + length]
+    return found
 
 
-def differs(name: str, a: Sequence[str], b: Sequence[str]) -> str:
+def differs(case: tuple[str, Sequence[str], Sequence[str]]) -> str:
     """What differs where the texts of a case do: nothing else, or the machine code."""
+    name, a, b = case
     way = name.split()
     if "cpu" in way:
         return "C++"
     machine = next(w for w in way if w in ("h200", *ARCHITECTURES))
     architecture = ARCHITECTURES.get(machine, "sm_90a")
-    return "text" if instructions(a, architecture) == instructions(b, architecture) else "machine code"
+    same = len(a) == len(b) and all(instructions(x, architecture) == instructions(y, architecture) for x, y in zip(a, b, strict=True))
+    return "text" if same else "machine code"
 
 
-def told(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def told(a: dict[str, Any], b: dict[str, Any], jobs: int) -> Iterator[tuple[str, str]]:
     """(case, what differs)"""
+    other = []
     for name in a.keys() | b.keys():
         if (name in a) != (name in b):
             yield name, "only on one side"
@@ -154,13 +163,15 @@ def told(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, part
         texts = [[DIGEST.sub("", text) for text in side.get("texts", ())] for side in (old, new)]
         if all(texts) and texts[0] != texts[1]:
-            yield name, differs(name, *texts)
+            other.append((name, *texts))
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from zip((case[0] for case in other), pool.map(differs, other, chunksize=2), strict=True)
 
 
-def compare(first: Path, second: Path) -> int:
+def compare(first: Path, second: Path, jobs: int) -> int:
     a, b = (json.loads((folder / "cases.json").read_text()) for folder in (first, second))
     counts: dict[str, list[str]] = {}
-    for name, what in told(a, b):
+    for name, what in told(a, b, jobs):
         counts.setdefault(what, []).append(name)
     print(f"{len(a)} cases and {len(b)}")
     for what, names in sorted(counts.items()):
@@ -174,7 +185,7 @@ def main() -> int:
     p.add_argument("folders", nargs="+", type=Path)
     p.add_argument("--jobs", type=int, default=2)
     o = p.parse_args()
-    return write(o.folders[0], o.jobs) if o.verb == "write" else compare(*o.folders)
+    return write(o.folders[0], o.jobs) if o.verb == "write" else compare(*o.folders, o.jobs)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tilegen as tg
+from docs import policies
 from docs.kernels.write import KERNELS, text
 from tilegen.codegen.schedule import schedule_text
 from tilegen.frontend.loader import load_program
@@ -51,3 +52,11 @@ def test_readme_is_short() -> None:
 def test_the_kernels_to_read_are_what_is_generated(name: str) -> None:
     """`python -m docs.kernels.write` writes them anew."""
     assert (ROOT / "docs" / "kernels" / name).read_text() == text(*KERNELS[name])
+
+
+def test_cusyncs_policies_are_points_of_the_lattice() -> None:
+    """The table that docs/proof.md quotes; each of cuSync's policies is a point, and the halo is waited for."""
+    table = list(policies.lines())
+    assert "\n".join(table) in (ROOT / "docs" / "proof.md").read_text()
+    named = {row.split(" | ")[-1].removesuffix(" |") for row in table[2:]} - {""}
+    assert named == {"RowSync", "TileSync", "StridedSync", "RowSync, with the halo"}
