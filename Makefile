@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN = $(VENV)/bin
-RUFF = $(BIN)/ruff check --line-length 160 --target-version py310 \
+RUFF = $(BIN)/ruff check --line-length 110 --target-version py310 \
        --select E,F,I,B,UP,SIM,RUF100 --ignore E741,SIM905
 
 .PHONY: run test test-full wheels lint clean
@@ -25,7 +25,7 @@ wheels: $(VENV)/.tested
 	$(BIN)/python -m tests.wheels --torch "$(TORCH)" "$(PYTHON)"
 
 lint: $(VENV)/.tested
-	$(RUFF) tilegen tests examples benchmarks setup.py
+	$(RUFF) tilegen tests examples benchmarks docs setup.py
 	$(BIN)/lint-imports --config tests/layers.ini --no-logo --no-cache
 	$(BIN)/mypy --strict --no-warn-return-any --allow-subclassing-any --ignore-missing-imports tilegen
 

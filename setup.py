@@ -9,7 +9,10 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tilegen" / "__init__.py").
 setup(
     name="tilegen",
     version=VERSION,
-    description="Tiles of dependent operations side by side in one kernel, with the synchronisation derived and proved.",
+    description=(
+        "Tiles of dependent operations side by side in one kernel, with the synchronisation derived and"
+        " proved."
+    ),
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="the tilegen authors",
@@ -39,9 +42,18 @@ setup(
     extras_require={
         "nvrtc": ["nvidia-cuda-nvrtc==13.0.*"],  # where torch brings none: a CPU build of it
         "test": [
-            *["pytest>=8", "pytest-xdist", "hypothesis", "islpy", "z3-solver", "ruff", "mypy", "import-linter"],
+            *[
+                "pytest>=8",
+                "pytest-xdist",
+                "hypothesis",
+                "islpy",
+                "z3-solver",
+                "ruff",
+                "mypy",
+                "import-linter",
+            ],
             *["setuptools>=77", "nvidia-cuda-nvrtc==13.0.*", "nvidia-cuda-nvdisasm>=13,<14"],
-        ]
+        ],
     },
     entry_points={"console_scripts": ["tilegen=tilegen.cli:main"]},
 )

@@ -1,4 +1,5 @@
-"""Every example beside torch on this machine's CPU, same threads, interleaved: writes results/cpu.json and prints the table."""
+"""Every example beside torch on this machine's CPU, same threads, interleaved: writes results/cpu.json and
+prints the table."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""What a call costs the host, and what compiling costs, cold and from the cache: GPT-3's feed-forward block on this GPU.
+"""What a call costs the host, and what compiling costs, cold and from the cache: GPT-3's feed-forward block
+on this GPU.
 
 python -m benchmarks.host [DIR]
 
-A call's cost is the host's time of enqueueing it, torch's own three calls beside ours in the same loop. Compiling is timed in processes of their own, after
-imports and CUDA's set-up: first with an empty cache folder, then with the one that it has filled; there a second size too, when all modules are loaded.
+A call's cost is the host's time of enqueueing it, torch's own three calls beside ours in the same loop.
+Compiling is timed in processes of their own, after imports and CUDA's set-up: first with an empty cache
+folder, then with the one that it has filled; there a second size too, when all modules are loaded.
 """
 
 from __future__ import annotations
@@ -62,7 +64,15 @@ def calls() -> list[dict[str, Any]]:
         runs = contenders()
         times = timing.interleave(runs, dict.fromkeys(runs, CALLS), enqueueing, ROUNDS)
     us = {name: [1e6 * t for t in found] for name, found in times.items()}
-    return [{"call": name, "host_us": round(statistics.median(t), 2), "least_us": round(min(t), 2), "rounds": ROUNDS} for name, t in us.items()]
+    return [
+        {
+            "call": name,
+            "host_us": round(statistics.median(t), 2),
+            "least_us": round(min(t), 2),
+            "rounds": ROUNDS,
+        }
+        for name, t in us.items()
+    ]
 
 
 def compile_seconds(rows: int) -> float:
@@ -78,7 +88,13 @@ def compiles() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as cache:
         for what in ("cold", "from the cache"):
             command = [sys.executable, "-m", "benchmarks.host", "--compile"]
-            answer = subprocess.run(command, env={**os.environ, "TILEGEN_CACHE_DIR": cache}, capture_output=True, text=True, check=True)
+            answer = subprocess.run(
+                command,
+                env={**os.environ, "TILEGEN_CACHE_DIR": cache},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             first, second = (round(float(s), 4) for s in answer.stdout.split())
             rows.append({"compile": what, "seconds": first, "second_size": second})
     return rows
@@ -94,7 +110,10 @@ def main() -> None:
     for row in rows:
         print("  ".join(f"{k} {v}" for k, v in row.items()))
     out, found = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results", environment()
-    save({**heading("python -m benchmarks.host", found), "rows": rows}, out / f"host-{tag(found['device'])}.json")
+    save(
+        {**heading("python -m benchmarks.host", found), "rows": rows},
+        out / f"host-{tag(found['device'])}.json",
+    )
 
 
 if __name__ == "__main__":

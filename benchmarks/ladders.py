@@ -1,13 +1,16 @@
-"""The project's tables measured anew: every contender on every cell of the groups asked for, a result file for each group.
+"""The project's tables measured anew: every contender on every cell of the groups asked for, a result file
+for each group.
 
 python -m benchmarks.ladders chains decode -o benchmarks/results --seconds 500
 python -m benchmarks.ladders random --count 100 --seed 7 -o DIR         other shapes
-python -m benchmarks.ladders chains --compile-only                      fill the cache of kernels; needs no GPU
-python -m benchmarks.ladders chains -o DIR --after DIR                  what an earlier run had no time for
+python -m benchmarks.ladders chains --compile-only                      fill the cache of kernels; needs no
+GPU python -m benchmarks.ladders chains -o DIR --after DIR                  what an earlier run had no time
+for
 
-First all kernels are compiled by a pool of processes that touch no GPU, then a worker process measures cell after cell. Each file is written
-anew after each cell; a contender that hangs or kills the worker becomes a note, and the rest goes on. The time ends the run, whatever is done:
-the files name the cells that are missing. TILEGEN_COMMIT names the commit where the folder is a copy without git.
+First all kernels are compiled by a pool of processes that touch no GPU, then a worker process measures cell
+after cell. Each file is written anew after each cell; a contender that hangs or kills the worker becomes a
+note, and the rest goes on. The time ends the run, whatever is done: the files name the cells that are
+missing. TILEGEN_COMMIT names the commit where the folder is a copy without git.
 """
 
 from __future__ import annotations
@@ -26,33 +29,92 @@ from typing import Any
 from benchmarks.precompile import Compiled, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, SEED, Task, tag, tasks
-from tilegen.bench.compare import EXCLUSIVE, INDUCTOR, PEERS, UNPREPARED, Cell, Key, Note, Row, key, result_file, rows_of, save, sizes_of, table
+from tilegen.bench.compare import (
+    EXCLUSIVE,
+    INDUCTOR,
+    PEERS,
+    UNPREPARED,
+    Cell,
+    Key,
+    Note,
+    Row,
+    key,
+    result_file,
+    rows_of,
+    save,
+    sizes_of,
+    table,
+)
 from tilegen.runtime.verify import load_json
 
-GROUPS = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync", "random", "host")
-COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")  # with torch.compile: up to a minute a cell where it is new
-OWN = ("tilegen-kernel", "tilegen-pdl", "tilegen-barrier", "tilegen", "tilegen-persistent", "tilegen-exclusive", "tilegen-unprepared", "tilegen-portable")
+GROUPS = (
+    "chains",
+    "gemms",
+    "graphs",
+    "convolutions",
+    "attention",
+    "cached",
+    "decode",
+    "prefill",
+    "cusync",
+    "random",
+    "host",
+)
+# with torch.compile: up to a minute a cell where it is new
+COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")
+OWN = (
+    "tilegen-kernel",
+    "tilegen-pdl",
+    "tilegen-barrier",
+    "tilegen",
+    "tilegen-persistent",
+    "tilegen-exclusive",
+    "tilegen-unprepared",
+    "tilegen-portable",
+)
 LEFT_OUT = ("eager", "tilegen-kernel")  # never the best: measured where --only asks for them
-PATIENCE_S = {False: 90.0, True: 300.0}  # without a sign of life, with and without torch.compile: its autotuner says nothing for long
-CUSYNC = {  # cuSync's best policy on an H200, µs, each shape in a run of its own, constant inputs; LLaMA 2816 wide, without SwiGLU's second product
+# without a sign of life, with and without torch.compile: its autotuner says nothing for long
+PATIENCE_S = {False: 90.0, True: 300.0}
+# cuSync's best policy on an H200, µs, each shape in a run of its own, constant inputs; LLaMA 2816 wide,
+# without SwiGLU's second product
+CUSYNC = {
     "gpt3_mlp": {512: 407, 1024: 684, 1792: 1083, 2048: 1193},
     "llama_mlp": {512: 196, 1024: 322, 1792: 512, 2048: 578},
 }
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    p = argparse.ArgumentParser("ladders", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        "ladders", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("groups", nargs="+", choices=GROUPS, metavar="GROUP", help=", ".join(GROUPS))
     p.add_argument("-o", "--out", type=Path, help="the folder of the result files")
     p.add_argument("--seconds", type=float, default=3600, help="everything ends by then (3600)")
     p.add_argument("--rounds", type=int, default=11)
     p.add_argument("--only", default="", help="graph,cublaslt,tilegen: these contenders alone")
-    p.add_argument("--cells", nargs="*", default=[], metavar="WORDS", help="only cells whose name, as --list prints it, holds one of these")
-    p.add_argument("--inductor", nargs="*", default=list(COMPILED), metavar="WORDS", help="cells with torch.compile, by group or words; none: nowhere")
+    p.add_argument(
+        "--cells",
+        nargs="*",
+        default=[],
+        metavar="WORDS",
+        help="only cells whose name, as --list prints it, holds one of these",
+    )
+    p.add_argument(
+        "--inductor",
+        nargs="*",
+        default=list(COMPILED),
+        metavar="WORDS",
+        help="cells with torch.compile, by group or words; none: nowhere",
+    )
     p.add_argument("--seed", type=int, default=SEED, help="of the random shapes")
     p.add_argument("--count", type=int, default=DRAWN, help=f"of the random shapes ({DRAWN})")
     p.add_argument("--after", type=Path, metavar="DIR", help="keep the cells of the result files there")
-    p.add_argument("--jobs", type=int, default=max(1, min(14, len(os.sched_getaffinity(0)) - 2)), help="processes that compile")
+    p.add_argument(
+        "--jobs",
+        type=int,
+        default=max(1, min(14, len(os.sched_getaffinity(0)) - 2)),
+        help="processes that compile",
+    )
     p.add_argument("--compile-only", action="store_true")
     p.add_argument("--list", action="store_true", help="name the cells and end")
     p.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
@@ -86,7 +148,8 @@ def selection(o: argparse.Namespace, task: Task) -> tuple[str, ...]:
     return tuple(name for name in (*PEERS, *OWN) if name not in without)
 
 
-# --- the worker --------------------------------------------------------------------------------------------------------------
+# --- the worker
+# ------------------------------------------------------------------------------------------------------------
 
 
 def work(o: argparse.Namespace) -> None:
@@ -96,10 +159,17 @@ def work(o: argparse.Namespace) -> None:
 
     lines.write(kind="environment", environment=environment())
     cells = asked(o)
-    serve(jobs_from(jobs), lines, until, lambda job, say: measured(cells[job.cell], selection(o, cells[job.cell]), job, o.rounds, say))
+    serve(
+        jobs_from(jobs),
+        lines,
+        until,
+        lambda job, say: measured(cells[job.cell], selection(o, cells[job.cell]), job, o.rounds, say),
+    )
 
 
-def measured(task: Task, select: Sequence[str], job: Job, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measured(
+    task: Task, select: Sequence[str], job: Job, rounds: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     """One cell, as JSON. Contenders that killed a worker in it are left out, and noted."""
     from tilegen.bench.ladder import ladder
 
@@ -108,13 +178,20 @@ def measured(task: Task, select: Sequence[str], job: Job, rounds: int, say: Call
     cell = ladder(program, variants_of(task), names, rounds, say, task.constant)
     lost = [Note(program.name, sizes_of(program), variant, error) for variant, error in job.without]
     found = result_file([labelled(replace(cell, notes=(*cell.notes, *lost)), task)], "", {})
-    return {"rows": found["rows"], "notes": found["notes"], "clock": cell.clock, "seconds": round(time.perf_counter() - start, 1)}
+    return {
+        "rows": found["rows"],
+        "notes": found["notes"],
+        "clock": cell.clock,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
 
 
 def labelled(cell: Cell, task: Task) -> Cell:
     """Its sizes with what tells it from the same program's other cells."""
     rows = tuple(replace(r, sizes={**r.sizes, **task.extra}) for r in cell.rows)
-    return replace(cell, rows=rows, notes=tuple(replace(n, sizes={**n.sizes, **task.extra}) for n in cell.notes))
+    return replace(
+        cell, rows=rows, notes=tuple(replace(n, sizes={**n.sizes, **task.extra}) for n in cell.notes)
+    )
 
 
 def contender_of(text: str) -> str:
@@ -123,7 +200,8 @@ def contender_of(text: str) -> str:
     return word if word in (*PEERS, *OWN) else ""
 
 
-# --- result files ------------------------------------------------------------------------------------------------------------
+# --- result files
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Files:
@@ -138,24 +216,33 @@ class Files:
         self.lost: list[str] = []
 
     def keep(self, after: Path) -> None:
-        """Take over the cells of an earlier run's files, with its heading: those in which anything was measured."""
+        """Take over the cells of an earlier run's files, with its heading: those in which anything was
+        measured."""
         for group in {t.group for t in self.cells}:
             for path in sorted(after.glob(f"{group}-*.json")):
                 data = load_json(path)
                 rows, notes = rows_of(data), [Note(**n) for n in data["notes"]]
                 clocks = data.get("clocks_by_cell") or {}
-                mine = {n: kept(t, rows, notes, clocks.get(str(t))) for n, t in enumerate(self.cells) if t.group == group}
+                mine = {
+                    n: kept(t, rows, notes, clocks.get(str(t)))
+                    for n, t in enumerate(self.cells)
+                    if t.group == group
+                }
                 taken = {n: cell for n, cell in mine.items() if cell}
                 self.found |= taken
                 heading = {k: data.get(k) for k in ("date", "commit", "device", "versions", "run")}
                 self.earlier[group] = [*data.get("earlier", []), heading] if taken else []
-                self.environment = self.environment or {k: data[k] for k in ("device", "versions", "remarks") if k in data}
+                self.environment = self.environment or {
+                    k: data[k] for k in ("device", "versions", "remarks") if k in data
+                }
 
     def add(self, n: int, found: Mapping[str, Any]) -> Cell:
         """A cell from the worker, into its group's file."""
         task = self.cells[n]
         if "error" in found:
-            cell = labelled(Cell((), (Note(task.workload, sizes_of(task.program), "all", str(found["error"])),)), task)
+            cell = labelled(
+                Cell((), (Note(task.workload, sizes_of(task.program), "all", str(found["error"])),)), task
+            )
         else:
             cell = Cell(tuple(rows_of(found)), tuple(Note(**note) for note in found["notes"]), found["clock"])
             self.seconds[n] = found["seconds"]
@@ -192,13 +279,21 @@ def kept(task: Task, rows: Sequence[Row], notes: Sequence[Note], clock: int | No
 def elsewhere() -> list[dict[str, Any]]:
     """Times of others that were not taken in this run."""
     what = "cuSync's best policy, its CUTLASS kernels, in a run of its own on constant inputs"
-    return [{"workload": name, "M": m, "variant": "cusync", "us": us, "what": what} for name, times in CUSYNC.items() for m, us in times.items()]
+    return [
+        {"workload": name, "M": m, "variant": "cusync", "us": us, "what": what}
+        for name, times in CUSYNC.items()
+        for m, us in times.items()
+    ]
 
 
-# --- the run -----------------------------------------------------------------------------------------------------------------
+# --- the run
+# ------------------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = (sys.executable, "-m", "benchmarks.ladders")) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    worker: Sequence[str] = (sys.executable, "-m", "benchmarks.ladders"),
+) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     o = parsed(given)
     if o.worker:
@@ -226,7 +321,10 @@ def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = (sys.ex
         missing.append("host")
     for group in {t.group for t in cells}:
         files.write(group)
-    print(f"\n{table([files.found[n] for n in sorted(files.found)])}\n{time.time() - start:.0f} s, {len(files.found)} of {len(cells)} cells")
+    print(
+        f"\n{table([files.found[n] for n in sorted(files.found)])}\n{time.time() - start:.0f} s,"
+        f" {len(files.found)} of {len(cells)} cells"
+    )
     for name in missing:
         print(f"missing: {name}")
     return 1 if missing or files.lost else 0
@@ -236,7 +334,11 @@ def shown(given: Sequence[str]) -> list[str]:
     """The words of the command, but for where its files are."""
     words, skip = [], False
     for word in given:
-        if not skip and word not in ("-o", "--out", "--after") and not word.startswith(("--out=", "--after=")):
+        if (
+            not skip
+            and word not in ("-o", "--out", "--after")
+            and not word.startswith(("--out=", "--after="))
+        ):
             words.append(word)
         skip = word in ("-o", "--out", "--after")
     return words
@@ -255,7 +357,8 @@ def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
 
 
 def needed(variants: Sequence[str]) -> list[str]:
-    """Those whose binaries no other's hold: what tilegen-exclusive and tilegen-unprepared run, tilegen runs too."""
+    """Those whose binaries no other's hold: what tilegen-exclusive and tilegen-unprepared run, tilegen runs
+    too."""
     return [v for v in variants if v not in (EXCLUSIVE, UNPREPARED) or "tilegen" not in variants]
 
 
@@ -273,7 +376,14 @@ def measure_all(files: Files, left: Sequence[int], command: Sequence[str], folde
 
     compiled = any(set(INDUCTOR) & set(selection(files.o, files.cells[n])) for n in left)
     supervise(
-        [Job(n) for n in left], [*command, "--worker"], folder, end, PATIENCE_S[compiled], found, lambda _, text: contender_of(text), heard
+        [Job(n) for n in left],
+        [*command, "--worker"],
+        folder,
+        end,
+        PATIENCE_S[compiled],
+        found,
+        lambda _, text: contender_of(text),
+        heard,
     )
 
 

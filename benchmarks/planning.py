@@ -1,4 +1,5 @@
-"""How long planning takes, on this machine's CPU: cold, in a process with its imports, and warm, from the cache. Needs no GPU.
+"""How long planning takes, on this machine's CPU: cold, in a process with its imports, and warm, from the
+cache. Needs no GPU.
 
 python -m benchmarks.planning [-o FILE.json]
 """
@@ -39,7 +40,12 @@ def cold(name: str, sizes: dict[str, Any], options: dict[str, Any]) -> dict[str,
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, tiles = done.stdout.split()
-    return {"cold": name, "tiles": int(tiles), "seconds": round(float(seconds), 3), "process": round(time.perf_counter() - start, 3)}
+    return {
+        "cold": name,
+        "tiles": int(tiles),
+        "seconds": round(float(seconds), 3),
+        "process": round(time.perf_counter() - start, 3),
+    }
 
 
 def warm() -> dict[str, Any]:
@@ -56,7 +62,9 @@ def warm() -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser("planning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        "planning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("-o", "--out", type=Path)
     o = p.parse_args(arguments)
     rows = []

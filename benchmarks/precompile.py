@@ -1,4 +1,5 @@
-"""Every kernel of many tasks, compiled by a pool of processes into the cache that tg.compile reads: plans, proofs and machine code, without a GPU."""
+"""Every kernel of many tasks, compiled by a pool of processes into the cache that tg.compile reads: plans,
+proofs and machine code, without a GPU."""
 
 from __future__ import annotations
 
@@ -79,8 +80,11 @@ def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
     return launch_plans(whole_plan(program, on, chosen), on, chosen)
 
 
-def precompile(wanted: Sequence[tuple[Task, str]], jobs: int, seconds: float, say: Callable[[Compiled], None]) -> list[Compiled]:
-    """Each (task, variant), in their order; what has not begun after `seconds` is left to the process that measures."""
+def precompile(
+    wanted: Sequence[tuple[Task, str]], jobs: int, seconds: float, say: Callable[[Compiled], None]
+) -> list[Compiled]:
+    """Each (task, variant), in their order; what has not begun after `seconds` is left to the process that
+    measures."""
     found: list[Compiled] = []
     end = time.monotonic() + seconds
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_alone) as pool:
@@ -90,7 +94,11 @@ def precompile(wanted: Sequence[tuple[Task, str]], jobs: int, seconds: float, sa
                 continue
             task, variant = waiting[done]
             error = done.exception()
-            found.append(done.result() if error is None else Compiled(str(task), variant, 0.0, f"{type(error).__name__}: {error}"[:200]))
+            found.append(
+                done.result()
+                if error is None
+                else Compiled(str(task), variant, 0.0, f"{type(error).__name__}: {error}"[:200])
+            )
             say(found[-1])
             if time.monotonic() > end:
                 for future in waiting:

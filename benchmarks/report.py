@@ -1,7 +1,9 @@
-"""docs/performance.md and the README's table at a glance, printed from the result files and from nothing else.
+"""docs/performance.md and the README's table at a glance, printed from the result files and from nothing
+else.
 
 python -m benchmarks.report            prints the page
-python -m benchmarks.report --write    writes docs/performance.md, and the table between the README's markers where it has them
+python -m benchmarks.report --write    writes docs/performance.md, and the table between the README's markers
+where it has them
 """
 
 from __future__ import annotations
@@ -68,14 +70,22 @@ SHORT = {
 CONTENDERS = {
     "eager": "torch, op by op, launched by the host",
     "graph": "the same in a CUDA graph; attention by the backend that torch chooses",
-    "addmm-gelu": "the same with torch's own fused linear and GeLU (`_addmm_activation`, the first algorithm that cublasLt names)",
-    "cublaslt": "every linear by cublasLt, bias and GeLU or ReLU in its epilogue, all algorithms that its heuristics list timed for the shape "
-    "and the fastest taken; in a graph; convolutions fused as under `cudnn`",
+    "addmm-gelu": (
+        "the same with torch's own fused linear and GeLU (`_addmm_activation`, the first algorithm that"
+        " cublasLt names)"
+    ),
+    "cublaslt": (
+        "every linear by cublasLt, bias and GeLU or ReLU in its epilogue, all algorithms that its heuristics"
+        " list timed for the shape and the fastest taken; in a graph; convolutions fused as under `cudnn`"
+    ),
     "cudnn": "cuDNN's fused convolutions (bias, residual and ReLU inside), in a graph",
     "sdpa-flash": "`graph` with `scaled_dot_product_attention` held to its FlashAttention backend",
     "sdpa-cudnn": "`graph` with it held to its cuDNN backend",
     "sdpa-efficient": "`graph` with it held to its memory-efficient backend",
-    "graph-flash": "`graph` with torch's FlashAttention kernel called directly: bottom-right causal, no mask, keys shared out among SMs",
+    "graph-flash": (
+        "`graph` with torch's FlashAttention kernel called directly: bottom-right causal, no mask, keys"
+        " shared out among SMs"
+    ),
     "cublaslt-flash": "`cublaslt` and `graph-flash` together",
     "cublaslt-cudnn": "`cublaslt` and `sdpa-cudnn` together",
     "flashinfer": "`graph` with FlashInfer's decode kernel",
@@ -83,11 +93,19 @@ CONTENDERS = {
     "inductor": "torch.compile, max-autotune, in a graph; caches are written in place",
     "inductor-flash": "the same with torch's FlashAttention kernel called directly",
     "tilegen-kernel": "tilegen without tile sync: a launch for each op",
-    "tilegen-pdl": "tilegen without tile sync: a launch for each op, started while the one before ends (programmatic dependent launch)",
-    "tilegen-barrier": "tilegen in one launch whose ops wait for whole ops: one barrier for each intermediate tensor",
+    "tilegen-pdl": (
+        "tilegen without tile sync: a launch for each op, started while the one before ends (programmatic"
+        " dependent launch)"
+    ),
+    "tilegen-barrier": (
+        "tilegen in one launch whose ops wait for whole ops: one barrier for each intermediate tensor"
+    ),
     "tilegen": "what `tg.compile(program)` gives, weights bound with `prepare` (a packed copy of them)",
     PERSISTENT: "tilegen's one launch, where `tilegen` is several because they were measured to be faster",
-    "tilegen-exclusive": "tilegen compiled with `exclusive=True`: the caller's word that nothing else that waits inside runs at the same time",
+    "tilegen-exclusive": (
+        "tilegen compiled with `exclusive=True`: the caller's word that nothing else that waits inside runs"
+        " at the same time"
+    ),
     "tilegen-unprepared": "tilegen with its weights given at each call: no packed copy",
     "tilegen-portable": "tilegen's kernel for any GPU from Ampere on (`mma.sync`)",
 }
@@ -130,7 +148,8 @@ def groups(results: Path, gpu: str) -> list[Group]:
     return [g for g in found if str(g.data.get("run", "")).startswith(MADE_BY)]
 
 
-# --- the page ----------------------------------------------------------------------------------------------------------------
+# --- the page
+# ------------------------------------------------------------------------------------------------------------
 
 
 def page(results: Path, gpu: str = "h200") -> str:
@@ -144,39 +163,67 @@ def page(results: Path, gpu: str = "h200") -> str:
         *(["## What bounds the cells that come off worst\n\n" + worst_cells(found)] if found else []),
     ]
     if absent := [name for name in GROUPS if name not in {g.name for g in found}]:
-        parts.append("## Not there\n\n" + _bullets([f"`{name}`, {TITLES[name]}: no result file of the ladders as they are now" for name in absent]))
+        parts.append(
+            "## Not there\n\n"
+            + _bullets(
+                [
+                    f"`{name}`, {TITLES[name]}: no result file of the ladders as they are now"
+                    for name in absent
+                ]
+            )
+        )
     return "\n\n".join(parts) + "\n"
 
 
 _INTRODUCTION = (
-    "This page is printed by `python -m benchmarks.report --write` from the files in benchmarks/results; a test holds the two together. Times are "
-    "microseconds for one call, the median over rounds. A ratio is the best peer's time over tilegen's: above 1 tilegen is faster, and where it is "
-    "slower the ratio is printed **bold**. docs/perf-log.md is the diary of how these came about."
+    "This page is printed by `python -m benchmarks.report --write` from the files in benchmarks/results; a"
+    " test holds the two together. Times are microseconds for one call, the median over rounds. A ratio is"
+    " the best peer's time over tilegen's: above 1 tilegen is faster, and where it is slower the ratio is"
+    " printed **bold**. docs/perf-log.md is the diary of how these came about."
 )
 _GLANCE = (
-    "On an H200: geometric mean and range of the best peer's time over tilegen's; losses, the cells where a peer "
-    "is faster; in how many cells torch.compile (max-autotune) was among the peers: elsewhere, where it would be "
-    "the best, the ratio flatters; and our own launches of single ops over our one launch: what tile sync by "
-    "itself is worth. tilegen is what `tg.compile` gives, weights bound with `prepare`, which costs a packed copy "
-    "of them; `tilegen-unprepared` takes them at each call, and `tilegen-exclusive` has your word that nothing "
-    "else that waits runs beside it: both stand in the tables."
+    "On an H200: geometric mean and range of the best peer's time over tilegen's; losses, the cells where a"
+    " peer is faster; in how many cells torch.compile (max-autotune) was among the peers: elsewhere, where it"
+    " would be the best, the ratio flatters; and our own launches of single ops over our one launch: what"
+    " tile sync by itself is worth. tilegen is what `tg.compile` gives, weights bound with `prepare`, which"
+    " costs a packed copy of them; `tilegen-unprepared` takes them at each call, and `tilegen-exclusive` has"
+    " your word that nothing else that waits runs beside it: both stand in the tables."
 )
 _METHOD = (
-    "All contenders of a cell run interleaved in one process on one GPU, in rounds; each goes first in turn. The file keeps every round of every "
-    "contender, so that they can be compared in pairs: the column 10-90 % holds that range of the ratios round by round.",
-    "Each contender but `eager` is captured in a CUDA graph that runs 3 to 24 argument sets in turn. All sets together, weights, activations and "
-    "caches, exceed three times the 60 MB of L2 cache where 24 sets can; a cell whose sets all stay in the cache is marked †.",
-    f"Random data. Every contender is checked on every argument set against the float32 reference, by the Frobenius norm (at most {WRONG:g}) and element "
-    "by element (docs/numerics.md), outputs and appended rows of caches filled with NaN before. A wrong result has no ratio.",
-    "Weights of parallel projections are merged on both sides or on neither: torch runs the same program, tensor for tensor.",
-    "The floor is the larger of FLOPs at 785 TFLOP/s and bytes of arguments and outputs at 4.55 TB/s, both measured on an H200.",
-    "Tile sync's own worth is told for one launch of all ops, in every cell, beside launches of single ops (`tilegen-pdl`) and one barrier for each "
-    "tensor (`tilegen-barrier`), also where `tilegen` is several launches.",
+    (
+        "All contenders of a cell run interleaved in one process on one GPU, in rounds; each goes first in"
+        " turn. The file keeps every round of every contender, so that they can be compared in pairs: the"
+        " column 10-90 % holds that range of the ratios round by round."
+    ),
+    (
+        "Each contender but `eager` is captured in a CUDA graph that runs 3 to 24 argument sets in turn. All"
+        " sets together, weights, activations and caches, exceed three times the 60 MB of L2 cache where 24"
+        " sets can; a cell whose sets all stay in the cache is marked †."
+    ),
+    (
+        "Random data. Every contender is checked on every argument set against the float32 reference, by the"
+        f" Frobenius norm (at most {WRONG:g}) and element by element (docs/numerics.md), outputs and appended"
+        " rows of caches filled with NaN before. A wrong result has no ratio."
+    ),
+    (
+        "Weights of parallel projections are merged on both sides or on neither: torch runs the same program,"
+        " tensor for tensor."
+    ),
+    (
+        "The floor is the larger of FLOPs at 785 TFLOP/s and bytes of arguments and outputs at 4.55 TB/s,"
+        " both measured on an H200."
+    ),
+    (
+        "Tile sync's own worth is told for one launch of all ops, in every cell, beside launches of single"
+        " ops (`tilegen-pdl`) and one barrier for each tensor (`tilegen-barrier`), also where `tilegen` is"
+        " several launches."
+    ),
 )
 
 
 def glance(found: Sequence[Group]) -> str:
-    """One row a group: how tilegen stands to the best peer, losses counted, and what tile sync itself is worth."""
+    """One row a group: how tilegen stands to the best peer, losses counted, and what tile sync itself is
+    worth."""
     compared = ("best peer / tilegen", "least to most", "losses", "torch.compile")
     head = ("workloads", *compared, "single launches / one")
     lines = []
@@ -215,7 +262,10 @@ def _section(g: Group) -> str:
         parts.append(f"Not measured, for want of time: {'; '.join(missing)}.")
     if g.notes:
         notes = [f"{g.label(key(n))}: `{n.variant}`: {_plain(n.error)}" for n in g.notes]
-        parts.append(f"<details><summary>Contenders that could not run: {len(notes)}</summary>\n\n{_bullets(notes)}\n\n</details>")
+        parts.append(
+            "<details><summary>Contenders that could not run:"
+            f" {len(notes)}</summary>\n\n{_bullets(notes)}\n\n</details>"
+        )
     return "\n\n".join(parts)
 
 
@@ -225,7 +275,10 @@ def _source(g: Group) -> str:
     versions = ", ".join(f"{n} {v[n]}" for n in names if v.get(n))
     clocks = [c for c in d.get("clocks_mhz") or [] if c]
     clock = f" SM clock {min(clocks)} to {max(clocks)} MHz." if clocks else ""
-    text = f"[{g.file}](../benchmarks/results/{g.file}): commit {d.get('commit')}, {d['date'][:10]}, {d['device']}, {versions}.{clock} `{d['run']}`"
+    text = (
+        f"[{g.file}](../benchmarks/results/{g.file}): commit {d.get('commit')}, {d['date'][:10]},"
+        f" {d['device']}, {versions}.{clock} `{d['run']}`"
+    )
     earlier = dict.fromkeys(f"{e['date'][:10]} at commit {e['commit']}" for e in d.get("earlier", []))
     told = f"Some cells are of earlier runs, whose commands stand in the file: {'; '.join(earlier)}."
     more = [*([told] if earlier else []), *(f"{_capital(r)}." for r in d.get("remarks", []))]
@@ -250,9 +303,15 @@ def _workload(g: Group, kind: str) -> str:
     lines = []
     for k, cell in cells.items():
         times = [_time(cell, name) for name in variants]
-        other = [str(elsewhere[k[0], dict(k[1])["M"]]["us"]) if (k[0], dict(k[1]).get("M")) in elsewhere else "–"] if elsewhere else []
+        other = (
+            [str(elsewhere[k[0], dict(k[1])["M"]]["us"]) if (k[0], dict(k[1]).get("M")) in elsewhere else "–"]
+            if elsewhere
+            else []
+        )
         label = f"{g.names[k].label}{' †' if any(r.in_l2 for r in cell) else ''}"
-        lines.append((label, *times, *other, _ratio(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell)))
+        lines.append(
+            (label, *times, *other, _ratio(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell))
+        )
     return _table(head, lines)
 
 
@@ -267,18 +326,41 @@ def _host(g: Group) -> str:
 def worst_cells(found: Sequence[Group]) -> str:
     """The least ratios of all, with what no kernel can beat."""
     cells = [(over_peers(c), g, k, c) for g in found for k, c in g.cells.items()]
-    known = sorted(((ratio, g, k, c) for ratio, g, k, c in cells if ratio is not None), key=lambda item: item[0])[:WORST]
-    head = ("workload", "best peer / tilegen", "best peer", "tilegen µs", "floor µs", "bound by", "tilegen / floor", "best peer / floor")
+    known = sorted(
+        ((ratio, g, k, c) for ratio, g, k, c in cells if ratio is not None), key=lambda item: item[0]
+    )[:WORST]
+    head = (
+        "workload",
+        "best peer / tilegen",
+        "best peer",
+        "tilegen µs",
+        "floor µs",
+        "bound by",
+        "tilegen / floor",
+        "best peer / floor",
+    )
     lines = []
     for ratio, g, k, cell in known:
         it, peer = _of(cell, "tilegen"), best_peer(cell)
         assert it is not None and peer is not None
         floor = f"{it.floor_us:.1f}" if it.floor_us else "–"
-        lines.append((g.label(k), _ratio(ratio), peer.variant, f"{it.us:.1f}", floor, bound(it), _over(it), _over(peer)))
+        lines.append(
+            (
+                g.label(k),
+                _ratio(ratio),
+                peer.variant,
+                f"{it.us:.1f}",
+                floor,
+                bound(it),
+                _over(it),
+                _over(peer),
+            )
+        )
     return _table(head, lines) if lines else "No cell has both."
 
 
-# --- of one cell -------------------------------------------------------------------------------------------------------------
+# --- of one cell
+# ------------------------------------------------------------------------------------------------------------
 
 
 def over_peers(cell: Sequence[Row]) -> float | None:
@@ -343,7 +425,8 @@ def _over_floor(cell: Sequence[Row]) -> str:
     return _over(it) if it is not None and not it.wrong else "–"
 
 
-# --- text --------------------------------------------------------------------------------------------------------------------
+# --- text
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _ratio(value: float | None) -> str:
@@ -385,7 +468,9 @@ def placed(readme: str, table: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser("report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        "report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     p.add_argument("--gpu", default="h200", help="the end of the result files' names")
     p.add_argument("--write", action="store_true")

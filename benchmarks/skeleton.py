@@ -1,6 +1,8 @@
-"""What synchronisation alone costs on this GPU: skeletons of one MLP under several policies, in CUDA graphs, interleaved.
+"""What synchronisation alone costs on this GPU: skeletons of one MLP under several policies, in CUDA graphs,
+interleaved.
 
-Every tile is taken, waits and posts as in a full kernel and computes nothing, so the time is launch + tickets + hand-offs + waits.
+Every tile is taken, waits and posts as in a full kernel and computes nothing, so the time is launch + tickets
++ hand-offs + waits.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ def main() -> None:
     for placement in ("ticket", "static"):
         for policy in ("kernel", "row", "chunk:4", "tile"):
             plan = tg.plan(
-                program, "h200", tiles={"up": (128, 192), "down": (128, 192)}, policies={"h": policy}, order="phase", placement=placement
+                program,
+                "h200",
+                tiles={"up": (128, 192), "down": (128, 192)},
+                policies={"h": policy},
+                order="phase",
+                placement=placement,
             )
             contenders[policy, placement] = (plan, Skeleton(plan))
     graphs = {key: captured(kernel) for key, (_, kernel) in contenders.items()}
@@ -71,7 +78,10 @@ def main() -> None:
                 "rounds": ROUNDS,
             }
         )
-        print(f"{policy:<10}{placement:<8}{plan.order.count:>6} tiles {len(plan.wait_table.rank):>7} waits {us:>9.2f} us")
+        print(
+            f"{policy:<10}{placement:<8}{plan.order.count:>6} tiles {len(plan.wait_table.rank):>7} waits"
+            f" {us:>9.2f} us"
+        )
     data = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),

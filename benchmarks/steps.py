@@ -1,9 +1,12 @@
-"""Clocks of a step of 64 columns in the main loop, by tile: one tile a CTA, K = 16384, beside cuBLAS's kernel for the same product.
+"""Clocks of a step of 64 columns in the main loop, by tile: one tile a CTA, K = 16384, beside cuBLAS's kernel
+for the same product.
 
-ncu --clock-control none -k 'regex:tg_kernel|nvjet' --csv --metrics sm__cycles_elapsed.max,gpu__time_duration.sum,lts__t_bytes.sum,sm__inst_executed.sum \\
+ncu --clock-control none -k 'regex:tg_kernel|nvjet' --csv --metrics
+sm__cycles_elapsed.max,gpu__time_duration.sum,lts__t_bytes.sum,sm__inst_executed.sum \\
     python -m benchmarks.steps > steps.csv
 
-clocks of a step = sm__cycles_elapsed.max / 256, some 40 of them set-up and epilogue; the tensor cores' own are rows·columns/32 of a CTA.
+clocks of a step = sm__cycles_elapsed.max / 256, some 40 of them set-up and epilogue; the tensor cores' own
+are rows·columns/32 of a CTA.
 """
 
 from __future__ import annotations
@@ -31,7 +34,12 @@ def main() -> None:
     for tile, parts in TILES:
         gangs = H200.sms // int(str(parts)[0])
         m, n, k = ROWS * tile[0], gangs // ROWS * tile[1], 64 * STEPS
-        cut = {"tiles": {"gemm": tile}, "parts": {"gemm": parts}, "placement": "strided", "order": f"phase:{ROWS}"}
+        cut = {
+            "tiles": {"gemm": tile},
+            "parts": {"gemm": parts},
+            "placement": "strided",
+            "order": f"phase:{ROWS}",
+        }
         kernel = tg.compile(gemm(M=m, N=n, K=k), "cuda", exclusive=True, **cut)
         x, w = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
         print("tile", "x".join(map(str, tile)), "parts", parts, flush=True)

@@ -1,8 +1,11 @@
-"""Memory order under stress: variants of the kernels that sleep for random times at waits, posts and between products must give the same bits, always.
+"""Memory order under stress: variants of the kernels that sleep for random times at waits, posts and between
+products must give the same bits, always.
 
-python -m benchmarks.stress [LAUNCHES [WORD]]: at least that many launches (default 100,000) over the cases of tests/gpu/gemms.py, plain and packed, at
-several sizes, and of tests/gpu/ops.py, or those of them whose names hold a word; outputs, intermediates and the rows of caches that the launch appends are NaN
-before each launch, and each result is compared on the GPU, bit for bit, with the kernel's that does not sleep. (Not poisoned, they would hold what the launch
+python -m benchmarks.stress [LAUNCHES [WORD]]: at least that many launches (default 100,000) over the cases of
+tests/gpu/gemms.py, plain and packed, at several sizes, and of tests/gpu/ops.py, or those of them whose names
+hold a word; outputs, intermediates and the rows of caches that the launch appends are NaN before each launch,
+and each result is compared on the GPU, bit for bit, with the kernel's that does not sleep. (Not poisoned,
+they would hold what the launch
 before left there: the right values.) Prints one line a shape; status 1 on any difference.
 """
 
@@ -26,17 +29,25 @@ from tilegen.targets.sm90.library import HopperLibrary
 
 
 def shapes() -> list[tuple[Case, bool]]:
-    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops' cases."""
+    """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops'
+    cases."""
     found = [(case, False) for case in OPS] + [(case, True) for case in NORMED]
     for case in CASES:
         for rows in (None, 5, 77):
-            made = case if rows is None else dataclasses.replace(case, name=f"{case.name}, M = {rows}", sizes={**case.sizes, "M": rows})
+            made = (
+                case
+                if rows is None
+                else dataclasses.replace(
+                    case, name=f"{case.name}, M = {rows}", sizes={**case.sizes, "M": rows}
+                )
+            )
             found += [(made, False), *([(made, True)] if case.packed else [])]
     return found
 
 
 def appended(program: Program, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The rows of the states that a launch writes: the last ones, since random_arguments gives the last position."""
+    """The rows of the states that a launch writes: the last ones, since random_arguments gives the last
+    position."""
     position = next((int(a[0]) for a in arguments if a.dtype == torch.int32), 0)
     return [a[:, position:] for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
 
@@ -46,7 +57,11 @@ def stress(case: Case, packed: bool, launches: int) -> int:
     arguments = [a.cuda() for a in random_arguments(case.program)]
     kernel = tg.compile(case.program, "cuda", lowering="persistent", **case.options)
     assert isinstance(kernel, CudaKernel)
-    weights = {t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if packed and t.role == "weight"}
+    weights = {
+        t.name: a
+        for t, a in zip(case.program.arguments, arguments, strict=True)
+        if packed and t.role == "weight"
+    }
     given = [a for t, a in zip(case.program.arguments, arguments, strict=True) if t.name not in weights]
     still = kernel.prepare(**weights) if packed else kernel
     library = HopperLibrary(kernel.plan, frozenset(weights), "jitter")
@@ -75,7 +90,10 @@ def main(arguments: list[str]) -> int:
     for case, packed in cases:
         wrong = stress(case, packed, each)
         failed += wrong > 0
-        print(f"{case.name:<44}{'packed' if packed else 'plain':<8}{each:>7} launches{wrong:>7} wrong", flush=True)
+        print(
+            f"{case.name:<44}{'packed' if packed else 'plain':<8}{each:>7} launches{wrong:>7} wrong",
+            flush=True,
+        )
     print(f"{len(cases)} shapes, {each * len(cases):,} launches, {failed} shapes wrong")
     return int(failed > 0)
 

@@ -1,7 +1,9 @@
-"""Cells measured one after the other in a process of their own, which may hang or die: the rest goes on in a fresh one.
+"""Cells measured one after the other in a process of their own, which may hang or die: the rest goes on in a
+fresh one.
 
-The worker writes a line of JSON for each thing that happens into a file; the supervisor reads it, ends a worker that shows no sign of life, and
-starts the next. A cell that killed its worker is measured once more for each contender that was at work when it did, without that one.
+The worker writes a line of JSON for each thing that happens into a file; the supervisor reads it, ends a
+worker that shows no sign of life, and starts the next. A cell that killed its worker is measured once more
+for each contender that was at work when it did, without that one.
 """
 
 from __future__ import annotations
@@ -50,11 +52,18 @@ class Lines:
         yield from (json.loads(line) for line in whole.splitlines())
 
 
-# --- in the worker -----------------------------------------------------------------------------------------------------------
+# --- in the worker
+# -----------------------------------------------------------------------------------------------------------
 
 
-def serve(jobs: Sequence[Job], lines: Lines, until: float, measure: Callable[[Job, Callable[[str], None]], dict[str, Any]]) -> None:
-    """Measure until the time is up (by time.time). measure: (job, what is being done) -> what is found, as JSON."""
+def serve(
+    jobs: Sequence[Job],
+    lines: Lines,
+    until: float,
+    measure: Callable[[Job, Callable[[str], None]], dict[str, Any]],
+) -> None:
+    """Measure until the time is up (by time.time). measure: (job, what is being done) -> what is found, as
+    JSON."""
     from tilegen.bench.timing import ContenderDied
 
     for job in jobs:
@@ -71,7 +80,8 @@ def serve(jobs: Sequence[Job], lines: Lines, until: float, measure: Callable[[Jo
         lines.write(kind="found", cell=job.cell, found=found)
 
 
-# --- beside it ---------------------------------------------------------------------------------------------------------------
+# --- beside it
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -97,8 +107,9 @@ def supervise(
 ) -> None:
     """Until all jobs are found or lost, or it is `end` by the clock, that of time.time.
 
-    command: starts a worker; three words are added: the jobs' file, the lines' file, when to stop. patience_s: without a line for so long, a worker
-    is ended. contender: whom a job's last words name, "" if nobody. heard: called with every other line.
+    command: starts a worker; three words are added: the jobs' file, the lines' file, when to stop.
+    patience_s: without a line for so long, a worker is ended. contender: whom a job's last words name, "" if
+    nobody. heard: called with every other line.
     """
     left, run = list(jobs), 0
     while left and clock() < end - START_S:
@@ -107,7 +118,9 @@ def supervise(
         work.write_text(json.dumps([{"cell": j.cell, "without": j.without} for j in left]))
         log = folder / f"log{run}.txt"
         with log.open("w") as out:  # compilers are talkative
-            process = subprocess.Popen([*command, str(work), str(lines.path), str(end - 2)], stdout=out, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                [*command, str(work), str(lines.path), str(end - 2)], stdout=out, stderr=subprocess.STDOUT
+            )
         watch, before = _Watch(since=clock()), len(left)
         while True:
             running = process.poll() is None
@@ -124,11 +137,17 @@ def supervise(
                     _hear(line, watch, left, found, heard)
                 if now > end:
                     return
-                watch.died = (contender(watch.job, watch.doing) if watch.job else "", f"no sign of life for {patience_s:.0f} s while: {watch.doing}")
+                watch.died = (
+                    contender(watch.job, watch.doing) if watch.job else "",
+                    f"no sign of life for {patience_s:.0f} s while: {watch.doing}",
+                )
                 break
             time.sleep(POLL_S)
         if watch.job is not None:
-            variant, error = watch.died or (contender(watch.job, watch.doing), f"the process ended with {process.returncode} while: {watch.doing}")
+            variant, error = watch.died or (
+                contender(watch.job, watch.doing),
+                f"the process ended with {process.returncode} while: {watch.doing}",
+            )
             left.remove(watch.job)
             if variant and variant not in dict(watch.job.without):
                 left.insert(0, watch.job.leaving_out(variant, error))
@@ -136,13 +155,24 @@ def supervise(
                 found(watch.job, {"error": error})
         elif len(left) == before and process.returncode:
             last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
-            heard({"kind": "lost", "error": f"the worker ended with {process.returncode} before any cell: {last}"})
+            heard(
+                {
+                    "kind": "lost",
+                    "error": f"the worker ended with {process.returncode} before any cell: {last}",
+                }
+            )
             return
         elif not process.returncode and clock() > end - START_S:
             return
 
 
-def _hear(line: dict[str, Any], watch: _Watch, left: list[Job], found: Callable[[Job, dict[str, Any]], None], heard: Callable[[dict[str, Any]], None]) -> None:
+def _hear(
+    line: dict[str, Any],
+    watch: _Watch,
+    left: list[Job],
+    found: Callable[[Job, dict[str, Any]], None],
+    heard: Callable[[dict[str, Any]], None],
+) -> None:
     match line["kind"]:
         case "begun":
             watch.job, watch.doing = next(j for j in left if j.cell == line["cell"]), ""
@@ -160,4 +190,7 @@ def _hear(line: dict[str, Any], watch: _Watch, left: list[Job], found: Callable[
 
 
 def jobs_from(path: Path) -> list[Job]:
-    return [Job(j["cell"], tuple((variant, error) for variant, error in j["without"])) for j in json.loads(path.read_text())]
+    return [
+        Job(j["cell"], tuple((variant, error) for variant, error in j["without"]))
+        for j in json.loads(path.read_text())
+    ]

@@ -1,4 +1,5 @@
-"""What is measured: tasks by group, each a program with its sizes, named so that a task can be handed to another process as JSON."""
+"""What is measured: tasks by group, each a program with its sizes, named so that a task can be handed to
+another process as JSON."""
 
 from __future__ import annotations
 
@@ -30,15 +31,25 @@ class Task:
 
     @property
     def program(self) -> Program:
-        return SPECS[self.workload](**self.sizes) if self.workload in SPECS else example(self.workload, **self.sizes)
+        return (
+            SPECS[self.workload](**self.sizes)
+            if self.workload in SPECS
+            else example(self.workload, **self.sizes)
+        )
 
     @property
     def extra(self) -> dict[str, str]:
         """What tells it from a task of the same program and sizes."""
-        return {"inputs": "constant" if self.constant is not None else "random"} if self.group == "cusync" else {}
+        return (
+            {"inputs": "constant" if self.constant is not None else "random"}
+            if self.group == "cusync"
+            else {}
+        )
 
     def __str__(self) -> str:
-        return " ".join([self.group, self.workload, *(f"{k}={v}" for k, v in {**self.sizes, **self.extra}.items())])
+        return " ".join(
+            [self.group, self.workload, *(f"{k}={v}" for k, v in {**self.sizes, **self.extra}.items())]
+        )
 
 
 def example(name: str, **sizes: Any) -> Program:
@@ -51,7 +62,8 @@ def tag(device: str) -> str:
     return "-".join(words) or "unknown"
 
 
-# --- specs beside the examples ---------------------------------------------------------------------------------------------
+# --- specs beside the examples
+# ---------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -90,7 +102,8 @@ def four_gemms(M=16, H=4096, dtype="bfloat16"):
 
 @tg.spec
 def fan(M=16, H=4096, dtype="bfloat16"):
-    """One activation into three weights, then a fan-in: y = (x wqᵀ + silu(x wkᵀ)) woᵀ + x wvᵀ. Neither side merges the three weights."""
+    """One activation into three weights, then a fan-in: y = (x wqᵀ + silu(x wkᵀ)) woᵀ + x wvᵀ. Neither side
+    merges the three weights."""
     x = tg.input("x", (M, H), dtype)
     wq, wk, wv, wo = (tg.weight(name, (H, H), dtype) for name in ("wq", "wk", "wv", "wo"))
     q, v = tg.linear(x, wq, name="q"), tg.linear(x, wv, name="v")
@@ -110,27 +123,42 @@ def conv_pair(B=1, HW=56, C=64, dtype="float16"):
 
 @tg.spec
 def cached_attention(B=1, cached=1024, H=12288, heads=12, D=128, rope=False, dtype="bfloat16"):
-    """An attention block of one new token in each of B sequences, behind `cached` ones: QKV projection, caches, attention, output projection."""
+    """An attention block of one new token in each of B sequences, behind `cached` ones: QKV projection,
+    caches, attention, output projection."""
     x, pos = tg.input("x", (B, 1, H), dtype), tg.input("pos", (1,), "int32")
     wqkv, wo = tg.weight("wqkv", (3 * heads * D, H), dtype), tg.weight("wo", (H, heads * D), dtype)
     caches = [tg.state(f"{n}_cache", (B, cached + 64, heads, D), dtype) for n in "kv"]
     q, k, v = tg.linear(x, wqkv, name="qkv").chunk(3)
     if rope:
         q, k = tg.rope(q, heads=heads, at=pos, name="q_rope"), tg.rope(k, heads=heads, at=pos, name="k_rope")
-    keys, values = (tg.append(cache, new, at=pos, name=f"{n}_append") for cache, new, n in zip(caches, (k, v), "kv", strict=True))
+    keys, values = (
+        tg.append(cache, new, at=pos, name=f"{n}_append")
+        for cache, new, n in zip(caches, (k, v), "kv", strict=True)
+    )
     return tg.linear(tg.attention(q, keys, values, heads=heads, at=pos, name="attn"), wo, name="out")
 
 
 SPECS = {s.name: s for s in (gemm, one_linear, mlp3, four_gemms, fan, conv_pair, cached_attention)}
-SHARDS = {"gpt3": {"H": 12288, "heads": 12, "rope": False}, "llama": {"H": 8192, "heads": 8, "rope": True}}  # of eight
-GEMMS = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192), (512, 6144, 12288), (512, 12288, 6144))
+# of eight
+SHARDS = {"gpt3": {"H": 12288, "heads": 12, "rope": False}, "llama": {"H": 8192, "heads": 8, "rope": True}}
+GEMMS = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (64, 12288, 6144),
+    (16, 5504, 8192),
+    (512, 6144, 12288),
+    (512, 12288, 6144),
+)
 
 
-# --- groups ------------------------------------------------------------------------------------------------------------------
+# --- groups
+# ------------------------------------------------------------------------------------------------------------
 
 
 def tasks(group: str, seed: int = SEED, count: int = DRAWN) -> list[Task]:
-    """The cells of a group, those likeliest to matter first: a time limit loses the last ones. seed, count: of the random shapes."""
+    """The cells of a group, those likeliest to matter first: a time limit loses the last ones. seed, count:
+    of the random shapes."""
     if group == "random":
         return drawn(seed, count)
     return [Task(group, name, sizes) for name, sizes in _named(group)] if group != "cusync" else _cusync()
@@ -145,11 +173,23 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
         case "graphs":
             return [(name, {"M": m}) for name in ("four_gemms", "fan") for m in (16, 256)]
         case "convolutions":
-            return [*_pairs(), *_stages(), *_vgg(), *((net, {"B": b}) for net in ("resnet38", "vgg19") for b in (1, 8))]
+            return [
+                *_pairs(),
+                *_stages(),
+                *_vgg(),
+                *((net, {"B": b}) for net in ("resnet38", "vgg19") for b in (1, 8)),
+            ]
         case "attention":
-            return [(f"{model}_attention", {"S": s}) for model in ("gpt3", "llama") for s in (512, 1024, 2048)]
+            return [
+                (f"{model}_attention", {"S": s}) for model in ("gpt3", "llama") for s in (512, 1024, 2048)
+            ]
         case "cached":
-            return [("cached_attention", {"B": b, "cached": n, **shard}) for shard in SHARDS.values() for n in (1024, 4096) for b in (1, 8)]
+            return [
+                ("cached_attention", {"B": b, "cached": n, **shard})
+                for shard in SHARDS.values()
+                for n in (1024, 4096)
+                for b in (1, 8)
+            ]
         case "decode":
             return [("llama_layer", {"B": b, "S": 1}) for b in (1, 8, 32)]
         case "prefill":
@@ -159,7 +199,11 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _pairs() -> list[tuple[str, dict[str, Any]]]:
-    return [("conv_pair", {"B": b, "HW": hw, "C": c}) for b in (1, 8, 32) for hw, c in ((56, 64), (28, 128), (14, 256), (7, 512))]
+    return [
+        ("conv_pair", {"B": b, "HW": hw, "C": c})
+        for b in (1, 8, 32)
+        for hw, c in ((56, 64), (28, 128), (14, 256), (7, 512))
+    ]
 
 
 def _stages() -> list[tuple[str, dict[str, Any]]]:
@@ -171,7 +215,8 @@ def _vgg() -> list[tuple[str, dict[str, Any]]]:
 
 
 def _cusync() -> list[Task]:
-    """cuSync's MLP shapes on random inputs and on constant ones, as it ran on: they take less power, so clocks stay higher."""
+    """cuSync's MLP shapes on random inputs and on constant ones, as it ran on: they take less power, so
+    clocks stay higher."""
     wide = {"gpt3_mlp": {}, "llama_mlp": {"I": 2816}}
     return [
         Task("cusync", name, {"M": m, "dtype": "float16", **more}, value)
@@ -181,11 +226,13 @@ def _cusync() -> list[Task]:
     ]
 
 
-# --- shapes that nobody tuned ------------------------------------------------------------------------------------------------
+# --- shapes that nobody tuned
+# ------------------------------------------------------------------------------------------------
 
 
 def drawn(seed: int, count: int) -> list[Task]:
-    """`count` cells in turn of each family, sizes drawn at random: the first n are the same for every count."""
+    """`count` cells in turn of each family, sizes drawn at random: the first n are the same for every
+    count."""
     r = random.Random(seed)
     families = (_any_mlp, _any_gated, _any_linear, _any_mlp, _any_attention, _any_pair, _any_mlp3, _any_layer)
     found: dict[str, Task] = {}
@@ -209,7 +256,16 @@ def _any_mlp(r: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def _any_gated(r: random.Random) -> tuple[str, dict[str, Any]]:
-    sizes: Sequence[tuple[int, int]] = [(2048, 5632), (4096, 11008), (4096, 14336), (5120, 13824), (8192, 3584), (3584, 18944), (1536, 8960), (2560, 9728)]
+    sizes: Sequence[tuple[int, int]] = [
+        (2048, 5632),
+        (4096, 11008),
+        (4096, 14336),
+        (5120, 13824),
+        (8192, 3584),
+        (3584, 18944),
+        (1536, 8960),
+        (2560, 9728),
+    ]
     h, i = r.choice(sizes)
     return "llama_mlp", {"M": _between(r, 1, 2048), "H": h, "I": i}
 
@@ -220,17 +276,30 @@ def _any_linear(r: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def _any_mlp3(r: random.Random) -> tuple[str, dict[str, Any]]:
-    return "mlp3", {"M": _between(r, 1, 4096), **{name: r.choice([256, 512, 1024, 2048, 4096]) for name in "ABCD"}}
+    return "mlp3", {
+        "M": _between(r, 1, 4096),
+        **{name: r.choice([256, 512, 1024, 2048, 4096]) for name in "ABCD"},
+    }
 
 
 def _any_attention(r: random.Random) -> tuple[str, dict[str, Any]]:
     heads, d = r.choice([8, 12, 16, 32]), r.choice([64, 128])
-    return "gpt3_attention", {"B": r.choice([1, 1, 2, 4]), "S": _between(r, 32, 3000), "H": heads * d, "heads": heads, "D": d}
+    return "gpt3_attention", {
+        "B": r.choice([1, 1, 2, 4]),
+        "S": _between(r, 32, 3000),
+        "H": heads * d,
+        "heads": heads,
+        "D": d,
+    }
 
 
 def _any_pair(r: random.Random) -> tuple[str, dict[str, Any]]:
     c = r.choice([32, 64, 96, 128, 192, 256, 384, 512])
-    return "conv_pair", {"B": r.choice([1, 2, 4, 16]), "HW": r.choice([7, 12, 14, 20, 28, 40, 56, 75]), "C": c}
+    return "conv_pair", {
+        "B": r.choice([1, 2, 4, 16]),
+        "HW": r.choice([7, 12, 14, 20, 28, 40, 56, 75]),
+        "C": c,
+    }
 
 
 def _any_layer(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -238,7 +307,22 @@ def _any_layer(r: random.Random) -> tuple[str, dict[str, Any]]:
         h, heads, i = r.choice([(768, 12, 3072), (1024, 16, 4096), (2048, 16, 8192)])
         b, s = r.choice([(1, 128), (8, 128), (1, 512), (4, 300), (16, 64)])
         return "gpt_layer", {"B": b, "S": s, "H": h, "heads": heads, "I": i}
-    shapes = [(2048, 32, 8, 64, 8192), (4096, 32, 8, 128, 14336), (3072, 24, 8, 128, 8192), (3584, 28, 4, 128, 18944), (5120, 40, 8, 128, 17408)]
+    shapes = [
+        (2048, 32, 8, 64, 8192),
+        (4096, 32, 8, 128, 14336),
+        (3072, 24, 8, 128, 8192),
+        (3584, 28, 4, 128, 18944),
+        (5120, 40, 8, 128, 17408),
+    ]
     h, heads, kv, d, i = r.choice(shapes)
     b, s = r.choice([(1, 1), (2, 1), (6, 1), (24, 1), (48, 1), (1, 333), (1, 1500), (2, 200)])
-    return "llama_layer", {"B": b, "S": s, "S_max": max(s, 700) + 1, "H": h, "heads": heads, "kv_heads": kv, "D": d, "I": i}
+    return "llama_layer", {
+        "B": b,
+        "S": s,
+        "S_max": max(s, 700) + 1,
+        "H": h,
+        "heads": heads,
+        "kv_heads": kv,
+        "D": d,
+        "I": i,
+    }

@@ -1,6 +1,7 @@
 """cuSync's policies as points of the lattice: `python -m docs.policies` prints what docs/proof.md quotes.
 
-What cuSync's authors wrote by hand, per kernel (arXiv 2305.13450, section 4), falls out of the dependences here. For each pair of
+What cuSync's authors wrote by hand, per kernel (arXiv 2305.13450, section 4), falls out of the dependences
+here. For each pair of
 ops: all points, which of cuSync's policies one is, and what a tile of the consumer waits for.
 """
 
@@ -38,9 +39,24 @@ def filters(B=1, HW=28, C=64):
 
 
 PAIRS: list[tuple[str, Program, dict[str, tuple[int, ...]], dict[str, str]]] = [
-    ("GeMM → GeMM", feed_forward(), {"up": (128, 128, 64), "down": (128, 128, 64)}, {"row": "RowSync", "tile": "TileSync"}),
-    ("Q, K, V → attention, a head's columns", heads(), {"qkv": (512, 64, 64), "attention": (128, 64)}, {"class": "StridedSync"}),
-    ("conv → conv, 3 x 3", filters(), {"first": (1, 4, 28, 64, 64), "second": (1, 4, 28, 64, 64)}, {"row": "RowSync, with the halo"}),
+    (
+        "GeMM → GeMM",
+        feed_forward(),
+        {"up": (128, 128, 64), "down": (128, 128, 64)},
+        {"row": "RowSync", "tile": "TileSync"},
+    ),
+    (
+        "Q, K, V → attention, a head's columns",
+        heads(),
+        {"qkv": (512, 64, 64), "attention": (128, 64)},
+        {"class": "StridedSync"},
+    ),
+    (
+        "conv → conv, 3 x 3",
+        filters(),
+        {"first": (1, 4, 28, 64, 64), "second": (1, 4, 28, 64, 64)},
+        {"row": "RowSync, with the halo"},
+    ),
 ]
 
 
@@ -61,10 +77,16 @@ def lines() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for title, program, tiles, names in PAIRS:
         found = lattice(program, tiles)
-        coords = [f"block{d}" if len(found.edges[0].first) > 1 else "block" for d in range(len(found.edges[0].first))]
+        coords = [
+            f"block{d}" if len(found.edges[0].first) > 1 else "block"
+            for d in range(len(found.edges[0].first))
+        ]
         for point in found.points:
             semaphores = f"{point.semaphores}: {point.formula(coords)}"
-            yield f"| {title} | {point.name} | {semaphores} | {point.waits:.2f} | {point.start:.1f} | {theirs(point, names)} |"
+            yield (
+                f"| {title} | {point.name} | {semaphores} | {point.waits:.2f} | {point.start:.1f} |"
+                f" {theirs(point, names)} |"
+            )
             title = ""
 
 

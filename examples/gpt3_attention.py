@@ -1,4 +1,5 @@
-"""GPT-3 175B attention block, one of 8 tensor-parallel shards: QKV projection, causal attention over 12 heads, output projection."""
+"""GPT-3 175B attention block, one of 8 tensor-parallel shards: QKV projection, causal attention over 12
+heads, output projection."""
 
 import tilegen as tg
 

@@ -1,4 +1,5 @@
-"""GPT-3 6.7B decoder layer, prefill: layer norm, QKV, causal attention, projection, residual; layer norm, feed-forward, residual."""
+"""GPT-3 6.7B decoder layer, prefill: layer norm, QKV, causal attention, projection, residual; layer norm,
+feed-forward, residual."""
 
 import tilegen as tg
 

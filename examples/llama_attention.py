@@ -1,4 +1,5 @@
-"""LLaMA-65B attention block, one of 8 tensor-parallel shards: QKV projection, rotary embedding, causal attention, output projection."""
+"""LLaMA-65B attention block, one of 8 tensor-parallel shards: QKV projection, rotary embedding, causal
+attention, output projection."""
 
 import tilegen as tg
 

@@ -1,10 +1,13 @@
-"""Llama-3-8B decoder layer over a KV cache: S new tokens at position `pos` of each of B sequences. S = 1 decodes, S > 1 prefills."""
+"""Llama-3-8B decoder layer over a KV cache: S new tokens at position `pos` of each of B sequences. S = 1
+decodes, S > 1 prefills."""
 
 import tilegen as tg
 
 
 @tg.spec
-def llama_layer(B=1, S=1, S_max=1088, H=4096, heads=32, kv_heads=8, D=128, I=14336, theta=500000.0, dtype="bfloat16"):
+def llama_layer(
+    B=1, S=1, S_max=1088, H=4096, heads=32, kv_heads=8, D=128, I=14336, theta=500000.0, dtype="bfloat16"
+):
     x = tg.input("x", (B, S, H), dtype)
     pos = tg.input("pos", (1,), "int32")
     norm1 = tg.weight("norm1", (H,), dtype)

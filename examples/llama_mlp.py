@@ -1,4 +1,5 @@
-"""LLaMA-65B feed-forward block, one of 8 tensor-parallel shards: y = (silu(x wgᵀ) · (x wuᵀ)) w2ᵀ, gate and up in one weight."""
+"""LLaMA-65B feed-forward block, one of 8 tensor-parallel shards: y = (silu(x wgᵀ) · (x wuᵀ)) w2ᵀ, gate and up
+in one weight."""
 
 import tilegen as tg
 

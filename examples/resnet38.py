@@ -1,6 +1,8 @@
-"""ResNet-38's stages in one launch: 3, 4, 6 and 3 residual blocks of two 3x3 convolutions at 56x56x64 … 7x7x512, stem and classifier.
+"""ResNet-38's stages in one launch: 3, 4, 6 and 3 residual blocks of two 3x3 convolutions at 56x56x64 …
+7x7x512, stem and classifier.
 
-Batch norms are folded into weights and biases, as for inference. `stage` alone (1 to 4) gives that stage's blocks without the rest.
+Batch norms are folded into weights and biases, as for inference. `stage` alone (1 to 4) gives that stage's
+blocks without the rest.
 """
 
 import tilegen as tg
@@ -19,7 +21,9 @@ def conv(x, name, channels, size=3, stride=1):
 def block(x, name, channels, stride=1):
     """relu(conv(relu(conv(x))) + x), with a 1x1 convolution beside it where the shape changes."""
     h = tg.relu(conv(x, f"{name}a", channels, stride=stride), name=f"{name}h")
-    beside = conv(x, f"{name}s", channels, size=1, stride=stride) if stride != 1 or x.shape[3] != channels else x
+    beside = (
+        conv(x, f"{name}s", channels, size=1, stride=stride) if stride != 1 or x.shape[3] != channels else x
+    )
     return tg.relu(conv(h, f"{name}b", channels) + beside, name=f"{name}y")
 
 

@@ -1,4 +1,5 @@
-"""VGG-19 in one launch: 16 3x3 convolutions in five blocks, each with its pooling, and three linear layers. True sizes.
+"""VGG-19 in one launch: 16 3x3 convolutions in five blocks, each with its pooling, and three linear layers.
+True sizes.
 
 `block` alone (1 to 5) gives the convolutions and the pooling of one block.
 """

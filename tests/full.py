@@ -1,4 +1,5 @@
-"""The full draw: thousands of random pairs of ops and hundreds of random programs, each checked. `python -m tests.full`
+"""The full draw: thousands of random pairs of ops and hundreds of random programs, each checked. `python -m
+tests.full`
 
 Prints a report and writes it to tests/full.log; ends with 1 when anything is wrong.
 """
@@ -42,7 +43,9 @@ def one_pair(number: int) -> Found:
     counts[f"producer {pair.producer}"] += 1
     counts[f"consumer {pair.consumer}"] += 1
     counts["pairs: with gangs"] += any(op.parts > 1 for op in pair.graph.ops)
-    counts["pairs: with split sums"] += any(dict(op.attributes).get("k_range") is not None for op in pair.graph.ops)
+    counts["pairs: with split sums"] += any(
+        dict(op.attributes).get("k_range") is not None for op in pair.graph.ops
+    )
     return counts, [f"pair {number}, {pair.producer} -> {pair.consumer}: {wrong}"] if wrong else []
 
 
@@ -81,7 +84,13 @@ def guarded(job: tuple[str, int]) -> Found:
 
 
 def report(counts: Counter[str], wrong: list[str], seconds: float) -> str:
-    lines = [f"seed {SEED}: {PAIRS} pairs of ops, {PROGRAMS} programs, {len(wrong)} wrong, {seconds / 60:.0f} minutes on 2 cores", ""]
+    lines = [
+        (
+            f"seed {SEED}: {PAIRS} pairs of ops, {PROGRAMS} programs, {len(wrong)} wrong, {seconds / 60:.0f}"
+            " minutes on 2 cores"
+        ),
+        "",
+    ]
     lines += [f"{name}: {count}" for name, count in sorted(counts.items())]
     return "\n".join([*lines, *(["", *wrong] if wrong else [])]) + "\n"
 

@@ -1,12 +1,16 @@
-"""Whether a change of tilegen changed its kernels: everything it generates for hundreds of programs, before and after.
+"""Whether a change of tilegen changed its kernels: everything it generates for hundreds of programs, before
+and after.
 
     python -m tests.machine_code write DIR       text, plan and certificate of each case; no NVRTC, no GPU
-    python -m tests.machine_code compare A B     which differ; where the text does, both are compiled and their
-                                                 machine code compared. Ends with 1 where any machine code differs
+    python -m tests.machine_code compare A B     which differ; where the text does, both are compiled and
+    their
+                                                 machine code compared. Ends with 1 where any machine code
+                                                 differs
 
-A refactoring leaves every text as it is. A change of the text alone (names, comments, what no code calls) leaves the
-machine code as it is. Cases: every cell of benchmarks.workloads and drawn programs of all families (tests.gpu.families),
-for sm_90a in one launch and in one for each op, prepared or not, for sm_80 and for the CPU.
+A refactoring leaves every text as it is. A change of the text alone (names, comments, what no code calls)
+leaves the machine code as it is. Cases: every cell of benchmarks.workloads and drawn programs of all families
+(tests.gpu.families), for sm_90a in one launch and in one for each op, prepared or not, for sm_80 and for the
+CPU.
 """
 
 from __future__ import annotations
@@ -27,8 +31,20 @@ from types import SimpleNamespace
 from typing import Any
 
 DRAWN, SEED = 105, 20261122
-LINEAR = ("lora", "mlp", "gated", "bottleneck", "fan", "chain", "gemm")  # the families that sm_80 has a form for
-GROUPS = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync", "random")
+# the families that sm_80 has a form for
+LINEAR = ("lora", "mlp", "gated", "bottleneck", "fan", "chain", "gemm")
+GROUPS = (
+    "chains",
+    "gemms",
+    "graphs",
+    "convolutions",
+    "attention",
+    "cached",
+    "decode",
+    "prefill",
+    "cusync",
+    "random",
+)
 DIGEST = re.compile(r"from plan\s+(?:// )?[0-9a-f]{32}")  # which changes with the plan's format
 ARCHITECTURES = {"a100": "sm_80", "rtx-4090": "sm_89"}
 
@@ -69,7 +85,8 @@ def cases() -> dict[str, tuple[Any, Way]]:
     return found
 
 
-# --- writing -------------------------------------------------------------------------------------------------
+# --- writing
+# -------------------------------------------------------------------------------------------------
 
 
 def made(name: str) -> dict[str, Any]:
@@ -116,11 +133,15 @@ def write(folder: Path, jobs: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(found, indent=1))
     refused = [m for m in found.values() if "refused" in m]
-    print(f"{len(found)} cases, {len(refused)} refused, {sum(map(len, (t for m in found.values() for t in m.get('texts', ())))):,} characters")
+    print(
+        f"{len(found)} cases, {len(refused)} refused,"
+        f" {sum(map(len, (t for m in found.values() for t in m.get('texts', ())))):,} characters"
+    )
     return 0
 
 
-# --- comparing -----------------------------------------------------------------------------------------------
+# --- comparing
+# -----------------------------------------------------------------------------------------------
 
 
 def instructions(text: str, architecture: str) -> dict[str, bytes]:
@@ -128,7 +149,10 @@ def instructions(text: str, architecture: str) -> dict[str, bytes]:
     from tilegen.runtime.nvrtc import compile_cuda
 
     elf = compile_cuda(text, architecture).code
-    (table,), (size, count, names) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<HHH", elf, 0x3A)
+    (table,), (size, count, names) = (
+        struct.unpack_from("<Q", elf, 0x28),
+        struct.unpack_from("<HHH", elf, 0x3A),
+    )
     sections = [struct.unpack_from("<IIQQQQ", elf, table + n * size) for n in range(count)]
     found = {}
     for at, _, _, _, offset, length in sections:
@@ -146,7 +170,9 @@ def differs(case: tuple[str, Sequence[str], Sequence[str]]) -> str:
         return "C++"
     machine = next(w for w in way if w in ("h200", *ARCHITECTURES))
     architecture = ARCHITECTURES.get(machine, "sm_90a")
-    same = len(a) == len(b) and all(instructions(x, architecture) == instructions(y, architecture) for x, y in zip(a, b, strict=True))
+    same = len(a) == len(b) and all(
+        instructions(x, architecture) == instructions(y, architecture) for x, y in zip(a, b, strict=True)
+    )
     return "text" if same else "machine code"
 
 
@@ -180,7 +206,9 @@ def compare(first: Path, second: Path, jobs: int) -> int:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser("machine_code", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        "machine_code", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("verb", choices=("write", "compare"))
     p.add_argument("folders", nargs="+", type=Path)
     p.add_argument("--jobs", type=int, default=2)

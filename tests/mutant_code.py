@@ -1,7 +1,9 @@
-"""Mutants in the generated C++: one program per plan, in which an environment variable turns a single mutant on.
+"""Mutants in the generated C++: one program per plan, in which an environment variable turns a single mutant
+on.
 
-The text is edited in a few places, each of which must be there exactly as often as said: waits and posts go through wrappers that know
-the mutants, a worker may be held up before a tile, the reset may be left out or come early. With no mutant on it is the plain program.
+The text is edited in a few places, each of which must be there exactly as often as said: waits and posts go
+through wrappers that know the mutants, a worker may be held up before a tile, the reset may be left out or
+come early. With no mutant on it is the plain program.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ FIELDS = ("kind", "rank", "part", "operand", "step", "semaphore", "a", "b", "lat
 SLEEP_MS, LIMIT_MS = 20, 1500
 
 WRAPPERS = """
-// ---- mutants: TG_MUTANT="kind rank part operand step semaphore a b late" ------------------------------------------------------
+// ---- mutants: TG_MUTANT="kind rank part operand step semaphore a b late" ----
 #include <cstring>
 struct tg_mutant_t {
   char kind[16] = "none";
@@ -36,7 +38,8 @@ struct tg_mutant_t {
 static const tg_mutant_t tg_m = [] {
   tg_mutant_t m;
   if (const char* s = std::getenv("TG_MUTANT"))
-    std::sscanf(s, "%15s %d %d %d %d %d %d %d %d", m.kind, &m.rank, &m.part, &m.operand, &m.step, &m.semaphore, &m.a, &m.b, &m.late);
+    std::sscanf(s, "%15s %d %d %d %d %d %d %d %d", m.kind, &m.rank, &m.part, &m.operand, &m.step,
+                &m.semaphore, &m.a, &m.b, &m.late);
   return m;
 }();
 static bool tg_is(const char* kind) { return std::strcmp(tg_m.kind, kind) == 0; }
@@ -46,7 +49,9 @@ static void tg_hold(int rank, int turn) {
   if (turn > 0 && TG_REST) tg_sleep();
   if (rank == tg_m.late) tg_sleep(), tg_sleep();
 }
-static int tg_swapped(int rank) { return !tg_is("swap") ? rank : rank == tg_m.a ? tg_m.b : rank == tg_m.b ? tg_m.a : rank; }
+static int tg_swapped(int rank) {
+  return !tg_is("swap") ? rank : rank == tg_m.a ? tg_m.b : rank == tg_m.b ? tg_m.a : rank;
+}
 
 static thread_local int tg_moved = -1, tg_moved_target;  // a wait that is due at the next read
 TG_FN void tg_read(tg_context& g) {
@@ -55,12 +60,16 @@ TG_FN void tg_read(tg_context& g) {
 }
 TG_FN void tg_wait(tg_context& g, int semaphore, int target) {
   if (semaphore == tg_m.semaphore) {
-    const bool here = g.rank == tg_m.rank && g.part == tg_m.part && g.operand == tg_m.operand && g.step == tg_m.step;
+    const bool here = g.rank == tg_m.rank && g.part == tg_m.part &&
+                      g.operand == tg_m.operand && g.step == tg_m.step;
     if (here && tg_is("drop")) return;
     if (here && tg_is("late")) return void((tg_moved = semaphore, tg_moved_target = target));
     if (here && tg_is("wait")) semaphore = tg_m.a, target = tg_m.b;
     if (tg_is("target")) target += tg_m.a;
-    if (tg_is("split")) target = g.rank < tg_m.rank ? tg_m.b : tg_m.operand, semaphore = g.rank < tg_m.rank ? semaphore : TG_SEMAPHORES;
+    if (tg_is("split")) {
+      target = g.rank < tg_m.rank ? tg_m.b : tg_m.operand;
+      semaphore = g.rank < tg_m.rank ? semaphore : TG_SEMAPHORES;
+    }
   }
   tg_plain_wait(g, semaphore, target);
 }
@@ -103,19 +112,37 @@ def replaced(text: str, old: str, new: str) -> str:
 
 def edited(source: str, ticket: bool) -> str:
     """The generated text with the switches built in."""
-    for what, signature in (("post", "(tg_context& g, int semaphore) {"), ("wait", "(tg_context& g, int semaphore, int target) {")):
-        source = replaced(source, f"TG_FN void tg_{what}{signature}", f"TG_FN void tg_plain_{what}{signature}")
+    for what, signature in (
+        ("post", "(tg_context& g, int semaphore) {"),
+        ("wait", "(tg_context& g, int semaphore, int target) {"),
+    ):
+        source = replaced(
+            source, f"TG_FN void tg_{what}{signature}", f"TG_FN void tg_plain_{what}{signature}"
+        )
     wrappers = WRAPPERS.replace("SLEEP_MS", str(SLEEP_MS)).replace("TG_REST", str(ticket).lower())
     at = "// Wait for what part `part` of a tile needs"
     source = replaced(source, at, f"{wrappers}\n{at}")
-    source = replaced(source, "  tg_waits(g, t, part, operand, step);\n}\n", "  tg_read(g);\n  tg_waits(g, t, part, operand, step);\n}\n")
-    source = replaced(source, "return new tg_state(TG_SEMAPHORES);", "return new tg_state(TG_SEMAPHORES + 1);")
+    source = replaced(
+        source,
+        "  tg_waits(g, t, part, operand, step);\n}\n",
+        "  tg_read(g);\n  tg_waits(g, t, part, operand, step);\n}\n",
+    )
+    source = replaced(
+        source, "return new tg_state(TG_SEMAPHORES);", "return new tg_state(TG_SEMAPHORES + 1);"
+    )
     tile = "const tg_tile_t t = tg_tile(rank);"
-    source = replaced(source, tile, "tg_hold(rank, turn);\n    " + tile.replace("(rank)", "(tg_swapped(rank))"))
+    source = replaced(
+        source, tile, "tg_hold(rank, turn);\n    " + tile.replace("(rank)", "(tg_swapped(rank))")
+    )
     count = "state.left.value.fetch_add(1, std::memory_order_acq_rel)"
-    leave = f'const int left = {count};\n  if (tg_is("hasty") && left == 0) tg_reset(g);\n  if (left == workers - 1) {{'
+    leave = (
+        f'const int left = {count};\n  if (tg_is("hasty") && left == 0) tg_reset(g);\n  if (left == workers -'
+        " 1) {"
+    )
     source = replaced(source, f"if ({count} == workers - 1) {{", leave)
-    source = replaced(source, "    tg_reset(g);\n    state", '    if (!tg_is("keep")) tg_reset(g);\n    state')
+    source = replaced(
+        source, "    tg_reset(g);\n    state", '    if (!tg_is("keep")) tg_reset(g);\n    state'
+    )
     source = replaced(source, "std::atoi(argv[2]), 60000, &hang)", f"std::atoi(argv[2]), {LIMIT_MS}, &hang)")
     head, rest = source.split(TILES)
     tiles, rest = rest.split(WORKERS)
@@ -135,7 +162,9 @@ class Program:
     subject: Subject
     path: Path
 
-    def run(self, switches: dict[str, Any] | None = None, workers: int = 0, runs: int = 1) -> tuple[int, str, list[bytes]]:
+    def run(
+        self, switches: dict[str, Any] | None = None, workers: int = 0, runs: int = 1
+    ) -> tuple[int, str, list[bytes]]:
         """(return code, last words, outputs and states)"""
         plan, folder = self.subject.plan, self.path.parent
         for t, a in zip(self.subject.program.arguments, self.subject.arguments, strict=True):
@@ -146,7 +175,11 @@ class Program:
         command = [self.path, folder, str(self.subject.workers(workers)), str(runs)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         kept = [n for n, t in plan.graph.tensors.items() if t.role in ("output", "state")]
-        return done.returncode, done.stderr, [(folder / f"{n}.bin").read_bytes() for n in kept] if done.returncode == 0 else []
+        return (
+            done.returncode,
+            done.stderr,
+            [(folder / f"{n}.bin").read_bytes() for n in kept] if done.returncode == 0 else [],
+        )
 
 
 @contextmanager
@@ -166,14 +199,23 @@ class Outcome:
         return Outcome(self.tsan or other.tsan, self.run or other.run)
 
 
-def outcome(program: Program, right: list[bytes] | None, switches: dict[str, Any], workers: int = 0, runs: int = 1) -> Outcome:
+def outcome(
+    program: Program, right: list[bytes] | None, switches: dict[str, Any], workers: int = 0, runs: int = 1
+) -> Outcome:
     code, words, kept = program.run(switches, workers, runs)
     assert code in (0, 3, 4, 66), (code, words)
     return Outcome(code == 66, code in (3, 4) or (code == 0 and right is not None and kept != right))
 
 
-def outcomes(programs: Sequence[Program], right: list[bytes] | None, switches: dict[str, Any], workers: int = 0, runs: int = 1) -> Outcome:
-    """What the programs show together. A loaded machine may run tiles one after the other all the same: up to three tries each."""
+def outcomes(
+    programs: Sequence[Program],
+    right: list[bytes] | None,
+    switches: dict[str, Any],
+    workers: int = 0,
+    runs: int = 1,
+) -> Outcome:
+    """What the programs show together. A loaded machine may run tiles one after the other all the same: up to
+    three tries each."""
     ends = Outcome()
     for program in programs:
         for _ in range(3):
@@ -210,7 +252,8 @@ def switches_of(m: Mutant) -> tuple[dict[str, Any], int]:
     return switches, 1 if m.operator == "swapped ranks" else 0
 
 
-# --- mutants that only code can hold -----------------------------------------------------------------------------------------
+# --- mutants that only code can hold
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -229,7 +272,10 @@ def code_mutants(subject: Subject) -> Iterator[CodeMutant]:
     for tile in tiles:
         if any(part["posts"] for part in tile["parts"]):
             switches = {"kind": "early", "rank": tile["rank"], "part": len(tile["parts"])}
-            why = "a consumer that passes on this post reads what is not stored yet; nothing else orders the two"
+            why = (
+                "a consumer that passes on this post reads what is not stored yet; nothing else orders"
+                " the two"
+            )
             yield CodeMutant("post before the write", f"{tile['op']} rank {tile['rank']}", switches, 1, why)
     first = min(t["rank"] for t in tiles if any(part["posts"] for part in t["parts"]))
     why = "the next run starts with every counter at its target: each wait passes at once, whatever has run"
@@ -241,7 +287,8 @@ def code_mutants(subject: Subject) -> Iterator[CodeMutant]:
 
 
 WEAKENED = {
-    # Without release (acquire) no edge of C++ orders a tile's stores before its consumers' loads; x86 happens to give the right bits.
+    # Without release (acquire) no edge of C++ orders a tile's stores before its consumers' loads; x86 happens
+    # to give the right bits.
     "weakened release": "-DTG_POST_ORDER=std::memory_order_relaxed",
     "weakened acquire": "-DTG_WAIT_ORDER=std::memory_order_relaxed",
 }

@@ -20,7 +20,8 @@ from tilegen.targets.interpret.interpreter import Interpreter
 
 
 def ordered(data: Data) -> bool:
-    """Whether every read comes after the writes it needs: by full waits, through other tiles, and along static lists."""
+    """Whether every read comes after the writes it needs: by full waits, through other tiles, and along
+    static lists."""
     parts, posts, lists = elements._parts(data), elements._posts(data), data["placement"]
     posting: dict[int, int] = defaultdict(int)  # semaphore -> its posters, a bit each
     of_tile: dict[int, list[int]] = defaultdict(list)
@@ -36,7 +37,11 @@ def ordered(data: Data) -> bool:
     def passing(n: int) -> Iterator[tuple[Data, int]]:
         """Each read of a part and what has ended before it."""
         rank = parts[n].rank
-        known = ends[of_tile[before[rank]][parts[n].listed is not data["tiles"][rank]["parts"][0]]] if rank in before else 0
+        known = (
+            ends[of_tile[before[rank]][parts[n].listed is not data["tiles"][rank]["parts"][0]]]
+            if rank in before
+            else 0
+        )
         for read in parts[n].listed["reads"]:
             for semaphore, value in read["waits"]:
                 if value == posts[semaphore]:
@@ -60,7 +65,9 @@ def ordered(data: Data) -> bool:
 
 RULES = {
     "nothing": "no tile depends on what changed: neither oracle nor proof objects",
-    "ordered": "ordered all the same, through other tiles or along a static list; the proof asks for a direct wait",
+    "ordered": (
+        "ordered all the same, through other tiles or along a static list; the proof asks for a direct wait"
+    ),
     "static": "the static lists still run to their end; the proof asks that ranks ascend, as tickets need it",
 }
 
@@ -78,7 +85,8 @@ def harmless(data: Data) -> str:
 
 @contextmanager
 def remembered_work() -> Iterator[None]:
-    """Mutants leave the ops alone: what tiles read and write is the same for all mutants of a plan, and inside here found out once."""
+    """Mutants leave the ops alone: what tiles read and write is the same for all mutants of a plan, and
+    inside here found out once."""
     known: dict[Any, Any] = {}
     plain = element_kinds.work_of
 
@@ -99,14 +107,22 @@ def proof_objects(data: Data) -> bool:
     return not check(data).ok
 
 
-# --- the interpreter ---------------------------------------------------------------------------------------------------------
+# --- the interpreter
+# ---------------------------------------------------------------------------------------------------------
 
-TRIES = (("round-robin", 0, 0), ("starve", 0, 1), ("random", 0, 0), ("reverse", 0, 0), ("starve", 0, 0), ("random", 1, 0))
+TRIES = (
+    ("round-robin", 0, 0),
+    ("starve", 0, 1),
+    ("random", 0, 0),
+    ("reverse", 0, 0),
+    ("starve", 0, 0),
+    ("random", 1, 0),
+)
 
 
 class Holding(Interpreter):
-    """An interleaving in which the tile of one rank comes to a stand, until nothing else can go on: as soon as it is drawn, or, in a gang,
-    when all parts but the last have posted."""
+    """An interleaving in which the tile of one rank comes to a stand, until nothing else can go on: as soon
+    as it is drawn, or, in a gang, when all parts but the last have posted."""
 
     def __init__(self, plan: Plan, strategy: str, seed: int, data: Data, rank: int | None):
         super().__init__(plan, strategy, seed, data)
@@ -129,10 +145,14 @@ class Holding(Interpreter):
         return super()._pick([g for g in ready if g != self.held] or ready, turn, chance)
 
 
-def interpreter_objects(subject: Subject, data: Data, strategy: str, seed: int, workers: int, held: int | None = None) -> str:
+def interpreter_objects(
+    subject: Subject, data: Data, strategy: str, seed: int, workers: int, held: int | None = None
+) -> str:
     """What a run of the plan ends in: an error's name and words, "wrong result", or nothing."""
     arguments = [a.clone() for a in subject.arguments]
-    kernel = Kernel(subject.plan, None, Holding(subject.plan, strategy, seed, data, held), subject.workers(workers))
+    kernel = Kernel(
+        subject.plan, None, Holding(subject.plan, strategy, seed, data, held), subject.workers(workers)
+    )
     try:
         result = kernel(*arguments)
     except TilegenError as error:

@@ -49,7 +49,13 @@ class Subject:
 
     @cached_property
     def blob(self) -> bytes:
-        return pickle.dumps({"tiles": self.data["tiles"], "semaphores": self.data["semaphores"], "placement": self.data["placement"]})
+        return pickle.dumps(
+            {
+                "tiles": self.data["tiles"],
+                "semaphores": self.data["semaphores"],
+                "placement": self.data["placement"],
+            }
+        )
 
     def fresh(self) -> Data:
         """A copy of which everything that a mutant changes may be changed."""
@@ -90,7 +96,11 @@ def subjects() -> dict[str, Subject]:
     tiny = {"up": (3, 2, 5), "down": (4, 3, 2)}
     heads = {"H": 4, "heads": 2, "kv_heads": 1, "D": 2}
     phase, tile = {"order": "phase"}, {"policies": {"h": "tile"}}
-    gang = {"tiles": {"up": (4, 4, 3), "down": (5, 4, 2)}, "parts": {"up": 2, "down": 2}, "policies": {"h": "row"}}
+    gang = {
+        "tiles": {"up": (4, 4, 3), "down": (5, 4, 2)},
+        "parts": {"up": 2, "down": 2},
+        "policies": {"h": "row"},
+    }
     conv = {"tiles": {"one": (1, 2, 3, 2, 2), "two": (1, 1, 2, 2, 2)}, "policies": {"*": "tile"}}
     attn = {"qkv": (2, 3, 4), "attn": (2, 2, 1), "out": (3, 2, 4), "q_rope": (3, 1), "k_rope": (3, 1)}
     layer = {"qkv": (1, 3, 2), "attn": (1, 2, 1), "gate_up": (1, 2, 2), "down": (1, 2, 2), "out": (1, 2, 2)}
@@ -99,13 +109,33 @@ def subjects() -> dict[str, Subject]:
         Subject("mlp by tile", small, "cpu:3", {"tiles": tiny, **tile, **phase}),
         Subject("mlp by chunk", mlp, "cpu:3", {"tiles": tiles, "policies": {"h": "chunk:2"}, **phase}),
         Subject("mlp in bands", mlp, "cpu:3", {"tiles": tiles, "policies": {"h": "row"}, "order": "bands:2"}),
-        Subject("mlp static", mlp, "cpu:3", {"tiles": tiles, "policies": {"h": "class"}, "placement": "static", **phase}),
+        Subject(
+            "mlp static",
+            mlp,
+            "cpu:3",
+            {"tiles": tiles, "policies": {"h": "class"}, "placement": "static", **phase},
+        ),
         Subject("split sum", mlp, "cpu:3", {"tiles": tiles, "split": {"down": 2}, **tile, **phase}),
         Subject("gangs", mlp, "6", gang),
         Subject("convs", convs(), "cpu:3", conv),
-        Subject("attention", example("llama_attention", B=1, S=6, **heads), "cpu:3", {"tiles": attn, "policies": {"*": "tile"}}),
-        Subject("shared keys", cached(), "cpu:3", {"tiles": {"q": (1, 4, 2), "attn": (1, 2, 2)}, "split": {"attn": 2}, **phase}),
-        Subject("decode", example("llama_layer", B=1, S=1, S_max=4, I=3, **heads), "cpu:3", {"tiles": layer, **phase}),
+        Subject(
+            "attention",
+            example("llama_attention", B=1, S=6, **heads),
+            "cpu:3",
+            {"tiles": attn, "policies": {"*": "tile"}},
+        ),
+        Subject(
+            "shared keys",
+            cached(),
+            "cpu:3",
+            {"tiles": {"q": (1, 4, 2), "attn": (1, 2, 2)}, "split": {"attn": 2}, **phase},
+        ),
+        Subject(
+            "decode",
+            example("llama_layer", B=1, S=1, S_max=4, I=3, **heads),
+            "cpu:3",
+            {"tiles": layer, **phase},
+        ),
     )
     return {s.name: s for s in made}
 

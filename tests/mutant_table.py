@@ -11,7 +11,17 @@ from pathlib import Path
 
 import torch
 
-from tests.mutant_code import HANGING, PLAIN_FLAGS, WEAKENED, Outcome, built, code_mutants, control, outcomes, switches_of
+from tests.mutant_code import (
+    HANGING,
+    PLAIN_FLAGS,
+    WEAKENED,
+    Outcome,
+    built,
+    code_mutants,
+    control,
+    outcomes,
+    switches_of,
+)
 from tests.mutant_layers import RULES, harmless, interpreted, ordered, proof_objects, remembered_work, sample
 from tests.mutant_plans import Subject, subjects
 from tests.mutants import Mutant, mutants
@@ -30,7 +40,8 @@ class Row:
     tried: Counter[str] = field(default_factory=Counter)  # of those that count, by layer
     caught: Counter[str] = field(default_factory=Counter)
     silent: int = 0  # the interpreter cannot see them: all reads are ordered
-    harmless: Counter[tuple[str, bool]] = field(default_factory=Counter)  # (why, whether the proof refuses it)
+    # (why, whether the proof refuses it)
+    harmless: Counter[tuple[str, bool]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)  # missed by all layers, or a false alarm
 
     def note(self, layer: str, caught: bool) -> None:
@@ -41,7 +52,9 @@ class Row:
 Rows = defaultdict[str, Row]
 
 
-def through_plan(subject: Subject, chosen: Iterable[Mutant], rows: Rows, interpret: bool = True) -> list[Mutant]:
+def through_plan(
+    subject: Subject, chosen: Iterable[Mutant], rows: Rows, interpret: bool = True
+) -> list[Mutant]:
     """Oracle, proof and interpreter; gives the mutants that count."""
     counting = []
     for m in chosen:
@@ -51,14 +64,17 @@ def through_plan(subject: Subject, chosen: Iterable[Mutant], rows: Rows, interpr
         said = interpreted(subject, data, m.late) if interpret else ""
         if why:
             row.harmless[why, refused] += 1
-            row.wrong += [f"{name}: false alarm, {said}"] * bool(said) + [f"{name}: refused by no rule"] * (refused and why == "nothing")
+            row.wrong += [f"{name}: false alarm, {said}"] * bool(said) + [f"{name}: refused by no rule"] * (
+                refused and why == "nothing"
+            )
             continue
         counting.append(m)
         row.counting += 1
         row.note("proof", refused)
         if interpret:
             row.note("interpreter", bool(said))
-            in_turn = subject.plan.gang > 1 and m.operator == "wait target -1"  # a gang's parts run in turn: the others wait in full
+            # a gang's parts run in turn: the others wait in full
+            in_turn = subject.plan.gang > 1 and m.operator == "wait target -1"
             unseen = not said and (in_turn or ordered(data))
             row.silent += unseen
             row.wrong += [f"{name}: the interpreter misses it"] * (not said and not unseen)
@@ -67,9 +83,12 @@ def through_plan(subject: Subject, chosen: Iterable[Mutant], rows: Rows, interpr
 
 
 def through_code(subject: Subject, counting: list[Mutant], rows: Rows, each: int, plain: bool = True) -> None:
-    """ThreadSanitizer and plain runs: up to `each` mutants of every operator that a plan can state, and those that only code can hold."""
+    """ThreadSanitizer and plain runs: up to `each` mutants of every operator that a plan can state, and those
+    that only code can hold."""
     with ExitStack() as stack:
-        programs = [stack.enter_context(built(subject, flags)) for flags in (TSAN_FLAGS, PLAIN_FLAGS)[: 1 + plain]]
+        programs = [
+            stack.enter_context(built(subject, flags)) for flags in (TSAN_FLAGS, PLAIN_FLAGS)[: 1 + plain]
+        ]
         right = control(programs[0])
         assert all(control(p) == right for p in programs[1:])
         by_operator: defaultdict[str, list[Mutant]] = defaultdict(list)
@@ -90,7 +109,9 @@ def through_weakened(subject: Subject, rows: Rows) -> None:
     """Memory orders weakened at compile time: two more builds."""
     for operator, flag in WEAKENED.items():
         with built(subject, (*TSAN_FLAGS, flag)) as program:
-            _note_code(rows[operator], f"{subject.name}: {operator}", outcomes([program], None, {"kind": "none"}))
+            _note_code(
+                rows[operator], f"{subject.name}: {operator}", outcomes([program], None, {"kind": "none"})
+            )
 
 
 def _note_code(row: Row, name: str, ends: Outcome) -> None:
@@ -103,12 +124,17 @@ def _note_code(row: Row, name: str, ends: Outcome) -> None:
 
 def table(rows: Rows) -> str:
     """The table in Markdown."""
-    lines = ["| operator | mutants | count | " + " | ".join(LAYERS) + " | harmless |", "|---|--:|--:" + "|--:" * len(LAYERS) + "|---|"]
+    lines = [
+        "| operator | mutants | count | " + " | ".join(LAYERS) + " | harmless |",
+        "|---|--:|--:" + "|--:" * len(LAYERS) + "|---|",
+    ]
     for operator, row in rows.items():
         cells = [f"{row.caught[x]} / {row.tried[x]}" if row.tried[x] else "–" for x in LAYERS]
         if row.silent:
             cells[1] += f" ({row.silent} unseen)"
-        why = "; ".join(f"{n} {w}{', refused' if refused else ''}" for (w, refused), n in row.harmless.items())
+        why = "; ".join(
+            f"{n} {w}{', refused' if refused else ''}" for (w, refused), n in row.harmless.items()
+        )
         lines.append(f"| {operator} | {row.all:,} | {row.counting:,} | " + " | ".join(cells) + f" | {why} |")
     return "\n".join(lines)
 
@@ -142,7 +168,7 @@ Harmless mutants, and why:
 {rules}
 
 {"Missed by all layers, or false alarms: none." if not wrong else "Wrong:" + "".join(f"{chr(10)}- {w}" for w in wrong)}
-"""
+"""  # noqa: E501
 
 
 def main(each: int = 4) -> int:

@@ -1,8 +1,11 @@
-"""Mutants: right plans with one thing wrong each, and which layer catches them: proof, interpreter, ThreadSanitizer, or the run itself.
+"""Mutants: right plans with one thing wrong each, and which layer catches them: proof, interpreter,
+ThreadSanitizer, or the run itself.
 
-A mutant counts when the element-wise oracle finds a race, a deadlock, an unwritten read or a bad reuse in it. The oracle knows direct
-waits only: where it finds nothing but races, and every pair of tiles is ordered all the same (`ordered`), no run can show anything and
-the mutant is harmless. The proof refuses some of the harmless ones, by rules that are stricter than need be on purpose (RULES).
+A mutant counts when the element-wise oracle finds a race, a deadlock, an unwritten read or a bad reuse in it.
+The oracle knows direct
+waits only: where it finds nothing but races, and every pair of tiles is ordered all the same (`ordered`), no
+run can show anything and the mutant is harmless. The proof refuses some of the harmless ones, by rules that
+are stricter than need be on purpose (RULES).
 
 `python -m tests.mutants` builds and runs everything and writes docs/mutants.md.
 """
@@ -19,7 +22,8 @@ from tests.mutant_plans import Data, Subject
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of the expanded plan, and the same change as switches of the generated code (tests/mutant_code.py)."""
+    """A change of the expanded plan, and the same change as switches of the generated code
+    (tests/mutant_code.py)."""
 
     operator: str
     what: str
@@ -48,22 +52,42 @@ def waits_of(subject: Subject) -> Iterator[tuple[int, int, int, int, dict[str, i
                 for w, (semaphore, _) in enumerate(read["waits"]):
                     rank, own, step, operand, known = next(rows)
                     assert (rank, own, known) == (tile["rank"], p, semaphore)
-                    yield rank, p, r, w, {"rank": rank, "part": p, "operand": operand, "step": step, "semaphore": semaphore}
+                    yield (
+                        rank,
+                        p,
+                        r,
+                        w,
+                        {"rank": rank, "part": p, "operand": operand, "step": step, "semaphore": semaphore},
+                    )
 
 
 def posters(data: Data, semaphore: int) -> list[int]:
     """Ranks of the tiles that post to a semaphore, once for each post."""
-    return [t["rank"] for t in data["tiles"] for part in t["parts"] for s, n in part["posts"] for _ in range(n) if s == semaphore]
+    return [
+        t["rank"]
+        for t in data["tiles"]
+        for part in t["parts"]
+        for s, n in part["posts"]
+        for _ in range(n)
+        if s == semaphore
+    ]
 
 
 def late_poster(data: Data, semaphore: int, rank: int, reads: list[Data] | None = None) -> int:
-    """A poster that may come late without holding up `rank` (on another SM, where the lists are static), of what the reads need."""
+    """A poster that may come late without holding up `rank` (on another SM, where the lists are static), of
+    what the reads need."""
     ranks = posters(data, semaphore)
-    own = next((ranks for ranks in data["placement"] if rank in ranks), []) if data["placement"] != "ticket" else []
+    own = (
+        next((ranks for ranks in data["placement"] if rank in ranks), [])
+        if data["placement"] != "ticket"
+        else []
+    )
 
     def needed(poster: int) -> bool:
         writes = [w for part in data["tiles"][poster]["parts"] for w in part["writes"]]
-        return any(w["tensor"] == r["tensor"] and meet(w["box"], r["box"]) for w in writes for r in reads or [])
+        return any(
+            w["tensor"] == r["tensor"] and meet(w["box"], r["box"]) for w in writes for r in reads or []
+        )
 
     others = [r for r in reversed(ranks) if r != rank and r not in own]
     return next((r for r in others if needed(r)), (others or ranks)[0])
@@ -81,7 +105,9 @@ def wait_mutants(subject: Subject) -> Iterator[Mutant]:
         who = f"{data['tiles'][rank]['op']} rank {rank} part {p} read {r} semaphore {semaphore}"
         late = late_poster(data, semaphore, rank, reads[r:])
 
-        def replaced(new: list[list[int]], rank: int = rank, p: int = p, r: int = r, w: int = w) -> Callable[[Data], None]:
+        def replaced(
+            new: list[list[int]], rank: int = rank, p: int = p, r: int = r, w: int = w
+        ) -> Callable[[Data], None]:
             def change(d: Data) -> None:
                 part_of(d, rank, p)["reads"][r]["waits"][w : w + 1] = new
 
@@ -90,7 +116,13 @@ def wait_mutants(subject: Subject) -> Iterator[Mutant]:
         yield Mutant("dropped wait", who, replaced([]), {"kind": "drop", **at}, late)
         for sign in (-1, 1):
             new = [semaphore, targets[semaphore] + sign]
-            yield Mutant(f"wait target {sign:+}", who, replaced([new]), {"kind": "wait", **at, "a": new[0], "b": new[1]}, late)
+            yield Mutant(
+                f"wait target {sign:+}",
+                who,
+                replaced([new]),
+                {"kind": "wait", **at, "a": new[0], "b": new[1]},
+                late,
+            )
         for other in sorted({(semaphore + 1) % count, (semaphore - 1) % count} - {semaphore}):
             new = [other, targets[other]]
             switches = {"kind": "wait", **at, "a": new[0], "b": new[1]}
@@ -110,19 +142,32 @@ def post_mutants(subject: Subject) -> Iterator[Mutant]:
         for p, part in enumerate(tile["parts"]):
             for n, (semaphore, _) in enumerate(part["posts"]):
                 rank = tile["rank"]
-                who, at = f"{tile['op']} rank {rank} part {p} semaphore {semaphore}", {"rank": rank, "part": p, "semaphore": semaphore}
+                who, at = (
+                    f"{tile['op']} rank {rank} part {p} semaphore {semaphore}",
+                    {"rank": rank, "part": p, "semaphore": semaphore},
+                )
 
-                def replaced(new: list[list[int]], rank: int = rank, p: int = p, n: int = n) -> Callable[[Data], None]:
+                def replaced(
+                    new: list[list[int]], rank: int = rank, p: int = p, n: int = n
+                ) -> Callable[[Data], None]:
                     def change(d: Data) -> None:
                         part_of(d, rank, p)["posts"][n : n + 1] = new
 
                     return change
 
                 yield Mutant("missing post", who, replaced([]), {"kind": "silent", **at})
-                yield Mutant("extra post", who, replaced([[semaphore, 2]]), {"kind": "twice", **at}, late_poster(data, semaphore, rank))
+                yield Mutant(
+                    "extra post",
+                    who,
+                    replaced([[semaphore, 2]]),
+                    {"kind": "twice", **at},
+                    late_poster(data, semaphore, rank),
+                )
                 for other in sorted({(semaphore + 1) % count, (semaphore - 1) % count} - {semaphore}):
                     switches = {"kind": "post", **at, "a": other}
-                    yield Mutant("post to another semaphore", f"{who} -> {other}", replaced([[other, 1]]), switches)
+                    yield Mutant(
+                        "post to another semaphore", f"{who} -> {other}", replaced([[other, 1]]), switches
+                    )
 
 
 def semaphore_mutants(subject: Subject) -> Iterator[Mutant]:
@@ -131,16 +176,34 @@ def semaphore_mutants(subject: Subject) -> Iterator[Mutant]:
         ranks = posters(data, semaphore)
         for sign in (-1, 1):
             if target + sign:
-                who, switches = f"semaphore {semaphore}", {"kind": "target", "semaphore": semaphore, "a": sign}
+                who, switches = (
+                    f"semaphore {semaphore}",
+                    {"kind": "target", "semaphore": semaphore, "a": sign},
+                )
                 yield Mutant(f"semaphore target {sign:+}", who, _shift(semaphore, sign), switches, ranks[-1])
         if ranks[0] != ranks[-1]:
             cut = sorted(set(ranks))[len(set(ranks)) // 2]
-            reads = [(t["rank"], read) for t in data["tiles"] for part in t["parts"] for read in part["reads"]]
+            reads = [
+                (t["rank"], read) for t in data["tiles"] for part in t["parts"] for read in part["reads"]
+            ]
             waiting = sorted({rank for rank, read in reads for s, _ in read["waits"] if s == semaphore})
             turn = waiting[(len(waiting) + 1) // 2] if len(waiting) > 1 else len(data["tiles"])
             first = sum(r < cut for r in ranks)
-            switches = {"kind": "split", "semaphore": semaphore, "rank": turn, "operand": len(ranks) - first, "a": cut, "b": first}
-            yield Mutant("semaphore split too finely", f"semaphore {semaphore}", _split(semaphore, cut, turn), switches, ranks[-1])
+            switches = {
+                "kind": "split",
+                "semaphore": semaphore,
+                "rank": turn,
+                "operand": len(ranks) - first,
+                "a": cut,
+                "b": first,
+            }
+            yield Mutant(
+                "semaphore split too finely",
+                f"semaphore {semaphore}",
+                _split(semaphore, cut, turn),
+                switches,
+                ranks[-1],
+            )
 
 
 def _shift(semaphore: int, sign: int) -> Callable[[Data], None]:
@@ -148,14 +211,22 @@ def _shift(semaphore: int, sign: int) -> Callable[[Data], None]:
 
     def change(d: Data) -> None:
         d["semaphores"][semaphore] += sign
-        for wait in (w for t in d["tiles"] for part in t["parts"] for r in part["reads"] for w in r["waits"] if w[0] == semaphore):
+        for wait in (
+            w
+            for t in d["tiles"]
+            for part in t["parts"]
+            for r in part["reads"]
+            for w in r["waits"]
+            if w[0] == semaphore
+        ):
             wait[1] += sign
 
     return change
 
 
 def _split(semaphore: int, cut: int, turn: int) -> Callable[[Data], None]:
-    """Posters of rank `cut` on get a semaphore of their own; waiters before rank `turn` wait for the first half only, the others for it."""
+    """Posters of rank `cut` on get a semaphore of their own; waiters before rank `turn` wait for the first
+    half only, the others for it."""
 
     def change(d: Data) -> None:
         other, ranks = len(d["semaphores"]), posters(d, semaphore)
@@ -196,7 +267,12 @@ def order_mutants(subject: Subject) -> Iterator[Mutant]:
     for sm, ranks in enumerate(lists if lists != "ticket" else []):
         for at, to in combinations(range(len(ranks)), 2):
             a, b = ranks[at], ranks[to]
-            yield Mutant("swapped in a static list", f"SM {sm}: ranks {a} and {b}", listed(sm, at, to), {"kind": "swap", "a": a, "b": b})
+            yield Mutant(
+                "swapped in a static list",
+                f"SM {sm}: ranks {a} and {b}",
+                listed(sm, at, to),
+                {"kind": "swap", "a": a, "b": b},
+            )
 
 
 def mutants(subject: Subject) -> Iterator[Mutant]:

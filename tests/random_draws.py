@@ -13,7 +13,11 @@ from tilegen.ops.append import turns
 from tilegen.ops.base import Bound
 from tilegen.options import Options
 
-GANGS = {"linear": ("steps", "rows", "columns"), "matmul": ("steps", "rows", "columns"), "conv2d": ("steps", "columns")}
+GANGS = {
+    "linear": ("steps", "rows", "columns"),
+    "matmul": ("steps", "rows", "columns"),
+    "conv2d": ("steps", "columns"),
+}
 
 
 class Draw:
@@ -84,7 +88,8 @@ def inner_sizes(b: Bound) -> tuple[int, ...]:
 
 
 def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
-    """A tile of any size, wider than the tensor now and then, with at most about `most` tiles and 16 steps."""
+    """A tile of any size, wider than the tensor now and then, with at most about `most` tiles and 16
+    steps."""
     sizes = inner_sizes(b)
     tile = [d.n(size + 2) for size in sizes]
     while prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) > most:
@@ -101,7 +106,9 @@ def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
     return tuple(tile)
 
 
-def draw_options(d: Draw, graph: Graph, most: int = 80, gangs: tuple[int, ...] = (2,), **more: Any) -> Options:
+def draw_options(
+    d: Draw, graph: Graph, most: int = 80, gangs: tuple[int, ...] = (2,), **more: Any
+) -> Options:
     """Tiles for all ops, gangs for some, and a split sum where a linear has chunks enough."""
     tiles, parts, split = {}, {}, {}
     for op in graph.ops:

@@ -1,7 +1,8 @@
-"""Random pairs of ops: a producer of each kind feeding a consumer of each kind, in random sizes and tiles that rarely divide anything.
+"""Random pairs of ops: a producer of each kind feeding a consumer of each kind, in random sizes and tiles
+that rarely divide anything.
 
-The consumer is drawn first, since it says what shape it reads; the producer is one that can make that shape. The same seed gives
-the same pair.
+The consumer is drawn first, since it says what shape it reads; the producer is one that can make that shape.
+The same seed gives the same pair.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def columns(d: Draw, width: int) -> tuple[int, Callable[[Value], Value]]:
     return sum(widths), lambda h: h.split(widths)[1 if before else 0]
 
 
-# --- consumers ---------------------------------------------------------------------------------------------------------------
+# --- consumers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def rows_shape(d: Draw, high: int = 20) -> tuple[int, int]:
@@ -78,7 +80,9 @@ def _gated(d: Draw) -> Want:
 
 def _residual(d: Draw) -> Want:
     shape, k = (*rows_shape(d), d.n(40)), d.n(20)
-    return Want(shape, lambda h: tg.add(tg.linear(d.input(*shape[:-1], k), d.weight(shape[-1], k), name="c"), h))
+    return Want(
+        shape, lambda h: tg.add(tg.linear(d.input(*shape[:-1], k), d.weight(shape[-1], k), name="c"), h)
+    )
 
 
 def _fan_in(d: Draw) -> Want:
@@ -94,8 +98,14 @@ def _matmul(d: Draw) -> Want:
     lead = () if not left and d.maybe() else (b,)
     if left:
         right = () if d.maybe(0.3) else (b,)
-        return Want((b, *a_shape), lambda h: tg.matmul(h, d.input(*right, *b_shape), transpose_a=ta, transpose_b=tb, name="c"))
-    return Want((*lead, *b_shape), lambda h: tg.matmul(d.input(b, *a_shape), h, transpose_a=ta, transpose_b=tb, name="c"))
+        return Want(
+            (b, *a_shape),
+            lambda h: tg.matmul(h, d.input(*right, *b_shape), transpose_a=ta, transpose_b=tb, name="c"),
+        )
+    return Want(
+        (*lead, *b_shape),
+        lambda h: tg.matmul(d.input(b, *a_shape), h, transpose_a=ta, transpose_b=tb, name="c"),
+    )
 
 
 def _softmax(d: Draw) -> Want:
@@ -139,7 +149,8 @@ def _query_attention(d: Draw) -> Want:
 
 
 def _cache_attention(d: Draw) -> Want:
-    """New keys and values go into a cache, which attention reads: an append at a fixed place or at a position."""
+    """New keys and values go into a cache, which attention reads: an append at a fixed place or at a
+    position."""
     (heads, kv, size), (b, seq), fixed = heads_of(d), rows_shape(d, 8), d.maybe(0.7)
     at = d.n(9, 0)
 
@@ -147,7 +158,9 @@ def _cache_attention(d: Draw) -> Want:
         place: Any = at if fixed else d.position()
         cache = tg.append(d.state(b, at + seq + d.n(9, 0), kv * size), h, at=place, name="c")
         q = d.input(b, d.n(min(6, cache.shape[1])), heads * size)
-        return tg.attention(q, cache, cache, heads=heads, kv_heads=kv, causal=d.maybe(), at=None if fixed else place, name="r")
+        return tg.attention(
+            q, cache, cache, heads=heads, kv_heads=kv, causal=d.maybe(), at=None if fixed else place, name="r"
+        )
 
     return Want((b, seq, kv * size), use)
 
@@ -177,13 +190,16 @@ def image(d: Draw, channels: int = 8) -> tuple[int, int, int, int]:
 
 
 def conv(d: Draw, x: Value, **more: Any) -> Value:
-    """A convolution of x with a filter that fits; even filters, strides, dilations and paddings of any size."""
+    """A convolution of x with a filter that fits; even filters, strides, dilations and paddings of any
+    size."""
     stride, padding, dilation = ([d.n(3), d.n(3)] for _ in range(3))
     padding = [p - 1 for p in padding]
     if d.maybe():
         dilation = [1, 1]
     size = [d.n(min(4, 1 + (x.shape[1 + i] + 2 * padding[i] - 1) // dilation[i])) for i in (0, 1)]
-    return tg.conv2d(x, d.weight(d.n(8), *size, x.shape[3]), stride=stride, padding=padding, dilation=dilation, **more)
+    return tg.conv2d(
+        x, d.weight(d.n(8), *size, x.shape[3]), stride=stride, padding=padding, dilation=dilation, **more
+    )
 
 
 def _conv(d: Draw) -> Want:
@@ -220,14 +236,31 @@ def _flatten(d: Draw) -> Want:
 
 
 CONSUMERS: dict[str, Callable[[Draw], Want]] = {
-    "linear": _linear, "linear weight": _linear_weight, "gated weight": _gated_weight, "gated": _gated, "linear residual": _residual,
-    "fan-in": _fan_in, "matmul": _matmul, "softmax": _softmax, "self attention": _self_attention, "key attention": _key_attention,
-    "query attention": _query_attention, "cache attention": _cache_attention, "norm": _norm, "rope": _rope, "pointwise": _pointwise,
-    "conv2d": _conv, "conv2d residual": _conv_residual, "max_pool2d": _pool, "global_avg_pool": _mean, "flatten": _flatten,
+    "linear": _linear,
+    "linear weight": _linear_weight,
+    "gated weight": _gated_weight,
+    "gated": _gated,
+    "linear residual": _residual,
+    "fan-in": _fan_in,
+    "matmul": _matmul,
+    "softmax": _softmax,
+    "self attention": _self_attention,
+    "key attention": _key_attention,
+    "query attention": _query_attention,
+    "cache attention": _cache_attention,
+    "norm": _norm,
+    "rope": _rope,
+    "pointwise": _pointwise,
+    "conv2d": _conv,
+    "conv2d residual": _conv_residual,
+    "max_pool2d": _pool,
+    "global_avg_pool": _mean,
+    "flatten": _flatten,
 }
 
 
-# --- producers ---------------------------------------------------------------------------------------------------------------
+# --- producers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _make_matmul(d: Draw, shape: tuple[int, ...]) -> Value:
@@ -247,17 +280,26 @@ def _make_attention(d: Draw, shape: tuple[int, ...]) -> Value:
 
 
 def _make_conv(d: Draw, shape: tuple[int, ...]) -> Value:
-    (b, p, q, n), c, stride, pad, filter_size = shape, d.n(4), [d.n(2), d.n(2)], [d.n(1, 0), d.n(1, 0)], [d.n(3), d.n(3)]
+    (b, p, q, n), c, stride, pad, filter_size = (
+        shape,
+        d.n(4),
+        [d.n(2), d.n(2)],
+        [d.n(1, 0), d.n(1, 0)],
+        [d.n(3), d.n(3)],
+    )
     sizes = [(out - 1) * s + r - 2 * z for out, s, r, z in zip((p, q), stride, filter_size, pad, strict=True)]
     if min(sizes) < 1:
         return tg.conv2d(d.input(b, p, q, c), d.weight(n, 1, 1, c), name="p")
-    return tg.conv2d(d.input(b, *sizes, c), d.weight(n, *filter_size, c), stride=stride, padding=pad, name="p")
+    return tg.conv2d(
+        d.input(b, *sizes, c), d.weight(n, *filter_size, c), stride=stride, padding=pad, name="p"
+    )
 
 
 def _make_pointwise(d: Draw, shape: tuple[int, ...]) -> Value:
     x = d.input(*shape)
     if len(shape) == 4:
-        d.extra.append(tg.global_avg_pool(x))  # a reader that takes x as spatial: a pointwise op alone takes its input as rows
+        # a reader that takes x as spatial: a pointwise op alone takes its input as rows
+        d.extra.append(tg.global_avg_pool(x))
     return tg.relu(x, name="p")
 
 
@@ -267,12 +309,18 @@ def makers(shape: tuple[int, ...]) -> dict[str, Callable[[Draw], Value]]:
     found: dict[str, Callable[[Draw], Value]] = {"pointwise": lambda d: _make_pointwise(d, shape)}
     if len(shape) == 4:
         found["conv2d"] = lambda d: _make_conv(d, shape)
-        found["max_pool2d"] = lambda d: tg.max_pool2d(d.input(shape[0], 2 * shape[1], 2 * shape[2], width), 2, name="p")
+        found["max_pool2d"] = lambda d: tg.max_pool2d(
+            d.input(shape[0], 2 * shape[1], 2 * shape[2], width), 2, name="p"
+        )
         return found
-    found["linear"] = lambda d: (lambda k: tg.linear(d.input(*lead, k), d.weight(width, k), name="p"))(d.n(12))
+    found["linear"] = lambda d: (lambda k: tg.linear(d.input(*lead, k), d.weight(width, k), name="p"))(
+        d.n(12)
+    )
     found["matmul"] = lambda d: _make_matmul(d, shape)
     found["rms_norm"] = lambda d: tg.rms_norm(d.input(*shape), d.weight(width), name="p")
-    found["softmax"] = lambda d: tg.softmax(d.input(*shape), causal=width >= shape[-2] and d.maybe(), name="p")
+    found["softmax"] = lambda d: tg.softmax(
+        d.input(*shape), causal=width >= shape[-2] and d.maybe(), name="p"
+    )
     if len(shape) == 3:
         found["attention"] = lambda d: _make_attention(d, shape)
         if width % 2 == 0:
@@ -282,7 +330,8 @@ def makers(shape: tuple[int, ...]) -> dict[str, Callable[[Draw], Value]]:
     return found
 
 
-# --- pairs ---------------------------------------------------------------------------------------------------------------------
+# --- pairs
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

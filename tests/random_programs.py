@@ -1,4 +1,5 @@
-"""Random programs: chains, fan-in, fan-out, residuals and several outputs, of two to six ops of all kinds and tiny sizes.
+"""Random programs: chains, fan-in, fan-out, residuals and several outputs, of two to six ops of all kinds and
+tiny sizes.
 
 The same seed gives the same program and the same options.
 """
@@ -46,7 +47,8 @@ def activation(d: Draw, x: Value) -> Value:
     return d.pick([lambda v: v, lambda v: v, tg.relu, tg.gelu, tg.silu, lambda v: tg.scale(v, 0.5)])(x)
 
 
-# --- ops on rows: (B, S, C) or (B, C) ----------------------------------------------------------------------------------------
+# --- ops on rows: (B, S, C) or (B, C)
+# ----------------------------------------------------------------------------------------
 
 
 def _linear(p: Pool, x: Value) -> Value:
@@ -72,7 +74,9 @@ def _gated(p: Pool, x: Value) -> Value:
 def _norm(p: Pool, x: Value) -> Value:
     d, x = p.draw, view(p.draw, x)
     width = x.shape[-1]
-    return tg.rms_norm(x, d.weight(width)) if d.maybe() else tg.layer_norm(x, d.weight(width), d.weight(width))
+    return (
+        tg.rms_norm(x, d.weight(width)) if d.maybe() else tg.layer_norm(x, d.weight(width), d.weight(width))
+    )
 
 
 def _softmax(p: Pool, x: Value) -> Value:
@@ -82,10 +86,15 @@ def _softmax(p: Pool, x: Value) -> Value:
 
 def _pointwise(p: Pool, x: Value) -> Value:
     other = p.like(x.shape)
-    return tg.add(tg.sigmoid(x), other) if other is not None and p.draw.maybe(0.7) else tg.gelu(x, approximate="tanh")
+    return (
+        tg.add(tg.sigmoid(x), other)
+        if other is not None and p.draw.maybe(0.7)
+        else tg.gelu(x, approximate="tanh")
+    )
 
 
-# --- ops on (B, S, C) only ---------------------------------------------------------------------------------------------------
+# --- ops on (B, S, C) only
+# ---------------------------------------------------------------------------------------------------
 
 
 def _rope(p: Pool, x: Value) -> Value:
@@ -97,7 +106,9 @@ def _rope(p: Pool, x: Value) -> Value:
 def _scores(p: Pool, x: Value) -> Value:
     """x yᵀ, y another value of the same width, or a given matrix for the whole batch."""
     d = p.draw
-    other = [v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]]
+    other = [
+        v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]
+    ]
     y = d.pick(other) if other and d.maybe(0.7) else d.input(d.n(9), x.shape[-1])
     return tg.matmul(x, y, transpose_b=True)
 
@@ -124,7 +135,9 @@ def _attention(p: Pool, x: Value) -> Value:
 def _cross_attention(p: Pool, x: Value) -> Value:
     """x asks, another value answers."""
     d = p.draw
-    others = [v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]]
+    others = [
+        v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]
+    ]
     k, heads = d.pick(others), divisor(d, x.shape[-1])
     v = d.pick([v for v in others if v.shape == k.shape])
     return tg.attention(x, k, v, heads=heads, causal=k.shape[1] >= x.shape[1] and d.maybe())
@@ -140,7 +153,8 @@ def _cache(p: Pool, x: Value) -> Value:
     return tg.attention(x, cache, cache, heads=heads, causal=d.maybe(), at=None if fixed else place)
 
 
-# --- ops on (B, H, W, C) -----------------------------------------------------------------------------------------------------
+# --- ops on (B, H, W, C)
+# -----------------------------------------------------------------------------------------------------
 
 
 def _conv(p: Pool, x: Value) -> Value:
@@ -150,7 +164,10 @@ def _conv(p: Pool, x: Value) -> Value:
     size = [d.n(min(3, 1 + (x.shape[1 + i] + 2 * padding[i] - 1) // dilation[i])) for i in (0, 1)]
     n = d.n(5)
     bias = d.weight(n) if d.maybe(0.3) else None
-    return activation(d, tg.conv2d(x, d.weight(n, *size, x.shape[3]), bias, stride=stride, padding=padding, dilation=dilation))
+    return activation(
+        d,
+        tg.conv2d(x, d.weight(n, *size, x.shape[3]), bias, stride=stride, padding=padding, dilation=dilation),
+    )
 
 
 def _conv_residual(p: Pool, x: Value) -> Value:
@@ -175,7 +192,16 @@ def _flat_linear(p: Pool, x: Value) -> Value:
 
 Op = Callable[[Pool, Value], Value]
 ROWS: tuple[Op, ...] = (_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise)
-SEQUENCES: tuple[Op, ...] = (*ROWS, _rope, _scores, _product, _attention, _attention, _cross_attention, _cache)
+SEQUENCES: tuple[Op, ...] = (
+    *ROWS,
+    _rope,
+    _scores,
+    _product,
+    _attention,
+    _attention,
+    _cross_attention,
+    _cache,
+)
 IMAGES: tuple[Op, ...] = (_conv, _conv, _conv_residual, _pool, _mean, _flat_linear)
 
 
@@ -188,7 +214,8 @@ def grow(p: Pool) -> None:
 
 
 def draw_program(d: Draw) -> Program:
-    """One to five ops or small groups of ops on one input; what nobody reads is returned, and now and then something read."""
+    """One to five ops or small groups of ops on one input; what nobody reads is returned, and now and then
+    something read."""
     shape = d.pick([(d.n(2), d.n(9), d.n(12)), (d.n(12), d.n(12)), (d.n(2), d.n(8, 2), d.n(8, 2), d.n(4))])
     wanted = d.n(5)
 
@@ -223,7 +250,8 @@ def draw_case(seed: Any) -> Case:
 
 
 def _try_case(d: Draw) -> Case | None:
-    """None when a consumer reads nothing at all of a tensor, as a 1x1 filter that only ever stands on padding: there is nothing to plan."""
+    """None when a consumer reads nothing at all of a tensor, as a 1x1 filter that only ever stands on
+    padding: there is nothing to plan."""
     program = draw_program(d)
     on, folded = d.pick(MACHINES), fuse(program)
     placement, order = d.pick(("ticket", "static", "strided")), d.pick(ORDERS)

@@ -1,9 +1,11 @@
-"""Proved means it compiles: each of many drawn programs is refused while it is planned, with a reason that names a limit, or
-its kernel is compiled by NVRTC without spills.
+"""Proved means it compiles: each of many drawn programs is refused while it is planned, with a reason that
+names a limit, or its kernel is compiled by NVRTC without spills.
 
-    python -m tests.refusals --count 500 --seed 20261123 --jobs 8      needs no GPU; prints what is wrong, ends with 1 where anything is
+    python -m tests.refusals --count 500 --seed 20261123 --jobs 8      needs no GPU; prints what is wrong,
+    ends with 1 where anything is
 
-Sizes are any, not only those that a GPU likes. `--file FILE.py` takes a list PROGRAMS of (name, program) instead.
+Sizes are any, not only those that a GPU likes. `--file FILE.py` takes a list PROGRAMS of (name, program)
+instead.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 LIMIT = re.compile(r"\d")  # of what a reason names
-KNOWN = re.compile(r"expected|at most|must be|pad|takes|does not fit|do not fit|cannot|no room|norm is folded|has no template")
+KNOWN = re.compile(
+    r"expected|at most|must be|pad|takes|does not fit|do not fit|cannot|no room|norm is folded|has no"
+    r" template"
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Outcome:
     wrong: str = ""
 
 
-# --- programs -------------------------------------------------------------------------------------------------
+# --- programs
+# -------------------------------------------------------------------------------------------------
 
 
 def _rows() -> st.SearchStrategy[int]:
@@ -55,8 +61,14 @@ def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]
     from tests.gpu.ops import alone, attended, blocks, cached, norms, pair, pools, products, rotated, soft
 
     dtype = st.sampled_from(("bfloat16", "float16", "bfloat16", "float16", "float32"))
-    heads, size = st.sampled_from((1, 2, 4, 8)), st.one_of(st.sampled_from((16, 32, 64, 80, 96, 128)), st.integers(1, 160))
-    spatial, channels = st.integers(1, 60), st.one_of(st.sampled_from((1, 3, 16, 64, 96, 128, 192)), st.integers(1, 130))
+    heads, size = (
+        st.sampled_from((1, 2, 4, 8)),
+        st.one_of(st.sampled_from((16, 32, 64, 80, 96, 128)), st.integers(1, 160)),
+    )
+    spatial, channels = (
+        st.integers(1, 60),
+        st.one_of(st.sampled_from((1, 3, 16, 64, 96, 128, 192)), st.integers(1, 130)),
+    )
     drawn: list[tuple[Any, dict[str, st.SearchStrategy[Any]]]] = [
         (f.gemm, {"M": _rows(), "N": _width(), "K": _width()}),
         (f.lora, {"M": _rows(), "H": _width(), "R": _width(64)}),
@@ -65,12 +77,57 @@ def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]
         (f.bottleneck, {"M": _rows(), "H": _width(), "R": _width(256)}),
         (f.fan, {"M": _rows(), "H": _width(), "I": _width()}),
         (f.chain, {"M": _rows(), "H": _width()}),
-        (attended, {"B": st.integers(1, 4), "S": _rows(), "heads": st.just(4), "kv_heads": st.sampled_from((1, 2, 4)), "D": size, "H": _width(512)}),
-        (cached, {"B": st.integers(1, 9), "S": st.integers(1, 40), "S_max": st.integers(40, 700), "D": size, "turned": st.booleans()}),
-        (pair, {"B": st.integers(1, 5), "HW": spatial.filter(lambda n: n > 2), "C": channels, "size": st.sampled_from((1, 3, 5)), "stride": st.integers(1, 3)}),
+        (
+            attended,
+            {
+                "B": st.integers(1, 4),
+                "S": _rows(),
+                "heads": st.just(4),
+                "kv_heads": st.sampled_from((1, 2, 4)),
+                "D": size,
+                "H": _width(512),
+            },
+        ),
+        (
+            cached,
+            {
+                "B": st.integers(1, 9),
+                "S": st.integers(1, 40),
+                "S_max": st.integers(40, 700),
+                "D": size,
+                "turned": st.booleans(),
+            },
+        ),
+        (
+            pair,
+            {
+                "B": st.integers(1, 5),
+                "HW": spatial.filter(lambda n: n > 2),
+                "C": channels,
+                "size": st.sampled_from((1, 3, 5)),
+                "stride": st.integers(1, 3),
+            },
+        ),
         (blocks, {"B": st.integers(1, 4), "HW": spatial, "C": channels, "count": st.integers(1, 3)}),
-        (f.patches, {"B": st.integers(1, 3), "HW": st.sampled_from((112, 224)), "N": _width(1024), "size": st.sampled_from((4, 8, 14, 16, 28, 32))}),
-        (f.encoder, {"B": st.integers(1, 8), "S": st.integers(1, 200), "H": st.sampled_from((256, 384, 768)), "heads": st.sampled_from((4, 8)), "I": _width()}),
+        (
+            f.patches,
+            {
+                "B": st.integers(1, 3),
+                "HW": st.sampled_from((112, 224)),
+                "N": _width(1024),
+                "size": st.sampled_from((4, 8, 14, 16, 28, 32)),
+            },
+        ),
+        (
+            f.encoder,
+            {
+                "B": st.integers(1, 8),
+                "S": st.integers(1, 200),
+                "H": st.sampled_from((256, 384, 768)),
+                "heads": st.sampled_from((4, 8)),
+                "I": _width(),
+            },
+        ),
         (soft, {"M": _rows(), "N": _width(20000)}),
         (norms, {"M": _rows(), "N": _width(20000)}),
         (rotated, {"B": st.integers(1, 4), "S": _rows(), "heads": heads, "D": size.map(lambda n: 2 * n)}),
@@ -80,7 +137,9 @@ def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]
     ]
     return st.one_of(
         *(
-            st.fixed_dictionaries({**sizes, "dtype": dtype}).map(lambda s, spec=spec: (f"{spec.name} {' '.join(f'{k}={v}' for k, v in s.items())}", spec, s))
+            st.fixed_dictionaries({**sizes, "dtype": dtype}).map(
+                lambda s, spec=spec: (f"{spec.name} {' '.join(f'{k}={v}' for k, v in s.items())}", spec, s)
+            )
             for spec, sizes in drawn
         )
     )
@@ -99,7 +158,8 @@ def drawn_cases(count: int, number: int) -> list[tuple[str, Callable[..., Any], 
     return list(found.values())[:count]
 
 
-# --- what becomes of them -------------------------------------------------------------------------------------
+# --- what becomes of them
+# -------------------------------------------------------------------------------------
 
 
 def tried(name: str, make: Callable[..., Any], sizes: dict[str, Any]) -> Outcome:
@@ -139,7 +199,9 @@ def _task(n: int) -> Outcome:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser("refusals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        "refusals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--count", type=int, default=500)
     p.add_argument("--seed", type=int, default=20261123)
     p.add_argument("--jobs", type=int, default=2)
@@ -155,7 +217,11 @@ def main() -> int:
     for outcome in found:
         if outcome.wrong or o.list:
             print(f"{outcome.name}: {outcome.wrong or outcome.refused or 'compiled'}")
-    why = Counter(re.sub(r"'[^']*'|\d[\d,x.]*", "…", outcome.refused.rpartition("; ")[2])[:110] for outcome in found if outcome.refused)
+    why = Counter(
+        re.sub(r"'[^']*'|\d[\d,x.]*", "…", outcome.refused.rpartition("; ")[2])[:110]
+        for outcome in found
+        if outcome.refused
+    )
     wrong = [outcome for outcome in found if outcome.wrong]
     refused, compiled = sum(bool(x.refused) for x in found), sum(not x.refused and not x.wrong for x in found)
     print(f"{len(found)} programs: {refused} refused while planning, {compiled} compiled, {len(wrong)} wrong")

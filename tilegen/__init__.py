@@ -1,4 +1,5 @@
-"""tilegen: tiles of dependent operations side by side in one kernel, with the synchronisation derived and proved.
+"""tilegen: tiles of dependent operations side by side in one kernel, with the synchronisation derived and
+proved.
 
 Names are loaded when first used: `import tilegen` alone imports neither torch nor SymPy.
 """
@@ -21,7 +22,17 @@ _HOME = {
     "tilegen.ops.attention": ("attention",),
     "tilegen.ops.norm": ("rms_norm", "layer_norm", "rope"),
     "tilegen.ops.pool": ("max_pool2d", "global_avg_pool", "flatten"),
-    "tilegen.ops.pointwise": ("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),
+    "tilegen.ops.pointwise": (
+        "gelu",
+        "relu",
+        "silu",
+        "sigmoid",
+        "add",
+        "mul",
+        "scale",
+        "batch_norm",
+        "pointwise",
+    ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
     "tilegen.kernels.generate": ("generate",),
     "tilegen.runtime.verify": ("verify",),
@@ -60,7 +71,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _unknown(name: str) -> str:
-    """What to say of a name that is not there; of one with a leading underscore, which tools ask for, Python's words."""
+    """What to say of a name that is not there; of one with a leading underscore, which tools ask for,
+    Python's words."""
     from difflib import get_close_matches
 
     if name.startswith("_"):

@@ -40,8 +40,8 @@ def plan(
 ) -> Plan:
     """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs of an H200).
 
-    target: who is to run it, by default the machine's own target; the CPU and the interpreter run plans made for any
-    machine. Options as an Options, or by name: tiles=, policies=, …
+    target: who is to run it, by default the machine's own target; the CPU and the interpreter run plans made
+    for any machine. Options as an Options, or by name: tiles=, policies=, …
 
     Raises:
         TargetError: target and machine do not go together.
@@ -59,7 +59,8 @@ def explain(
     target: str = select.AUTO,
     **given: Any,
 ) -> str:
-    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol). target: as for `plan`."""
+    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol). target: as for
+    `plan`."""
     place = select.place(machine(on), target)
     return explain_program(as_program(program), place, settled(program, place, Options.asked(options, given)))
 
@@ -79,13 +80,16 @@ def compile(
 ) -> Kernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
-    target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU that is
-    here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto": cuda where there
-    is such a GPU, else cpu. on: the machine to plan for, by default the target's own; the CPU target runs plans made
-    for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
-    threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
-    lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each (tilegen.kernels.launches), with programmatic=True each started
-    while the one before ends; "auto": persistent, or programmatic launches where no options are given and they were measured to be faster.
+    target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU
+    that is here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto":
+    cuda where there is such a GPU, else cpu. on: the machine to plan for, by default the target's own; the
+    CPU target runs plans made for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's
+    kernel.
+    threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same
+    time (CudaKernel).
+    lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each
+    (tilegen.kernels.launches), with programmatic=True each started while the one before ends; "auto":
+    persistent, or programmatic launches where no options are given and they were measured to be faster.
     """
     as_program(program)
     refuse_lowering(lowering, programmatic)

@@ -1,4 +1,5 @@
-"""The command line: the same verbs as the Python API. Imports neither torch nor SymPy until a verb needs them."""
+"""The command line: the same verbs as the Python API. Imports neither torch nor SymPy until a verb needs
+them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser("tilegen", description="Tiles of dependent operations side by side in one kernel, derived and proved.")
+    p = argparse.ArgumentParser(
+        "tilegen", description="Tiles of dependent operations side by side in one kernel, derived and proved."
+    )
     p.add_argument("--version", action="version", version=f"tilegen {__version__}")
     verbs = p.add_subparsers(dest="command", required=True, metavar="VERB")
 
@@ -49,38 +52,83 @@ def parser() -> argparse.ArgumentParser:
         v.add_argument("--target", default="auto", help=words)
 
     of_plan = "that of --machine; cpu and interpret run plans made for any"
-    v = verb("explain", explain, "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open")
+    v = verb(
+        "explain",
+        explain,
+        "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open",
+    )
     target(v, of_plan)
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
     target(v, of_plan)
-    v.add_argument("--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile")
-    v.add_argument("--expand", action="store_true", help="with every tile's reads, waits, writes and posts (docs/plan-format.md)")
-    v = verb("verify", verify, "check a plan file, or the plan of a spec, by code that shares nothing with the planner")
+    v.add_argument(
+        "--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile"
+    )
+    v.add_argument(
+        "--expand",
+        action="store_true",
+        help="with every tile's reads, waits, writes and posts (docs/plan-format.md)",
+    )
+    v = verb(
+        "verify",
+        verify,
+        "check a plan file, or the plan of a spec, by code that shares nothing with the planner",
+    )
     target(v, of_plan)
-    v = verb("generate", generate, "write source, plan, proof and all that a launch needs, on and for any machine")
+    v = verb(
+        "generate", generate, "write source, plan, proof and all that a launch needs, on and for any machine"
+    )
     target(v, "the best of --machine, else what `run` would take")
-    v.add_argument("--lowering", default="auto", help="auto, persistent (one launch of all ops), streams (one for each)")
-    v.add_argument("--programmatic", action="store_true", help="streams: launches may start while the one before ends")
+    v.add_argument(
+        "--lowering", default="auto", help="auto, persistent (one launch of all ops), streams (one for each)"
+    )
+    v.add_argument(
+        "--programmatic", action="store_true", help="streams: launches may start while the one before ends"
+    )
     v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
-    v = verb("run", run, "plan, prove, compile and run on random data; error against float32 torch, and times")
+    v = verb(
+        "run", run, "plan, prove, compile and run on random data; error against float32 torch, and times"
+    )
     target(v, "the GPU if there is one, else cpu")
     v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
-    v = verb("compare", compare, "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64")
+    v = verb(
+        "compare",
+        compare,
+        "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64",
+    )
     target(v, "the GPU if there is one, else cpu")
     v.add_argument("--only", default="", metavar="eager,tilegen", help="these contenders alone")
-    v.add_argument("--no-inductor", action="store_true", help="without torch.compile, which takes up to a minute a size")
-    v.add_argument("--rounds", type=int, default=None, help="interleaved rounds (default: 9 on a GPU, else 5)")
+    v.add_argument(
+        "--no-inductor", action="store_true", help="without torch.compile, which takes up to a minute a size"
+    )
+    v.add_argument(
+        "--rounds", type=int, default=None, help="interleaved rounds (default: 9 on a GPU, else 5)"
+    )
     v.add_argument("-o", "--out", help="also write the result file here, anew after each size")
     v.add_argument("--svg", metavar="FILE", help="also draw a bar chart")
-    v = verb("trace", trace, "where the time of a launch goes, tile by tile, from inside the kernel; what each dependence cost")
-    v.add_argument("-o", "--out", metavar="FILE.json", help="also write all tiles for Perfetto or chrome://tracing")
-    v.add_argument("--svg", metavar="FILE", help="also draw it, measured above simulated: a row per SM, a bar per tile")
+    v = verb(
+        "trace",
+        trace,
+        "where the time of a launch goes, tile by tile, from inside the kernel; what each dependence cost",
+    )
+    v.add_argument(
+        "-o", "--out", metavar="FILE.json", help="also write all tiles for Perfetto or chrome://tracing"
+    )
+    v.add_argument(
+        "--svg", metavar="FILE", help="also draw it, measured above simulated: a row per SM, a bar per tile"
+    )
     target(v, "the GPU, which must be a Hopper GPU")
     v.add_argument("--simulate", action="store_true", help="on the machine's model alone, which needs no GPU")
-    v = verb("tune", tune, "time the best few plans on the GPU and remember the fastest; `compile` then uses it; sizes may be lists")
+    v = verb(
+        "tune",
+        tune,
+        "time the best few plans on the GPU and remember the fastest; `compile` then uses it; sizes may be"
+        " lists",
+    )
     target(v, "the GPU")
     v.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
-    v.add_argument("-o", "--out", help="file of choices to write into (default: tuned.json in the cache folder)")
+    v.add_argument(
+        "-o", "--out", help="file of choices to write into (default: tuned.json in the cache folder)"
+    )
     verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
     v = verb("cache", cache, "list or clear the cache of plans and binaries", spec=False)
     v.add_argument("action", choices=("ls", "clear"))
@@ -88,8 +136,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _spec_arguments(v: argparse.ArgumentParser) -> None:
-    v.add_argument("spec", metavar="SPEC.py[:name]", help="file of a @tg.spec function (verify: or a plan's JSON)")
-    v.add_argument("-s", "--size", action="append", default=[], metavar="M=512", help="a parameter of the spec")
+    v.add_argument(
+        "spec", metavar="SPEC.py[:name]", help="file of a @tg.spec function (verify: or a plan's JSON)"
+    )
+    v.add_argument(
+        "-s", "--size", action="append", default=[], metavar="M=512", help="a parameter of the spec"
+    )
     v.add_argument("--tile", action="append", default=[], metavar="up=128x256", help="tile of an op")
     v.add_argument(
         "--policy",
@@ -98,15 +150,38 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         metavar="'up->down=row'",
         help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor",
     )
-    v.add_argument("--split", action="append", default=[], metavar="up=2", help="split an op's sum or an attention's keys into shares (partial tensors)")
     v.add_argument(
-        "--parts", action="append", default=[], metavar="up=2:rows", help="run an op's tiles by gangs that share steps, rows or columns"
+        "--split",
+        action="append",
+        default=[],
+        metavar="up=2",
+        help="split an op's sum or an attention's keys into shares (partial tensors)",
+    )
+    v.add_argument(
+        "--parts",
+        action="append",
+        default=[],
+        metavar="up=2:rows",
+        help="run an op's tiles by gangs that share steps, rows or columns",
     )
     v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
     v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
-    v.add_argument("--norms", default="auto", help="auto, rows (each norm an op of its own) or folded (into the linears that read it)")
-    v.add_argument("--appends", default="auto", help="auto, awaited (by the attention that reads their caches) or passed (to it, as rows of their own)")
-    v.add_argument("--machine", help="to plan for: cpu, cpu:N (threads), a GPU such as h200 (tilegen info), a number of SMs")
+    v.add_argument(
+        "--norms",
+        default="auto",
+        help="auto, rows (each norm an op of its own) or folded (into the linears that read it)",
+    )
+    v.add_argument(
+        "--appends",
+        default="auto",
+        help=(
+            "auto, awaited (by the attention that reads their caches) or passed (to it, as rows of their own)"
+        ),
+    )
+    v.add_argument(
+        "--machine",
+        help="to plan for: cpu, cpu:N (threads), a GPU such as h200 (tilegen info), a number of SMs",
+    )
     v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
 
@@ -139,7 +214,8 @@ def _options(o: argparse.Namespace) -> Any:
 
 
 class Progress:
-    """One line on stderr, rewritten, for whatever takes over a second; nothing when stderr is no terminal and the work is short."""
+    """One line on stderr, rewritten, for whatever takes over a second; nothing when stderr is no terminal and
+    the work is short."""
 
     def __init__(self) -> None:
         self.start, self.shown, self.last = time.monotonic(), 0, 0.0
@@ -151,7 +227,10 @@ class Progress:
         self.last = now
         line = f"[{now - self.start:5.1f} s] {text}"[:118]
         print(
-            f"\r{line:<{self.shown}}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True
+            f"\r{line:<{self.shown}}" if sys.stderr.isatty() else line,
+            end="" if sys.stderr.isatty() else "\n",
+            file=sys.stderr,
+            flush=True,
         )
         self.shown = len(line)
 
@@ -176,7 +255,8 @@ def _plan(o: argparse.Namespace) -> Any:
 
 
 def _target(o: argparse.Namespace) -> str:
-    """The target that a plan is asked for; that of the machine where the verb's own says where it is measured."""
+    """The target that a plan is asked for; that of the machine where the verb's own says where it is
+    measured."""
     return str(o.target) if o.verb in (plan, verify) else "auto"
 
 
@@ -209,7 +289,8 @@ def plan(o: argparse.Namespace) -> int:
         _print(expanded(made) if o.expand else made.to_json())
         return 0
     print(
-        f"{made.program} on {made.machine.name}: {made.order.count} tiles, {len(made.targets)} semaphores, order {made.order.name}, plan {made.digest}"
+        f"{made.program} on {made.machine.name}: {made.order.count} tiles, {len(made.targets)} semaphores,"
+        f" order {made.order.name}, plan {made.digest}"
     )
     for m in made.semaphores:
         print(f"  {m.tensor}: policy {dict(made.policies)[m.tensor]}, {m.count} semaphores")
@@ -243,7 +324,10 @@ def generate(o: argparse.Namespace) -> int:
         _print({"folder": str(out), "files": files, **facts, "cubin": made.has_cubin, "remark": made.remark})
         return 0
     compiled = f", compiled for {made.architecture}" if made.has_cubin else ""
-    print(f"{program.name} for target {made.target}, planned for {made.machine.name}{compiled}{_why(o, made.target)}")
+    print(
+        f"{program.name} for target {made.target}, planned for"
+        f" {made.machine.name}{compiled}{_why(o, made.target)}"
+    )
     print(f"{out}: {', '.join(files)}")
     if made.remark:
         print(made.remark)
@@ -270,7 +354,9 @@ def run(o: argparse.Namespace) -> int:
     from tilegen.runtime.data import random_arguments
 
     program, progress = _program(o), Progress()
-    kernel = api.compile(program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress)
+    kernel = api.compile(
+        program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress
+    )
     progress("random data")
     arguments = random_arguments(program)
     progress("float32 reference")
@@ -307,8 +393,13 @@ def run(o: argparse.Namespace) -> int:
         _print(report)
     else:
         print(kernel.explain())
-        print(f"\nran on target {kernel.target} with {kernel.workers} workers, {kernel.workspace_bytes:,} bytes of workspace")
-        print(f"error against float32 torch: {error:.2e} ({error_kind(expected)}){'' if ok else '  TOO LARGE'}")
+        print(
+            f"\nran on target {kernel.target} with {kernel.workers} workers, {kernel.workspace_bytes:,} bytes"
+            " of workspace"
+        )
+        print(
+            f"error against float32 torch: {error:.2e} ({error_kind(expected)}){'' if ok else '  TOO LARGE'}"
+        )
         print(f"times: {', '.join(f'{1e3 * t:.2f} ms' for t in times)}")
     return 0 if ok else 1
 
@@ -355,8 +446,19 @@ def trace(o: argparse.Namespace) -> int:
 
         write_whole(Path(o.svg), svg([(f"{plan.program}, {how}", t) for how, t in found.items()]))
     if o.json:
-        edges = {r.edge: {"tiles": r.tiles, "sum_us": r.sum_us, "max_us": r.max_us, "worst": r.worst} for r in lost(first)}
-        _print({"program": plan.program, "how": next(iter(found)), "us": first.makespan, "busy": first.busy, "edges": edges})
+        edges = {
+            r.edge: {"tiles": r.tiles, "sum_us": r.sum_us, "max_us": r.max_us, "worst": r.worst}
+            for r in lost(first)
+        }
+        _print(
+            {
+                "program": plan.program,
+                "how": next(iter(found)),
+                "us": first.makespan,
+                "busy": first.busy,
+                "edges": edges,
+            }
+        )
     else:
         print(f"{first.text()}\n\n{lost_text(first)}")
     return 0
@@ -370,7 +472,9 @@ def _measured(o: argparse.Namespace) -> Any:
 
     program, progress = _program(o), Progress()
     target = on_a_gpu("trace", o.target, "; --simulate shows the plan's simulation instead")
-    kernel: Any = api.compile(program, target, on=o.machine, options=_options(o), lowering="persistent", progress=progress)
+    kernel: Any = api.compile(
+        program, target, on=o.machine, options=_options(o), lowering="persistent", progress=progress
+    )
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
     return made
@@ -394,7 +498,10 @@ def tune(o: argparse.Namespace) -> int:
         progress.done()
         found.append({**best.to_json(), "times": times})
         if not o.json:
-            print(f"{program.name} {' '.join(sizes)}: {best.us:.1f} µs, the fastest of {best.tried}; kept in {path}")
+            print(
+                f"{program.name} {' '.join(sizes)}: {best.us:.1f} µs, the fastest of {best.tried}; kept in"
+                f" {path}"
+            )
             for name, us in times.items():
                 print(f"  {us:9.1f} µs  {name}")
     if o.json:

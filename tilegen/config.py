@@ -10,10 +10,14 @@ from pathlib import Path
 from tilegen.errors import OutputError, TilegenError
 
 KNOBS = {
-    "TILEGEN_CACHE_DIR": "where plans and binaries are kept (default: $XDG_CACHE_HOME/tilegen or ~/.cache/tilegen)",
+    "TILEGEN_CACHE_DIR": (
+        "where plans and binaries are kept (default: $XDG_CACHE_HOME/tilegen or ~/.cache/tilegen)"
+    ),
     "TILEGEN_CXX": "the C++ compiler of the CPU target (default: $CXX, c++, g++, clang++)",
     "TILEGEN_NUM_THREADS": "threads of the CPU target (default: the cores this process may use)",
-    "TILEGEN_TIMEOUT_MS": "how long a CPU run may go without finishing a tile before it ends as a HangError (default: 10000)",
+    "TILEGEN_TIMEOUT_MS": (
+        "how long a CPU run may go without finishing a tile before it ends as a HangError (default: 10000)"
+    ),
     "TILEGEN_POISON": "1: fill outputs and intermediates with NaN before each run",
 }
 
@@ -48,18 +52,22 @@ def own_templates() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: whoever reads it meanwhile sees the old one. OutputError where that fails."""
+    """Write a file whole or not at all: whoever reads it meanwhile sees the old one. OutputError where that
+    fails."""
     write_files(path.parent, {path.name: text})
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Write files into a folder, all of them or none; gives the folder. files: content by name, folders allowed in it.
+    """Write files into a folder, all of them or none; gives the folder. files: content by name, folders
+    allowed in it.
 
     Raises:
         OutputError: names the file and the reason; what was begun is taken away again, folders included.
     """
     paths = {folder / name: content for name, content in files.items()}
-    temporary = {path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}") for path in paths}
+    temporary = {
+        path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}") for path in paths
+    }
     made: list[Path] = []
     path = folder
     try:

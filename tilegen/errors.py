@@ -1,4 +1,5 @@
-"""Every error tilegen raises on purpose. Each names what was given, what was expected and, where there is one, the line of the spec."""
+"""Every error tilegen raises on purpose. Each names what was given, what was expected and, where there is
+one, the line of the spec."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class AnalysisError(TilegenError):
 
 
 class ProofError(TilegenError):
-    """A plan fails a check; the message names the tile, the element range and the missing edge. `certificate` holds all."""
+    """A plan fails a check; the message names the tile, the element range and the missing edge. `certificate`
+    holds all."""
 
     def __init__(self, message: str, certificate: object = None):
         super().__init__(message)
@@ -57,7 +59,8 @@ class TargetError(TilegenError):
 
 
 class ArgumentError(TilegenError):
-    """A tensor given to a kernel does not fit: shape, dtype, device, strides, alignment, requires_grad, aliasing."""
+    """A tensor given to a kernel does not fit: shape, dtype, device, strides, alignment, requires_grad,
+    aliasing."""
 
 
 class CacheError(TilegenError):

@@ -10,17 +10,21 @@ from tilegen.errors import PlanError, nearest
 
 NORMS = ("auto", "rows", "folded")
 APPENDS = ("auto", "awaited", "passed")
-OTHERWISE = {"device": "target", "backend": "target", "machine": "on", "gpu": "on"}  # what others call what a verb takes besides options
+# what others call what a verb takes besides options
+OTHERWISE = {"device": "target", "backend": "target", "machine": "on", "gpu": "on"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into the cache key.
+    """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into
+    the cache key.
 
-    tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum; parts: op -> gang size, and
-    what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto, ticket, static or strided; norms: auto, rows (each an op of its own) or
-    folded (into the linears that read them, wherever they can be); appends: auto, awaited (by the attention that reads their caches) or passed (to it, as rows
-    of their own, wherever they can be). Launches of single ops (lowering="streams") fold and pass nothing.
+    tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum;
+    parts: op -> gang size, and what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto,
+    ticket, static or strided; norms: auto, rows (each an op of its own) or folded (into the linears that read
+    them, wherever they can be); appends: auto, awaited (by the attention that reads their caches) or passed
+    (to it, as rows of their own, wherever they can be). Launches of single ops (lowering="streams") fold and
+    pass nothing.
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -47,7 +51,9 @@ class Options:
                 raise PlanError(f"no option {name!r}; they are {', '.join(fields)}{meant}")
             if fields[name].default == () and not _by_name(value):
                 raise PlanError(f"option {name} is a dict, such as {{'up': …}}, given {value!r}")
-        fixed: dict[str, Any] = {k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()}
+        fixed: dict[str, Any] = {
+            k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()
+        }
         return Options(**fixed)
 
     @staticmethod

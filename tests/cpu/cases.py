@@ -32,10 +32,13 @@ class Case:
     sizes: dict[str, Any]
     on: str = "cpu:3"
     options: dict[str, Any] = field(default_factory=dict)
-    quick: str = ""  # what an ordinary run does besides interpreting it: "compile", "sanitize" or "compile sanitize"
+    # what an ordinary run does besides interpreting it: "compile", "sanitize" or "compile sanitize"
+    quick: str = ""
 
     def __str__(self) -> str:
-        sizes = ",".join(f"{k}{v}" for k, v in self.sizes.items() if k in ("M", "S", "stage", "block", "dtype"))
+        sizes = ",".join(
+            f"{k}{v}" for k, v in self.sizes.items() if k in ("M", "S", "stage", "block", "dtype")
+        )
         words = [self.on, *self.options] if self.options else [self.on]
         return f"{self.example}[{sizes}] {' '.join(words)}".replace("[]", "")
 
@@ -62,10 +65,19 @@ CASES = (
     # linear chains: M below, at and far above a tile; gangs, split sums, static lists, bands, super-tiles
     Case("gpt3_mlp", {"M": 1, **MLP}),
     Case("gpt3_mlp", {"M": 1, **MLP}, "h200", {"split": {"down": 2}}, quick="compile"),
-    Case("gpt3_mlp", {"M": 17, **MLP}, options={"tiles": MIXED_MLP, "policies": {"h": "tile"}}, quick="compile"),
+    Case(
+        "gpt3_mlp", {"M": 17, **MLP}, options={"tiles": MIXED_MLP, "policies": {"h": "tile"}}, quick="compile"
+    ),
     Case("gpt3_mlp", {"M": 17, **MLP}, "h200", {"parts": {"up": 2, "down": 2}}),
-    Case("gpt3_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_MLP, "parts": {"down": 2}, "policies": {"h": "chunk:2"}}),
-    Case("gpt3_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_MLP, "split": {"down": 3}, "order": "bands:2"}),
+    Case(
+        "gpt3_mlp",
+        {"M": 64, **MLP},
+        "h200",
+        {"tiles": MIXED_MLP, "parts": {"down": 2}, "policies": {"h": "chunk:2"}},
+    ),
+    Case(
+        "gpt3_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_MLP, "split": {"down": 3}, "order": "bands:2"}
+    ),
     Case("gpt3_mlp", {"M": 1000, **MLP}, options={"order": "bands:4:2", "placement": "static"}),
     Case(
         "gpt3_mlp",
@@ -75,16 +87,37 @@ CASES = (
         quick="compile sanitize",
     ),
     Case("llama_mlp", {"M": 1, **MLP}),
-    Case("llama_mlp", {"M": 17, **MLP}, "h200", {"parts": {"gate_up": 2}, "split": {"gate_up": 2}}, quick="compile"),
+    Case(
+        "llama_mlp",
+        {"M": 17, **MLP},
+        "h200",
+        {"parts": {"gate_up": 2}, "split": {"gate_up": 2}},
+        quick="compile",
+    ),
     Case("llama_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_GATED, "split": {"gate_up": 3, "down": 2}}),
     Case("llama_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_GATED, "policies": {"h": "step"}}),
-    Case("llama_mlp", {"M": 1000, **MLP}, "5", {"tiles": MIXED_GATED, "placement": "static", "order": "bands:5"}),
+    Case(
+        "llama_mlp",
+        {"M": 1000, **MLP},
+        "5",
+        {"tiles": MIXED_GATED, "placement": "static", "order": "bands:5"},
+    ),
     Case("llama_mlp", {"M": 1000, **MLP}, options={"order": "phase:3"}),
     Case("llama_mlp", {"M": 64, **MLP}, "h200", {"placement": "static", "tiles": MIXED_GATED}),
     # attention
     Case("gpt3_attention", ATTENTION),
-    Case("gpt3_attention", ATTENTION, "h200", {"tiles": {"qkv": (24, 32, 40), "attn": (16, 8), "out": (40, 24, 16)}}),
-    Case("gpt3_attention", {**ATTENTION, "B": 1}, "h200", {"parts": {"out": 2}, "placement": "ticket", "split": {"qkv": 2}}),
+    Case(
+        "gpt3_attention",
+        ATTENTION,
+        "h200",
+        {"tiles": {"qkv": (24, 32, 40), "attn": (16, 8), "out": (40, 24, 16)}},
+    ),
+    Case(
+        "gpt3_attention",
+        {**ATTENTION, "B": 1},
+        "h200",
+        {"parts": {"out": 2}, "placement": "ticket", "split": {"qkv": 2}},
+    ),
     Case("llama_attention", LLAMA_ATTENTION),
     Case(
         "llama_attention",
@@ -93,14 +126,41 @@ CASES = (
         {"policies": {"qkv": "tile"}, "tiles": {"qkv": (24, 40, 16), "attn": (8, 16)}},
         quick="compile",
     ),
-    Case("llama_attention", {**LLAMA_ATTENTION, "B": 1, "S": 61}, "7", {"placement": "static", "tiles": {"q_rope": (16, 1)}}),
+    Case(
+        "llama_attention",
+        {**LLAMA_ATTENTION, "B": 1, "S": 61},
+        "7",
+        {"placement": "static", "tiles": {"q_rope": (16, 1)}},
+    ),
     # layers
     Case("llama_layer", {**LAYER, "S": 1}, quick="compile"),
-    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 16), "k_append": (24,), "qkv": (2, 40, 32)}}),
-    Case("llama_layer", {**LAYER, "S": 1}, "h200", {"tiles": {"attn": (1, 8, 2)}, "split": {"attn": 3}}, quick="compile sanitize"),
+    Case(
+        "llama_layer",
+        {**LAYER, "S": 1},
+        "h200",
+        {"tiles": {"attn": (1, 16), "k_append": (24,), "qkv": (2, 40, 32)}},
+    ),
+    Case(
+        "llama_layer",
+        {**LAYER, "S": 1},
+        "h200",
+        {"tiles": {"attn": (1, 8, 2)}, "split": {"attn": 3}},
+        quick="compile sanitize",
+    ),
     Case("llama_layer", {**LAYER, "S": 19}, "3", {"tiles": {"attn": (8, 8)}, "split": {"attn": 2}}),
-    Case("llama_layer", {**LAYER, "S": 19}, "h200", {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}}, quick="compile sanitize"),
-    Case("llama_layer", {**LAYER, "S": 19}, "4", {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}}),
+    Case(
+        "llama_layer",
+        {**LAYER, "S": 19},
+        "h200",
+        {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}},
+        quick="compile sanitize",
+    ),
+    Case(
+        "llama_layer",
+        {**LAYER, "S": 19},
+        "4",
+        {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}},
+    ),
     Case("gpt_layer", GPT_LAYER),
     Case(
         "gpt_layer",
@@ -109,13 +169,31 @@ CASES = (
         {"parts": {"up": 2}, "split": {"down": 2}, "tiles": {"n1": (7,), "out": (24, 40, 16)}},
         quick="compile",
     ),
-    Case("gpt_layer", GPT_LAYER, options={"order": "bands:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}}),
+    Case(
+        "gpt_layer",
+        GPT_LAYER,
+        options={"order": "bands:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}},
+    ),
     # convolutions
     Case("resnet38", RESNET),
     Case("resnet38", {**RESNET, "B": 2}, "h200"),
-    Case("resnet38", {"HW": 96, "C": 6, "stage": 1}, options={"tiles": {"s1n0a": (1, 3, 5, 4, 3), "s1n0b": (1, 4, 24, 6, 2)}}),
-    Case("resnet38", {"HW": 96, "C": 6, "stage": 2}, "h200", {"order": "bands:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}}),
-    Case("resnet38", {"HW": 96, "C": 4, "B": 2, "stage": 3}, "5", {"placement": "static", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}}),
+    Case(
+        "resnet38",
+        {"HW": 96, "C": 6, "stage": 1},
+        options={"tiles": {"s1n0a": (1, 3, 5, 4, 3), "s1n0b": (1, 4, 24, 6, 2)}},
+    ),
+    Case(
+        "resnet38",
+        {"HW": 96, "C": 6, "stage": 2},
+        "h200",
+        {"order": "bands:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}},
+    ),
+    Case(
+        "resnet38",
+        {"HW": 96, "C": 4, "B": 2, "stage": 3},
+        "5",
+        {"placement": "static", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}},
+    ),
     Case(
         "resnet38",
         {"HW": 96, "C": 3, "B": 3, "stage": 4},
@@ -131,12 +209,22 @@ CASES = (
         options={"tiles": {"conv2_1": (1, 5, 4, 6, 3), "pool2": (1, 2, 3, 4)}},
         quick="compile",
     ),
-    Case("vgg19", {"HW": 24, "C": 5, "block": 3}, "h200", {"policies": {"*": "tile"}, "tiles": {"conv3_2": (1, 2, 5, 12, 8)}}),
+    Case(
+        "vgg19",
+        {"HW": 24, "C": 5, "block": 3},
+        "h200",
+        {"policies": {"*": "tile"}, "tiles": {"conv3_2": (1, 2, 5, 12, 8)}},
+    ),
     # storage types
     Case("gpt3_mlp", {"M": 33, **MLP, "dtype": "bfloat16"}, "h200", {"parts": {"up": 2}}, quick="compile"),
     Case("llama_layer", {**LAYER, "S": 5, "dtype": "bfloat16"}),
     Case("gpt3_attention", {**ATTENTION, "dtype": "float16"}, "h200"),
-    Case("llama_mlp", {"M": 17, **MLP, "dtype": "float16"}, options={"split": {"gate_up": 2}, "tiles": MIXED_GATED}, quick="compile"),
+    Case(
+        "llama_mlp",
+        {"M": 17, **MLP, "dtype": "float16"},
+        options={"split": {"gate_up": 2}, "tiles": MIXED_GATED},
+        quick="compile",
+    ),
     Case("resnet38", {"HW": 32, "C": 8, "stage": 1, "dtype": "float16"}),
     Case("vgg19", {"HW": 16, "C": 5, "block": 1, "dtype": "bfloat16"}, "h200"),
 )
@@ -151,7 +239,8 @@ def planned(case: Case) -> tuple[Plan, Any]:
 
 @functools.cache
 def given(case: Case) -> tuple[torch.Tensor, ...]:
-    """Random arguments; positions stand in the middle of their caches, and cache rows that nobody may use hold NaN."""
+    """Random arguments; positions stand in the middle of their caches, and cache rows that nobody may use
+    hold NaN."""
     arguments = random_arguments(case.program)
     for t, a in zip(case.program.arguments, arguments, strict=True):
         if t.dtype == "int32":
@@ -190,11 +279,16 @@ def check(case: Case, results: Sequence[torch.Tensor], states: Sequence[torch.Te
 
 
 def run(case: Case, kernel: Kernel) -> None:
-    """Call a kernel and check what it gives; twice, since the second run starts from the counters of the first."""
+    """Call a kernel and check what it gives; twice, since the second run starts from the counters of the
+    first."""
     for _ in range(2):
         arguments = {t.name: a.clone() for t, a in zip(case.program.arguments, given(case), strict=True)}
         results = kernel(*arguments.values())
-        check(case, results if isinstance(results, tuple) else (results,), [arguments[name] for name in states_of(case)])
+        check(
+            case,
+            results if isinstance(results, tuple) else (results,),
+            [arguments[name] for name in states_of(case)],
+        )
 
 
 def states_of(case: Case) -> list[str]:
@@ -210,8 +304,11 @@ def compiled(case: Case) -> Kernel:
     return tg.compile(case.program, "cpu", on=case.on, **case.options)
 
 
-def execute(plan: Plan, program: Path, arguments: Mapping[str, torch.Tensor], workers: int = 4, runs: int = 2) -> Any:
-    """Run a program made by `sanitized` on tensors, several times in a row: the finished process. Its tensors lie beside it."""
+def execute(
+    plan: Plan, program: Path, arguments: Mapping[str, torch.Tensor], workers: int = 4, runs: int = 2
+) -> Any:
+    """Run a program made by `sanitized` on tensors, several times in a row: the finished process. Its tensors
+    lie beside it."""
     folder = program.parent
     for name, a in arguments.items():
         (folder / f"{name}.bin").write_bytes(a.contiguous().view(torch.uint8).numpy().tobytes())
@@ -225,4 +322,6 @@ def execute(plan: Plan, program: Path, arguments: Mapping[str, torch.Tensor], wo
 def stored(plan: Plan, folder: Path, name: str) -> torch.Tensor:
     """A tensor that a sanitized program has written."""
     t = plan.graph.tensors[name]
-    return torch.frombuffer(bytearray((folder / f"{name}.bin").read_bytes()), dtype=getattr(torch, t.dtype)).reshape(t.shape)
+    return torch.frombuffer(
+        bytearray((folder / f"{name}.bin").read_bytes()), dtype=getattr(torch, t.dtype)
+    ).reshape(t.shape)

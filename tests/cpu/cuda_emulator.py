@@ -1,5 +1,5 @@
-"""Generated CUDA, run on the CPU: functions that hold PTX are replaced by what PTX says they do, the rest is kept. The portable kernel whole; of Hopper's
-the tile functions of ops that threads compute."""
+"""Generated CUDA, run on the CPU: functions that hold PTX are replaced by what PTX says they do, the rest is
+kept. The portable kernel whole; of Hopper's the tile functions of ops that threads compute."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ BODIES = {
     "tg_get8_packed": ["tg_packed_eight<T> y{}; if (there) memcpy(&y, p, 8 * sizeof(T)); return y;"],
     "tg_get1": ["unsigned short w; memcpy(&w, p, 2); return tg_unpack(p, w).x;", "return *p;", "return *p;"],
     "tg_put8": [
-        "for (int i = 0; i < 8; i += 2) { const unsigned w = tg_pack(p, tg_pair{y.v[i], y.v[i + 1]}); memcpy((void*)(p + i), &w, 4); }",
+        (
+            "for (int i = 0; i < 8; i += 2) { const unsigned w = tg_pack(p, tg_pair{y.v[i], y.v[i + 1]});"
+            " memcpy((void*)(p + i), &w, 4); }"
+        ),
         "memcpy(p, y.v, 32);",
     ],
     "tg_position": ["return *p;"],
@@ -77,7 +80,9 @@ BODIES = {
     "tg_mma": ["emu::mma<emu::Bf16>(d, a, b);", "emu::mma<emu::F16>(d, a, b);"],
 }
 FUNCTION = re.compile(
-    r"^(?P<head>(?:template <[^\n]*?> )?TG_FN [^\n;]*?\b(?P<name>tg_\w+)\([^\n]*?\)) \{(?P<body>[^\n]*\}\n|\n(?:.*\n)*?\}\n)", re.MULTILINE
+    r"^(?P<head>(?:template <[^\n]*?> )?TG_FN [^\n;]*?\b(?P<name>tg_\w+)\([^\n]*?\))"
+    r" \{(?P<body>[^\n]*\}\n|\n(?:.*\n)*?\}\n)",
+    re.MULTILINE,
 )
 JOINT = re.compile(r"(?<=,)\n {4,}(?!//)")  # where a line was broken
 SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
@@ -93,7 +98,8 @@ struct Body {
   }
 };
 
-extern "C" const char* emulate(const void* pointers, unsigned* counters, int ctas, int threads, int bytes, int seed) {
+extern "C" const char* emulate(const void* pointers, unsigned* counters, int ctas, int threads, int bytes,
+                               int seed) {
   memcpy(&tensors, pointers, sizeof tensors);
   launched = {counters, nullptr, 0};
   return emu::run(ctas, threads, bytes, seed, Body{});
@@ -141,21 +147,29 @@ def without_ptx(text: str) -> str:
 def host_text(text: str) -> str:
     """The portable kernel as C++."""
     assert SHARED in text
-    return without_ptx(text.replace(SHARED, "unsigned char* const memory = emu::now->cta->shared.data();")) + MAIN
+    return (
+        without_ptx(text.replace(SHARED, "unsigned char* const memory = emu::now->cta->shared.data();"))
+        + MAIN
+    )
 
 
 def threads_text(text: str, op: OpText) -> str:
     """Of a Hopper kernel what the tile function of `op` needs, as C++."""
 
     root = f"void tg_emulated() {{ tg_tile(TG_TILES), tg_run_{op.name}({op.enum}); }}\n"
-    return without_ptx(pruned(text + root, "tg_emulated").replace(root, "")) + THREADS_MAIN % (op.enum, op.name)
+    return without_ptx(pruned(text + root, "tg_emulated").replace(root, "")) + THREADS_MAIN % (
+        op.enum,
+        op.name,
+    )
 
 
 def built(text: str, path: Path) -> Any:
     """The compiled emulation."""
     path.write_text(text)
     library = path.with_suffix(".so")
-    subprocess.run([compiler(), "-O1", "-std=c++20", "-w", "-shared", "-fPIC", "-o", str(library), str(path)], check=True)
+    subprocess.run(
+        [compiler(), "-O1", "-std=c++20", "-w", "-shared", "-fPIC", "-o", str(library), str(path)], check=True
+    )
     run = ctypes.CDLL(str(library)).emulate
     run.restype = ctypes.c_char_p
     return run
@@ -168,7 +182,11 @@ def tensors_of(plan: Plan, case: Case) -> tuple[list[Any], dict[str, torch.Tenso
     for t in plan.graph.tensors.values():
         if t.name not in held:
             held[t.name] = torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype))
-    return arguments, held, (ctypes.c_void_p * len(plan.graph.tensors))(*(held[name].data_ptr() for name in plan.graph.tensors))
+    return (
+        arguments,
+        held,
+        (ctypes.c_void_p * len(plan.graph.tensors))(*(held[name].data_ptr() for name in plan.graph.tensors)),
+    )
 
 
 def changed(text: str, change: tuple[str, str] | None) -> str:
@@ -188,8 +206,11 @@ def difference(case: Case, plan: Plan, arguments: list[Any], held: dict[str, tor
     return "" if error < 5e-3 else f"error {error}"
 
 
-def emulate_threads(case: Case, folder: Path, sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None) -> str:
-    """Run a case all of whose ops threads compute, op by op: only the tile functions are looked at. What went wrong, or an empty string."""
+def emulate_threads(
+    case: Case, folder: Path, sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None
+) -> str:
+    """Run a case all of whose ops threads compute, op by op: only the tile functions are looked at. What went
+    wrong, or an empty string."""
     plan = case.plan(sms)
     arguments, held, pointers = tensors_of(plan, case)
     wrong = run_threads(plan, changed(hopper.generate(plan).text, change), pointers, folder, sms, seed)
@@ -201,23 +222,33 @@ def run_threads(plan: Plan, text: str, pointers: Any, folder: Path, sms: int = 3
     for b in plan.bounds:
         op = hopper.hopper_op(plan, b)
         assert isinstance(op, ThreadTile), op.name
-        wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(pointers, None, sms, THREADS, op.scratch_bytes, seed)
+        wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(
+            pointers, None, sms, THREADS, op.scratch_bytes, seed
+        )
         if wrong:
             return f"{op.name}: {wrong.decode()}"
     return ""
 
 
 def emulate(
-    case: Case, folder: Path, architecture: str = "sm_80", sms: int = 3, seed: int = 0, change: tuple[str, str] | None = None
+    case: Case,
+    folder: Path,
+    architecture: str = "sm_80",
+    sms: int = 3,
+    seed: int = 0,
+    change: tuple[str, str] | None = None,
 ) -> str:
-    """Run a case on emulated SMs; what went wrong, or an empty string. `change`: (old, new) in the generated text."""
+    """Run a case on emulated SMs; what went wrong, or an empty string. `change`: (old, new) in the generated
+    text."""
     plan = case.plan(sms, "sm_80")
     source = generate(plan, architecture)
     run = built(host_text(changed(source.text, change)), folder / "kernel.cpp")
     arguments, held, pointers = tensors_of(plan, case)
     counters = torch.zeros((len(plan.targets) + 3) * 32, dtype=torch.int32)
     ctas = sms if isinstance(plan.placement, str) else len(plan.placement)
-    wrong = run(pointers, ctypes.c_void_p(counters.data_ptr()), ctas, source.threads, source.shared_bytes, seed)
+    wrong = run(
+        pointers, ctypes.c_void_p(counters.data_ptr()), ctas, source.threads, source.shared_bytes, seed
+    )
     if wrong:
         return str(wrong.decode())
     if counters.any():

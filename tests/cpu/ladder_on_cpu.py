@@ -1,4 +1,5 @@
-"""The CUDA ladder with a CPU in the GPU's place: what it builds, checks and reports, all but the device itself."""
+"""The CUDA ladder with a CPU in the GPU's place: what it builds, checks and reports, all but the device
+itself."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def tensors(result: Any) -> list[torch.Tensor]:
 def on_cpu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
     """cublasLt's part."""
     y = torch.nn.functional.linear(x.float(), w.float(), None if bias is None else bias.float())
-    y = {"": lambda t: t, "relu": torch.relu, "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[activation](y)
+    y = {
+        "": lambda t: t,
+        "relu": torch.relu,
+        "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
+    }[activation](y)
     return y.to(x.dtype)
 
 
@@ -52,7 +57,14 @@ class Checked:
         self.checks += 1
 
 
-def compiled(program: Any, target: str, options: Any, exclusive: bool, lowering: str = "auto", programmatic: bool = False) -> Checked:
+def compiled(
+    program: Any,
+    target: str,
+    options: Any,
+    exclusive: bool,
+    lowering: str = "auto",
+    programmatic: bool = False,
+) -> Checked:
     """On a CPU no launch is a launch of its own: the contenders differ in name alone."""
     assert target in ("cuda", "sm_80") and (lowering == "streams" or not programmatic)
     return Checked(compile_for(program, "cpu", on="cpu:2", options=options, threads=2))
@@ -61,7 +73,11 @@ def compiled(program: Any, target: str, options: Any, exclusive: bool, lowering:
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(contenders, "DEVICE", "cpu")
     patch.setattr(contenders.api, "compile", compiled)
-    patch.setattr(contenders, "inductor", lambda traced: torch.compile(traced, backend="aot_eager", fullgraph=True, dynamic=False))
+    patch.setattr(
+        contenders,
+        "inductor",
+        lambda traced: torch.compile(traced, backend="aot_eager", fullgraph=True, dynamic=False),
+    )
     patch.setattr(cublaslt, "linear", on_cpu)
     patch.setattr(ladder, "floor_us", lambda program: 1.0)
     patch.setattr(torch.cuda, "synchronize", lambda: None)

@@ -29,7 +29,8 @@ def chain(pick: random.Random) -> tg.Program:
         h = u
         if gated:
             left, right = u.chunk(2)
-            h = tg.mul(tg.silu(left), right, name="h")  # with u kept, columns j and j + I: classes modulo the half
+            # with u kept, columns j and j + I: classes modulo the half
+            h = tg.mul(tg.silu(left), right, name="h")
         y = tg.linear(h, tg.weight("w2", (H, I), "float32"), name="d")
         y = tg.add(y, x, name="y") if residual else y
         return (y, u) if kept else y
@@ -38,7 +39,8 @@ def chain(pick: random.Random) -> tg.Program:
 
 
 def convolutions(pick: random.Random) -> tg.Program:
-    """Two convolutions, the second with any stride, dilation and padding, also such that whole windows lie in the padding; a pool."""
+    """Two convolutions, the second with any stride, dilation and padding, also such that whole windows lie in
+    the padding; a pool."""
     b, size, c = pick.choice((1, 2)), (pick.randint(3, 11), pick.randint(3, 11)), pick.choice((1, 4, 6))
     filters = [(pick.randint(1, 3), pick.randint(1, 3)) for _ in range(2)]
     stride, padding, dilation = ((pick.randint(1, 3), pick.randint(1, 3)) for _ in range(3))
@@ -48,16 +50,31 @@ def convolutions(pick: random.Random) -> tg.Program:
     def convolutions() -> Any:
         x = tg.input("x", (b, *size, c), "float32")
         x = tg.conv2d(x, tg.weight("w1", (5, *filters[0], c), "float32"), padding=1, name="a")
-        y = tg.conv2d(x, tg.weight("w2", (7, *filters[1], 5), "float32"), stride=stride, padding=padding, dilation=dilation, name="c")
+        y = tg.conv2d(
+            x,
+            tg.weight("w2", (7, *filters[1], 5), "float32"),
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            name="c",
+        )
         z = tg.max_pool2d(tg.relu(y, name="r"), 2, stride=1, padding=1, name="pool")
-        return tg.linear(tg.flatten(z), tg.weight("w3", (9, z.shape[1] * z.shape[2] * 7), "float32"), name="fc")
+        return tg.linear(
+            tg.flatten(z), tg.weight("w3", (9, z.shape[1] * z.shape[2] * 7), "float32"), name="fc"
+        )
 
     return convolutions()
 
 
 def attention(pick: random.Random) -> tg.Program:
     """QKV, rotary or not, causal or not, grouped heads, or three separate products with a softmax between."""
-    b, s, heads, group, d = pick.choice((1, 2)), pick.choice((1, 9, 30, 33)), pick.choice((2, 4)), pick.choice((1, 2)), 8
+    b, s, heads, group, d = (
+        pick.choice((1, 2)),
+        pick.choice((1, 9, 30, 33)),
+        pick.choice((2, 4)),
+        pick.choice((1, 2)),
+        8,
+    )
     rotary, causal, apart = (pick.random() < 0.5 for _ in range(3))
 
     @tg.spec
@@ -91,14 +108,21 @@ def _draw(program: tg.Program, pick: random.Random) -> Plan:
     usual = tg.plan(program, "cpu:2", order="phase")
     linears = [op.name for op in usual.graph.ops if op.kind == "linear"]
     ganged = [op.name for op in usual.graph.ops if op.kind in ("linear", "matmul", "conv2d")]
-    widths = (1, 2, 3, 4, 6, 8, 16, 24) if pick.random() < 0.7 else (2,)  # now and then tiles that meet exactly
+    # now and then tiles that meet exactly
+    widths = (1, 2, 3, 4, 6, 8, 16, 24) if pick.random() < 0.7 else (2,)
     return tg.plan(
         program,
         pick.choice(("cpu:3", "h200", "7")),
         target="cpu",
-        tiles={op.name: tuple(pick.choice(widths) for _ in op.tile) for op in usual.graph.ops if pick.random() < 0.8},
+        tiles={
+            op.name: tuple(pick.choice(widths) for _ in op.tile)
+            for op in usual.graph.ops
+            if pick.random() < 0.8
+        },
         policies={t: pick.choice(POLICIES) for t, _ in usual.policies if pick.random() < 0.7},
-        parts={name: f"{pick.choice((2, 3))}:{pick.choice(SHARES)}" for name in ganged if pick.random() < 0.3},
+        parts={
+            name: f"{pick.choice((2, 3))}:{pick.choice(SHARES)}" for name in ganged if pick.random() < 0.3
+        },
         split={name: pick.choice((2, 3)) for name in linears if pick.random() < 0.2},
         order=pick.choice(ORDERS),
         placement=pick.choice(("ticket", "static", "strided")),
@@ -107,7 +131,8 @@ def _draw(program: tg.Program, pick: random.Random) -> Plan:
 
 @functools.cache
 def random_plan(family: Any, seed: int) -> tuple[tg.Program, Plan]:
-    """A random program with random tiles, policies, gangs, splits, order and placement; choices that do not fit are drawn again."""
+    """A random program with random tiles, policies, gangs, splits, order and placement; choices that do not
+    fit are drawn again."""
     pick = random.Random(f"{family.__name__} {seed}")
     for _ in range(200):
         try:
@@ -121,13 +146,22 @@ def random_plan(family: Any, seed: int) -> tuple[tg.Program, Plan]:
 
 
 def scrambled(plan: Plan, seed: int) -> Plan:
-    """The plan with semaphores shared in any way at all: its text must still say what it says. It need not make progress."""
+    """The plan with semaphores shared in any way at all: its text must still say what it says. It need not
+    make progress."""
     pick, first, maps = random.Random(seed), 0, []
     for m in plan.semaphores:
         partition = []
         for g in m.partition:
             block, size = np.arange(g.blocks), pick.randint(1, g.blocks)
-            labels = pick.choice((block * 0, block, block // size, block % size, np.array(pick.choices(range(size), k=g.blocks))))
+            labels = pick.choice(
+                (
+                    block * 0,
+                    block,
+                    block // size,
+                    block % size,
+                    np.array(pick.choices(range(size), k=g.blocks)),
+                )
+            )
             partition.append(grouping(labels, g.blocks))
         maps.append(SemaphoreMap(m.producer, m.tensor, tuple(partition), first, m.posts))
         first += maps[-1].count

@@ -1,4 +1,5 @@
-"""How a kernel is called, alike on every target: by name, with parameters, prepared, inside torch.compile; its copies."""
+"""How a kernel is called, alike on every target: by name, with parameters, prepared, inside torch.compile;
+its copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tensors and calls that a kernel must refuse, on every target, in words that name the tensor and the way out."""
+"""Tensors and calls that a kernel must refuse, on every target, in words that name the tensor and the way
+out."""
 
 from __future__ import annotations
 

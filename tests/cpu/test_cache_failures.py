@@ -1,4 +1,5 @@
-"""A spoiled cache and a missing or failing compiler: errors that say where and what to do, and nothing half-written left behind."""
+"""A spoiled cache and a missing or failing compiler: errors that say where and what to do, and nothing
+half-written left behind."""
 
 import json
 import os
@@ -86,7 +87,7 @@ def is_clean(folder):
     return True
 
 
-# ---- changed entries --------------------------------------------------------------------------------------------------------------
+# ---- changed entries ---------------------------------------------------------------------------------------
 
 
 def test_a_stored_kernel_is_taken_as_it_is(stored):
@@ -96,7 +97,12 @@ def test_a_stored_kernel_is_taken_as_it_is(stored):
     assert before == sorted(p.stat().st_mtime_ns for p in stored.rglob("*") if p.is_file())
 
 
-FILES = [("binaries", "kernel.so"), ("binaries", "kernel.cpp"), ("plans", "plan.json"), ("plans", "certificate.json")]
+FILES = [
+    ("binaries", "kernel.so"),
+    ("binaries", "kernel.cpp"),
+    ("plans", "plan.json"),
+    ("plans", "certificate.json"),
+]
 
 
 @pytest.mark.parametrize(("level", "name"), FILES)
@@ -122,7 +128,9 @@ def test_a_missing_file(stored, level, name):
 
 
 @pytest.mark.parametrize("level", ["plans", "binaries"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"{}", b'{"files": 5}', b'{"files": ["kernel.so"]}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"5", b"{}", b'{"files": 5}', b'{"files": ["kernel.so"]}', b"\xff\xfe"]
+)
 def test_a_changed_meta_json(stored, level, content, capsys):
     path = entry(stored, level) / "meta.json"
     path.write_bytes(content)
@@ -164,7 +172,7 @@ def test_a_crash_of_the_writer_leaves_nothing_behind(stored):
     assert compiled() is not None
 
 
-# ---- a folder that cannot be used ---------------------------------------------------------------------------------------------------
+# ---- a folder that cannot be used --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["file", "file/below", "/proc/tilegen", "/dev/null"])
@@ -190,7 +198,8 @@ def test_a_cache_that_fills_up(empty, monkeypatch):
 
 
 def test_a_disk_that_is_full_while_an_entry_is_written(empty, monkeypatch, capsys, tmp_path):
-    """Some files fit, the next does not: a CacheError that names the folder; the entry is gone, and later it can be made."""
+    """Some files fit, the next does not: a CacheError that names the folder; the entry is gone, and later it
+    can be made."""
     usual = Path.write_text
 
     def full(path, text, *rest):
@@ -206,7 +215,10 @@ def test_a_disk_that_is_full_while_an_entry_is_written(empty, monkeypatch, capsy
         assert str(empty) in str(caught.value) and cache.entries() == [] and is_clean(empty)
         assert not [p for p in empty.rglob("*") if p.is_dir() and p.parent != empty]
         spec = tmp_path / "small.py"
-        spec.write_text('import tilegen as tg\n\n@tg.spec\ndef small():\n    return tg.relu(tg.input("x", (4, 8)), name="y")\n')
+        spec.write_text(
+            'import tilegen as tg\n\n@tg.spec\ndef small():\n    return tg.relu(tg.input("x", (4, 8)),'
+            ' name="y")\n'
+        )
         assert main(["run", str(spec)]) == 2
         assert "CacheError" in capsys.readouterr().err
     assert compiled() is not None
@@ -226,7 +238,9 @@ def test_an_export_that_fills_the_disk_leaves_nothing(empty, monkeypatch, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
         for folder in (tmp_path / "new" / "deep", tmp_path / "there"):
-            with pytest.raises(tg.OutputError, match="cannot write .*plan.json: No space left on device") as caught:
+            with pytest.raises(
+                tg.OutputError, match="cannot write .*plan.json: No space left on device"
+            ) as caught:
                 kernel.export(folder)
             assert str(folder) in str(caught.value)
     assert not (tmp_path / "new").exists() and [p.name for p in (tmp_path / "there").iterdir()] == ["mine"]
@@ -252,11 +266,13 @@ def test_a_build_that_fails_is_not_stored(empty):
     with pytest.raises(tg.PlanError, match="no"):
         cache.get_or_build("plans", "key", fail)
     assert cache.entries() == [] and is_clean(empty)
-    files = cache.get_or_build("plans", "key", lambda folder: (folder / "whole").write_text("whole") and {"note": "later"})
+    files = cache.get_or_build(
+        "plans", "key", lambda folder: (folder / "whole").write_text("whole") and {"note": "later"}
+    )
     assert files["whole"].read_text() == "whole"
 
 
-# ---- compilers ----------------------------------------------------------------------------------------------------------------------
+# ---- compilers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variable", ["TILEGEN_CXX", "CXX"])
@@ -287,11 +303,18 @@ def test_the_path_is_looked_at_anew(empty, compilers, monkeypatch, tmp_path):
 
 
 def test_a_compiler_that_fails(empty, compilers, monkeypatch, tmp_path, capsys):
-    script = program(tmp_path / "cxx", '[ "$1" = --version ] && echo "cxx 1.0" && exit 0; echo "kernel.cpp:1: no" >&2; exit 3')
+    script = program(
+        tmp_path / "cxx",
+        '[ "$1" = --version ] && echo "cxx 1.0" && exit 0; echo "kernel.cpp:1: no" >&2; exit 3',
+    )
     monkeypatch.setenv("TILEGEN_CXX", script)
     with pytest.raises(tg.CompileError) as caught:
         compiled()
-    assert script in str(caught.value) and "kernel.cpp:1: no" in caught.value.log and "tg_run" in caught.value.source
+    assert (
+        script in str(caught.value)
+        and "kernel.cpp:1: no" in caught.value.log
+        and "tg_run" in caught.value.source
+    )
     assert [row[0] for row in cache.entries()] == ["plans"] and is_clean(empty)
     monkeypatch.delenv("TILEGEN_CXX")
     assert compiled() is not None
@@ -302,7 +325,10 @@ BROKEN = {
     "version is empty": "exit 0",
     "writes nothing": '[ "$1" = --version ] && echo "cxx 1.0"; exit 0',
     "is killed": '[ "$1" = --version ] && echo "cxx 1.0" && exit 0; kill -9 $$',
-    "writes no library": '[ "$1" = --version ] && echo "cxx 1.0" && exit 0; for a; do case $a in *.so) echo text > "$a";; esac; done',
+    "writes no library": (
+        '[ "$1" = --version ] && echo "cxx 1.0" && exit 0; for a; do case $a in *.so) echo text > "$a";;'
+        " esac; done"
+    ),
 }
 
 
@@ -327,7 +353,9 @@ def test_a_compiler_that_cannot_be_started(empty, compilers, monkeypatch, tmp_pa
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [BROKEN["version fails"], BROKEN["version is empty"], None], ids=["fails", "empty", "missing"])
+@pytest.mark.parametrize(
+    "text", [BROKEN["version fails"], BROKEN["version is empty"], None], ids=["fails", "empty", "missing"]
+)
 def test_info_without_a_usable_compiler(compilers, monkeypatch, tmp_path, capsys, text):
     monkeypatch.setenv("TILEGEN_CXX", program(tmp_path / "cxx", text) if text else str(tmp_path / "cxx"))
     assert main(["info", "--json"]) == 0
@@ -337,7 +365,8 @@ def test_info_without_a_usable_compiler(compilers, monkeypatch, tmp_path, capsys
 def test_exit_status(empty, compilers, monkeypatch, tmp_path, capsys):
     spec = tmp_path / "small.py"
     spec.write_text(
-        'import tilegen as tg\n\n@tg.spec\ndef small():\n    return tg.linear(tg.input("x", (4, 8)), tg.weight("w", (8, 8)), name="y")\n'
+        'import tilegen as tg\n\n@tg.spec\ndef small():\n    return tg.linear(tg.input("x", (4, 8)),'
+        ' tg.weight("w", (8, 8)), name="y")\n'
     )
     monkeypatch.setenv("TILEGEN_CXX", "/nowhere/c++")
     assert main(["run", str(spec)]) == 2

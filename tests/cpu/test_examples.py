@@ -1,4 +1,5 @@
-"""Every example, planned in many ways, gives what the reference gives: interpreted, compiled, and under ThreadSanitizer."""
+"""Every example, planned in many ways, gives what the reference gives: interpreted, compiled, and under
+ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -7,7 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from cases import BOUND, CASES, LAYER, Case, check, compiled, execute, given, interpreted, planned, run, states_of, stored
+from cases import (
+    BOUND,
+    CASES,
+    LAYER,
+    Case,
+    check,
+    compiled,
+    execute,
+    given,
+    interpreted,
+    planned,
+    run,
+    states_of,
+    stored,
+)
 
 import tilegen as tg
 from tilegen.kernels.kernel import Kernel
@@ -60,10 +75,13 @@ def test_sanitized(case: Case, tmp_path: Path) -> None:
     arguments = {t.name: a for t, a in zip(case.program.arguments, given(case), strict=True)}
     done = execute(plan, sanitized(plan, tmp_path), arguments)
     assert done.returncode == 0, done.stderr[:4000]
-    check(case, *([stored(plan, tmp_path, name) for name in names] for names in (plan.outputs, states_of(case))))
+    check(
+        case, *([stored(plan, tmp_path, name) for name in names] for names in (plan.outputs, states_of(case)))
+    )
 
 
-# --- decoding token by token ------------------------------------------------------------------------------------------------
+# --- decoding token by token
+# ------------------------------------------------------------------------------------------------
 
 
 def decoder(tokens: int, target: str, **options: Any) -> Kernel:
@@ -71,13 +89,16 @@ def decoder(tokens: int, target: str, **options: Any) -> Kernel:
 
 
 @pytest.mark.parametrize(
-    ("target", "prefill"), [("interpret", 0), ("interpret", 4), ("cpu", 0), pytest.param("cpu", 4, marks=pytest.mark.full)]
+    ("target", "prefill"),
+    [("interpret", 0), ("interpret", 4), ("cpu", 0), pytest.param("cpu", 4, marks=pytest.mark.full)],
 )
 def test_decoding_is_the_full_sequence(target: str, prefill: int) -> None:
     """One kernel, a growing position, a cache that starts as NaN: the outputs of all tokens at once."""
     tokens = 9
     whole = Case("llama_layer", {**LAYER, "S": tokens})
-    arguments = dict(zip((t.name for t in whole.program.arguments), random_arguments(whole.program), strict=True))
+    arguments = dict(
+        zip((t.name for t in whole.program.arguments), random_arguments(whole.program), strict=True)
+    )
     arguments["pos"].fill_(0)
     y, *caches = tg.reference(whole.program, *arguments.values())
 

@@ -1,4 +1,5 @@
-"""Plans whose norms are folded into linears, made for the H200, run by the CPU target and by the interpreter: both know the op."""
+"""Plans whose norms are folded into linears, made for the H200, run by the CPU target and by the interpreter:
+both know the op."""
 
 from __future__ import annotations
 

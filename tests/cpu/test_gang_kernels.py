@@ -1,4 +1,5 @@
-"""Gangs that share steps, rows or columns give the reference's numbers: generated C++, and the interpreter in any interleaving."""
+"""Gangs that share steps, rows or columns give the reference's numbers: generated C++, and the interpreter in
+any interleaving."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ def products() -> Any:
     h = tg.mul(tg.silu(left), right, name="h")
     s = tg.matmul(h, x, transpose_a=True, name="s")  # 2 x 23 x 19
     t = tg.matmul(h, s, name="t")  # 2 x 13 x 19
-    return tg.add(tg.linear(t, tg.weight("w2", (19, 19), "float32"), tg.weight("b", (19,), "float32"), name="down"), x, name="y")
+    return tg.add(
+        tg.linear(t, tg.weight("w2", (19, 19), "float32"), tg.weight("b", (19,), "float32"), name="down"),
+        x,
+        name="y",
+    )
 
 
 @tg.spec
@@ -44,12 +49,19 @@ CASES: list[tuple[Any, str, dict[str, Any]]] = [
     (convs, "columns", {"one": "2:columns", "two": "3:columns", "fc": "3:rows"}),
     (convs, "steps", {"one": 2, "two": 3, "fc": "2:columns"}),
 ]
-BOTH = pytest.mark.parametrize(("spec", "how", "parts"), CASES, ids=lambda v: v if isinstance(v, str) else getattr(v, "name", ""))
+BOTH = pytest.mark.parametrize(
+    ("spec", "how", "parts"), CASES, ids=lambda v: v if isinstance(v, str) else getattr(v, "name", "")
+)
 
 
 def options(spec: Any, how: str, parts: dict[str, Any]) -> dict[str, Any]:
     """Waits at the steps that need them; strided lists for the mixed ones."""
-    return {"tiles": TILES[spec.name], "parts": parts, "policies": {"*": "tile"}, "placement": "strided" if how == "mixed" else "ticket"}
+    return {
+        "tiles": TILES[spec.name],
+        "parts": parts,
+        "policies": {"*": "tile"},
+        "placement": "strided" if how == "mixed" else "ticket",
+    }
 
 
 @BOTH

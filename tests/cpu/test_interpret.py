@@ -1,4 +1,5 @@
-"""The interpreter gives the reference's numbers in every interleaving, the same bits each time, from nothing but what tiles list."""
+"""The interpreter gives the reference's numbers in every interleaving, the same bits each time, from nothing
+but what tiles list."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def run(subject: Subject, library: Interpreter, workers: int = 0) -> list[torch.
     arguments = [a.clone() for a in subject.arguments]
     result = Kernel(subject.plan, None, library, subject.workers(workers))(*arguments)
     outputs = list(result) if isinstance(result, tuple) else [result]
-    return outputs + [a for t, a in zip(subject.program.arguments, arguments, strict=True) if t.role == "state"]
+    return outputs + [
+        a for t, a in zip(subject.program.arguments, arguments, strict=True) if t.role == "state"
+    ]
 
 
 def is_right(subject: Subject, results: list[torch.Tensor]) -> bool:
@@ -37,7 +40,8 @@ def is_right(subject: Subject, results: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers(name: str, strategy: str) -> None:
-    """Right for several seeds and numbers of SMs, and to the last bit the same: which SM runs a tile changes nothing."""
+    """Right for several seeds and numbers of SMs, and to the last bit the same: which SM runs a tile changes
+    nothing."""
     subject, first = subjects()[name], None
     for seed, workers in zip(SEEDS, (1, 2, 7), strict=True):
         results = run(subject, Interpreter(subject.plan, strategy, seed), workers)
@@ -51,7 +55,9 @@ def test_any_tile_may_come_late(name: str) -> None:
     """Each tile in turn stands still until nothing else can go on."""
     subject = subjects()[name]
     for tile in subject.data["tiles"]:
-        assert is_right(subject, run(subject, Holding(subject.plan, "round-robin", 0, subject.data, tile["rank"])))
+        assert is_right(
+            subject, run(subject, Holding(subject.plan, "round-robin", 0, subject.data, tile["rank"]))
+        )
 
 
 class Recorded(Interpreter):
@@ -115,14 +121,20 @@ def test_its_source_is_the_expanded_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, tensor", [("mlp by row", "x"), ("mlp by row", "w2"), ("convs", "w1"), ("attention", "x"), ("decode", "norm1")]
+    "name, tensor",
+    [("mlp by row", "x"), ("mlp by row", "w2"), ("convs", "w1"), ("attention", "x"), ("decode", "norm1")],
 )
 def test_tiles_know_only_what_they_list(name: str, tensor: str) -> None:
-    """A read that the plan leaves out is garbage in the result, even of an input that lies there in memory."""
+    """A read that the plan leaves out is garbage in the result, even of an input that lies there in
+    memory."""
     subject = subjects()[name]
     data = subject.fresh()
     rank, part, at = next(
-        (t["rank"], p, r) for t in data["tiles"] for p in t["parts"] for r in range(len(p["reads"])) if p["reads"][r]["tensor"] == tensor
+        (t["rank"], p, r)
+        for t in data["tiles"]
+        for p in t["parts"]
+        for r in range(len(p["reads"]))
+        if p["reads"][r]["tensor"] == tensor
     )
     del part["reads"][at]
     results = run(subject, Interpreter(subject.plan, data=data))
@@ -130,5 +142,7 @@ def test_tiles_know_only_what_they_list(name: str, tensor: str) -> None:
 
 
 def test_unknown_strategy() -> None:
-    with pytest.raises(TargetError, match="unknown strategy 'fair'; expected one of random, reverse, starve, round-robin"):
+    with pytest.raises(
+        TargetError, match="unknown strategy 'fair'; expected one of random, reverse, starve, round-robin"
+    ):
         Interpreter(subjects()["mlp by row"].plan, "fair")

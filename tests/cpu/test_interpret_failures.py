@@ -16,10 +16,19 @@ from tilegen.targets.interpret.interpreter import STRATEGIES
 SPREAD = ("random", "round-robin")  # strategies under which tiles run on different SMs
 
 
-def run(subject: Subject, data: Data, strategy: str = "round-robin", seed: int = 0, workers: int = 0, held: int | None = None) -> Any:
+def run(
+    subject: Subject,
+    data: Data,
+    strategy: str = "round-robin",
+    seed: int = 0,
+    workers: int = 0,
+    held: int | None = None,
+) -> Any:
     """One run on as many SMs as there are tiles; the tile of rank `held` comes as late as it can."""
     library = Holding(subject.plan, strategy, seed, data, held)
-    return Kernel(subject.plan, None, library, subject.workers(workers))(*(a.clone() for a in subject.arguments))
+    return Kernel(subject.plan, None, library, subject.workers(workers))(
+        *(a.clone() for a in subject.arguments)
+    )
 
 
 def said(*given: Any, **more: Any) -> str:
@@ -47,7 +56,8 @@ def no_waits(part: Data, tensor: str) -> None:
     assert before != [w for r in part["reads"] for w in r["waits"]]
 
 
-# --- races -------------------------------------------------------------------------------------------------------------------
+# --- races
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_read_before_the_write_names_the_tile_and_the_element() -> None:
@@ -55,7 +65,9 @@ def test_a_read_before_the_write_names_the_tile_and_the_element() -> None:
     data = subject.fresh()
     no_waits(part_of(data, "down", 0, 0), "h")
     words = said(subject, data, held=rank_of(data, "up", 0, 1))
-    assert words.startswith("RaceError: down(0, 0) reads h[[0, 4], [0, 4]] before all of it is written: element (0, ")
+    assert words.startswith(
+        "RaceError: down(0, 0) reads h[[0, 4], [0, 4]] before all of it is written: element (0, "
+    )
 
 
 @pytest.mark.parametrize("strategy", SPREAD)
@@ -65,7 +77,9 @@ def test_a_read_after_the_write_with_nothing_between_is_a_race_all_the_same(stra
     data = subject.fresh()
     no_waits(part_of(data, "down", 1, 1), "h")
     words = said(subject, data, strategy, held=rank_of(data, "down", 1, 1))
-    assert words.startswith("RaceError: down(1, 1) reads h[[4, 6], [0, 4]]: nothing orders it after the write of element (4, 0)")
+    assert words.startswith(
+        "RaceError: down(1, 1) reads h[[4, 6], [0, 4]]: nothing orders it after the write of element (4, 0)"
+    )
 
 
 def test_a_wait_behind_its_read() -> None:
@@ -81,20 +95,27 @@ def test_a_partial_count_does_not_say_which_tiles_posted() -> None:
     """Whichever of the posters comes last, the waiter goes on without it."""
     subject = subjects()["mlp by chunk"]
     data = subject.fresh()
-    wait = next(w for r in part_of(data, "down", 0, 0)["reads"] for w in r["waits"] if data["semaphores"][w[0]] == 2)
+    wait = next(
+        w for r in part_of(data, "down", 0, 0)["reads"] for w in r["waits"] if data["semaphores"][w[0]] == 2
+    )
     wait[1] = 1
     for poster in posters(data, wait[0]):
         op, coord = data["tiles"][poster]["op"], data["tiles"][poster]["coord"]
         assert op == "up"
         words = said(subject, data, held=poster)
-        assert words.startswith("RaceError: down(0, 0) reads h") and f"element (0, {3 * coord[1]}) is missing" in words
+        assert (
+            words.startswith("RaceError: down(0, 0) reads h")
+            and f"element (0, {3 * coord[1]}) is missing" in words
+        )
 
 
 def test_a_part_of_a_gang_that_leaves_waiting_to_the_other() -> None:
     subject = subjects()["gangs"]
     data = subject.fresh()
     no_waits(part_of(data, "down", 1, 0, index=1), "h")
-    assert said(subject, data).startswith("RaceError: down(1, 0) reads h[[5, 10], [4, 7]]: nothing orders it after the write of element ")
+    assert said(subject, data).startswith(
+        "RaceError: down(1, 0) reads h[[5, 10], [4, 7]]: nothing orders it after the write of element "
+    )
 
 
 def test_a_forgotten_halo() -> None:
@@ -103,7 +124,9 @@ def test_a_forgotten_halo() -> None:
     part = part_of(data, "two", 0, 1, 0, 0)
     wanted = posters(data, part["reads"][0]["waits"][0][0])[0]
     part["reads"][0]["waits"].pop(0)
-    assert said(subject, data, held=wanted).startswith("RaceError: two(0, 1, 0, 0) reads one[[0, 1], [1, 4], [0, 4], [0, 2]] before ")
+    assert said(subject, data, held=wanted).startswith(
+        "RaceError: two(0, 1, 0, 0) reads one[[0, 1], [1, 4], [0, 4], [0, 2]] before "
+    )
 
 
 def test_two_writers() -> None:
@@ -118,7 +141,8 @@ def test_two_writers() -> None:
     assert "nothing orders it after another write of element (3, 3)" in said(subject, data)
 
 
-# --- states ------------------------------------------------------------------------------------------------------------------
+# --- states
+# ------------------------------------------------------------------------------------------------------------
 
 
 def unordered_cache() -> tuple[Subject, Data, int, int]:
@@ -134,14 +158,21 @@ def test_a_cache_read_before_its_append(strategy: str) -> None:
     """Write after read: the old row is a value too, so that only the append can tell."""
     subject, data, _, append = unordered_cache()
     words = said(subject, data, strategy, held=append)
-    assert words == "RaceError: k_append(0, 0) writes k_cache[[0, 4], [0, 2]]: nothing orders it after the read by attn(0, 1, 0)"
+    assert (
+        words
+        == "RaceError: k_append(0, 0) writes k_cache[[0, 4], [0, 2]]: nothing orders it after the read by"
+        " attn(0, 1, 0)"
+    )
 
 
 @pytest.mark.parametrize("strategy", SPREAD)
 def test_a_cache_read_after_its_append_with_nothing_between(strategy: str) -> None:
     subject, data, attention, _ = unordered_cache()
     words = said(subject, data, strategy, held=attention)
-    assert words.startswith("RaceError: attn(0, 1, 0) reads k_cache[[0, 4], [0, 2]]: nothing orders it after the write of element (3, 0)")
+    assert words.startswith(
+        "RaceError: attn(0, 1, 0) reads k_cache[[0, 4], [0, 2]]: nothing orders it after the write of element"
+        " (3, 0)"
+    )
 
 
 def test_rows_of_a_cache_that_nobody_writes_need_no_order() -> None:
@@ -154,7 +185,8 @@ def test_rows_of_a_cache_that_nobody_writes_need_no_order() -> None:
         run(subject, data, held=held)
 
 
-# --- deadlocks and counters --------------------------------------------------------------------------------------------------
+# --- deadlocks and counters
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -164,7 +196,10 @@ def test_a_missing_post_names_who_waits(strategy: str, workers: int) -> None:
     data = subject.fresh()
     part_of(data, "up", 1, 0)["posts"].clear()
     words = said(subject, data, strategy, workers=workers)
-    assert words.startswith("DeadlockError: no SM can go on: down(") and "waits for semaphore 1: 1 of 2 posts" in words
+    assert (
+        words.startswith("DeadlockError: no SM can go on: down(")
+        and "waits for semaphore 1: 1 of 2 posts" in words
+    )
     assert issubclass(DeadlockError, HangError)
 
 

@@ -1,4 +1,5 @@
-"""A compiled kernel as its callers see it: threads, outputs, layouts, weights fixed beforehand, hangs, the cache."""
+"""A compiled kernel as its callers see it: threads, outputs, layouts, weights fixed beforehand, hangs, the
+cache."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from tilegen.targets.cpu.emit import generate
 from tilegen.targets.cpu.library import Library, compiler
 
 TICKETS = Case("gpt3_mlp", {"M": 64, **MLP}, "cpu:3", {"tiles": MIXED_MLP, "split": {"down": 2}})
-STATIC = Case("gpt3_mlp", {"M": 64, **MLP}, "6", {"tiles": MIXED_MLP, "parts": {"up": 2}, "placement": "static"})
+STATIC = Case(
+    "gpt3_mlp", {"M": 64, **MLP}, "6", {"tiles": MIXED_MLP, "parts": {"up": 2}, "placement": "static"}
+)
 CONV = Case("vgg19", {"HW": 24, "C": 5, "B": 2, "block": 2})
 BOTH = pytest.mark.parametrize("case", [TICKETS, STATIC], ids=["tickets", "static"])
 
@@ -38,7 +41,8 @@ def three() -> Any:
     return z, tg.add(y, z, name="s"), y
 
 
-# --- results ------------------------------------------------------------------------------------------------------------------
+# --- results
+# ------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -70,7 +74,10 @@ def test_results_are_bit_stable(case: Case) -> None:
         assert torch.equal(kernel(*arguments), first)
     if case is TICKETS:
         for threads in (1, 2, 5):
-            assert torch.equal(tg.compile(case.program, "cpu", on=case.on, threads=threads, **case.options)(*arguments), first)
+            assert torch.equal(
+                tg.compile(case.program, "cpu", on=case.on, threads=threads, **case.options)(*arguments),
+                first,
+            )
 
 
 @pytest.mark.parametrize("threads", [2, 8])
@@ -84,11 +91,15 @@ def test_outputs_come_in_return_order() -> None:
     program = three()
     kernel, arguments = tg.compile(program, "cpu", on="cpu:2"), random_arguments(program)
     reference = tg.reference(program, *arguments)
-    assert [relative_error(y, r) <= BOUND["float32"] for y, r in zip(kernel(*arguments), reference, strict=True)] == [True] * 3
+    assert [
+        relative_error(y, r) <= BOUND["float32"] for y, r in zip(kernel(*arguments), reference, strict=True)
+    ] == [True] * 3
     out = tuple(torch.full((33, 24), float("nan")) for _ in range(3))
     given_back = kernel(*arguments, out=out)
     assert all(a is b for a, b in zip(given_back, out, strict=True))
-    assert [relative_error(y, r) <= BOUND["float32"] for y, r in zip(out, reference, strict=True)] == [True] * 3
+    assert [relative_error(y, r) <= BOUND["float32"] for y, r in zip(out, reference, strict=True)] == [
+        True
+    ] * 3
     with pytest.raises(tg.ArgumentError, match="shares memory"):
         kernel(*arguments, out=(out[0], out[1], out[0]))
     with pytest.raises(tg.ArgumentError, match="has 3 outputs, 2 were given"):
@@ -133,7 +144,13 @@ def test_prepared_weights() -> None:
 def test_export(tmp_path: Path) -> None:
     kernel = compiled(TICKETS)
     folder = kernel.export(tmp_path / "deep" / "folder")
-    assert {p.name for p in folder.iterdir()} == {"kernel.cpp", "plan.json", "certificate.txt", "certificate.json", "launch.json"}
+    assert {p.name for p in folder.iterdir()} == {
+        "kernel.cpp",
+        "plan.json",
+        "certificate.txt",
+        "certificate.json",
+        "launch.json",
+    }
     assert (folder / "kernel.cpp").read_text() == kernel.source == generate(kernel.plan)
     assert tg.verify(folder / "plan.json").ok
     assert (folder / "certificate.txt").read_text().strip() == kernel.proof.text().strip()
@@ -146,7 +163,8 @@ def test_workspace_bytes() -> None:
     assert 0 < kernel.workspace_bytes - tensors - 128 * len(kernel.plan.targets) <= 1024
 
 
-# --- counters -----------------------------------------------------------------------------------------------------------------
+# --- counters
+# ------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -154,7 +172,9 @@ def test_counters_are_zero_after_each_run(case: Case) -> None:
     plan = planned(case)[0]
     library, kernel = Library(plan), compiled(case)
     state = library.create()
-    held = {n: torch.empty(t.plan_shape, dtype=getattr(torch, t.dtype)) for n, t in plan.graph.tensors.items()}
+    held = {
+        n: torch.empty(t.plan_shape, dtype=getattr(torch, t.dtype)) for n, t in plan.graph.tensors.items()
+    }
     held |= {t.name: a for t, a in zip(case.program.arguments, given(case), strict=True)}
     for _ in range(50):
         assert library.counters(state) == [0] * len(plan.targets)
@@ -175,18 +195,27 @@ def test_a_missing_post_is_reported(threads: int, tmp_path: Path, monkeypatch: p
     source = generate(plan)
     post = POST.search(source)
     assert post is not None
-    dropped = f"static std::atomic<bool> dropped{{false}}; if (i != 0 || j != 1 || dropped.exchange(true)) {post[0]}"
+    dropped = (
+        "static std::atomic<bool> dropped{false}; if (i != 0 || j != 1 || dropped.exchange(true))"
+        f" {post[0]}"
+    )
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "2000")
-    monkeypatch.setattr("tilegen.targets.cpu.library.generate", lambda _: source[: post.start()] + dropped + source[post.end() :])
+    monkeypatch.setattr(
+        "tilegen.targets.cpu.library.generate",
+        lambda _: source[: post.start()] + dropped + source[post.end() :],
+    )
     kernel = Kernel(plan, certificate, Library(plan), threads)
-    waits = r"down\(0, \d\) \(rank \d+, part 0\) waits before step 0 for 'h': semaphore 0 of up has 2 of 3 posts"
+    waits = (
+        r"down\(0, \d\) \(rank \d+, part 0\) waits before step 0 for 'h': semaphore 0 of up has 2 of 3 posts"
+    )
     with pytest.raises(tg.HangError, match=waits):
         kernel(*given(case))
     run(case, kernel)
 
 
-# --- the cache ----------------------------------------------------------------------------------------------------------------
+# --- the cache
+# ------------------------------------------------------------------------------------------------------------
 
 SCRIPT = f"""
 import sys
@@ -202,7 +231,8 @@ print(relative_error(kernel(*arguments), tg.reference(program, *arguments)) <= 1
 
 @pytest.fixture
 def compile_in_process(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
-    """Starts a process that compiles and runs a program; its compiler notes each build, and first does what the argument says."""
+    """Starts a process that compiles and runs a program; its compiler notes each build, and first does what
+    the argument says."""
 
     def start(before: str = "") -> subprocess.Popen[str]:
         wrapper = tmp_path / "c++"
@@ -210,14 +240,27 @@ def compile_in_process(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]
         wrapper.write_text(f'#!/bin/sh\n{build}\nexec {compiler()} "$@"\n')
         wrapper.chmod(0o755)
         root = str(EXAMPLES.parent)
-        environment = {**os.environ, "TILEGEN_CACHE_DIR": str(tmp_path / "cache"), "TILEGEN_CXX": str(wrapper), "PYTHONPATH": root}
-        return subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        environment = {
+            **os.environ,
+            "TILEGEN_CACHE_DIR": str(tmp_path / "cache"),
+            "TILEGEN_CXX": str(wrapper),
+            "PYTHONPATH": root,
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
     return start
 
 
 def entries(tmp_path: Path) -> list[Path]:
-    return [p for p in (tmp_path / "cache" / "binaries").iterdir() if p.is_dir() and not p.name.startswith(".")]
+    return [
+        p for p in (tmp_path / "cache" / "binaries").iterdir() if p.is_dir() and not p.name.startswith(".")
+    ]
 
 
 def test_processes_share_an_entry(compile_in_process: Any, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Arguments that do not fit a kernel: refused with an ArgumentError that names the tensor, what was given and what was expected."""
+"""Arguments that do not fit a kernel: refused with an ArgumentError that names the tensor, what was given and
+what was expected."""
 
 import threading
 
@@ -68,7 +69,12 @@ def test_what_fits_is_taken(kernel):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
 def test_wrong_count(kernel, count):
-    refused(lambda: kernel(*(given() * 2)[:count]), "two_results takes 3 tensors", "x (4, 8), w (16, 8), u (16, 16)", f"{count} were given")
+    refused(
+        lambda: kernel(*(given() * 2)[:count]),
+        "two_results takes 3 tensors",
+        "x (4, 8), w (16, 8), u (16, 16)",
+        f"{count} were given",
+    )
 
 
 WRONG = [
@@ -114,7 +120,7 @@ def test_images_lie_channels_last(shape):
     assert kernel(x, torch.randn(4, 3, 3, 3)).shape == (1, 6, 6, 4)
 
 
-# ---- out= -----------------------------------------------------------------------------------------------------------------------
+# ---- out= --------------------------------------------------------------------------------------------------
 
 
 def test_wrong_outputs(kernel):
@@ -126,7 +132,9 @@ def test_wrong_outputs(kernel):
     refused(lambda: kernel(x, w, u, out=(good.half(), torch.empty(4, 16))), "'h'", "float32", "float16")
     refused(lambda: kernel(x, w, u, out=(good, None)), "'y'", "torch tensor", "NoneType")
     refused(lambda: kernel(x, w, u, out="ab"), "out")
-    refused(lambda: kernel(x, w, u, out=(good, torch.empty(4, 16, requires_grad=True))), "'y'", "requires grad")
+    refused(
+        lambda: kernel(x, w, u, out=(good, torch.empty(4, 16, requires_grad=True))), "'y'", "requires grad"
+    )
 
 
 def test_overlapping_outputs(kernel):
@@ -144,11 +152,16 @@ def test_one_tensor_for_two_outputs(kernel):
     refused(lambda: kernel(x, w, u, out=(room, room.view(4, 16))), "out", "'h'", "'y'", "shares memory")
 
 
-# ---- states and positions ---------------------------------------------------------------------------------------------------------
+# ---- states and positions ----------------------------------------------------------------------------------
 
 
 def cache_arguments(at=0):
-    return [torch.randn(1, 2, 8), torch.tensor([at], dtype=torch.int32), torch.zeros(1, 8, 2, 4), torch.zeros(1, 8, 2, 4)]
+    return [
+        torch.randn(1, 2, 8),
+        torch.tensor([at], dtype=torch.int32),
+        torch.zeros(1, 8, 2, 4),
+        torch.zeros(1, 8, 2, 4),
+    ]
 
 
 @pytest.mark.parametrize("at", [-1, 7, 8, 2**31 - 1, -(2**31)])
@@ -167,7 +180,13 @@ def test_position_in_range(decoder, at):
 
 @pytest.mark.parametrize(
     "pos",
-    [3, torch.tensor(3, dtype=torch.int32), torch.tensor([3]), torch.tensor([3.0]), torch.tensor([3, 4], dtype=torch.int32)],
+    [
+        3,
+        torch.tensor(3, dtype=torch.int32),
+        torch.tensor([3]),
+        torch.tensor([3.0]),
+        torch.tensor([3, 4], dtype=torch.int32),
+    ],
     ids=repr,
 )
 def test_wrong_position_tensor(decoder, pos):
@@ -180,11 +199,13 @@ def test_states_must_not_share_memory(decoder):
     q, pos, k, v = cache_arguments()
     refused(lambda: decoder(q, pos, k, k), "'k'", "'v'", "shares memory")
     both = torch.zeros(1, 16, 2, 4)
-    refused(lambda: decoder(both.view(-1)[:16].view(1, 2, 8), pos, both[:, :8], v), "'k'", "'q'", "shares memory")
+    refused(
+        lambda: decoder(both.view(-1)[:16].view(1, 2, 8), pos, both[:, :8], v), "'k'", "'q'", "shares memory"
+    )
     refused(lambda: decoder(q, pos, k, v, out=k.view(-1)[:16].view(1, 2, 8)), "out", "'k'", "shares memory")
 
 
-# ---- prepare ----------------------------------------------------------------------------------------------------------------------
+# ---- prepare -----------------------------------------------------------------------------------------------
 
 
 def test_prepare(kernel):
@@ -200,17 +221,28 @@ def test_prepare(kernel):
         assert torch.equal(a, b)
 
 
-# ---- compile ----------------------------------------------------------------------------------------------------------------------
+# ---- compile -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ["gpu", "", "CPU", "CUDA", None, 5])
 def test_unknown_target(target):
-    refused(lambda: tg.compile(two_results(), target), "unknown target", repr(target), "auto, sm_90a, sm_80, cpu, interpret", error=tg.TargetError)
+    refused(
+        lambda: tg.compile(two_results(), target),
+        "unknown target",
+        repr(target),
+        "auto, sm_90a, sm_80, cpu, interpret",
+        error=tg.TargetError,
+    )
 
 
 @pytest.mark.parametrize("threads", [-1, 0, "2", 1.5])
 def test_wrong_threads(threads):
-    refused(lambda: tg.compile(two_results(), "interpret", on="cpu:2", threads=threads), "threads", repr(threads), error=tg.TilegenError)
+    refused(
+        lambda: tg.compile(two_results(), "interpret", on="cpu:2", threads=threads),
+        "threads",
+        repr(threads),
+        error=tg.TilegenError,
+    )
 
 
 def test_static_lists_need_their_threads():
@@ -226,7 +258,11 @@ def test_static_lists_need_their_threads():
         assert torch.allclose(a, b, atol=1e-4)
 
 
-@pytest.mark.parametrize("names", [("T", "g", "scratch", "tg", "k", "lo0", "acc0", "main", "stdout"), ("errno",), ("NULL",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "names",
+    [("T", "g", "scratch", "tg", "k", "lo0", "acc0", "main", "stdout"), ("errno",), ("NULL",)],
+    ids=" ".join,
+)
 def test_names_that_c_or_the_generated_code_use(names):
     """They work, or are refused as names; they do not fail in the compiler."""
 

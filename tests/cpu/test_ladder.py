@@ -22,7 +22,8 @@ from tilegen.options import Options
 from tilegen.runtime.data import random_arguments, relative_error
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ALL = ("eager", "graph", "addmm-gelu", "cublaslt", "inductor", *OWN, "tilegen")  # the others have no part in a GeMM chain
+# the others have no part in a GeMM chain
+ALL = ("eager", "graph", "addmm-gelu", "cublaslt", "inductor", *OWN, "tilegen")
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,9 @@ def test_all_rungs() -> None:
 
 def test_a_fused_gelu_is_offered_where_there_is_one() -> None:
     program = mlp("llama_mlp")
-    cell = ladder(program, own_variants(program, Options()), ("graph", "addmm-gelu", "cublaslt", "tilegen"), 1)
+    cell = ladder(
+        program, own_variants(program, Options()), ("graph", "addmm-gelu", "cublaslt", "tilegen"), 1
+    )
     assert [r.variant for r in cell.rows] == ["graph", "cublaslt", "tilegen"] and cell.notes == ()
 
 
@@ -73,13 +76,22 @@ def test_how_each_rung_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     ladder(program, own_variants(program, Options()), (*OWN, "tilegen", EXCLUSIVE, UNPREPARED), 1)
     usual_way = {"exclusive": False, "lowering": "auto", "programmatic": False}
     streams, one = {**usual_way, "lowering": "streams"}, {**usual_way, "lowering": "persistent"}
-    assert told == [streams, {**streams, "programmatic": True}, one, usual_way, {**one, "exclusive": True}, usual_way]
+    assert told == [
+        streams,
+        {**streams, "programmatic": True},
+        one,
+        usual_way,
+        {**one, "exclusive": True},
+        usual_way,
+    ]
 
 
 def test_states_and_positions() -> None:
     program = mini_layer()
     cell = ladder(program, own_variants(program, Options()), ("eager", "graph", "tilegen"), 1)
-    assert [r.variant for r in cell.rows] == ["eager", "graph", "tilegen"] and all(r.error < 1e-2 for r in cell.rows), cell
+    assert [r.variant for r in cell.rows] == ["eager", "graph", "tilegen"] and all(
+        r.error < 1e-2 for r in cell.rows
+    ), cell
 
 
 def test_a_program_that_only_writes_states() -> None:
@@ -119,7 +131,9 @@ def mini_layer(N=32):
     x = tg.input("x", (1, 2, N), "bfloat16")
     at = tg.input("at", (1,), "int32")
     w = tg.weight("w", (N, N), "bfloat16")
-    cache = tg.append(tg.state("cache", (1, 16, N), "bfloat16"), tg.rope(tg.linear(x, w), heads=2, at=at), at=at)
+    cache = tg.append(
+        tg.state("cache", (1, 16, N), "bfloat16"), tg.rope(tg.linear(x, w), heads=2, at=at), at=at
+    )
     return tg.attention(tg.linear(x, w, name="q"), cache, cache, heads=2, at=at)
 
 

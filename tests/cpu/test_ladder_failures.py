@@ -40,8 +40,12 @@ def test_inductor_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(module, "inductor", broken)
     cell = measured(ALL)
-    assert [r.variant for r in cell.rows] == [name for name in ALL if name != "inductor"] and not failed([cell])
-    assert [(n.workload, n.variant, n.error) for n in cell.notes] == [("gpt3_mlp", "inductor", "RuntimeError: Failed to find C compiler")]
+    assert [r.variant for r in cell.rows] == [name for name in ALL if name != "inductor"] and not failed(
+        [cell]
+    )
+    assert [(n.workload, n.variant, n.error) for n in cell.notes] == [
+        ("gpt3_mlp", "inductor", "RuntimeError: Failed to find C compiler")
+    ]
 
 
 def test_a_plan_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +57,9 @@ def test_a_plan_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.api, "compile", refuses)
     cell = measured()
     assert [r.variant for r in cell.rows] == ["graph", "tilegen"] and failed([cell])
-    assert [(n.variant, n.error) for n in cell.notes] == [("tilegen-barrier", "CompileError: ptxas spilled 8 bytes")]
+    assert [(n.variant, n.error) for n in cell.notes] == [
+        ("tilegen-barrier", "CompileError: ptxas spilled 8 bytes")
+    ]
 
 
 class Broken(Checked):
@@ -88,7 +94,11 @@ def use(monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
 def test_a_wrong_result_is_an_error(monkeypatch: pytest.MonkeyPatch, good: int, value: float) -> None:
     use(monkeypatch, good=good, value=value)
     cell = measured()
-    assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen-barrier": True, "tilegen": True} and failed([cell])
+    assert {r.variant: r.wrong for r in cell.rows} == {
+        "graph": False,
+        "tilegen-barrier": True,
+        "tilegen": True,
+    } and failed([cell])
 
 
 def test_a_wrong_result_of_another_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +111,11 @@ def test_a_wrong_result_of_another_set_is_an_error(monkeypatch: pytest.MonkeyPat
 
     use(monkeypatch, prepare=prepare)
     cell = measured(("graph", "tilegen-barrier", "tilegen"))
-    assert {r.variant: r.wrong for r in cell.rows} == {"graph": False, "tilegen-barrier": True, "tilegen": False} and failed([cell])
+    assert {r.variant: r.wrong for r in cell.rows} == {
+        "graph": False,
+        "tilegen-barrier": True,
+        "tilegen": False,
+    } and failed([cell])
 
 
 def test_a_cache_that_is_not_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +186,10 @@ def test_a_call_that_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(timing, "ready", refuses)
     cell = measured(("eager", "graph", "tilegen"))
-    assert [r.variant for r in cell.rows] == ["eager"] and [n.variant for n in cell.notes] == ["graph", "tilegen"]
+    assert [r.variant for r in cell.rows] == ["eager"] and [n.variant for n in cell.notes] == [
+        "graph",
+        "tilegen",
+    ]
 
 
 def test_nothing_works(monkeypatch: pytest.MonkeyPatch) -> None:

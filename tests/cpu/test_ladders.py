@@ -1,4 +1,5 @@
-"""benchmarks.ladders from end to end with a CPU in the GPU's place; what it compiles ahead; what it is asked for."""
+"""benchmarks.ladders from end to end with a CPU in the GPU's place; what it compiles ahead; what it is asked
+for."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from tests.cpu.test_ladders import SMALL
 from tilegen.bench import environment
 patch = pytest.MonkeyPatch()
 stand_in(patch)
-patch.setattr(environment, "environment", lambda: {{"device": "NVIDIA H200", "versions": {{"torch": "2"}}, "remarks": []}})
+here = {{"device": "NVIDIA H200", "versions": {{"torch": "2"}}, "remarks": []}}
+patch.setattr(environment, "environment", lambda: here)
 patch.setattr(ladders, "tasks", lambda *_: SMALL)
 raise SystemExit(ladders.main(sys.argv[1:]))
 """
@@ -54,7 +56,11 @@ def test_a_run_and_what_it_had_no_time_for(tmp_path: Path, worker: list[str]) ->
     path = tmp_path / "out" / "chains-h200.json"
     data = json.loads(path.read_text())
     assert data["commit"] == "abc1234" and data["run"] == RUN
-    assert [r.variant for r in rows_of(data)] == ["graph", "cublaslt", "tilegen"] and data["missing"] == [] and data["notes"] == []
+    assert (
+        [r.variant for r in rows_of(data)] == ["graph", "cublaslt", "tilegen"]
+        and data["missing"] == []
+        and data["notes"] == []
+    )
     for r in rows_of(data):
         assert len(r.rounds_us) == 2 and r.sets == 24 and r.in_l2 and 0 < r.element < 1
     assert ladders.main([*common, "--seconds", "200", "--after", str(tmp_path / "out")], worker) == 0
@@ -74,7 +80,9 @@ def test_an_earlier_run_that_measured_nothing_is_not_named(tmp_path: Path) -> No
     assert not second.found and second.earlier == {"chains": []}
 
 
-def test_what_is_missing_is_named(tmp_path: Path, worker: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_named(
+    tmp_path: Path, worker: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ladders.main(["chains", "-o", str(tmp_path), "--seconds", "1"], worker) == 1
     assert f"missing: {SMALL[1]}" in capsys.readouterr().out
     data = json.loads((tmp_path / "chains-unknown.json").read_text())
@@ -85,10 +93,21 @@ def test_which_contenders() -> None:
     o = ladders.parsed(["chains", "convolutions", "--inductor", "gpt3_mlp M=4", "-o", "x"])
     assert {"inductor", "inductor-flash"} < set(ladders.selection(o, SMALL[0]))
     rest = ladders.selection(o, Task("convolutions", "conv_pair"))
-    assert not {"inductor", "eager", "tilegen-kernel"} & set(rest) and {"cudnn", "tilegen", "tilegen-pdl"} < set(rest)
-    assert ladders.selection(ladders.parsed(["chains", "--only", "tilegen,graph", "-o", "x"]), SMALL[0]) == ("graph", "tilegen")
+    assert not {"inductor", "eager", "tilegen-kernel"} & set(rest) and {
+        "cudnn",
+        "tilegen",
+        "tilegen-pdl",
+    } < set(rest)
+    assert ladders.selection(ladders.parsed(["chains", "--only", "tilegen,graph", "-o", "x"]), SMALL[0]) == (
+        "graph",
+        "tilegen",
+    )
     task = Task("chains", "gpt3_mlp", {"M": 16})
-    assert ladders.holds(task, ["chains"]) and ladders.holds(task, ["gpt3_mlp M=16"]) and not ladders.holds(task, ["M=1", "gpt3", "decode"])
+    assert (
+        ladders.holds(task, ["chains"])
+        and ladders.holds(task, ["gpt3_mlp M=16"])
+        and not ladders.holds(task, ["M=1", "gpt3", "decode"])
+    )
 
 
 @pytest.mark.parametrize("group", [g for g in ladders.GROUPS if g != "host"])
@@ -105,19 +124,36 @@ def test_random_shapes_are_those_of_their_seed() -> None:
 
 
 def test_no_binary_is_compiled_twice() -> None:
-    assert ladders.needed(["tilegen-pdl", "tilegen", "tilegen-exclusive", "tilegen-unprepared"]) == ["tilegen-pdl", "tilegen"]
+    assert ladders.needed(["tilegen-pdl", "tilegen", "tilegen-exclusive", "tilegen-unprepared"]) == [
+        "tilegen-pdl",
+        "tilegen",
+    ]
     assert ladders.needed(["tilegen-exclusive"]) == ["tilegen-exclusive"]
 
 
 def test_names() -> None:
-    assert ladders.tag("NVIDIA H200") == "h200" and ladders.tag("") == "unknown" and ladders.tag("NVIDIA GeForce RTX 4090") == "rtx-4090"
-    assert ladders.contender_of("gpt3_mlp tilegen-pdl") == "tilegen-pdl" and ladders.contender_of("gpt3_mlp round 1 of 9") == ""
-    assert ladders.shown(["chains", "-o", "a b", "--after", "c", "--rounds", "3", "--out=d"]) == ["chains", "--rounds", "3"]
+    assert (
+        ladders.tag("NVIDIA H200") == "h200"
+        and ladders.tag("") == "unknown"
+        and ladders.tag("NVIDIA GeForce RTX 4090") == "rtx-4090"
+    )
+    assert (
+        ladders.contender_of("gpt3_mlp tilegen-pdl") == "tilegen-pdl"
+        and ladders.contender_of("gpt3_mlp round 1 of 9") == ""
+    )
+    assert ladders.shown(["chains", "-o", "a b", "--after", "c", "--rounds", "3", "--out=d"]) == [
+        "chains",
+        "--rounds",
+        "3",
+    ]
 
 
 @pytest.mark.parametrize("variant", ["tilegen", "tilegen-pdl", "tilegen-unprepared"])
-def test_what_is_compiled_ahead_is_what_compile_asks_for(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After compile_variant the cache has every plan and binary: neither the planner nor NVRTC is called again."""
+def test_what_is_compiled_ahead_is_what_compile_asks_for(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After compile_variant the cache has every plan and binary: neither the planner nor NVRTC is called
+    again."""
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     task = Task("chains", "gpt3_mlp", {"M": 64, "H": 512, "I": 256})
     assert precompile.compile_variant(task, variant).error == ""
@@ -137,7 +173,15 @@ def test_what_is_compiled_ahead_is_what_compile_asks_for(variant: str, tmp_path:
     monkeypatch.setattr("tilegen.targets.cubin.compile_cuda", refuse)
     program, way = task.program, WAYS.get(variant, Way())
     options = own_variants(program, Options())[variant]
-    api.compile(program, "cuda", on=H200, options=options, exclusive=way.exclusive, lowering=way.lowering, programmatic=way.programmatic)
+    api.compile(
+        program,
+        "cuda",
+        on=H200,
+        options=options,
+        exclusive=way.exclusive,
+        lowering=way.lowering,
+        programmatic=way.programmatic,
+    )
     assert made
     for plan, library in made:
         library(plan, frozenset(plan.arguments) & {"w1", "w2"} if way.prepared else frozenset())

@@ -1,4 +1,5 @@
-"""StreamsKernel with CPU kernels as its launches: what is passed between them, outputs, workspaces, export. The GPU's own is tests/gpu/test_streams.py."""
+"""StreamsKernel with CPU kernels as its launches: what is passed between them, outputs, workspaces, export.
+The GPU's own is tests/gpu/test_streams.py."""
 
 from __future__ import annotations
 
@@ -100,7 +101,9 @@ def test_split_sum() -> None:
     program = PROGRAMS["mlp"]()
     arguments = random_arguments(program)
     found = compiled(program, tiles={"up": (16, 16, 16)}, split={"up": 3})
-    assert len(found.plans) == 4 and relative_error(found(*arguments), tg.reference(program, *arguments)) < 1e-2
+    assert (
+        len(found.plans) == 4 and relative_error(found(*arguments), tg.reference(program, *arguments)) < 1e-2
+    )
 
 
 def test_prepared_and_out() -> None:
@@ -111,11 +114,17 @@ def test_prepared_and_out() -> None:
     weights = {t.name: a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "weight"}
     bound = found.prepare(**weights)
     assert bound(arguments[0], out=out) is out and torch.equal(out, want)
-    assert torch.equal(found.prepare(wq=weights["wq"])(*(a for t, a in zip(program.arguments, arguments, strict=True) if t.name != "wq")), want)
+    assert torch.equal(
+        found.prepare(wq=weights["wq"])(
+            *(a for t, a in zip(program.arguments, arguments, strict=True) if t.name != "wq")
+        ),
+        want,
+    )
 
 
 def test_workspaces(stream: SimpleNamespace) -> None:
-    """Intermediates of a stream are kept; another stream, each captured graph, and each stream of a graph's branches has its own."""
+    """Intermediates of a stream are kept; another stream, each captured graph, and each stream of a graph's
+    branches has its own."""
     program = PROGRAMS["mlp"]()
     found, arguments = compiled(program), random_arguments(program)
     held = []
@@ -129,16 +138,29 @@ def test_workspaces(stream: SimpleNamespace) -> None:
 def test_what_it_is(tmp_path: Path) -> None:
     program = PROGRAMS["mlp"]()
     found = compiled(program)
-    assert found.target == "cpu" and found.proof.ok and found.plan.lowering == "streams" and len(found.plans) == 2
+    assert (
+        found.target == "cpu"
+        and found.proof.ok
+        and found.plan.lowering == "streams"
+        and len(found.plans) == 2
+    )
     assert found.workspace_bytes == 9 * 48 * 2 + sum(launch.workspace_bytes for launch in found._launches)
     with pytest.raises(TargetError, match="is 2 launches of single ops; compile with lowering='persistent'"):
         found.trace(*random_arguments(program))
-    assert all(launch.source in found.source for launch in found._launches) and "kernel boundaries" in found.explain()
+    assert (
+        all(launch.source in found.source for launch in found._launches)
+        and "kernel boundaries" in found.explain()
+    )
     found.check()
     assert [launch.checks for launch in found._launches] == [1, 1]  # type: ignore[attr-defined]
-    files = sorted(str(p.relative_to(tmp_path)) for p in found.export(tmp_path / "out").rglob("*") if p.is_file())
+    files = sorted(
+        str(p.relative_to(tmp_path)) for p in found.export(tmp_path / "out").rglob("*") if p.is_file()
+    )
     folders = ("out/0_up/", "out/1_down/")
     order = ("certificate.json", "certificate.txt", "launch.json")
     names = sorted((*order, "kernel.cpp", "plan.json"))
-    assert files == [*(folder + name for folder in folders for name in names), *(f"out/{name}" for name in order)]
+    assert files == [
+        *(folder + name for folder in folders for name in names),
+        *(f"out/{name}" for name in order),
+    ]
     assert all(tg.verify(tmp_path / folder / "plan.json").ok for folder in folders)

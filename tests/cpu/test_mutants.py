@@ -1,4 +1,5 @@
-"""Every mutant that counts is caught, and nothing that is harmless raises an alarm in a run. `python -m tests.mutants` prints the table."""
+"""Every mutant that counts is caught, and nothing that is harmless raises an alarm in a run. `python -m
+tests.mutants` prints the table."""
 
 from __future__ import annotations
 
@@ -19,8 +20,10 @@ from tilegen.targets.cpu.emit import generate
 
 FULL = os.environ.get("TILEGEN_FULL") == "1"
 OPERATORS = {
-    "dropped wait", "wait target -1", "wait target +1", "wait for another semaphore", "wait moved to the next read", "missing post",
-    "extra post", "post to another semaphore", "semaphore target -1", "semaphore target +1", "semaphore split too finely", "swapped ranks",
+    "dropped wait", "wait target -1", "wait target +1", "wait for another semaphore",
+    "wait moved to the next read", "missing post",
+    "extra post", "post to another semaphore", "semaphore target -1", "semaphore target +1",
+    "semaphore split too finely", "swapped ranks",
     "swapped in a static list",
 }  # fmt: skip
 BUILT = ("mlp by row", "attention")
@@ -57,7 +60,9 @@ def test_plan_mutants(name: str) -> None:
     by_operator = defaultdict(list)
     for m in mutants(subject):
         by_operator[m.operator].append(m)
-    assert all(m.data(subject) != subject.data for found in by_operator.values() for m in sample(found, 3, name))
+    assert all(
+        m.data(subject) != subject.data for found in by_operator.values() for m in sample(found, 3, name)
+    )
     for found in by_operator.values():
         chosen = found if FULL else sample(found, 4, name)
         through_plan(subject, chosen, rows)
@@ -67,7 +72,8 @@ def test_plan_mutants(name: str) -> None:
 
 
 def test_every_operator_counts_somewhere() -> None:
-    """No operator is idle: of each some mutants count, and of the harmless ones there are some for each reason."""
+    """No operator is idle: of each some mutants count, and of the harmless ones there are some for each
+    reason."""
     seen, reasons = set(), set()
     for name in ("mlp by row", "mlp static"):
         subject = of(name)
@@ -81,11 +87,19 @@ def test_every_operator_counts_somewhere() -> None:
 
 @pytest.mark.parametrize("name", subjects() if FULL else BUILT)
 def test_code_mutants(name: str) -> None:
-    """The generated code under ThreadSanitizer, and plainly in full runs: no mutant that a run can see survives."""
+    """The generated code under ThreadSanitizer, and plainly in full runs: no mutant that a run can see
+    survives."""
     subject, rows = of(name), Rows(Row)
-    quick = {"dropped wait", "wait for another semaphore", "wait moved to the next read", "semaphore split too finely"}
+    quick = {
+        "dropped wait",
+        "wait for another semaphore",
+        "wait moved to the next read",
+        "semaphore split too finely",
+    }
     counting = through_plan(subject, mutants(subject), rows, interpret=False)
-    through_code(subject, [m for m in counting if FULL or m.operator in quick], rows, 4 if FULL else 2, plain=FULL)
+    through_code(
+        subject, [m for m in counting if FULL or m.operator in quick], rows, 4 if FULL else 2, plain=FULL
+    )
     nothing_wrong(rows)
     for operator in quick & set(rows):
         row = rows[operator]  # a gang's parts run in turn on one thread, where the others' waits help
@@ -98,7 +112,10 @@ def test_weakened_memory_orders(name: str) -> None:
     """x86 gives the right bits all the same; ThreadSanitizer sees both."""
     rows = Rows(Row)
     through_weakened(of(name), rows)
-    assert {operator: row.caught["tsan"] for operator, row in rows.items()} == {"weakened release": 1, "weakened acquire": 1}
+    assert {operator: row.caught["tsan"] for operator, row in rows.items()} == {
+        "weakened release": 1,
+        "weakened acquire": 1,
+    }
 
 
 def test_an_edit_that_does_not_apply_is_refused() -> None:
@@ -117,6 +134,7 @@ def test_code_mutants_are_those_that_a_plan_cannot_state() -> None:
 
 
 def test_waits_are_found_in_the_code() -> None:
-    """Each wait of the expanded plan is the same one as in the table that the code is made from (asserted while walking)."""
+    """Each wait of the expanded plan is the same one as in the table that the code is made from (asserted
+    while walking)."""
     for subject in subjects().values():
         assert len(list(waits_of(subject))) == len(subject.plan.wait_table.rank)

@@ -1,4 +1,5 @@
-"""Plans whose attentions are passed new rows, made for the H200, run by the CPU target and by the interpreter: both know the op."""
+"""Plans whose attentions are passed new rows, made for the H200, run by the CPU target and by the
+interpreter: both know the op."""
 
 from __future__ import annotations
 
@@ -33,5 +34,12 @@ def test_against_float32(case: Case, target: str) -> None:
                 a[:, position:] = torch.nan
                 b[:, position:] = 0.0
         kernel = Kernel(plan, tg.verify(plan), library or Interpreter(plan, STRATEGIES[n], n), 3)
-        found = outcome(program, kernel(*arguments), [a.nan_to_num(0.0) if t.role == "state" else a for t, a in zip(program.arguments, arguments, strict=True)])
+        found = outcome(
+            program,
+            kernel(*arguments),
+            [
+                a.nan_to_num(0.0) if t.role == "state" else a
+                for t, a in zip(program.arguments, arguments, strict=True)
+            ],
+        )
         assert error_of(found, outcome(program, tg.reference(program, *given), given)) < 5e-3

@@ -31,7 +31,9 @@ def compare(program: tg.Program, plan: Plan, library: Any, bound: float = 1e-5) 
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.full] if n else []) for n in range(0, 120, 10)])
+@pytest.mark.parametrize(
+    "first", [pytest.param(n, marks=[pytest.mark.full] if n else []) for n in range(0, 120, 10)]
+)
 def test_random_plans_interpreted(family: Any, first: int) -> None:
     for seed in range(first, first + 10):
         program, plan = random_plan(family, seed)
@@ -70,13 +72,23 @@ def single(op: str = "linear") -> Any:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.full), pytest.param("float16", marks=pytest.mark.full)]
+    "dtype",
+    [
+        "float32",
+        pytest.param("bfloat16", marks=pytest.mark.full),
+        pytest.param("float16", marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.parametrize("target", [Interpreter, Library])
 def test_all_functions(target: Any, dtype: str) -> None:
     program = functions(dtype=dtype)
     plan = tg.plan(program, "cpu:3", tiles={"y": (8, 8, 16), "masked": (4,), "weighed": (8, 16, 8)})
-    assert {f for op in plan.graph.ops for f in ("batch_norm", "scale", "gelu_erf", "silu") if op.epilogue and f in op.epilogue.expression}
+    assert {
+        f
+        for op in plan.graph.ops
+        for f in ("batch_norm", "scale", "gelu_erf", "silu")
+        if op.epilogue and f in op.epilogue.expression
+    }
     compare(program, plan, target(plan), 1e-5 if dtype == "float32" else 2e-2)
 
 

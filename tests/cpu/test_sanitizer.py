@@ -1,4 +1,5 @@
-"""ThreadSanitizer sees what a plan guards against: weak orders and forgotten waits end as races, the right program does not."""
+"""ThreadSanitizer sees what a plan guards against: weak orders and forgotten waits end as races, the right
+program does not."""
 
 from __future__ import annotations
 
@@ -20,14 +21,35 @@ from tilegen.targets.interpret.interpreter import Interpreter
 RACE = 66
 CONV = {"HW": 32, "C": 4, "stage": 1}
 # static lists: which thread runs which tile does not depend on luck
-LINEAR = Case("gpt3_mlp", {"M": 64, **MLP}, "4", {"placement": "static", "tiles": MIXED_MLP, "policies": {"h": "tile"}})
-OTHERS = (
-    Case("gpt3_mlp", {"M": 64, **MLP}, "4", {"placement": "static", "split": {"down": 2}, "tiles": MIXED_MLP}),
-    Case("gpt3_attention", ATTENTION, "4", {"placement": "static", "tiles": {"qkv": (16, 24, 72), "attn": (8, 8), "out": (16, 24, 24)}}),
-    Case("resnet38", CONV, "4", {"placement": "static", "tiles": {f"s1n{n}{x}": (1, 3, 3, 4, 4) for n in range(3) for x in "ab"}}),
+LINEAR = Case(
+    "gpt3_mlp", {"M": 64, **MLP}, "4", {"placement": "static", "tiles": MIXED_MLP, "policies": {"h": "tile"}}
 )
-CASES = [pytest.param(LINEAR, id=str(LINEAR)), *(pytest.param(c, marks=pytest.mark.full, id=str(c)) for c in OTHERS)]
-BUGS = {"": 0, "-DTG_POST_ORDER=std::memory_order_relaxed": RACE, "-DTG_WAIT_ORDER=std::memory_order_relaxed": RACE}
+OTHERS = (
+    Case(
+        "gpt3_mlp", {"M": 64, **MLP}, "4", {"placement": "static", "split": {"down": 2}, "tiles": MIXED_MLP}
+    ),
+    Case(
+        "gpt3_attention",
+        ATTENTION,
+        "4",
+        {"placement": "static", "tiles": {"qkv": (16, 24, 72), "attn": (8, 8), "out": (16, 24, 24)}},
+    ),
+    Case(
+        "resnet38",
+        CONV,
+        "4",
+        {"placement": "static", "tiles": {f"s1n{n}{x}": (1, 3, 3, 4, 4) for n in range(3) for x in "ab"}},
+    ),
+)
+CASES = [
+    pytest.param(LINEAR, id=str(LINEAR)),
+    *(pytest.param(c, marks=pytest.mark.full, id=str(c)) for c in OTHERS),
+]
+BUGS = {
+    "": 0,
+    "-DTG_POST_ORDER=std::memory_order_relaxed": RACE,
+    "-DTG_WAIT_ORDER=std::memory_order_relaxed": RACE,
+}
 WAIT = re.compile(r"tg_wait\(g, [^;]*\);")
 
 
@@ -36,17 +58,23 @@ WAIT = re.compile(r"tg_wait\(g, [^;]*\);")
 def test_weak_orders_are_races(case: Case, flag: str, tmp_path: Path) -> None:
     plan = planned(case)[0]
     program = compile_source(generate(plan), tmp_path, (*TSAN_FLAGS, *flag.split()), "kernel")
-    done = execute(plan, program, {t.name: a for t, a in zip(case.program.arguments, given(case), strict=True)}, runs=3)
+    done = execute(
+        plan, program, {t.name: a for t, a in zip(case.program.arguments, given(case), strict=True)}, runs=3
+    )
     assert done.returncode == BUGS[flag], done.stderr[:4000]
     if BUGS[flag]:
         assert "WARNING: ThreadSanitizer: data race" in done.stderr
     else:
         assert not done.stderr
-        check(case, *([stored(plan, tmp_path, name) for name in names] for names in (plan.outputs, states_of(case))))
+        check(
+            case,
+            *([stored(plan, tmp_path, name) for name in names] for names in (plan.outputs, states_of(case))),
+        )
 
 
 def is_needed(case: Case, dropped: Wait) -> bool:
-    """Whether the interpreter sees a race without this wait: other waits, or the lists themselves, may imply it."""
+    """Whether the interpreter sees a race without this wait: other waits, or the lists themselves, may imply
+    it."""
     plan, certificate = planned(case)
     without = replace(plan)
     without.__dict__["waits"] = tuple(w for w in plan.waits if w is not dropped)
@@ -59,7 +87,8 @@ def is_needed(case: Case, dropped: Wait) -> bool:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_forgotten_wait_is_a_race(case: Case, tmp_path: Path) -> None:
-    """Each wait of the schedule in turn is dropped: the sanitizer and the interpreter agree on what that does."""
+    """Each wait of the schedule in turn is dropped: the sanitizer and the interpreter agree on what that
+    does."""
     plan = planned(case)[0]
     source = generate(plan)
     places, waits = list(WAIT.finditer(source)), [w for op in plan.graph.ops for w in plan.waits_of(op.name)]
@@ -69,5 +98,12 @@ def test_a_forgotten_wait_is_a_race(case: Case, tmp_path: Path) -> None:
     for place, race in zip(places, needed, strict=True):
         spoiled = f"{source[: place.start()]}(void)g;{source[place.end() :]}"
         program = compile_source(spoiled, tmp_path, (*TSAN_FLAGS, "-Wno-error"), "kernel")
-        done = execute(plan, program, {t.name: a for t, a in zip(case.program.arguments, given(case), strict=True)}, runs=3)
-        assert done.returncode == (RACE if race else 0), f"without {place[0]}: {done.returncode}\n{done.stderr[:4000]}"
+        done = execute(
+            plan,
+            program,
+            {t.name: a for t, a in zip(case.program.arguments, given(case), strict=True)},
+            runs=3,
+        )
+        assert done.returncode == (RACE if race else 0), (
+            f"without {place[0]}: {done.returncode}\n{done.stderr[:4000]}"
+        )

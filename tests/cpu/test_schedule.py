@@ -1,4 +1,5 @@
-"""The generated schedule text is the plan: every tile, wait and post, compiled and run with primitives that print."""
+"""The generated schedule text is the plan: every tile, wait and post, compiled and run with primitives that
+print."""
 
 from __future__ import annotations
 
@@ -64,11 +65,15 @@ int main() {
 def ask(plans: list[Plan], questions: list[tuple[Any, ...]], folder: Path) -> list[str]:
     """The answers of the schedule texts, each in a namespace of its own, to lines `plan what a b c d`."""
     spaces = [f"namespace plan{n} {{\n{schedule_text(p)}\n{ANSWER}}}\n" for n, p in enumerate(plans)]
-    dispatch = "\n".join(f"      case {n}: plan{n}::answer(what, a, b, c, d); break;" for n in range(len(plans)))
+    dispatch = "\n".join(
+        f"      case {n}: plan{n}::answer(what, a, b, c, d); break;" for n in range(len(plans))
+    )
     source = folder / "schedules.cpp"
     source.write_text(PROLOGUE + "".join(spaces) + MAIN % dispatch)
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
-    built = subprocess.run([compiler(), *flags, str(source), "-o", str(folder / "schedules")], capture_output=True, text=True)
+    built = subprocess.run(
+        [compiler(), *flags, str(source), "-o", str(folder / "schedules")], capture_output=True, text=True
+    )
     assert built.returncode == 0, built.stderr
     given = "".join(" ".join(map(str, (*q, 0, 0, 0, 0)[:6])) + "\n" for q in questions)
     done = subprocess.run(
@@ -84,7 +89,9 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
     """Every question that can be asked about a plan, with the plan's own answer."""
     tiles, table = expanded(plan)["tiles"], plan.wait_table
     ops = {op.name: number for number, op in enumerate(plan.graph.ops)}
-    out: dict[tuple[Any, ...], str] = {(n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.sms // plan.gang}"}
+    out: dict[tuple[Any, ...], str] = {
+        (n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.sms // plan.gang}"
+    }
     out[(n, "r")] = " ".join(str(s) for s in range(len(plan.targets)))
     waits = defaultdict(list)
     columns = (table.rank, table.part, table.operand, table.step, table.semaphore, table.target)
@@ -93,7 +100,11 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
     for b in plan.bounds:
         ranks, steps = plan.ranks[b.op.name].tolist(), tiles_of(b).steps.tolist()
         for (rank, last), part in itertools.product(zip(ranks, steps, strict=True), range(b.op.parts)):
-            mine = range(last * part // b.op.parts, last * (part + 1) // b.op.parts) if b.op.share == "steps" else range(last)
+            mine = (
+                range(last * part // b.op.parts, last * (part + 1) // b.op.parts)
+                if b.op.share == "steps"
+                else range(last)
+            )
             at = {"first": (-1,), "step": mine, "epilogue": (last,)}
             for operand, when in {(a.operand, a.when) for a in b.reads}:
                 for step in at[when]:
@@ -135,7 +146,8 @@ def agree(plans: list[Plan], folder: Path) -> None:
         assert given == wanted[question], f"question {question[1:]} about {about}"
 
 
-# --- random plans ------------------------------------------------------------------------------------------------------------
+# --- random plans
+# ------------------------------------------------------------------------------------------------------------
 
 BATCH, BATCHES = 10, 1  # plans in one build; batches in the ordinary run
 
@@ -147,7 +159,9 @@ def plans_of(family: Any, batch: int) -> list[Plan]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("batch", [pytest.param(n, marks=[pytest.mark.full] if n >= BATCHES else []) for n in range(12)])
+@pytest.mark.parametrize(
+    "batch", [pytest.param(n, marks=[pytest.mark.full] if n >= BATCHES else []) for n in range(12)]
+)
 def test_text_of_random_plans_agrees_with_them(family: Any, batch: int, tmp_path: Path) -> None:
     agree(plans_of(family, batch), tmp_path)
 
@@ -158,7 +172,10 @@ def test_random_plans_have_everything() -> None:
     how = Counter(g.how for p in plans for m in p.semaphores for g in m.partition)
     assert set(how) == {"all", "each", "every", "modulo", "table"}
     assert {"ticket", "static"} == {p.placement if isinstance(p.placement, str) else "static" for p in plans}
-    assert {"worker + turn" in schedule_text(p) for p in plans if not isinstance(p.placement, str)} == {True, False}
+    assert {"worker + turn" in schedule_text(p) for p in plans if not isinstance(p.placement, str)} == {
+        True,
+        False,
+    }
     assert {op.share for p in plans for op in p.graph.ops if op.parts > 1} == {"steps", "rows", "columns"}
     assert any(s.group > 1 for p in plans for s in p.order.segments)
     assert any(s.last_first for p in plans for s in p.order.segments)
@@ -171,11 +188,18 @@ def test_random_plans_have_everything() -> None:
 
 def _has_empty_box(plan: Plan) -> bool:
     """Whether some tile reads nothing of a tensor that it reads elsewhere."""
-    counts = Counter((t["op"], len({r["tensor"] for r in p["reads"]})) for t in expanded(plan)["tiles"] for p in t["parts"])
-    return any(op.kind == "conv2d" and len([1 for name, _ in counts if name == op.name]) > 1 for op in plan.graph.ops if op.parts == 1)
+    counts = Counter(
+        (t["op"], len({r["tensor"] for r in p["reads"]})) for t in expanded(plan)["tiles"] for p in t["parts"]
+    )
+    return any(
+        op.kind == "conv2d" and len([1 for name, _ in counts if name == op.name]) > 1
+        for op in plan.graph.ops
+        if op.parts == 1
+    )
 
 
-# --- the examples -------------------------------------------------------------------------------------------------------------
+# --- the examples
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -1,4 +1,5 @@
-"""Cells in a process that may hang or die: every other cell is still measured, and the one to blame is named."""
+"""Cells in a process that may hang or die: every other cell is still measured, and the one to blame is
+named."""
 
 from __future__ import annotations
 
@@ -54,8 +55,11 @@ def hangs(mark: Path) -> bool:
     return True
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: int, seconds: float = 1e9, patience: float = 2e5) -> dict[int, Any]:
-    """What is found of so many cells. Each look at the clock takes 1e5 seconds while a worker hangs; nothing here depends on how long anything takes."""
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: int, seconds: float = 1e9, patience: float = 2e5
+) -> dict[int, Any]:
+    """What is found of so many cells. Each look at the clock takes 1e5 seconds while a worker hangs; nothing
+    here depends on how long anything takes."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "worker.py").write_text(WORKER)
     found: dict[int, Any] = {}
@@ -86,14 +90,25 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: int, seconds: fl
     return found
 
 
-def test_a_cell_that_kills_its_worker_is_measured_without_who_did_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_kills_its_worker_is_measured_without_who_did_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = run(tmp_path, monkeypatch, 7)
     assert list(found) == list(range(7))
     assert found[0] == found[6] == {"left out": [], "killed by": {}}
-    assert found[1]["left out"] == ["tilegen"] and "no sign of life for 200000 s" in found[1]["killed by"]["tilegen"]
-    assert found[2]["left out"] == ["graph"] and found[2]["killed by"]["graph"] == "the process ended with 9 while: mlp graph"
+    assert (
+        found[1]["left out"] == ["tilegen"]
+        and "no sign of life for 200000 s" in found[1]["killed by"]["tilegen"]
+    )
+    assert (
+        found[2]["left out"] == ["graph"]
+        and found[2]["killed by"]["graph"] == "the process ended with 9 while: mlp graph"
+    )
     assert found[3]["left out"] == ["tilegen"] and "illegal memory access" in found[3]["killed by"]["tilegen"]
-    assert found[4]["error"] == "ValueError: too large" and found[5]["error"] == "the process ended with 7 while: mlp round 1 of 3"
+    assert (
+        found[4]["error"] == "ValueError: too large"
+        and found[5]["error"] == "the process ended with 7 while: mlp round 1 of 3"
+    )
 
 
 def test_the_time_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

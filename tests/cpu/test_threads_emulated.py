@@ -1,4 +1,5 @@
-"""Tile functions of the Hopper kernel's ops by threads on emulated SMs: right under random interleavings and late copies, wrong without one barrier."""
+"""Tile functions of the Hopper kernel's ops by threads on emulated SMs: right under random interleavings and
+late copies, wrong without one barrier."""
 
 from __future__ import annotations
 
@@ -18,20 +19,34 @@ from tilegen.targets.sm90.emit import generate
 @tg.spec
 def few(B=1, HW=13, C=3, N=64, size=3, stride=1, dilation=1, padding=1, dtype="float16"):
     """One convolution of a few channels, with bias and ReLU."""
-    x, w, bias = tg.input("x", (B, HW, HW + 1, C), dtype), tg.weight("w", (N, size, size, C), dtype), tg.weight("bias", (N,), dtype)
-    return tg.relu(tg.conv2d(x, w, bias, stride=stride, padding=padding, dilation=dilation, name="conv"), name="y")
+    x, w, bias = (
+        tg.input("x", (B, HW, HW + 1, C), dtype),
+        tg.weight("w", (N, size, size, C), dtype),
+        tg.weight("bias", (N,), dtype),
+    )
+    return tg.relu(
+        tg.conv2d(x, w, bias, stride=stride, padding=padding, dilation=dilation, name="conv"), name="y"
+    )
 
 
 @tg.spec
 def rows(S=37, heads=3, D=64, S_max=5000, dtype="bfloat16"):
-    """Norms of rows, turned by their positions from `pos` on, which a cache keeps far from 0, and from 0 on, and their softmax."""
+    """Norms of rows, turned by their positions from `pos` on, which a cache keeps far from 0, and from 0 on,
+    and their softmax."""
     x, pos = tg.input("x", (1, S, heads * D), dtype), tg.input("pos", (1,), "int32")
     g, bias = tg.weight("g", (heads * D,), dtype), tg.weight("bias", (heads * D,), dtype)
     n = tg.rms_norm(x, g, name="n")
     tg.append(tg.state("cache", (1, S_max, heads, D), dtype), n, at=pos, name="kept")
-    tg.append(tg.state("turned", (1, S_max, heads, D), dtype), tg.rope(n, heads=heads, at=pos, name="r"), at=pos, name="kept_turned")
+    tg.append(
+        tg.state("turned", (1, S_max, heads, D), dtype),
+        tg.rope(n, heads=heads, at=pos, name="r"),
+        at=pos,
+        name="kept_turned",
+    )
     q = tg.rope(n, heads=heads, theta=500000.0, at=pos, name="q")
-    return tg.layer_norm(q, g, bias, name="y"), tg.softmax(tg.rope(n, heads=heads, name="k"), scale=0.5, name="z")
+    return tg.layer_norm(q, g, bias, name="y"), tg.softmax(
+        tg.rope(n, heads=heads, name="k"), scale=0.5, name="z"
+    )
 
 
 def tile(*sizes: int) -> dict[str, Any]:
@@ -44,16 +59,38 @@ CASES = [
     Case("lines of odd length, bfloat16", few, {"HW": 12, "B": 3, "dtype": "bfloat16"}, tile(2, 13, 13, 64)),
     Case("7 x 7, stride 2", few, {"HW": 15, "size": 7, "stride": 2, "padding": 3}, tile(1, 3, 8, 64)),
     Case("one channel, dilation 2", few, {"HW": 15, "C": 1, "dilation": 2, "padding": 2}, tile(1, 3, 16, 64)),
-    Case("12 channels, 72 filters of which 40 in a tile, no padding", few, {"C": 12, "N": 72, "padding": 0}, tile(1, 4, 4, 40)),
+    Case(
+        "12 channels, 72 filters of which 40 in a tile, no padding",
+        few,
+        {"C": 12, "N": 72, "padding": 0},
+        tile(1, 4, 4, 40),
+    ),
     Case("more than 256 pixels, 160 filters", few, {"HW": 23, "N": 160}, tile(1, 20, 24, 160)),
-    Case("5 x 5 of two channels, stride 3", few, {"HW": 27, "C": 2, "size": 5, "stride": 3, "padding": 2}, tile(1, 4, 5, 64)),
+    Case(
+        "5 x 5 of two channels, stride 3",
+        few,
+        {"HW": 27, "C": 2, "size": 5, "stride": 3, "padding": 2},
+        tile(1, 4, 5, 64),
+    ),
     Case("rows", rows, {}),
-    Case("rows, as many in a tile as threads for them", rows, {"S": 70}, {"tiles": {"q": (32, 1), "k": (8, 3), "n": (8,), "y": (4,)}}),
-    Case("rows, more in a tile", rows, {"S": 70, "heads": 2, "D": 128}, {"tiles": {"q": (48, 2), "k": (64, 1), "n": (1,), "y": (16,)}}),
+    Case(
+        "rows, as many in a tile as threads for them",
+        rows,
+        {"S": 70},
+        {"tiles": {"q": (32, 1), "k": (8, 3), "n": (8,), "y": (4,)}},
+    ),
+    Case(
+        "rows, more in a tile",
+        rows,
+        {"S": 70, "heads": 2, "D": 128},
+        {"tiles": {"q": (48, 2), "k": (64, 1), "n": (1,), "y": (16,)}},
+    ),
     Case("rows, heads of 48, float16", rows, {"D": 48, "dtype": "float16"}),
     Case("rows, float32", rows, {"D": 128, "dtype": "float32"}),
     Case("one row of 4096", rows, {"S": 1, "heads": 32, "D": 128, "S_max": 500}),
-    Case("rows of 4096", rows, {"S": 9, "heads": 32, "D": 128, "S_max": 500}, {"tiles": {"n": (4,), "y": (8,)}}),
+    Case(
+        "rows of 4096", rows, {"S": 9, "heads": 32, "D": 128, "S_max": 500}, {"tiles": {"n": (4,), "y": (8,)}}
+    ),
     Case("pools", pools, {"HW": 9}),
     Case("pointwise", alone, {"M": 5}),
 ]
@@ -82,7 +119,8 @@ def test_what_is_wrong_is_found(name: str, change: tuple[str, str], tmp_path: Pa
 
 @pytest.mark.parametrize("beyond", [1, 1 << 20, -1])
 def test_appends_without_room_write_nothing(beyond: int, tmp_path: Path) -> None:
-    """Neither rows that are turned by their position nor others land in a cache that a position leaves no room in."""
+    """Neither rows that are turned by their position nor others land in a cache that a position leaves no
+    room in."""
     case = Case("", rows, {"S_max": 40})
     plan = case.plan(3)
     _, held, pointers = tensors_of(plan, case)

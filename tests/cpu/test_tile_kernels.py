@@ -29,7 +29,9 @@ def spread_out(folder):
     """Puts the kernels into a folder under the names that a kernel includes them by."""
     for name in FAMILIES:
         text = (KERNELS / f"{name}.hpp.j2").read_text()
-        assert not any(mark in text for mark in ("{" + "{", "{" + "%", "{" + "#")), f"{name}: looks like Jinja"
+        assert not any(mark in text for mark in ("{" + "{", "{" + "%", "{" + "#")), (
+            f"{name}: looks like Jinja"
+        )
         assert text.count("\n") <= 400
         (folder / f"{name}.hpp").write_text(text)
 
@@ -74,7 +76,15 @@ def kernels(request, tmp_path_factory):
         pytest.skip("this CPU has no AVX2")
     folder = tmp_path_factory.mktemp("tiles")
     spread_out(folder)
-    compile_cpp(folder, HERE / "tile_kernels.cpp", folder / "tiles.so", "-O3", "-shared", "-fPIC", *BUILDS[request.param])
+    compile_cpp(
+        folder,
+        HERE / "tile_kernels.cpp",
+        folder / "tiles.so",
+        "-O3",
+        "-shared",
+        "-fPIC",
+        *BUILDS[request.param],
+    )
     return Kernels(folder / "tiles.so")
 
 
@@ -102,7 +112,7 @@ def all_halves(dtype):
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
-# ---- types -----------------------------------------------------------------------------------------------------------
+# ---- types -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
@@ -116,9 +126,13 @@ def test_load_every_value(kernels, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_store_rounds_like_torch(kernels, dtype):
-    bits = torch.randint(-(2**31), 2**31, (1 << 20,), generator=torch.Generator().manual_seed(1)).to(torch.int32)
+    bits = torch.randint(-(2**31), 2**31, (1 << 20,), generator=torch.Generator().manual_seed(1)).to(
+        torch.int32
+    )
     halves = torch.cat([all_halves(torch.float16).float(), all_halves(torch.bfloat16).float()])
-    ties = torch.cat([halves.view(torch.int32) + d for d in (0, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001)])
+    ties = torch.cat(
+        [halves.view(torch.int32) + d for d in (0, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001)]
+    )
     x = torch.cat(
         [
             bits.view(torch.float32),
@@ -138,7 +152,8 @@ def units(got, want):
     """Error in units in the last place of the float32 result."""
     want32 = want.float()
     place = torch.maximum(
-        2.0 ** (want32.abs().double().clamp_min(2.0**-126).log2().floor() - 23), torch.tensor(2.0**-149, dtype=torch.float64)
+        2.0 ** (want32.abs().double().clamp_min(2.0**-126).log2().floor() - 23),
+        torch.tensor(2.0**-149, dtype=torch.float64),
     )
     return ((got.double() - want).abs() / place)[want32.isfinite()].max().item()
 
@@ -149,7 +164,9 @@ def test_maths(kernels):
         kernels("maths", which, x, y, x.numel())
         return y
 
-    special = torch.tensor([0.0, -0.0, INF, -INF, NAN, 1e30, -1e30, 88.72283, 88.7229, -87.4, -103.9, -104.1, 1e-30])
+    special = torch.tensor(
+        [0.0, -0.0, INF, -INF, NAN, 1e30, -1e30, 88.72283, 88.7229, -87.4, -103.9, -104.1, 1e-30]
+    )
     x = torch.cat([torch.linspace(-105, 89, 2_000_003), special])
     finite = x.double()
     assert units(call(0, x), finite.exp()) <= 2
@@ -161,16 +178,30 @@ def test_maths(kernels):
     close(call(1, y), d.tanh(), 2e-7)
     keep = y != -INF  # gelu(-inf) is nan in torch too
     for which, mode in ((2, "tanh"), (3, "none")):
-        close(call(which, y)[keep], torch.nn.functional.gelu(d, approximate=mode)[keep], (3e-7 * d.abs()).clamp_min(1e-30)[keep])
+        close(
+            call(which, y)[keep],
+            torch.nn.functional.gelu(d, approximate=mode)[keep],
+            (3e-7 * d.abs()).clamp_min(1e-30)[keep],
+        )
     close(call(4, y), torch.relu(y), 0)
     close(call(5, y)[keep], torch.nn.functional.silu(d)[keep], (4e-7 * d.abs()).clamp_min(1e-30)[keep])
     close(call(6, y), d.sigmoid(), 2e-7)
     close(call(7, y), d.erf(), (4e-7 * d.erf().abs()).clamp_max(2e-7))
 
 
-# ---- matrix products -------------------------------------------------------------------------------------------------
+# ---- matrix products ---------------------------------------------------------------------------------------
 
-SIZES = ((1, 1, 1), (1, 70, 300), (2, 9, 33), (3, 8, 64), (5, 17, 47), (13, 37, 129), (64, 96, 256), (67, 131, 1100), (129, 65, 520))
+SIZES = (
+    (1, 1, 1),
+    (1, 70, 300),
+    (2, 9, 33),
+    (3, 8, 64),
+    (5, 17, 47),
+    (13, 37, 129),
+    (64, 96, 256),
+    (67, 131, 1100),
+    (129, 65, 520),
+)
 
 
 @pytest.mark.parametrize("types", PAIRS, ids=str)
@@ -198,7 +229,7 @@ def test_gemm_nan_and_inf_stay_in_their_row_and_column(kernels, dtype):
         close(acc, a.double() @ b.double(), 1e-3)
 
 
-# ---- convolution -----------------------------------------------------------------------------------------------------
+# ---- convolution -------------------------------------------------------------------------------------------
 
 CONVS = (  # B, H, W, C, N, R, S, stride, padding, dilation, tile
     (1, 8, 8, 16, 24, 3, 3, (1, 1), (1, 1), (1, 1), (1, 4, 4, 16, 16)),
@@ -224,11 +255,20 @@ def test_conv(kernels, types):
         want, size = reference_conv(d, e, *how), reference_conv(d.abs(), e.abs(), *how)
         P, Q = want.shape[1:3]
         y = torch.full((B, P, Q, N), NAN)
-        kernels("conv", y, types[0], x, types[1], w, (B, H, W, C, N, R, S, P, Q, *stride, *padding, *dilation), tile)
+        kernels(
+            "conv",
+            y,
+            types[0],
+            x,
+            types[1],
+            w,
+            (B, H, W, C, N, R, S, P, Q, *stride, *padding, *dilation),
+            tile,
+        )
         close(y, want, size * 2e-7 + 1e-7)
 
 
-# ---- attention -------------------------------------------------------------------------------------------------------
+# ---- attention ---------------------------------------------------------------------------------------------
 
 
 def reference_attention(q, k, v, scale, limit):
@@ -242,11 +282,17 @@ def reference_attention(q, k, v, scale, limit):
 @pytest.mark.parametrize("types", PAIRS, ids=str)
 def test_attention(kernels, types):
     cases = itertools.product(
-        ((1, 1), (1, 77), (5, 5), (16, 100), (33, 64), (9, 130)), (8, 64, 80), (None, "causal", 0, 3, -4, 1000), (16, 64)
+        ((1, 1), (1, 77), (5, 5), (16, 100), (33, 64), (9, 130)),
+        (8, 64, 80),
+        (None, "causal", 0, 3, -4, 1000),
+        (16, 64),
     )
     for (nq, nk), D, limit, block in cases:
         limit = nk - nq if limit == "causal" else limit
-        q, k, v = (normal(r, D, dtype=t, seed=i) for i, (r, t) in enumerate(((nq, types[0]), (nk, types[1]), (nk, types[1]))))
+        q, k, v = (
+            normal(r, D, dtype=t, seed=i)
+            for i, (r, t) in enumerate(((nq, types[0]), (nk, types[1]), (nk, types[1])))
+        )
         out = torch.full((nq, D + 3), NAN)
         wide = [padded(t) for t in (q, k, v)]
         kernels(
@@ -284,25 +330,43 @@ def test_attention_large_scores_and_unseen_keys(kernels):
     assert not out[:2].isnan().any() and out[2:].isnan().all()
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
+# ---- rows --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_softmax(kernels, dtype):
-    for (rows, cols), scale, limit in itertools.product(((1, 1), (3, 7), (5, 100), (17, 333)), (1.0, 0.25, -1.5), (None, 0, 4, -3)):
+    for (rows, cols), scale, limit in itertools.product(
+        ((1, 1), (3, 7), (5, 100), (17, 333)), (1.0, 0.25, -1.5), (None, 0, 4, -3)
+    ):
         x = normal(rows, cols, dtype=dtype) * 8
         s = x.double() * scale
         if limit is not None:
             s = s.masked_fill(torch.arange(cols)[None] > torch.arange(rows)[:, None] + limit, -INF)
         out = torch.full((rows, cols + 2), NAN)
-        kernels("softmax", out, cols + 2, dtype, padded(x), cols + 5, rows, cols, scale, limit or 0, limit is not None)
+        kernels(
+            "softmax",
+            out,
+            cols + 2,
+            dtype,
+            padded(x),
+            cols + 5,
+            rows,
+            cols,
+            scale,
+            limit or 0,
+            limit is not None,
+        )
         close(out[:, :cols], torch.nan_to_num(s.softmax(-1), nan=0.0), 2e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norms(kernels, dtype):
     for rows, cols in ((1, 1), (3, 7), (4, 100), (5, 1000)):
-        x, w, b = normal(rows, cols, dtype=dtype) + 3, normal(cols, dtype=dtype, seed=1), normal(cols, dtype=dtype, seed=2)
+        x, w, b = (
+            normal(rows, cols, dtype=dtype) + 3,
+            normal(cols, dtype=dtype, seed=1),
+            normal(cols, dtype=dtype, seed=2),
+        )
         d, out = x.double(), torch.empty(rows, cols)
         kernels("rms_norm", out, cols, dtype, padded(x), cols + 5, w, rows, cols, 1e-5)
         close(out, d / (d.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w.double(), 1e-5)
@@ -328,7 +392,21 @@ def test_rope(kernels, dtype):
         lo, hi = x.double().view(rows, heads, D).chunk(2, -1)
         want = torch.cat([lo * c - hi * s, hi * c + lo * s], -1).view(rows, heads * D)
         out = torch.empty(rows, heads * D)
-        kernels("rope", out, heads * D, dtype, padded(x), heads * D + 5, rows, heads, D, first, seq, base, ctypes.c_double(theta))
+        kernels(
+            "rope",
+            out,
+            heads * D,
+            dtype,
+            padded(x),
+            heads * D + 5,
+            rows,
+            heads,
+            D,
+            first,
+            seq,
+            base,
+            ctypes.c_double(theta),
+        )
         close(out, want, 2e-6)
 
 
@@ -339,7 +417,7 @@ def test_copy(kernels, dtype):
     assert torch.equal(out[:, :37], x) and not out[:, 37:].any()
 
 
-# ---- pools -----------------------------------------------------------------------------------------------------------
+# ---- pools -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -351,7 +429,9 @@ def test_pools(kernels, dtype):
     ):
         x = normal(B, H, W, C, dtype=dtype) - 10
         x[0, 3, 2, 1], x[0, 4, 4, 2], x[0, 0, 0, 3] = NAN, INF, -INF
-        want = torch.nn.functional.max_pool2d(x.double().permute(0, 3, 1, 2), window, stride, padding).permute(0, 2, 3, 1)
+        want = torch.nn.functional.max_pool2d(
+            x.double().permute(0, 3, 1, 2), window, stride, padding
+        ).permute(0, 2, 3, 1)
         P, Q = want.shape[1:3]
         shape, b0, c0 = (B, H, W, C, *window, *stride, *padding), B - 1, 1
         for box in ((0, 0, 0, 0, B, P, Q, C), (b0, 1, 1, c0, 1, P - 1, Q - 1, C - c0)):
@@ -364,7 +444,7 @@ def test_pools(kernels, dtype):
         close(out, x[b0:, :, :, c0:].double().mean((1, 2)), 5e-6)
 
 
-# ---- races -----------------------------------------------------------------------------------------------------------
+# ---- races -------------------------------------------------------------------------------------------------
 
 RACE = r"""
 #include "types.hpp"
@@ -377,7 +457,8 @@ RACE = r"""
 #include <thread>
 #include <vector>
 using namespace tg;
-// The writer of rows from `shift` of x runs beside a kernel that reads rows 0 … 31: a race unless shift is 32.
+// The writer of rows from `shift` of x runs beside a kernel that reads rows 0 … 31:
+// a race unless shift is 32.
 template <class T> void race(int what, int shift) {
   std::vector<T> x(64 * 64), w(64 * 64);
   std::vector<float> row(64 * 64), out(64 * 64);
@@ -386,10 +467,15 @@ template <class T> void race(int what, int shift) {
   if (what == 0) gemm_step(s, out.data(), 64, x.data(), 64, false, w.data(), 64, true, 32, 32, 64);
   if (what == 1) gemm_step(s, out.data(), 64, w.data(), 64, false, x.data(), 64, true, 32, 32, 64);
   if (what == 2) gemm_step(s, out.data(), 64, w.data(), 64, false, x.data(), 64, false, 32, 64, 32);
-  if (what == 3) conv_step(s, out.data(), 32, x.data(), w.data(), ConvShape{1, 4, 8, 64, 32, 1, 1, 4, 8, 1, 1, 0, 0, 1, 1}, 0, 0, 0, 0, 1, 4, 8, 32, 0, 64);
-  if (what == 8) conv_step(s, out.data(), 32, x.data(), w.data(), ConvShape{1, 4, 8, 64, 32, 1, 1, 4, 8, 1, 1, 0, 0, 1, 1}, 0, 0, 0, 0, 1, 2, 8, 32, 0, 64);
+  if (what == 3) conv_step(s, out.data(), 32, x.data(), w.data(),
+                           ConvShape{1, 4, 8, 64, 32, 1, 1, 4, 8, 1, 1, 0, 0, 1, 1},
+                           0, 0, 0, 0, 1, 4, 8, 32, 0, 64);
+  if (what == 8) conv_step(s, out.data(), 32, x.data(), w.data(),
+                           ConvShape{1, 4, 8, 64, 32, 1, 1, 4, 8, 1, 1, 0, 0, 1, 1},
+                           0, 0, 0, 0, 1, 2, 8, 32, 0, 64);
   if (what == 4) softmax_rows(out.data(), 64, x.data(), 64, 32, 64, 1.0f);
-  if (what == 5) max_pool_tile(s, out.data(), 64, x.data(), PoolShape{1, 4, 8, 64, 2, 2, 2, 2, 0, 0}, 0, 0, 0, 0, 1, 2, 4, 64);
+  if (what == 5) max_pool_tile(s, out.data(), 64, x.data(), PoolShape{1, 4, 8, 64, 2, 2, 2, 2, 0, 0},
+                               0, 0, 0, 0, 1, 2, 4, 64);
   if (what == 6) copy_rows(w.data(), 64, x.data(), 64, 32, 64);
   if (what == 7) {
     const AttentionTile t = attention_begin(s, 0, w.data(), 64, 4, 64, 1.0f);
@@ -410,14 +496,31 @@ int main(int, char** argv) {
 def test_thread_sanitizer_sees_tensor_accesses(tmp_path):
     probe = tmp_path / "probe.cpp"
     probe.write_text("int main() {}")
-    if subprocess.run(["g++", "-fsanitize=thread", str(probe), "-o", str(tmp_path / "probe")], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["g++", "-fsanitize=thread", str(probe), "-o", str(tmp_path / "probe")],
+        check=False,
+        capture_output=True,
+    ).returncode:
         pytest.skip("no ThreadSanitizer runtime")
     if subprocess.run([str(tmp_path / "probe")], check=False, capture_output=True).returncode:
         pytest.skip("ThreadSanitizer does not run here")
     spread_out(tmp_path)
     (tmp_path / "race.cpp").write_text(RACE)
-    compile_cpp(tmp_path, tmp_path / "race.cpp", tmp_path / "race", "-O2", "-march=native", "-fsanitize=thread", "-pthread")
+    compile_cpp(
+        tmp_path,
+        tmp_path / "race.cpp",
+        tmp_path / "race",
+        "-O2",
+        "-march=native",
+        "-fsanitize=thread",
+        "-pthread",
+    )
     for what, dtype in itertools.product(range(9), range(3)):
         for shift, racy in ((0, True), (32, False)):
-            done = subprocess.run([str(tmp_path / "race"), str(what), str(dtype), str(shift)], check=False, capture_output=True, text=True)
+            done = subprocess.run(
+                [str(tmp_path / "race"), str(what), str(dtype), str(shift)],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
             assert ("data race" in done.stderr) == racy, (what, dtype, shift, done.stderr[:2000])

@@ -52,6 +52,10 @@ assert "tg_run_unit_left" in library.source
 
 
 def test_its_own_op_compiles_for_a_gpu(tmp_path: Path) -> None:
-    files = [(language, text) for language, text in blocks("tutorial.md") if FILE.match(text) and "unit" in FILE.match(text)[1]]  # type: ignore[index]
+    files = [
+        (language, text)
+        for language, text in blocks("tutorial.md")
+        if FILE.match(text) and "unit" in FILE.match(text)[1]
+    ]  # type: ignore[index]
     for language, text in [*files, ("python", ON_A_GPU)]:
         run_block(language, text, tmp_path)

@@ -1,4 +1,5 @@
-"""The generated C++ compiles without a warning. (g++ 12 sees an overflow in loops that a clipped tile never enters.)"""
+"""The generated C++ compiles without a warning. (g++ 12 sees an overflow in loops that a clipped tile never
+enters.)"""
 
 from pathlib import Path
 
@@ -15,5 +16,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.mark.parametrize("example", ["gpt3_mlp", "llama_layer", "gpt_layer", "resnet38"])
 def test_no_warnings(example: str, tmp_path: Path) -> None:
     plan = tg.plan(load_program(str(EXAMPLES / f"{example}.py"), {}), "cpu:2")
-    flags = ("-O1", "-std=c++20", "-pthread", *WARNINGS, "-Wno-aggressive-loop-optimizations", "-shared", "-fPIC")
+    flags = (
+        "-O1",
+        "-std=c++20",
+        "-pthread",
+        *WARNINGS,
+        "-Wno-aggressive-loop-optimizations",
+        "-shared",
+        "-fPIC",
+    )
     assert compile_source(generate(plan), tmp_path, flags, "kernel.so").stat().st_size > 0

@@ -1,4 +1,5 @@
-"""Chains of GeMMs for the Hopper kernel: every way of cutting a tile, odd sizes, all epilogues. Compiled everywhere, run on a GPU."""
+"""Chains of GeMMs for the Hopper kernel: every way of cutting a tile, odd sizes, all epilogues. Compiled
+everywhere, run on a GPU."""
 
 from __future__ import annotations
 
@@ -86,7 +87,15 @@ class Case:
         return tg.plan(self.program, sms, target=target, **self.options)
 
 
-def both(a: str, b: str, tile_a: tuple[int, ...], tile_b: tuple[int, ...], parts_a: Any = 1, parts_b: Any = 1, **more: Any) -> dict[str, Any]:
+def both(
+    a: str,
+    b: str,
+    tile_a: tuple[int, ...],
+    tile_b: tuple[int, ...],
+    parts_a: Any = 1,
+    parts_b: Any = 1,
+    **more: Any,
+) -> dict[str, Any]:
     return {"tiles": {a: tile_a, b: tile_b}, "parts": {a: parts_a, b: parts_b}, **more}
 
 
@@ -96,25 +105,93 @@ CASES = [
     Case("one gemm, 256 rows", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 128, 64)}}),
     Case("one gemm, 256 x 176", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 176, 64)}}),
     Case("one gemm, wide steps", gemm, {"M": 129, "N": 520, "K": 1000}, {"tiles": {"y": (128, 128, 128)}}),
-    Case("one gemm, rows shared", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 256, 64)}, "parts": {"y": "2:rows"}}),
-    Case("one gemm, columns shared", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (128, 352, 64)}, "parts": {"y": "2:columns"}}),
-    Case("one gemm, steps shared", gemm, {"M": 300, "N": 1000, "K": 1032}, {"tiles": {"y": (128, 192, 64)}, "parts": {"y": 2}}),
-    Case("split sum", mlp, {"M": 129}, {**both("up", "down", (128, 64, 64), (128, 64, 64)), "split": {"up": 3}}),
-    Case("mlp, M = 1", mlp, {"M": 1}, both("up", "down", (64, 64, 64), (64, 128, 64), 2, "2:columns", placement="strided"), packed=True),
-    Case("mlp, M = 17, static", mlp, {"M": 17}, both("up", "down", (64, 32, 64), (64, 64, 64), placement="static"), packed=True),
-    Case("mlp, M = 64, deep steps", mlp, {"M": 64}, both("up", "down", (64, 32, 128), (64, 64, 128), 2, 2), packed=True),
-    Case("mlp, M = 128, steps shared", mlp, {"M": 128}, both("up", "down", (128, 96, 64), (128, 192, 64), 2, "2:columns", placement="strided"), packed=True),
-    Case("mlp, M = 1000, tile policy", mlp, {"M": 1000}, both("up", "down", (128, 64, 64), (128, 128, 64), policies={"h": "tile"})),
-    Case("mlp, M = 1000, bands", mlp, {"M": 1000}, both("up", "down", (128, 64, 64), (128, 128, 64), order="bands:4", placement="static")),
-    Case("mlp, rows shared", mlp, {"M": 1000}, both("up", "down", (256, 128, 64), (256, 256, 64), "2:rows", "2:rows")),
+    Case(
+        "one gemm, rows shared",
+        gemm,
+        {"M": 1000, "N": 1000, "K": 1032},
+        {"tiles": {"y": (256, 256, 64)}, "parts": {"y": "2:rows"}},
+    ),
+    Case(
+        "one gemm, columns shared",
+        gemm,
+        {"M": 1000, "N": 1000, "K": 1032},
+        {"tiles": {"y": (128, 352, 64)}, "parts": {"y": "2:columns"}},
+    ),
+    Case(
+        "one gemm, steps shared",
+        gemm,
+        {"M": 300, "N": 1000, "K": 1032},
+        {"tiles": {"y": (128, 192, 64)}, "parts": {"y": 2}},
+    ),
+    Case(
+        "split sum", mlp, {"M": 129}, {**both("up", "down", (128, 64, 64), (128, 64, 64)), "split": {"up": 3}}
+    ),
+    Case(
+        "mlp, M = 1",
+        mlp,
+        {"M": 1},
+        both("up", "down", (64, 64, 64), (64, 128, 64), 2, "2:columns", placement="strided"),
+        packed=True,
+    ),
+    Case(
+        "mlp, M = 17, static",
+        mlp,
+        {"M": 17},
+        both("up", "down", (64, 32, 64), (64, 64, 64), placement="static"),
+        packed=True,
+    ),
+    Case(
+        "mlp, M = 64, deep steps",
+        mlp,
+        {"M": 64},
+        both("up", "down", (64, 32, 128), (64, 64, 128), 2, 2),
+        packed=True,
+    ),
+    Case(
+        "mlp, M = 128, steps shared",
+        mlp,
+        {"M": 128},
+        both("up", "down", (128, 96, 64), (128, 192, 64), 2, "2:columns", placement="strided"),
+        packed=True,
+    ),
+    Case(
+        "mlp, M = 1000, tile policy",
+        mlp,
+        {"M": 1000},
+        both("up", "down", (128, 64, 64), (128, 128, 64), policies={"h": "tile"}),
+    ),
+    Case(
+        "mlp, M = 1000, bands",
+        mlp,
+        {"M": 1000},
+        both("up", "down", (128, 64, 64), (128, 128, 64), order="bands:4", placement="static"),
+    ),
+    Case(
+        "mlp, rows shared",
+        mlp,
+        {"M": 1000},
+        both("up", "down", (256, 128, 64), (256, 256, 64), "2:rows", "2:rows"),
+    ),
     Case(
         "mlp, columns shared",
         mlp,
         {"M": 1000, "dtype": "float16"},
         both("up", "down", (128, 128, 64), (256, 256, 64), "2:columns", "2:columns", placement="strided"),
     ),
-    Case("gated, M = 1", gated, {"M": 1}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns", placement="strided"), packed=True),
-    Case("gated, odd steps shared", gated, {"M": 17, "H": 320}, both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, 2), packed=True),
+    Case(
+        "gated, M = 1",
+        gated,
+        {"M": 1},
+        both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns", placement="strided"),
+        packed=True,
+    ),
+    Case(
+        "gated, odd steps shared",
+        gated,
+        {"M": 17, "H": 320},
+        both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, 2),
+        packed=True,
+    ),
     Case(
         "gated, M = 64, steps shared, activations to both",
         gated,
@@ -122,12 +199,33 @@ CASES = [
         both("gate_up", "down", (64, 48, 64), (64, 128, 64), 2, "2:columns", placement="strided"),
         packed=True,
     ),
-    Case("mlp, odd steps shared twice", mlp, {"M": 100, "H": 320, "I": 448}, both("up", "down", (128, 64, 64), (128, 64, 64), 2, 2)),
+    Case(
+        "mlp, odd steps shared twice",
+        mlp,
+        {"M": 100, "H": 320, "I": 448},
+        both("up", "down", (128, 64, 64), (128, 64, 64), 2, 2),
+    ),
     Case("gated, M = 129", gated, {"M": 129}, both("gate_up", "down", (128, 88, 64), (128, 128, 64))),
-    Case("gated, rows shared", gated, {"M": 1000}, both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:rows")),
-    Case("gated, steps shared, 128 rows", gated, {"M": 128}, both("gate_up", "down", (128, 48, 64), (128, 96, 64), 2, 2), packed=True),
+    Case(
+        "gated, rows shared",
+        gated,
+        {"M": 1000},
+        both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:rows"),
+    ),
+    Case(
+        "gated, steps shared, 128 rows",
+        gated,
+        {"M": 128},
+        both("gate_up", "down", (128, 48, 64), (128, 96, 64), 2, 2),
+        packed=True,
+    ),
     Case("block", block, {"M": 129}, both("up", "down", (128, 96, 64), (128, 64, 64))),
-    Case("block, 64 rows, float16", block, {"M": 33, "dtype": "float16"}, both("up", "down", (64, 96, 64), (64, 64, 64), 2, 2)),
+    Case(
+        "block, 64 rows, float16",
+        block,
+        {"M": 33, "dtype": "float16"},
+        both("up", "down", (64, 96, 64), (64, 64, 64), 2, 2),
+    ),
     Case("chain of four", chain, {"M": 100}),
     Case("fan", fan, {"M": 200}),
     Case("fan, M = 1", fan, {"M": 1}),

@@ -1,4 +1,5 @@
-"""Programs of every kind of op for the GPU kernels, at odd sizes and in several tiles. Compiled everywhere, run on a GPU."""
+"""Programs of every kind of op for the GPU kernels, at odd sizes and in several tiles. Compiled everywhere,
+run on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tilegen.frontend.spec import Program
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-# --- ops that threads compute ------------------------------------------------------------------------------------------------
+# --- ops that threads compute
+# ------------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -57,7 +59,9 @@ def pools(B=3, HW=13, C=24, dtype="float16"):
 def products(B=2, M=40, K=72, N=88, dtype="bfloat16", transpose_a=False, transpose_b=False):
     a = tg.input("a", (B, K, M) if transpose_a else (B, M, K), dtype)
     b = tg.input("b", (B, N, K) if transpose_b else (B, K, N), dtype)
-    return tg.softmax(tg.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, name="s"), scale=K**-0.5, name="y")
+    return tg.softmax(
+        tg.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, name="s"), scale=K**-0.5, name="y"
+    )
 
 
 THREADS = [
@@ -67,17 +71,27 @@ THREADS = [
     Case("softmax, causal", soft, {"M": 41, "N": 264, "causal": True, "batch": 2}, {"tiles": {"y": (8,)}}),
     Case("norms", norms, {}),
     Case("norms, M = 1, wide", norms, {"M": 1, "N": 4104}),
-    Case("norms, M = 1000, float16", norms, {"M": 1000, "N": 136, "dtype": "float16"}, {"tiles": {"n1": (16,), "n2": (3,)}}),
+    Case(
+        "norms, M = 1000, float16",
+        norms,
+        {"M": 1000, "N": 136, "dtype": "float16"},
+        {"tiles": {"n1": (16,), "n2": (3,)}},
+    ),
     Case("rope", rotated, {}),
     Case("rope, one token, heads of 32", rotated, {"B": 1, "S": 1, "heads": 2, "D": 32}),
     Case("pointwise", alone, {}),
     Case("pointwise, float32", alone, {"dtype": "float32"}),
     Case("pools", pools, {}),
     Case("pools, 57 x 57, bfloat16", pools, {"B": 1, "HW": 57, "C": 64, "dtype": "bfloat16"}),
-    *(Case(f"matmul {a} {b}", products, {"transpose_a": a, "transpose_b": b}) for a in (False, True) for b in (False, True)),
+    *(
+        Case(f"matmul {a} {b}", products, {"transpose_a": a, "transpose_b": b})
+        for a in (False, True)
+        for b in (False, True)
+    ),
 ]
 
-# --- norms folded into linears -----------------------------------------------------------------------------------------------
+# --- norms folded into linears
+# -----------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -89,62 +103,127 @@ def normed(M=5, H=264, I=136, eps=1e-5, dtype="bfloat16"):
     gate, up = tg.linear(n, tg.weight("w1", (2 * I, H), dtype), name="pair").chunk(2)
     h = tg.mul(tg.silu(gate), up, name="h")
     other = tg.linear(n, tg.weight("w2", (H, H), dtype), tg.weight("bias", (H,), dtype), name="other")
-    return tg.add(tg.linear(h, tg.weight("w3", (H, I), dtype), name="down"), r, name="y"), tg.add(other, r, name="z")
+    return tg.add(tg.linear(h, tg.weight("w3", (H, I), dtype), name="down"), r, name="y"), tg.add(
+        other, r, name="z"
+    )
 
 
 FOLDED = {"norms": "folded"}
 NORMED = [
     *(Case(f"norm folded, M = {m}", normed, {"M": m}, FOLDED) for m in (1, 2, 3, 8, 17, 33, 64)),
     Case("norm folded, wide", normed, {"M": 1, "H": 4104, "I": 1032}, FOLDED),
-    Case("norm folded, steps of 256", normed, {"M": 9, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 32, 256), "other": (64, 48, 256)}}),
-    Case("norm folded, 64 rows, steps of 256", normed, {"M": 64, "H": 1096}, {**FOLDED, "tiles": {"pair": (64, 16, 256), "other": (64, 16, 192)}}),
-    Case("norm folded, step policy", normed, {"M": 20, "H": 520, "eps": 0.5}, {**FOLDED, "policies": {"r": "step"}}),
+    Case(
+        "norm folded, steps of 256",
+        normed,
+        {"M": 9, "H": 1096},
+        {**FOLDED, "tiles": {"pair": (64, 32, 256), "other": (64, 48, 256)}},
+    ),
+    Case(
+        "norm folded, 64 rows, steps of 256",
+        normed,
+        {"M": 64, "H": 1096},
+        {**FOLDED, "tiles": {"pair": (64, 16, 256), "other": (64, 16, 192)}},
+    ),
+    Case(
+        "norm folded, step policy",
+        normed,
+        {"M": 20, "H": 520, "eps": 0.5},
+        {**FOLDED, "policies": {"r": "step"}},
+    ),
 ]
 
-# --- convolutions --------------------------------------------------------------------------------------------------------------
+# --- convolutions
+# ------------------------------------------------------------------------------------------------------------
 
 
 @tg.spec
 def pair(B=1, HW=14, C=64, N=0, size=3, stride=1, dilation=1, dtype="float16"):
-    """Two convolutions, the second with a residual where the shape is kept: y = relu(conv(relu(conv(x))) + x)."""
+    """Two convolutions, the second with a residual where the shape is kept: y = relu(conv(relu(conv(x))) +
+    x)."""
     N = N or C
     x = tg.input("x", (B, HW, HW, C), dtype)
     w1, b1 = tg.weight("w1", (N, size, size, C), dtype), tg.weight("b1", (N,), dtype)
     w2, b2 = tg.weight("w2", (N, size, size, N), dtype), tg.weight("b2", (N,), dtype)
     padding = dilation * (size // 2)
-    h = tg.relu(tg.conv2d(x, w1, b1, stride=stride, padding=padding, dilation=dilation, name="first"), name="h")
+    h = tg.relu(
+        tg.conv2d(x, w1, b1, stride=stride, padding=padding, dilation=dilation, name="first"), name="h"
+    )
     y = tg.conv2d(h, w2, b2, padding=padding, dilation=dilation, name="second")
     return tg.relu(y + x if stride == 1 and N == C else y, name="y")
 
 
 @tg.spec
 def blocks(B=1, HW=13, C=64, count=3, newer=False, dtype="float16"):
-    """Residual blocks of equal convolutions, which share their code. newer: each adds what comes after its activations, so that it is awaited last."""
+    """Residual blocks of equal convolutions, which share their code. newer: each adds what comes after its
+    activations, so that it is awaited last."""
     x = tg.input("x", (B, HW, HW, C), dtype)
     for n in range(count):
-        weights = [(tg.weight(f"w{n}{m}", (C, 3, 3, C), dtype), tg.weight(f"b{n}{m}", (C,), dtype)) for m in "abc"[: 2 + newer]]
+        weights = [
+            (tg.weight(f"w{n}{m}", (C, 3, 3, C), dtype), tg.weight(f"b{n}{m}", (C,), dtype))
+            for m in "abc"[: 2 + newer]
+        ]
         h = tg.relu(tg.conv2d(x, *weights[0], padding=1, name=f"first{n}"), name=f"h{n}")
-        beside = tg.relu(tg.conv2d(x, *weights[2], padding=1, name=f"beside{n}"), name=f"r{n}") if newer else x
+        beside = (
+            tg.relu(tg.conv2d(x, *weights[2], padding=1, name=f"beside{n}"), name=f"r{n}") if newer else x
+        )
         x = tg.relu(tg.conv2d(h, *weights[1], padding=1, name=f"second{n}") + beside, name=f"x{n}")
     return x
 
 
 def of_blocks(tile: tuple[int, ...], count: int = 3, parts: int = 1, **given: Any) -> dict[str, Any]:
     names = [f"{which}{n}" for n in range(count) for which in ("first", "second")]
-    return {"tiles": dict.fromkeys(names, tile), **({"parts": dict.fromkeys(names, parts)} if parts > 1 else {}), **given}
+    return {
+        "tiles": dict.fromkeys(names, tile),
+        **({"parts": dict.fromkeys(names, parts)} if parts > 1 else {}),
+        **given,
+    }
 
 
 CONVOLUTIONS = [
     Case("3 channels", pair, {"HW": 57, "C": 3, "N": 64, "B": 2}),
-    Case("3 channels, 7 x 7, stride 2", pair, {"HW": 57, "C": 3, "N": 64, "size": 7, "stride": 2, "dtype": "bfloat16"}),
+    Case(
+        "3 channels, 7 x 7, stride 2",
+        pair,
+        {"HW": 57, "C": 3, "N": 64, "size": 7, "stride": 2, "dtype": "bfloat16"},
+    ),
     Case("14 x 14 x 64", pair, {}),
-    Case("7 x 7 x 512", pair, {"HW": 7, "C": 512}, {"tiles": {n: (1, 7, 7, 16, 256) for n in ("first", "second")}}),
-    Case("7 x 7, three images in a tile", pair, {"HW": 7, "B": 3, "C": 128}, {"tiles": {n: (2, 7, 7, 128, 64) for n in ("first", "second")}}),
-    Case("13 x 13, all parts ragged", pair, {"HW": 13, "B": 3, "C": 72, "N": 200}, {"tiles": {n: (1, 5, 8, 64, 64) for n in ("first", "second")}}),
-    Case("57 x 57 x 64, wide tiles", pair, {"HW": 57, "C": 64}, {"tiles": {n: (1, 8, 16, 64, 64) for n in ("first", "second")}}),
-    Case("57 x 57, tile policy", pair, {"HW": 57, "C": 64}, {"tiles": {n: (1, 4, 8, 32, 64) for n in ("first", "second")}, "policies": {"h": "tile"}}),
+    Case(
+        "7 x 7 x 512",
+        pair,
+        {"HW": 7, "C": 512},
+        {"tiles": {n: (1, 7, 7, 16, 256) for n in ("first", "second")}},
+    ),
+    Case(
+        "7 x 7, three images in a tile",
+        pair,
+        {"HW": 7, "B": 3, "C": 128},
+        {"tiles": {n: (2, 7, 7, 128, 64) for n in ("first", "second")}},
+    ),
+    Case(
+        "13 x 13, all parts ragged",
+        pair,
+        {"HW": 13, "B": 3, "C": 72, "N": 200},
+        {"tiles": {n: (1, 5, 8, 64, 64) for n in ("first", "second")}},
+    ),
+    Case(
+        "57 x 57 x 64, wide tiles",
+        pair,
+        {"HW": 57, "C": 64},
+        {"tiles": {n: (1, 8, 16, 64, 64) for n in ("first", "second")}},
+    ),
+    Case(
+        "57 x 57, tile policy",
+        pair,
+        {"HW": 57, "C": 64},
+        {"tiles": {n: (1, 4, 8, 32, 64) for n in ("first", "second")}, "policies": {"h": "tile"}},
+    ),
     Case("stride 2", pair, {"HW": 57, "C": 64, "N": 128, "stride": 2, "B": 3}),
-    Case("stride 2, wide tiles", pair, {"HW": 28, "C": 64, "N": 128, "stride": 2, "B": 3}, {"tiles": {n: (2, 4, 14, 128, 64) for n in ("first", "second")}}),
+    Case(
+        "stride 2, wide tiles",
+        pair,
+        {"HW": 28, "C": 64, "N": 128, "stride": 2, "B": 3},
+        {"tiles": {n: (2, 4, 14, 128, 64) for n in ("first", "second")}},
+    ),
     Case("dilation 2", pair, {"HW": 13, "C": 64, "dilation": 2, "dtype": "bfloat16"}),
     Case("1 x 1", pair, {"HW": 13, "C": 136, "N": 264, "size": 1, "B": 3}),
     Case("1 x 1, stride 2", pair, {"HW": 13, "C": 64, "size": 1, "stride": 2}),
@@ -159,19 +238,40 @@ CONVOLUTIONS = [
         "pairs that share channels",
         pair,
         {"HW": 28, "C": 128, "B": 2},
-        {"tiles": {n: (1, 4, 28, 128, 64) for n in ("first", "second")}, "parts": dict.fromkeys(("first", "second"), "2:columns")},
+        {
+            "tiles": {n: (1, 4, 28, 128, 64) for n in ("first", "second")},
+            "parts": dict.fromkeys(("first", "second"), "2:columns"),
+        },
     ),
-    Case("12 channels, dilation 2", pair, {"HW": 26, "C": 12, "N": 72, "dilation": 2, "B": 3}, {"tiles": {"first": (2, 5, 7, 40, 64)}}),
+    Case(
+        "12 channels, dilation 2",
+        pair,
+        {"HW": 26, "C": 12, "N": 72, "dilation": 2, "B": 3},
+        {"tiles": {"first": (2, 5, 7, 40, 64)}},
+    ),
     Case("one channel, 5 x 5, stride 2", pair, {"HW": 56, "C": 1, "N": 40, "size": 5, "stride": 2}),
     Case("blocks", blocks, {}),
     Case("blocks, 13 x 13, all parts ragged", blocks, {"B": 3, "C": 72}, of_blocks((1, 5, 8, 32, 64))),
-    Case("blocks, 57 x 57, tile policy", blocks, {"HW": 57, "count": 2}, of_blocks((1, 4, 8, 32, 64), 2, policies={"h0": "tile", "h1": "tile", "x0": "tile"})),
-    Case("blocks, wide tiles, bfloat16", blocks, {"HW": 28, "B": 3, "dtype": "bfloat16"}, of_blocks((1, 8, 14, 64, 64))),
-    Case("blocks, pairs that share steps", blocks, {"HW": 14, "C": 256}, of_blocks((1, 4, 14, 32, 64), parts=2)),
+    Case(
+        "blocks, 57 x 57, tile policy",
+        blocks,
+        {"HW": 57, "count": 2},
+        of_blocks((1, 4, 8, 32, 64), 2, policies={"h0": "tile", "h1": "tile", "x0": "tile"}),
+    ),
+    Case(
+        "blocks, wide tiles, bfloat16",
+        blocks,
+        {"HW": 28, "B": 3, "dtype": "bfloat16"},
+        of_blocks((1, 8, 14, 64, 64)),
+    ),
+    Case(
+        "blocks, pairs that share steps", blocks, {"HW": 14, "C": 256}, of_blocks((1, 4, 14, 32, 64), parts=2)
+    ),
     Case("blocks, residuals newer than activations", blocks, {"C": 128, "newer": True}),
 ]
 
-# --- attention -----------------------------------------------------------------------------------------------------------------
+# --- attention
+# ------------------------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -183,37 +283,108 @@ def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="b
 
 @tg.spec
 def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, turned=False, dtype="bfloat16"):
-    """New keys and values behind those in the caches, attention over all of them; queries and keys turned by their position, or not."""
-    x, w, pos = tg.input("x", (B, S, H), dtype), tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype), tg.input("pos", (1,), "int32")
+    """New keys and values behind those in the caches, attention over all of them; queries and keys turned by
+    their position, or not."""
+    x, w, pos = (
+        tg.input("x", (B, S, H), dtype),
+        tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype),
+        tg.input("pos", (1,), "int32"),
+    )
     k_cache, v_cache = (tg.state(f"{n}_cache", (B, S_max, kv_heads, D), dtype) for n in "kv")
     q, k, v = tg.linear(x, w, name="qkv").split([heads * D, kv_heads * D, kv_heads * D])
     if turned:
-        q, k = tg.rope(q, heads=heads, at=pos, name="q_rope"), tg.rope(k, heads=kv_heads, at=pos, name="k_rope")
-    keys, values = tg.append(k_cache, k, at=pos, name="k_append"), tg.append(v_cache, v, at=pos, name="v_append")
+        q, k = (
+            tg.rope(q, heads=heads, at=pos, name="q_rope"),
+            tg.rope(k, heads=kv_heads, at=pos, name="k_rope"),
+        )
+    keys, values = (
+        tg.append(k_cache, k, at=pos, name="k_append"),
+        tg.append(v_cache, v, at=pos, name="v_append"),
+    )
     return tg.attention(q, keys, values, heads=heads, kv_heads=kv_heads, at=pos, name="attn")
 
 
 AWAITED = {"appends": "awaited"}
 CACHED = [
     Case("caches", cached, {}, AWAITED),
-    Case("caches, 100 tokens, 128 rows of four heads", cached, {"S": 100, "D": 128}, {"tiles": {"attn": (32, 112, 4)}}),
-    Case("caches, 13 tokens of four heads", cached, {"S": 13, "dtype": "float16"}, {**AWAITED, "tiles": {"attn": (13, 64, 4)}}),
-    Case("caches, keys shared out", cached, {"S_max": 1000, "D": 128, "B": 1}, {**AWAITED, "split": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}}),
-    Case("caches, 37 tokens, keys shared out", cached, {"S": 37, "D": 96}, {"split": {"attn": 3}, "tiles": {"attn": (16, 48, 4)}}),
-    Case("caches, shares without keys", cached, {"S_max": 40, "dtype": "float16"}, {**AWAITED, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}}),
-    Case("caches, one head a tile, keys shared out", cached, {"S": 3, "heads": 2}, {**AWAITED, "split": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}}),
+    Case(
+        "caches, 100 tokens, 128 rows of four heads",
+        cached,
+        {"S": 100, "D": 128},
+        {"tiles": {"attn": (32, 112, 4)}},
+    ),
+    Case(
+        "caches, 13 tokens of four heads",
+        cached,
+        {"S": 13, "dtype": "float16"},
+        {**AWAITED, "tiles": {"attn": (13, 64, 4)}},
+    ),
+    Case(
+        "caches, keys shared out",
+        cached,
+        {"S_max": 1000, "D": 128, "B": 1},
+        {**AWAITED, "split": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}},
+    ),
+    Case(
+        "caches, 37 tokens, keys shared out",
+        cached,
+        {"S": 37, "D": 96},
+        {"split": {"attn": 3}, "tiles": {"attn": (16, 48, 4)}},
+    ),
+    Case(
+        "caches, shares without keys",
+        cached,
+        {"S_max": 40, "dtype": "float16"},
+        {**AWAITED, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}},
+    ),
+    Case(
+        "caches, one head a tile, keys shared out",
+        cached,
+        {"S": 3, "heads": 2},
+        {**AWAITED, "split": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}},
+    ),
 ]
 
 PASSING = {"appends": "passed"}
 PASSED = [
     Case("new rows passed", cached, {}, PASSING),
     Case("new rows passed, turned", cached, {"turned": True}, PASSING),
-    Case("new rows passed, turned, keys shared out", cached, {"S_max": 1000, "D": 128, "B": 1, "turned": True}, {**PASSING, "split": {"attn": 11}}),
-    Case("new rows passed, 13 tokens, turned", cached, {"S": 13, "dtype": "float16", "turned": True}, {**PASSING, "tiles": {"attn": (13, 64, 4)}}),
-    Case("new rows passed, 16 tokens in small blocks", cached, {"S": 16, "S_max": 99}, {**PASSING, "tiles": {"attn": (16, 16, 4)}}),
-    Case("new rows passed, heads of 96, turned", cached, {"S": 3, "D": 96, "turned": True, "dtype": "float16"}, {**PASSING, "split": {"attn": 3}}),
-    Case("new rows passed, two heads of a group", cached, {"S_max": 40, "turned": True}, {**PASSING, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}}),
-    Case("new rows passed, tile policy", cached, {"turned": True, "B": 3}, {**PASSING, "split": {"attn": 2}, "policies": {"qkv": "tile"}}),
+    Case(
+        "new rows passed, turned, keys shared out",
+        cached,
+        {"S_max": 1000, "D": 128, "B": 1, "turned": True},
+        {**PASSING, "split": {"attn": 11}},
+    ),
+    Case(
+        "new rows passed, 13 tokens, turned",
+        cached,
+        {"S": 13, "dtype": "float16", "turned": True},
+        {**PASSING, "tiles": {"attn": (13, 64, 4)}},
+    ),
+    Case(
+        "new rows passed, 16 tokens in small blocks",
+        cached,
+        {"S": 16, "S_max": 99},
+        {**PASSING, "tiles": {"attn": (16, 16, 4)}},
+    ),
+    Case(
+        "new rows passed, heads of 96, turned",
+        cached,
+        {"S": 3, "D": 96, "turned": True, "dtype": "float16"},
+        {**PASSING, "split": {"attn": 3}},
+    ),
+    Case(
+        "new rows passed, two heads of a group",
+        cached,
+        {"S_max": 40, "turned": True},
+        {**PASSING, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}},
+    ),
+    Case(
+        "new rows passed, tile policy",
+        cached,
+        {"turned": True, "B": 3},
+        {**PASSING, "split": {"attn": 2}, "policies": {"qkv": "tile"}},
+    ),
 ]
 
 ATTENTIONS = [
@@ -223,13 +394,29 @@ ATTENTIONS = [
     Case("heads of 96", attended, {"D": 96, "heads": 2, "kv_heads": 1}),
     Case("one token", attended, {"S": 1}),
     Case("17 tokens", attended, {"S": 17, "D": 128}),
-    Case("1000 tokens, 128 queries a tile", attended, {"S": 1000, "D": 128, "B": 1}, {"tiles": {"attn": (128, 112)}}),
-    Case("1000 tokens, 64 queries a tile", attended, {"S": 1000, "B": 1, "causal": False}, {"tiles": {"attn": (64, 64)}}),
+    Case(
+        "1000 tokens, 128 queries a tile",
+        attended,
+        {"S": 1000, "D": 128, "B": 1},
+        {"tiles": {"attn": (128, 112)}},
+    ),
+    Case(
+        "1000 tokens, 64 queries a tile",
+        attended,
+        {"S": 1000, "B": 1, "causal": False},
+        {"tiles": {"attn": (64, 64)}},
+    ),
     Case("300 tokens, 40 queries, 48 keys", attended, {"S": 300, "D": 80}, {"tiles": {"attn": (40, 48)}}),
-    Case("300 tokens, tile policy", attended, {"S": 300, "D": 128, "B": 1}, {"tiles": {"attn": (128, 64)}, "policies": {"qkv": "tile"}}),
+    Case(
+        "300 tokens, tile policy",
+        attended,
+        {"S": 300, "D": 128, "B": 1},
+        {"tiles": {"attn": (128, 64)}, "policies": {"qkv": "tile"}},
+    ),
 ]
 
-# --- examples --------------------------------------------------------------------------------------------------------------------
+# --- examples
+# ------------------------------------------------------------------------------------------------------------
 
 
 def example(name: str, **sizes: Any) -> Program:
@@ -251,6 +438,11 @@ EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
     ("vgg19", {"B": 3, "HW": 64, "hidden": 264}),
 ]
 EXAMPLE_CASES = [
-    Case(f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}", lambda name=name, **s: example(name, **s), sizes) for name, sizes in EXAMPLE_SIZES
+    Case(
+        f"{name} {' '.join(f'{k}={v}' for k, v in sizes.items())}",
+        lambda name=name, **s: example(name, **s),
+        sizes,
+    )
+    for name, sizes in EXAMPLE_SIZES
 ]
 OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES]

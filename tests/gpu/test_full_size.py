@@ -1,4 +1,5 @@
-"""Every example at the size of its model, in both 16-bit types, on a GPU: against float32 on the same GPU, poisoned."""
+"""Every example at the size of its model, in both 16-bit types, on a GPU: against float32 on the same GPU,
+poisoned."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ def roomy() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name, sizes", SIZES, ids=lambda v: v if isinstance(v, str) else " ".join(f"{k}={n}" for k, n in v.items()))
+@pytest.mark.parametrize(
+    "name, sizes",
+    SIZES,
+    ids=lambda v: v if isinstance(v, str) else " ".join(f"{k}={n}" for k, n in v.items()),
+)
 def test_one_launch(name: str, sizes: dict[str, Any], dtype: str) -> None:
     compare(example(name, dtype=dtype, **sizes), lowering="persistent")
 

@@ -1,4 +1,5 @@
-"""The Hopper kernel on a GPU: against float32, poisoned, on packed and plain weights, captured, on several streams, and hung."""
+"""The Hopper kernel on a GPU: against float32, poisoned, on packed and plain weights, captured, on several
+streams, and hung."""
 
 from __future__ import annotations
 
@@ -52,16 +53,28 @@ def test_against_float32(case: Case) -> None:
         assert torch.equal(kernel(*arguments), first)
     kernel.check()
     if case.packed:
-        weights = {t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if t.role == "weight"}
+        weights = {
+            t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if t.role == "weight"
+        }
         bound = kernel.prepare(**weights)
         assert bound.packed_bytes > 0
-        assert torch.equal(bound(*(a for t, a in zip(case.program.arguments, arguments, strict=True) if t.name not in weights)), first)
+        assert torch.equal(
+            bound(
+                *(a for t, a in zip(case.program.arguments, arguments, strict=True) if t.name not in weights)
+            ),
+            first,
+        )
         bound.check()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan")], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan")],
+    ids=lambda c: c.name,
+)
 def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A captured launch can be replayed: counters come back to zero by themselves, and the graph has its own workspace."""
+    """A captured launch can be replayed: counters come back to zero by themselves, and the graph has its own
+    workspace."""
     monkeypatch.setenv("TILEGEN_POISON", "0")
     kernel, arguments = compiled(case), arguments_of(case)
     want = kernel(*arguments).clone()
@@ -78,7 +91,11 @@ def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel.check()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("mlp, M = 17, static", "chain of four", "fan")], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.name in ("mlp, M = 17, static", "chain of four", "fan")],
+    ids=lambda c: c.name,
+)
 def test_branches_of_a_graph(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two streams of one capture run side by side in its replay: each has a workspace of its own."""
     monkeypatch.setenv("TILEGEN_POISON", "0")
@@ -103,9 +120,12 @@ def test_branches_of_a_graph(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kernel and another, static lists and tickets, on three streams at once: each stream has its own workspace."""
+    """One kernel and another, static lists and tickets, on three streams at once: each stream has its own
+    workspace."""
     monkeypatch.setenv("TILEGEN_POISON", "0")
-    cases = [c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "mlp, M = 1000, bands")]
+    cases = [
+        c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "mlp, M = 1000, bands")
+    ]
     kernels, given = [compiled(c) for c in cases], [arguments_of(c) for c in cases]
     wants = [k(*a).clone() for k, a in zip(kernels, given, strict=True)]
     torch.cuda.synchronize()
@@ -122,7 +142,8 @@ def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A kernel whose first op posts nothing ends by itself, names who waits for what; the next launches, of it and of a right one, work."""
+    """A kernel whose first op posts nothing ends by itself, names who waits for what; the next launches, of
+    it and of a right one, work."""
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TILEGEN_TIMEOUT_MS", "50")
     case = Case("hang", mlp, {"M": 200}, {"tiles": {"up": (128, 64, 64), "down": (128, 64, 64)}})
@@ -131,7 +152,9 @@ def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     def without_posts(*given: Any) -> HopperSource:
         made = generate(*given)
         first = made.text.index("tg_post(g, ", made.text.index("TG_FN void tg_posts"))
-        return dataclasses.replace(made, write=lambda: made.text[:first] + "(void)(" + made.text[first + len("tg_post(g, ") :])
+        return dataclasses.replace(
+            made, write=lambda: made.text[:first] + "(void)(" + made.text[first + len("tg_post(g, ") :]
+        )
 
     monkeypatch.setattr(tilegen.targets.sm90.library, "generate", without_posts)
     broken = CudaKernel(right.plan, right.proof, HopperLibrary(right.plan, variant="broken"))
@@ -139,7 +162,10 @@ def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     want = expected(case, arguments)
     for _ in range(2):
         broken(*arguments)
-        with pytest.raises(HangError, match=r"down\(.*\) .* waits before step \d+ for 'h': semaphore \d+ of up has 0 of \d+ posts"):
+        with pytest.raises(
+            HangError,
+            match=r"down\(.*\) .* waits before step \d+ for 'h': semaphore \d+ of up has 0 of \d+ posts",
+        ):
             broken.check()
         assert relative_error(right(*arguments).cpu(), want) < 5e-3
     broken(*arguments)
@@ -164,7 +190,9 @@ def test_out_and_errors() -> None:
         kernel.prepare(v=w)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "shared" in c.name or c.name == "fan"][:6], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "shared" in c.name or c.name == "fan"][:6], ids=lambda c: c.name
+)
 def test_trace(case: Case) -> None:
     """Every tile once on each CTA of its gang, its events in order."""
     kernel, arguments = compiled(case), arguments_of(case)
@@ -172,4 +200,10 @@ def test_trace(case: Case) -> None:
     assert sorted({t.rank for t in trace.tiles}) == list(range(kernel.plan.order.count))
     assert len(trace.tiles) == kernel.plan.order.count * kernel.plan.gang
     for t in trace.tiles:
-        assert 0 <= t.times["waited"] <= t.times["loaded"] <= t.times["multiplied"] + 1 <= t.times["finished"] + 1
+        assert (
+            0
+            <= t.times["waited"]
+            <= t.times["loaded"]
+            <= t.times["multiplied"] + 1
+            <= t.times["finished"] + 1
+        )

@@ -1,4 +1,5 @@
-"""The ladder on a real GPU: every rung runs, is captured, is right; tiny, so that it costs seconds (inductor apart)."""
+"""The ladder on a real GPU: every rung runs, is captured, is right; tiny, so that it costs seconds (inductor
+apart)."""
 
 from __future__ import annotations
 
@@ -53,34 +54,62 @@ def test_cublaslt_is_right(activation: str, biased: bool) -> None:
     bias = torch.randn(96, device="cuda").bfloat16() if biased else None
     y = cublaslt.linear(x, w, bias, activation)
     r = torch.nn.functional.linear(x.float(), w.float(), None if bias is None else bias.float())
-    r = {"": lambda t: t, "relu": torch.relu, "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[activation](r)
+    r = {
+        "": lambda t: t,
+        "relu": torch.relu,
+        "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
+    }[activation](r)
     assert relative_error(y, r) < 4e-3
 
 
-@pytest.mark.parametrize("sizes", [{"S": 1, "B": 2}, {"S": 40, "S_max": 104}], ids=["decode", "behind a cache"])
+@pytest.mark.parametrize(
+    "sizes", [{"S": 1, "B": 2}, {"S": 40, "S_max": 104}], ids=["decode", "behind a cache"]
+)
 def test_attention_by_every_kernel(sizes: dict[str, int]) -> None:
-    """Those that torch's own kernels refuse become notes; FlashAttention called directly is right everywhere, also under torch.compile."""
-    program = load_program(str(EXAMPLES / "llama_layer.py"), {"H": 512, "heads": 8, "kv_heads": 2, "D": 64, "I": 512, **sizes})
-    names = ("graph", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "graph-flash", "cublaslt-flash", "inductor", "inductor-flash", "tilegen")
+    """Those that torch's own kernels refuse become notes; FlashAttention called directly is right everywhere,
+    also under torch.compile."""
+    program = load_program(
+        str(EXAMPLES / "llama_layer.py"), {"H": 512, "heads": 8, "kv_heads": 2, "D": 64, "I": 512, **sizes}
+    )
+    names = (
+        "graph",
+        "sdpa-flash",
+        "sdpa-cudnn",
+        "sdpa-efficient",
+        "graph-flash",
+        "cublaslt-flash",
+        "inductor",
+        "inductor-flash",
+        "tilegen",
+    )
     cell = ladder(program, {"tilegen": Options()}, names, 2)
     assert {r.variant for r in cell.rows} | {n.variant for n in cell.notes} == set(names)
-    assert {"graph", "graph-flash", "cublaslt-flash", "inductor", "inductor-flash", "tilegen"} <= {r.variant for r in cell.rows if not r.wrong}, cell
+    assert {"graph", "graph-flash", "cublaslt-flash", "inductor", "inductor-flash", "tilegen"} <= {
+        r.variant for r in cell.rows if not r.wrong
+    }, cell
 
 
 def test_the_reference_is_float32() -> None:
     program = mlp(H=2048, dtype="float32")
     arguments = random_arguments(program, device="cuda")
     on_cpu = tg.reference(program, *(a.cpu() for a in arguments))
-    assert relative_error(on_device_reference(program, arguments).cpu(), on_cpu) < 2e-6  # TF32 would give 3e-4
+    # TF32 would give 3e-4
+    assert relative_error(on_device_reference(program, arguments).cpu(), on_cpu) < 2e-6
 
 
 def test_times_are_those_of_memory() -> None:
-    """Weights of several sets do not stay in the L2: reading 64 MiB of them takes no less than the memory's rate allows."""
-    weights = [torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(timing.set_count(64 << 20))]
+    """Weights of several sets do not stay in the L2: reading 64 MiB of them takes no less than the memory's
+    rate allows."""
+    weights = [
+        torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)
+        for _ in range(timing.set_count(64 << 20))
+    ]
     x = torch.randn(1, 4096, device="cuda", dtype=torch.bfloat16)
     calls = tuple(lambda w=w: torch.nn.functional.linear(x, w) for w in weights)
     run = {"gemv": timing.ready(timing.Contender(calls)).run}
-    [seconds] = timing.interleave(run, timing.counted(run, timing.event_seconds), timing.event_seconds, 1)["gemv"]
+    [seconds] = timing.interleave(run, timing.counted(run, timing.event_seconds), timing.event_seconds, 1)[
+        "gemv"
+    ]
     assert seconds / len(calls) > (64 << 20) / 5.5e12
 
 
@@ -100,7 +129,9 @@ def test_a_failed_capture_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     program = mlp()
     monkeypatch.setattr(module, "eager", synchronises)
     cell = ladder(program, own_variants(program, Options()), ("eager", "graph", "tilegen"), 2)
-    assert [r.variant for r in cell.rows] == ["eager", "tilegen"] and [n.variant for n in cell.notes] == ["graph"]
+    assert [r.variant for r in cell.rows] == ["eager", "tilegen"] and [n.variant for n in cell.notes] == [
+        "graph"
+    ]
 
 
 def test_environment() -> None:
@@ -112,6 +143,9 @@ def test_environment() -> None:
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     sizes = ["-s", "M=1,64", "-s", "H=512", "-s", "I=256"]
     files = ["-o", str(tmp_path / "r.json"), "--svg", str(tmp_path / "r.svg")]
-    assert main(["compare", str(EXAMPLES / "gpt3_mlp.py"), *sizes, "--no-inductor", "--rounds", "3", *files]) == 0
+    assert (
+        main(["compare", str(EXAMPLES / "gpt3_mlp.py"), *sizes, "--no-inductor", "--rounds", "3", *files])
+        == 0
+    )
     data = json.loads((tmp_path / "r.json").read_text())
     assert len(data["rows"]) == 2 * 10 and data["notes"] == [] and "geometric mean" in capsys.readouterr().out

@@ -25,7 +25,8 @@ pytestmark = [
 
 
 def poisoned(program: Program, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The arguments, with NaN in the caches' rows from the position on: nobody may read them before they are appended."""
+    """The arguments, with NaN in the caches' rows from the position on: nobody may read them before they are
+    appended."""
     position = next((t.name for t in program.arguments if t.dtype == "int32"), "")
     for t, a in zip(program.arguments, arguments, strict=True):
         if t.role == "state":
@@ -51,7 +52,12 @@ def test_against_float32(case: Case) -> None:
     for result in results:
         found = result if isinstance(result, tuple) else (result,)
         assert error_of(tuple(r.cpu() for r in found), wanted) < 5e-3
-        assert all(torch.equal(a, b) for a, b in zip(found, results[0] if isinstance(results[0], tuple) else (results[0],), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                found, results[0] if isinstance(results[0], tuple) else (results[0],), strict=True
+            )
+        )
 
 
 @pytest.mark.parametrize("case", NORMED, ids=lambda c: c.name)
@@ -68,7 +74,8 @@ def test_norms_in_packed_weights(case: Case) -> None:
 
 
 def test_trace_of_shares_without_keys() -> None:
-    """At position 0 one share of the keys has a block, the others none: no role may wait for a stage that nobody fills."""
+    """At position 0 one share of the keys has a block, the others none: no role may wait for a stage that
+    nobody fills."""
     case = next(c for c in OPS if c.name == "caches, keys shared out")
     kernel = tg.compile(case.program, "cuda", **case.options)
     assert isinstance(kernel, CudaKernel)

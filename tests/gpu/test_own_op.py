@@ -19,6 +19,18 @@ def test_it_runs(tmp_path: Path) -> None:
         named = FILE.match(text)
         if named and "unit" in named[1]:
             run_block(language, text, tmp_path)
-    command = [sys.executable, "-m", "tilegen", "run", "unit.py:similarity", "--target", "cuda", "-s", "dtype=bfloat16", "-s", "M=1000"]
+    command = [
+        sys.executable,
+        "-m",
+        "tilegen",
+        "run",
+        "unit.py:similarity",
+        "--target",
+        "cuda",
+        "-s",
+        "dtype=bfloat16",
+        "-s",
+        "M=1000",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=HERE)
     assert done.returncode == 0 and "ran on target sm_90a" in done.stdout, done.stdout + done.stderr

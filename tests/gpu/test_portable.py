@@ -1,4 +1,5 @@
-"""The portable kernel on a GPU: against float32, poisoned, the same bits every time, on several streams and from a graph."""
+"""The portable kernel on a GPU: against float32, poisoned, the same bits every time, on several streams and
+from a graph."""
 
 from __future__ import annotations
 
@@ -41,13 +42,18 @@ def test_against_float32(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "tiles", [(512, 512, 128), (80, 200, 48), (16, 8, 16), (256, 384, 64)], ids=lambda t: "x".join(map(str, t))
+    "tiles",
+    [(512, 512, 128), (80, 200, 48), (16, 8, 16), (256, 384, 64)],
+    ids=lambda t: "x".join(map(str, t)),
 )
 def test_any_tile(tiles: tuple[int, int, int]) -> None:
     """Tiles larger than a block, steps that are no whole chunks, the smallest of all."""
     case = Case("any", mlp, {"M": 600}, {"tiles": {"up": tiles, "down": tiles}})
     kernel, arguments = compiled(case), arguments_of(case)
-    assert relative_error(kernel(*arguments).cpu(), api.reference(case.program, *(a.cpu() for a in arguments))) < 5e-3
+    assert (
+        relative_error(kernel(*arguments).cpu(), api.reference(case.program, *(a.cpu() for a in arguments)))
+        < 5e-3
+    )
     kernel.check()
 
 

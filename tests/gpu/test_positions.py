@@ -1,4 +1,5 @@
-"""A position that leaves no room in a cache: nothing is written outside of it, and the next call says which tensor, which value, which limit."""
+"""A position that leaves no room in a cache: nothing is written outside of it, and the next call says which
+tensor, which value, which limit."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ pytestmark = [
     pytest.mark.usefixtures("impatient"),
 ]
 GUARD = 4096  # elements around a cache
-ROWS = [Case("appends that turn rows", cached, {"turned": True, "S": 3}, {"appends": "awaited"}), *CACHED, *PASSED]
+ROWS = [
+    Case("appends that turn rows", cached, {"turned": True, "S": 3}, {"appends": "awaited"}),
+    *CACHED,
+    *PASSED,
+]
 
 
 def guarded(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +50,10 @@ def test_nothing_is_written_outside(case: Case, beyond: int) -> None:
     kernel(*arguments)
     torch.cuda.synchronize()
     assert all(bool((whole == 1).all()) for whole in wholes), "an append wrote without room"
-    words = rf"'pos' is {int(pos[0])}: .* needs 0 ≤ position ≤ {most} \(.* rows in a cache of {case.sizes.get('S_max', 300)}\)"
+    words = (
+        rf"'pos' is {int(pos[0])}: .* needs 0 ≤ position ≤ {most} \(.* rows in a cache of"
+        rf" {case.sizes.get('S_max', 300)}\)"
+    )
     pos.fill_(most)
     with pytest.raises(ArgumentError, match=words):
         kernel(*arguments)

@@ -1,6 +1,8 @@
-"""Every lowering of every family, weights prepared or not, tickets or lists, replayed in CUDA graphs of twelve argument sets: no hang, the same bits.
+"""Every lowering of every family, weights prepared or not, tickets or lists, replayed in CUDA graphs of
+twelve argument sets: no hang, the same bits.
 
-What goes wrong between launches goes wrong here: an arrival that overtook a load hung one replay in some hundred, and no launch by itself.
+What goes wrong between launches goes wrong here: an arrival that overtook a load hung one replay in some
+hundred, and no launch by itself.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def test_replays(case: Case, how: str) -> None:
 
 @pytest.mark.parametrize("case", HUNG, ids=lambda c: c.name)
 def test_replays_of_what_hung(case: Case) -> None:
-    """Pairs that draw tickets, of which some start while the launch before runs and draw several; every CTA reads its tile before the next is written."""
+    """Pairs that draw tickets, of which some start while the launch before runs and draw several; every CTA
+    reads its tile before the next is written."""
     replay(case.program, WAYS["programmatic"], 3000)
 
 
@@ -54,7 +57,9 @@ def replay(program: Program, how: dict[str, Any], count: int) -> None:
     kernel: Any = tg.compile(program, "cuda", **how)
     sets = [random_arguments(program, seed, "cuda") for seed in range(SETS)]
     for prepared in (False, True):
-        calls = [(bound(kernel, program, arguments) if prepared else (kernel, arguments)) for arguments in sets]
+        calls = [
+            (bound(kernel, program, arguments) if prepared else (kernel, arguments)) for arguments in sets
+        ]
         outs = [outputs_of(program) for _ in sets]
         wanted = [on_device_reference(program, arguments) for arguments in sets]
         results = replayed(calls, outs, count)

@@ -1,4 +1,5 @@
-"""Plans' synchronisation on a real GPU: every tile runs once, nobody starts before those it waits for, counters come back to zero."""
+"""Plans' synchronisation on a real GPU: every tile runs once, nobody starts before those it waits for,
+counters come back to zero."""
 
 import pytest
 import torch
@@ -27,7 +28,13 @@ class Skeleton:
 
     def launch(self, patience_ns: int = 2_000_000_000) -> None:
         workers = self.plan.machine.sms // self.plan.gang
-        pointers = [self.counters.data_ptr(), self.hang.data_ptr(), patience_ns, self.log.data_ptr(), self.runs.data_ptr()]
+        pointers = [
+            self.counters.data_ptr(),
+            self.hang.data_ptr(),
+            patience_ns,
+            self.log.data_ptr(),
+            self.runs.data_ptr(),
+        ]
         self.module.launch("tg_skeleton", workers, 32, pointers)
 
 
@@ -66,7 +73,8 @@ def test_graph_replay() -> None:
 
 
 def test_missing_post_is_named() -> None:
-    """A skeleton whose first op posts nothing ends by itself, names a waiter, and the next launch of a right one works."""
+    """A skeleton whose first op posts nothing ends by itself, names a waiter, and the next launch of a right
+    one works."""
     plan = PLANS["mlp row"]()
     broken = Skeleton(plan)
     source = skeleton(plan)

@@ -1,4 +1,5 @@
-"""The streams lowering on a GPU: a launch for each op, ordinary and programmatic, against float32 and each other, captured, on several streams."""
+"""The streams lowering on a GPU: a launch for each op, ordinary and programmatic, against float32 and each
+other, captured, on several streams."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
     pytest.mark.usefixtures("impatient"),
 ]
-SOME = [c for c in CASES if c.name in ("split sum", "mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan", "fan, M = 1")]
+SOME = [
+    c
+    for c in CASES
+    if c.name
+    in ("split sum", "mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan", "fan, M = 1")
+]
 
 
 def compiled(case: Case, programmatic: bool, target: str = "cuda") -> StreamsKernel:
@@ -28,16 +34,23 @@ def compiled(case: Case, programmatic: bool, target: str = "cuda") -> StreamsKer
     return kernel
 
 
-def prepared(case: Case, kernel: StreamsKernel, arguments: list[torch.Tensor]) -> tuple[StreamsKernel, list[torch.Tensor]]:
+def prepared(
+    case: Case, kernel: StreamsKernel, arguments: list[torch.Tensor]
+) -> tuple[StreamsKernel, list[torch.Tensor]]:
     """With its weights fixed, and the arguments that are left."""
     roles = [t.role for t in case.program.arguments]
-    weights = {t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if t.role == "weight"}
-    return kernel.prepare(**weights), [a for a, role in zip(arguments, roles, strict=True) if role != "weight"]
+    weights = {
+        t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if t.role == "weight"
+    }
+    return kernel.prepare(**weights), [
+        a for a, role in zip(arguments, roles, strict=True) if role != "weight"
+    ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_against_float32_and_each_other(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poisoned between launches, then back to back: ordinary, programmatic, and programmatic on packed weights give the same bits."""
+    """Poisoned between launches, then back to back: ordinary, programmatic, and programmatic on packed
+    weights give the same bits."""
     arguments = arguments_of(case)
     ordinary, early = compiled(case, False), compiled(case, True)
     monkeypatch.setenv("TILEGEN_POISON", "1")
@@ -48,14 +61,19 @@ def test_against_float32_and_each_other(case: Case, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TILEGEN_POISON", "0")
     bound, rest = prepared(case, early, arguments)
     assert bound.packed_bytes > 0 or not case.packed
-    results = [kernel(*given) for _ in range(20) for kernel, given in ((ordinary, arguments), (early, arguments), (bound, rest))]
+    results = [
+        kernel(*given)
+        for _ in range(20)
+        for kernel, given in ((ordinary, arguments), (early, arguments), (bound, rest))
+    ]
     early.check(), bound.check()
     assert all(torch.equal(y, first) for y in results)
 
 
 @pytest.mark.parametrize("case", SOME, ids=lambda c: c.name)
 def test_calls_overlap_without_harm(case: Case) -> None:
-    """Programmatic calls with other inputs each time, nothing between them: no launch reads or overwrites what another call's uses."""
+    """Programmatic calls with other inputs each time, nothing between them: no launch reads or overwrites
+    what another call's uses."""
     kernel = compiled(case, True)
     arguments = arguments_of(case)
     bound, [x] = prepared(case, kernel, arguments)

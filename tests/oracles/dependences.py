@@ -1,8 +1,9 @@
-"""Two second opinions on dependences: loops over tiles and elements from each op's maths, and sets of integers (isl).
+"""Two second opinions on dependences: loops over tiles and elements from each op's maths, and sets of
+integers (isl).
 
-Neither uses the inversion of write maps that tilegen.analysis.dependence is about. The first does not use access maps at all: it fills
-an array with the tile that writes each element and looks up the elements that each step needs. The second takes the access maps as
-Presburger relations and composes them.
+Neither uses the inversion of write maps that tilegen.analysis.dependence is about. The first does not use
+access maps at all: it fills an array with the tile that writes each element and looks up the elements that
+each step needs. The second takes the access maps as Presburger relations and composes them.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from tilegen.frontend.spec import Operand
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import Bound, Interval, K
 
-Uses = dict[tuple[int, int], int]  # (consumer tile, producer tile) -> first step; -1 before the steps, their number in the epilogue
+# (consumer tile, producer tile) -> first step; -1 before the steps, their number in the epilogue
+Uses = dict[tuple[int, int], int]
 Indices = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A tile: the indices of the result it writes, per dimension, its steps, and (operand, step, indices of the view) of its reads."""
+    """A tile: the indices of the result it writes, per dimension, its steps, and (operand, step, indices of
+    the view) of its reads."""
 
     writes: tuple[Indices, ...]
     steps: int
     reads: list[tuple[int, int, tuple[Indices, ...]]]
 
 
-# --- the ops, as their equations say -----------------------------------------------------------------------------------------
+# --- the ops, as their equations say
+# -----------------------------------------------------------------------------------------
 
 
 def cut(size: int, tile: int, first: int = 0) -> list[range]:
@@ -55,7 +59,9 @@ def _linear(b: Bound) -> Iterator[Work]:
     for rows, columns in product(cut(m, tm), cut(n, tn)):
         weights = [g * n + j for g in range(attribute(b, "groups")) for j in columns]
         reads: list[Any] = [(2, -1, (range(b.shape(0)[1]),))] if attribute(b, "norm_eps", 0) else []
-        reads += [r for k, chunk in enumerate(chunks) for r in ((0, k, (rows, chunk)), (1, k, (weights, chunk)))]
+        reads += [
+            r for k, chunk in enumerate(chunks) for r in ((0, k, (rows, chunk)), (1, k, (weights, chunk)))
+        ]
         yield Work((rows, columns), len(chunks), reads)
 
 
@@ -67,15 +73,25 @@ def _matmul(b: Bound) -> Iterator[Work]:
         other = image if attribute(b, "b_batch") == batch else 0
         reads = []
         for step, ks in enumerate(chunks):
-            left = ([image * k + x for x in ks], rows) if attribute(b, "transpose_a") else ([image * m + x for x in rows], ks)
-            right = ([other * n + x for x in columns], ks) if attribute(b, "transpose_b") else ([other * k + x for x in ks], columns)
+            left = (
+                ([image * k + x for x in ks], rows)
+                if attribute(b, "transpose_a")
+                else ([image * m + x for x in rows], ks)
+            )
+            right = (
+                ([other * n + x for x in columns], ks)
+                if attribute(b, "transpose_b")
+                else ([other * k + x for x in ks], columns)
+            )
             reads += [(0, step, left), (1, step, right)]
         yield Work(([image * m + x for x in rows], columns), len(chunks), reads)
 
 
 def taps(outs: Indices, window: int, stride: int, padding: int, dilation: int, size: int) -> list[int]:
     """Input positions under the output positions `outs`."""
-    return sorted({y for p in outs for r in range(window) if 0 <= (y := p * stride + r * dilation - padding) < size})
+    return sorted(
+        {y for p in outs for r in range(window) if 0 <= (y := p * stride + r * dilation - padding) < size}
+    )
 
 
 def _conv2d(b: Bound) -> Iterator[Work]:
@@ -84,7 +100,11 @@ def _conv2d(b: Bound) -> Iterator[Work]:
     chunks = cut(c, b.tile[4])
     for images, ps, qs, ns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=False))):
         ys, xs = taps(ps, r, st[0], pad[0], dil[0], x[1]), taps(qs, s, st[1], pad[1], dil[1], x[2])
-        reads = [q for k, cs in enumerate(chunks) for q in ((0, k, (images, ys, xs, cs)), (1, k, (ns, range(r), range(s), cs)))]
+        reads = [
+            q
+            for k, cs in enumerate(chunks)
+            for q in ((0, k, (images, ys, xs, cs)), (1, k, (ns, range(r), range(s), cs)))
+        ]
         yield Work((images, ps, qs, ns), len(chunks), reads)
 
 
@@ -111,10 +131,17 @@ def _softmax(b: Bound) -> Iterator[Work]:
 
 
 def _attention(b: Bound) -> Iterator[Work]:
-    batch, q_len, k_len, heads, kv, d = (attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim"))
-    with_position, shares = len(b.op.operands) > 3, attribute(b, "shares") if dict(b.op.attributes).get("shares") else 0
+    batch, q_len, k_len, heads, kv, d = (
+        attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim")
+    )
+    with_position, shares = (
+        len(b.op.operands) > 3,
+        attribute(b, "shares") if dict(b.op.attributes).get("shares") else 0,
+    )
     width = d + 8 if shares else d
-    for image, hs, mine, s in product(range(batch), cut(heads, b.tile[2]), cut(q_len, b.tile[0]), range(max(1, shares))):
+    for image, hs, mine, s in product(
+        range(batch), cut(heads, b.tile[2]), cut(q_len, b.tile[0]), range(max(1, shares))
+    ):
         rows = [image * q_len + q for q in mine]
         own = (rows, range(hs[0] * d, (hs[-1] + 1) * d))
         writes = ([s * batch * q_len + r for r in rows], range(hs[0] * width, (hs[-1] + 1) * width))
@@ -157,7 +184,8 @@ def _rope(b: Bound) -> Iterator[Work]:
 def _append(b: Bound) -> Iterator[Work]:
     seq, most, at = (attribute(b, a) for a in ("seq", "max_len", "at"))
     for image, columns in product(range(attribute(b, "batch")), cut(b.shape(1)[1], b.tile[0])):
-        places = range(at, at + seq) if at >= 0 else range(most)  # a position is known only at run time: any row
+        # a position is known only at run time: any row
+        places = range(at, at + seq) if at >= 0 else range(most)
         reads = [(1, 0, ([image * seq + r for r in range(seq)], columns))]
         yield Work(([image * most + r for r in places], columns), 1, reads)
 
@@ -168,8 +196,18 @@ def _pointwise(b: Bound) -> Iterator[Work]:
 
 
 KINDS: dict[str, Callable[[Bound], Iterator[Work]]] = {
-    "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
-    "softmax": _softmax, "attention": _attention, "combine": _combine, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "linear": _linear,
+    "matmul": _matmul,
+    "conv2d": _conv2d,
+    "max_pool2d": _max_pool2d,
+    "global_avg_pool": _global_avg_pool,
+    "softmax": _softmax,
+    "attention": _attention,
+    "combine": _combine,
+    "rms_norm": _norm,
+    "layer_norm": _norm,
+    "rope": _rope,
+    "append": _append,
     "pointwise": _pointwise,
 }
 
@@ -182,7 +220,8 @@ def work(b: Bound) -> Iterator[Work]:
         yield tile
 
 
-# --- by loops ----------------------------------------------------------------------------------------------------------------
+# --- by loops
+# ------------------------------------------------------------------------------------------------------------
 
 
 def owners(b: Bound) -> Any:
@@ -201,14 +240,19 @@ def seen_as(owner: Any, operand: Operand) -> Any:
 
 
 def by_loops(graph: Graph) -> dict[tuple[str, str, int], Uses]:
-    """(producer, consumer, operand) -> which producer tiles each consumer tile needs, and from which step on."""
+    """(producer, consumer, operand) -> which producer tiles each consumer tile needs, and from which step
+    on."""
     found: dict[tuple[str, str, int], Uses] = {}
     made = {op.name: owners(graph.bound(op)) for op in graph.ops}
     for op in graph.ops:
         sources = [
-            (n, w.name, seen_as(made[w.name], o)) for n, o in enumerate(op.operands) for w in graph.writers(o.tensor)
-            if w.name != op.name and not (op.kind == "append" and n == 0)
-            and not (w.kind == "append" and dict(op.attributes).get("passed"))  # of which rows before the position alone are read
+            (n, w.name, seen_as(made[w.name], o))
+            for n, o in enumerate(op.operands)
+            for w in graph.writers(o.tensor)
+            if w.name != op.name
+            and not (op.kind == "append" and n == 0)
+            # of which rows before the position alone are read
+            and not (w.kind == "append" and dict(op.attributes).get("passed"))
         ]
         for number, tile in enumerate(work(graph.bound(op))):
             for operand, step, indices in tile.reads:
@@ -250,20 +294,28 @@ def by_tilegen(graph: Graph) -> dict[tuple[str, str, int], tuple[Uses, bool]]:
 
 
 def disagreement(graph: Graph) -> str:
-    """Where tilegen and the loops differ, or nothing: equal where the access is exact, a superset that waits no later elsewhere."""
+    """Where tilegen and the loops differ, or nothing: equal where the access is exact, a superset that waits
+    no later elsewhere."""
     expected, given = by_loops(graph), by_tilegen(graph)
     for key in sorted({k for k, uses in expected.items() if uses} | set(given)):
         right, (found, exact) = expected.get(key, {}), given.get(key, ({}, True))
         if missing := [p for p in right if p not in found]:
             return f"{key}: tilegen misses (consumer tile, producer tile) {missing[:5]} of {len(right)}"
         if late := [p for p in right if found[p] > right[p]]:
-            return f"{key}: tilegen needs {late[0]} first at step {found[late[0]]}, the loops at {right[late[0]]}"
+            return (
+                f"{key}: tilegen needs {late[0]} first at step {found[late[0]]}, the loops at"
+                f" {right[late[0]]}"
+            )
         if exact and found != right:
-            return f"{key}: tilegen has more than the loops: {[(p, k) for p, k in found.items() if right.get(p) != k][:5]}"
+            return (
+                f"{key}: tilegen has more than the loops:"
+                f" {[(p, k) for p, k in found.items() if right.get(p) != k][:5]}"
+            )
     return ""
 
 
-# --- by isl ------------------------------------------------------------------------------------------------------------------
+# --- by isl
+# ------------------------------------------------------------------------------------------------------------
 
 
 class _Isl(StrPrinter):
@@ -312,7 +364,9 @@ def _grid(b: Bound) -> list[str]:
 def by_isl(e: Edge) -> Uses:
     """The dependence as isl composes it from the two access maps, with the least step of each pair."""
     elements = [f"e{d}" for d in range(len(e.box))]
-    step = {"first": "k = -1", "epilogue": f"k = {isl_text(e.consumer.steps)}"}.get(e.access.when, f"0 <= k < {isl_text(e.consumer.steps)}")
+    step = {"first": "k = -1", "epilogue": f"k = {isl_text(e.consumer.steps)}"}.get(
+        e.access.when, f"0 <= k < {isl_text(e.consumer.steps)}"
+    )
     read = [*_grid(e.consumer), step, *(_inside(n, i) for n, i in zip(elements, e.box, strict=True))]
     write = [*_grid(e.producer), *(_inside(n, i) for n, i in zip(elements, e.producer.write, strict=True))]
     c, p = ([s.name for s in b.coords] for b in (e.consumer, e.producer))

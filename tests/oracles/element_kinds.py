@@ -1,4 +1,5 @@
-"""The kinds of docs/plan-format.md, one element at a time: what a tile reads in each step and what it writes."""
+"""The kinds of docs/plan-format.md, one element at a time: what a tile reads in each step and what it
+writes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Tile:
-    """One tile of an op: its steps, reads by step, the elements of the result, and the columns [first, first + width) it is given."""
+    """One tile of an op: its steps, reads by step, the elements of the result, and the columns [first, first
+    + width) it is given."""
 
     steps: int
     reads: Sequence[Read]
@@ -65,7 +67,9 @@ def _matmul(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     reads: list[Read] = []
     for step, at in _step(k, t[2]):
         reads += [(step, 0, (b * k + at, r) if a["transpose_a"] else (b * m + r, at)) for r in rows]
-        reads += [(step, 1, (other * n + s, at) if a["transpose_b"] else (other * k + at, s)) for s in columns]
+        reads += [
+            (step, 1, (other * n + s, at) if a["transpose_b"] else (other * k + at, s)) for s in columns
+        ]
     return Tile(_quotient(k, t[2]), reads, [(b * m + r, s) for r in rows for s in columns], j * t[1], t[1])
 
 
@@ -80,56 +84,96 @@ def _conv2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     for image, y, x, out in product(*outs):
         for step, channel in _step(ch, t[4]):
             reads += [(step, 1, (out, u, v, channel)) for u in range(r) for v in range(s)]
-            reads += [(step, 0, (image, yy, xx, channel))
-                      for yy in _taps(y, r, a["stride"][0], a["dilation"][0], a["padding"][0], h)
-                      for xx in _taps(x, s, a["stride"][1], a["dilation"][1], a["padding"][1], w)]
+            reads += [
+                (step, 0, (image, yy, xx, channel))
+                for yy in _taps(y, r, a["stride"][0], a["dilation"][0], a["padding"][0], h)
+                for xx in _taps(x, s, a["stride"][1], a["dilation"][1], a["padding"][1], w)
+            ]
     return Tile(_quotient(ch, t[4]), reads, list(product(*outs)), c[3] * t[3], t[3])
 
 
 def _max_pool2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     outs = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
     reads: list[Read] = [
-        (0, 0, (image, yy, xx, channel)) for image, y, x, channel in product(*outs)
+        (0, 0, (image, yy, xx, channel))
+        for image, y, x, channel in product(*outs)
         for yy in _taps(y, a["window"][0], a["stride"][0], 1, a["padding"][0], shapes[0][1])
-        for xx in _taps(x, a["window"][1], a["stride"][1], 1, a["padding"][1], shapes[0][2])]
+        for xx in _taps(x, a["window"][1], a["stride"][1], 1, a["padding"][1], shapes[0][2])
+    ]
     return Tile(1, reads, list(product(*outs)), c[3] * t[3], t[3])
 
 
 def _global_avg_pool(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     images, channels = _block(c[0], t[0], shapes[0][0]), _block(c[1], t[1], shapes[0][3])
-    reads: list[Read] = [(0, 0, at) for at in product(images, range(shapes[0][1]), range(shapes[0][2]), channels)]
+    reads: list[Read] = [
+        (0, 0, at) for at in product(images, range(shapes[0][1]), range(shapes[0][2]), channels)
+    ]
     return Tile(1, reads, list(product(images, channels)), c[1] * t[1], t[1])
 
 
 def _softmax(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     n, rows, (b, i) = shapes[0][1], a["rows"], c
     mine = _block(i, t[0], rows)
-    reads: list[Read] = [(0, 0, (b * rows + r, x)) for r in mine for x in range(n)
-                         if not a["causal"] or any(x <= q + n - rows for q in mine)]  # the tile reads one box: its widest row's
+    reads: list[Read] = [
+        (0, 0, (b * rows + r, x))
+        for r in mine
+        for x in range(n)
+        # the tile reads one box: its widest row's
+        if not a["causal"] or any(x <= q + n - rows for q in mine)
+    ]
     return Tile(1, reads, [(b * rows + r, x) for r in mine for x in range(n)], 0, n)
 
 
 def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     d, (b, h, i), q_len, k_len, shares = a["head_dim"], c[:3], a["q_len"], a["k_len"], a.get("shares", 1)
-    mine, group, width = _block(i, t[0], q_len), h * t[2] // (a["heads"] // a["kv_heads"]), d if shares == 1 else d + 8
+    mine, group, width = (
+        _block(i, t[0], q_len),
+        h * t[2] // (a["heads"] // a["kv_heads"]),
+        d if shares == 1 else d + 8,
+    )
     own = [(b * q_len + r, h * t[2] * d + x) for r in mine for x in range(t[2] * d)]
-    keys = [y for y in range(k_len) if not a["causal"] or 3 in shapes or any(y <= r + k_len - q_len for r in mine)]
+    keys = [
+        y for y in range(k_len) if not a["causal"] or 3 in shapes or any(y <= r + k_len - q_len for r in mine)
+    ]
     reads: list[Read] = [(None, 0, at) for at in own]
     reads += [(None, 3, (0,))] if 3 in shapes else []
     # which keys are a share's own, only the position tells: it may read any from its first step on
-    reads += [(y // t[1] if shares == 1 else 0, way, (b * k_len + y, group * d + x)) for y in keys for way in (1, 2) for x in range(d)]
+    reads += [
+        (y // t[1] if shares == 1 else 0, way, (b * k_len + y, group * d + x))
+        for y in keys
+        for way in (1, 2)
+        for x in range(d)
+    ]
     if a.get("passed"):
-        reads += [(None, way, (b * q_len + r, group * d + x)) for way in (4, 5) for r in range(q_len) for x in range(d)]
+        reads += [
+            (None, way, (b * q_len + r, group * d + x))
+            for way in (4, 5)
+            for r in range(q_len)
+            for x in range(d)
+        ]
     first = c[3] * (shapes["result"][0] // shares) if shares > 1 else 0
-    writes: list[Index] = [(first + b * q_len + r, h * t[2] * width + x) for r in mine for x in range(t[2] * width)]
+    writes: list[Index] = [
+        (first + b * q_len + r, h * t[2] * width + x) for r in mine for x in range(t[2] * width)
+    ]
     return Tile(_quotient(_quotient(len(keys), t[1]), shares), reads, writes, h * t[2] * width, t[2] * width)
 
 
 def _combine(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     rows, hs, d = _block(c[0], t[0], shapes["result"][0]), _block(c[1], t[1], a["heads"]), a["head_dim"]
     below = shapes["result"][0]
-    reads: list[Read] = [(s, 0, (s * below + r, hs[0] * (d + 8) + x)) for s in range(a["shares"]) for r in rows for x in range(len(hs) * (d + 8))]
-    return Tile(a["shares"], reads, [(r, hs[0] * d + x) for r in rows for x in range(len(hs) * d)], hs[0] * d, len(hs) * d)
+    reads: list[Read] = [
+        (s, 0, (s * below + r, hs[0] * (d + 8) + x))
+        for s in range(a["shares"])
+        for r in rows
+        for x in range(len(hs) * (d + 8))
+    ]
+    return Tile(
+        a["shares"],
+        reads,
+        [(r, hs[0] * d + x) for r in rows for x in range(len(hs) * d)],
+        hs[0] * d,
+        len(hs) * d,
+    )
 
 
 def _norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
@@ -156,12 +200,28 @@ def _append(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 
 
 def _pointwise(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
-    return Tile(1, [], list(product(*(_block(*at) for at in zip(c, t, shapes["result"], strict=True)))), c[-1] * t[-1], t[-1])
+    return Tile(
+        1,
+        [],
+        list(product(*(_block(*at) for at in zip(c, t, shapes["result"], strict=True)))),
+        c[-1] * t[-1],
+        t[-1],
+    )
 
 
 _KINDS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
-    "linear": _linear, "matmul": _matmul, "conv2d": _conv2d, "max_pool2d": _max_pool2d, "global_avg_pool": _global_avg_pool,
-    "softmax": _softmax, "attention": _attention, "combine": _combine, "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "append": _append,
+    "linear": _linear,
+    "matmul": _matmul,
+    "conv2d": _conv2d,
+    "max_pool2d": _max_pool2d,
+    "global_avg_pool": _global_avg_pool,
+    "softmax": _softmax,
+    "attention": _attention,
+    "combine": _combine,
+    "rms_norm": _norm,
+    "layer_norm": _norm,
+    "rope": _rope,
+    "append": _append,
     "pointwise": _pointwise,
 }
 
@@ -175,7 +235,10 @@ def _behind(operand: Any, tensors: dict[str, Any]) -> tuple[list[int], Callable[
         low, high = operand["columns"]
         return [*shape[:-1], high - low], lambda at: (name, (*at[:-1], at[-1] + low))
     _, h, w, c = shape
-    return [shape[0], prod(shape[1:])], lambda at: (name, (at[0], at[1] // (w * c), at[1] // c % w, at[1] % c))
+    return [shape[0], prod(shape[1:])], lambda at: (
+        name,
+        (at[0], at[1] // (w * c), at[1] // c % w, at[1] % c),
+    )
 
 
 def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -> Work:

@@ -1,7 +1,8 @@
 """Element by element: does some read of a small plan happen before, or beside, the write it needs?
 
-A deliberately naive second opinion on a plan. It loops over single elements of every tile and step, as docs/plan-format.md
-describes them, runs the semaphores in a little simulation, and knows nothing of boxes, cells or grids of writers.
+A deliberately naive second opinion on a plan. It loops over single elements of every tile and step, as
+docs/plan-format.md describes them, runs the semaphores in a little simulation, and knows nothing of boxes,
+cells or grids of writers.
 """
 
 from __future__ import annotations
@@ -66,8 +67,11 @@ def _posts(plan: Plan) -> dict[int, int]:
     return total
 
 
-def _reads_after(part: _Part, posts: dict[int, int], free: set[Element]) -> tuple[list[tuple[Element, frozenset[int]]], bool]:
-    """Every element read, with the semaphores all of whose posts come before; and whether the list lacks one that is not `free`."""
+def _reads_after(
+    part: _Part, posts: dict[int, int], free: set[Element]
+) -> tuple[list[tuple[Element, frozenset[int]]], bool]:
+    """Every element read, with the semaphores all of whose posts come before; and whether the list lacks one
+    that is not `free`."""
     passed: frozenset[int] = frozenset()
     out, seen = [], set()
     for read in part.listed["reads"]:
@@ -82,9 +86,15 @@ def _reads_after(part: _Part, posts: dict[int, int], free: set[Element]) -> tupl
 def _apart(writer: _Part, reader: _Part, element: Element) -> bool:
     """Whether one writes only rows of a cache from a position on, and the other reads only rows before it."""
     a, w = reader.op["attributes"], writer.op["attributes"]
-    if (reader.op["kind"], writer.op["kind"]) != ("attention", "append") or not a.get("passed") or w["at"] >= 0:
+    if (
+        (reader.op["kind"], writer.op["kind"]) != ("attention", "append")
+        or not a.get("passed")
+        or w["at"] >= 0
+    ):
         return False
-    cached = [o for o in reader.op["operands"] if element[0] in (o, o["tensor"] if isinstance(o, dict) else o)]
+    cached = [
+        o for o in reader.op["operands"] if element[0] in (o, o["tensor"] if isinstance(o, dict) else o)
+    ]
     alike = (a["k_len"], reader.op["operands"][3]) == (w["max_len"], writer.op["operands"][2])
     return alike and cached == [element[0]] and cached[0] in reader.op["operands"][1:3]
 
@@ -96,7 +106,11 @@ def examine(plan: Plan) -> Report:
     for part in parts:
         for element in part.work.writes:
             writers[element].append(part)
-    positions: set[Element] = {(name, (0,)) for name, t in plan["tensors"].items() if t["dtype"] == "int32" and not writers[name, (0,)]}
+    positions: set[Element] = {
+        (name, (0,))
+        for name, t in plan["tensors"].items()
+        if t["dtype"] == "int32" and not writers[name, (0,)]
+    }
     races = {(w[0].name, other.name) for w in writers.values() for other in w[1:]}
     unwritten: set[tuple[str, Element]] = set()
     mislisted = set()
@@ -108,32 +122,51 @@ def examine(plan: Plan) -> Report:
         for element, passed in reads:
             if not writers[element] and roles[element[0]] not in ("input", "weight", "state"):
                 unwritten.add((part.name, element))
-            races |= {(w.name, part.name) for w in writers[element] if not passed & {s for s, _ in w.listed["posts"]} and not _apart(w, part, element)}
+            races |= {
+                (w.name, part.name)
+                for w in writers[element]
+                if not passed & {s for s, _ in w.listed["posts"]} and not _apart(w, part, element)
+            }
     for name, tensor in plan["tensors"].items():
         if tensor["role"] == "output":
-            unwritten |= {("output", (name, at)) for at in product(*map(range, tensor["shape"])) if not writers[name, at]}
-    return Report(frozenset(races), frozenset(_deadlocks(plan)), frozenset(unwritten), frozenset(_bad_reuse(plan, posts)),
-                  frozenset(mislisted))
+            unwritten |= {
+                ("output", (name, at))
+                for at in product(*map(range, tensor["shape"]))
+                if not writers[name, at]
+            }
+    return Report(
+        frozenset(races),
+        frozenset(_deadlocks(plan)),
+        frozenset(unwritten),
+        frozenset(_bad_reuse(plan, posts)),
+        frozenset(mislisted),
+    )
 
 
 def _bad_reuse(plan: Plan, posts: dict[int, int]) -> set[int]:
-    """Semaphores off their target at exit, or of which some post is not ordered before each wait has passed."""
+    """Semaphores off their target at exit, or of which some post is not ordered before each wait has
+    passed."""
     waits: dict[int, list[int]] = defaultdict(list)
     for tile in plan["tiles"]:
         for part in tile["parts"]:
             for read in part["reads"]:
                 for semaphore, value in read["waits"]:
                     waits[semaphore].append(value)
-    return {s for s, target in enumerate(plan["semaphores"])
-            if posts.get(s, 0) != target or not waits[s] or any(value != posts.get(s, 0) for value in waits[s])}
+    return {
+        s
+        for s, target in enumerate(plan["semaphores"])
+        if posts.get(s, 0) != target or not waits[s] or any(value != posts.get(s, 0) for value in waits[s])
+    }
 
 
 def _deadlocks(plan: Plan) -> set[str]:
-    """Tiles that never end: by ticket with one SM and with all, and by the static lists where there are any."""
+    """Tiles that never end: by ticket with one SM and with all, and by the static lists where there are
+    any."""
     sms, tiles, lists = plan["machine"]["sms"], plan["tiles"], plan["placement"]
     static = _run(tiles, [list(ranks) for ranks in lists]) if lists != "ticket" else []
     return {f"static lists: {name} never ends" for name in static} | {
-        f"tickets on {n} SMs: {name} never ends" for n in {1, sms} for name in _run(tiles, None, n)}
+        f"tickets on {n} SMs: {name} never ends" for n in {1, sms} for name in _run(tiles, None, n)
+    }
 
 
 def _run(tiles: list[dict[str, Any]], lists: list[list[int]] | None, sms: int = 1) -> list[str]:
@@ -154,7 +187,9 @@ def _run(tiles: list[dict[str, Any]], lists: list[list[int]] | None, sms: int = 
             now = held[sm]
             if now is None:
                 continue
-            for part in [p for p in now[1] if all(counters[s] >= v for r in p["reads"] for s, v in r["waits"])]:
+            for part in [
+                p for p in now[1] if all(counters[s] >= v for r in p["reads"] for s, v in r["waits"])
+            ]:
                 now[1].remove(part)
                 moving = True
                 for semaphore, amount in part["posts"]:

@@ -1,6 +1,8 @@
-"""What sm_90a does with the loads and stores of a linear, element by element: TMA copies boxes, wgmma reads rows of 128 bytes.
+"""What sm_90a does with the loads and stores of a linear, element by element: TMA copies boxes, wgmma reads
+rows of 128 bytes.
 
-Elements are numbered from 1 in the memory that a tensor map looks at; 0 is what TMA fills in beyond its edge, -1 what nobody wrote.
+Elements are numbered from 1 in the memory that a tensor map looks at; 0 is what TMA fills in beyond its edge,
+-1 what nobody wrote.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Coord = tuple[int, ...]
 
 
 def value(text: str, **names: int) -> int:
-    """An index expression of the generated text; all numbers in it are positive, so C's division is Python's."""
+    """An index expression of the generated text; all numbers in it are positive, so C's division is
+    Python's."""
     return int(eval(text.replace("(int)", "").replace("/", "//"), {}, names))
 
 
@@ -49,13 +52,16 @@ class Tile:
         first, last = re.findall(r"= ([^,;]+)[,;]", self.op.range)
         return range(value(first, part=part), value(last, part=part))
 
-    # --- loads --------------------------------------------------------------------------------------------------------------
+    # --- loads
+    # --------------------------------------------------------------------------------------------------------
 
     def stages(self, memory: dict[str, Any], k: int) -> dict[int, tuple[Any, Any]]:
         """part -> (elements, how often written) of its stage after step k, a row of 128 bytes each."""
         parts = [p for p in range(self.op.parts) if k in self.steps(p)]
         rows = self.op.stage.bytes // 128
-        made = {p: (np.full((rows, COLUMNS), -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)) for p in parts}
+        made = {
+            p: (np.full((rows, COLUMNS), -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)) for p in parts
+        }
         maps = {m.name: m for m in self.op.maps}
         for part in parts:
             for base, copy in copies(self.op):
@@ -71,40 +77,70 @@ class Tile:
         return made
 
     def check_loads(self, memory: dict[str, Any]) -> None:
-        """Each math warpgroup finds the rows and columns that its sums are over, each once, and zeros beyond the end of K."""
+        """Each math warpgroup finds the rows and columns that its sums are over, each once, and zeros beyond
+        the end of K."""
         for k in sorted({k for p in range(self.op.parts) for k in self.steps(p)}):
             for part, (elements, times) in self.stages(memory, k).items():
-                assert (times == 1).all(), "a row of the stage is written never or twice: the barrier counts its bytes once"
+                assert (times == 1).all(), (
+                    "a row of the stage is written never or twice: the barrier counts its bytes once"
+                )
                 for warpgroup in (0, 1):
                     self._check_operands(elements, part, warpgroup, k)
 
     def _check_operands(self, stage: Any, part: int, warpgroup: int, k: int) -> None:
         op = self.op
         tile, stages = op.tile, op.stage
-        slices = 32 * warpgroup if tile.alternates else 0  # where its slices of 16 columns begin in a row, every other one
-        a_at, b_at = (value(offset, warpgroup=warpgroup) - slices for offset in (tile.a_offset, tile.b_offset))
+        # where its slices of 16 columns begin in a row, every other one
+        slices = 32 * warpgroup if tile.alternates else 0
+        a_at, b_at = (
+            value(offset, warpgroup=warpgroup) - slices for offset in (tile.a_offset, tile.b_offset)
+        )
         b_at += stages.b_at
-        assert a_at % 1024 == b_at % 1024 == stages.a_block % 1024 == stages.b_block % 1024 == 0  # the swizzle's period
+        # the swizzle's period
+        assert a_at % 1024 == b_at % 1024 == stages.a_block % 1024 == stages.b_block % 1024 == 0
         for block in range(stages.blocks):
             columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
             inside = columns < self.k_end
             for m in range(tile.m64):
                 rows = self.rows(part, warpgroup) + 64 * m + np.arange(64)
-                self._compare(stage, (a_at + block * stages.a_block + m * M64_BYTES) // 128, 0, rows, rows < op.rows, columns, inside)
+                self._compare(
+                    stage,
+                    (a_at + block * stages.a_block + m * M64_BYTES) // 128,
+                    0,
+                    rows,
+                    rows < op.rows,
+                    columns,
+                    inside,
+                )
             n = np.arange(tile.columns_of_warpgroup)
-            group, column = n // 8 // tile.octets, self.columns(part, warpgroup) + n // 8 % tile.octets * 8 + n % 8
+            group, column = (
+                n // 8 // tile.octets,
+                self.columns(part, warpgroup) + n // 8 % tile.octets * 8 + n % 8,
+            )
             known = column < op.columns
-            self._compare(stage, (b_at + block * stages.b_block) // 128, 1, group * op.columns + column, known, columns, inside)
+            self._compare(
+                stage,
+                (b_at + block * stages.b_block) // 128,
+                1,
+                group * op.columns + column,
+                known,
+                columns,
+                inside,
+            )
 
-    def _compare(self, stage: Any, at: int, operand: int, rows: Any, known: Any, columns: Any, inside: Any) -> None:
-        """Where `known`, the rows of the stage from `at` on are these rows of the operand; what lies beyond K is zero."""
+    def _compare(
+        self, stage: Any, at: int, operand: int, rows: Any, known: Any, columns: Any, inside: Any
+    ) -> None:
+        """Where `known`, the rows of the stage from `at` on are these rows of the operand; what lies beyond K
+        is zero."""
         o = self.b.op.operands[operand]
         pitch = math.prod(int(n) for n in self.b.tensors[o.tensor].plan_shape[1:])
         first = o.columns[0] if o.columns else 0
         expected = np.where(inside, rows[:, None] * pitch + first + columns + 1, 0)[known]
         assert np.array_equal(stage[at + np.flatnonzero(known)], expected), (self.names, "AB"[operand], at)
 
-    # --- where sums lie -------------------------------------------------------------------------------------------------------
+    # --- where sums lie
+    # -------------------------------------------------------------------------------------------------------
 
     def rows(self, part: int, warpgroup: int) -> int:
         """First row of the result that a warpgroup has sums of."""
@@ -115,16 +151,23 @@ class Tile:
     def columns(self, part: int, warpgroup: int) -> int:
         tile = self.op.tile
         shared = part * tile.cta_columns if tile.shares("columns") else 0
-        return self.column + shared + (warpgroup * 8 * tile.octets if tile.splits_columns and not tile.alternates else 0)
+        return (
+            self.column
+            + shared
+            + (warpgroup * 8 * tile.octets if tile.splits_columns and not tile.alternates else 0)
+        )
 
-    # --- stores -----------------------------------------------------------------------------------------------------------------
+    # --- stores
+    # --------------------------------------------------------------------------------------------------------
 
     def calls(self, part: int, warpgroup: int) -> dict[str, tuple[int, int]]:
-        """give, take, store -> (first octet, octets), of the statements that this warpgroup runs; swap: what it keeps."""
+        """give, take, store -> (first octet, octets), of the statements that this warpgroup runs; swap: what
+        it keeps."""
         return {what: span for what, span in _run(self.op.finish, part=part, warpgroup=warpgroup)}
 
     def check_stores(self, times: Any) -> None:
-        """Count in `times` how often each element of the result is written; each by the thread that has its sum."""
+        """Count in `times` how often each element of the result is written; each by the thread that has its
+        sum."""
         for part, warpgroup in product(range(self.op.parts), (0, 1)):
             calls = self.calls(part, warpgroup)
             if self.op.tile.exchanges:
@@ -133,14 +176,19 @@ class Tile:
                 assert calls.get("store") == calls.get("take")
             if self.op.tile.alternates:
                 half = self.op.tile.octets // 2
-                assert calls["swap"] == (warpgroup * half, half) and all(calls[what] == calls["swap"] for what in calls), calls
+                assert calls["swap"] == (warpgroup * half, half) and all(
+                    calls[what] == calls["swap"] for what in calls
+                ), calls
             if "store" in calls:
                 self._store(times, part, warpgroup, *calls["store"])
 
     def _store(self, times: Any, part: int, warpgroup: int, first: int, octets: int) -> None:
         op, names = self.op, {**self.names, "part": part, "warpgroup": warpgroup}
         store, m64 = op.store, op.tile.m64
-        row, column = value(store.row + store.row_of_warpgroup, **names), value(store.column + store.column_of_warpgroup, **names)
+        row, column = (
+            value(store.row + store.row_of_warpgroup, **names),
+            value(store.column + store.column_of_warpgroup, **names),
+        )
         assert row == self.rows(part, warpgroup) and column == self.columns(part, warpgroup) + 8 * first
         if not store.staged:
             times[row : row + 64 * m64, column : column + 8 * octets] += 1

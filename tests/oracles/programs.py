@@ -1,4 +1,5 @@
-"""What every plan of a program must pass: the proof, the element-wise oracle, its JSON, and the numbers of a run."""
+"""What every plan of a program must pass: the proof, the element-wise oracle, its JSON, and the numbers of a
+run."""
 
 from __future__ import annotations
 
@@ -26,13 +27,16 @@ TOLERANCE = 1e-5
 
 
 def planned(case: Case) -> tuple[Plan, bool]:
-    """The plan, and whether it has the order that was asked for: an order may be refused, then the phase order is taken."""
+    """The plan, and whether it has the order that was asked for: an order may be refused, then the phase
+    order is taken."""
     try:
         return plan(case.program, place(case.machine, "interpret"), case.options), True
     except PlanError as error:
         if "would wait for a tile of higher rank" not in str(error):
             raise
-        return plan(case.program, place(case.machine, "interpret"), replace(case.options, order="phase")), False
+        return plan(
+            case.program, place(case.machine, "interpret"), replace(case.options, order="phase")
+        ), False
 
 
 def as_json(p: Plan) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The Hopper kernel's roles and mbarriers as a model, one step at a time: what templates/cuda/{loading,letting_out,multiplying,gemm,attention,slots}.cuh.j2
-do with each barrier.
+"""The Hopper kernel's roles and mbarriers as a model, one step at a time: what
+templates/cuda/{loading,letting_out,multiplying,gemm,attention,slots}.cuh.j2 do with each barrier.
 
-A scheduler runs the roles of one CTA, or of a pair, in any order. Every barrier checks what mbarriers themselves do not (PTX ISA, mbarrier): that the
-n-th arrival of whoever arrives counts for phase n, and that nobody waits for a phase while the barrier is two phases on, where parities alias.
+A scheduler runs the roles of one CTA, or of a pair, in any order. Every barrier checks what mbarriers
+themselves do not (PTX ISA, mbarrier): that the n-th arrival of whoever arrives counts for phase n, and that
+nobody waits for a phase while the barrier is two phases on, where parities alias.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Barrier:
 
     def _turn(self) -> None:
         if self.pending > self.arrivals:
-            raise ProtocolError(f"{self.name}: {self.pending} arrivals in phase {self.phase}, expected {self.arrivals}")
+            raise ProtocolError(
+                f"{self.name}: {self.pending} arrivals in phase {self.phase}, expected {self.arrivals}"
+            )
         if self.pending == self.arrivals and self.bytes == 0:
             self.phase, self.pending = self.phase + 1, 0
 
@@ -62,7 +65,9 @@ class Barrier:
 
         def test() -> bool:
             if self.phase >= phase + 2:
-                raise ProtocolError(f"{self.name}: somebody waits for phase {phase} when phase {self.phase - 1} is over")
+                raise ProtocolError(
+                    f"{self.name}: somebody waits for phase {phase} when phase {self.phase - 1} is over"
+                )
             return self.phase > phase
 
         return test
@@ -85,16 +90,36 @@ class Work:
 
     @staticmethod
     def of(op: Op, turn: int, gang: int) -> Work:
-        if isinstance(op, Attention):  # as many stages as up to twelve blocks of keys have: k and v of each together, or one each
+        # as many stages as up to twelve blocks of keys have: k and v of each together, or one each
+        if isinstance(op, Attention):
             form, each = ("halved", 1) if op.halved else ("attention", 2)
-            return Work(op.name, (each * ((op.key_shares == 1) + 5 * turn % 12),) * gang, False, op.posts, 0, "", form, op.passed, op.turned, op.parts < gang)
+            return Work(
+                op.name,
+                (each * ((op.key_shares == 1) + 5 * turn % 12),) * gang,
+                False,
+                op.posts,
+                0,
+                "",
+                form,
+                op.passed,
+                op.turned,
+                op.parts < gang,
+            )
         if not isinstance(op, Product):
             return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", alone=op.parts < gang)
         n, tile = op.tile.steps * op.a.positions, op.tile
         steps = (n // 2, n - n // 2) if tile.exchanges else (n,) * max(1, op.parts)
         blocks = tile.m64 * -(-tile.finished_octets // 8)
         exchanges = "" if not tile.exchanges else "half" if tile.splits_columns else "both"
-        return Work(op.name, steps if op.parts == gang else steps * gang, op.store.staged, op.posts, blocks, exchanges, alone=op.parts < gang)
+        return Work(
+            op.name,
+            steps if op.parts == gang else steps * gang,
+            op.store.staged,
+            op.posts,
+            blocks,
+            exchanges,
+            alone=op.parts < gang,
+        )
 
 
 class Cta:
@@ -105,8 +130,11 @@ class Cta:
         self.pair: list[Cta] = [self]
         self.bars: dict[str, list[Barrier]] = {}
         for row in layout.barriers(bool(coupled)):
-            self.bars[row["at"]] = [Barrier(f"{row['at']}[{n}] of CTA {part}", row["arrivals"]) for n in range(row["count"])]
-        self.begun = [[0] * 4, [0] * 4]  # steps that each math warp has begun: wgmma needs all warps of its warpgroup
+            self.bars[row["at"]] = [
+                Barrier(f"{row['at']}[{n}] of CTA {part}", row["arrivals"]) for n in range(row["count"])
+            ]
+        # steps that each math warp has begun: wgmma needs all warps of its warpgroup
+        self.begun = [[0] * 4, [0] * 4]
         self.freed = [0, 0]  # steps that each warpgroup is done with
         self.stored = [0] * len(tiles)  # shares of a tile's results that are stored
         self.posted: list[int] = []
@@ -125,11 +153,17 @@ class Cta:
         return self.bars[f"TG_{name}_AT"][n]
 
     def roles(self) -> dict[str, Role]:
-        found = {"activations": self.load("a"), "weights": self.load("b"), "out": self.let_out(), "hand": self.hand_out()}
+        found = {
+            "activations": self.load("a"),
+            "weights": self.load("b"),
+            "out": self.let_out(),
+            "hand": self.hand_out(),
+        }
         found |= {f"math{w}.{n}": self.multiply(w, n) for w in (0, 1) for n in range(4)}
         return {f"{name} of CTA {self.part}": role for name, role in found.items()}
 
-    # --- tiles -----------------------------------------------------------------------------------------------------------
+    # --- tiles
+    # --------------------------------------------------------------------------------------------------------
 
     def hand_out(self) -> Role:
         """tg_hand_out: lists by each CTA itself, tickets by the first of the pair for both."""
@@ -150,7 +184,8 @@ class Cta:
         owner = self.pair[0] if self.layout.ticket else self
         owner.bar("SLOT_READ", turn % self.layout.slots).arrive(f"{who} of CTA {self.part}")
 
-    # --- loading -----------------------------------------------------------------------------------------------------------
+    # --- loading
+    # --------------------------------------------------------------------------------------------------------
 
     def load(self, operand: str) -> Role:
         who, position, given = {"a": "activations", "b": "weights"}[operand], 0, 0
@@ -178,14 +213,17 @@ class Cta:
                 for cta in self.pair if both else [self]:
                     yield lambda: True  # it may take any time to land
                     if min(cta.freed) <= position - self.layout.stages:
-                        raise ProtocolError(f"stage {stage} of CTA {cta.part} is overwritten in lap {lap} while it is read")
+                        raise ProtocolError(
+                            f"stage {stage} of CTA {cta.part} is overwritten in lap {lap} while it is read"
+                        )
                     cta.bar("FULL", stage).land(lap, 1 if both else 2)
                 position += 1
             if operand == "b":
                 self.pass_on(turn, who)
         yield from self.take(len(self.tiles))
 
-    # --- multiplying ---------------------------------------------------------------------------------------------------------
+    # --- multiplying
+    # --------------------------------------------------------------------------------------------------------
 
     def multiply(self, w: int, warp: int) -> Role:
         """One math warp; thread 0 of warps 0 and 1 stands for its warpgroup where one thread arrives."""
@@ -248,7 +286,8 @@ class Cta:
         return self.bar("FULL", position % self.layout.stages).over(position // self.layout.stages)
 
     def attend(self, position: int, stages: int, w: int, warp: int) -> Role:
-        """tg_attend: k0, then k1 and v0, k2 and v1, …, each pair of products begun together, then the last v."""
+        """tg_attend: k0, then k1 and v0, k2 and v1, …, each pair of products begun together, then the last
+        v."""
         blocks = stages // 2
         yield self.full(position)
         self.begun[w][warp] += 1
@@ -265,7 +304,8 @@ class Cta:
         yield from self.release(position + 2 * blocks - 1, w, warp)
 
     def attend_halved(self, position: int, blocks: int, w: int, warp: int) -> Role:
-        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums are joined. There may be no block."""
+        """tg_attend_halved: every stage is looked at by both warpgroups, used by one of them; then their sums
+        are joined. There may be no block."""
         for block in range(blocks):
             yield self.full(position + block)
             self.begun[w][warp] += 1
@@ -285,7 +325,8 @@ class Cta:
         for cta in to:
             cta.bar("EMPTY", position % self.layout.stages).arrive(f"math{w} of CTA {self.part}")
 
-    # --- letting out -----------------------------------------------------------------------------------------------------------
+    # --- letting out
+    # --------------------------------------------------------------------------------------------------------
 
     def let_out(self) -> Role:
         buffer, stored = 0, 0
@@ -309,21 +350,31 @@ class Cta:
                     self.bar("STORED_SEEN").arrive("out")
                 stored += 1
                 if self.stored[turn] < (4 if tile.exchanges == "half" else 8):
-                    raise ProtocolError(f"tile {turn} ({tile.name}) is posted with {self.stored[turn]} math warps' results stored")
+                    raise ProtocolError(
+                        f"tile {turn} ({tile.name}) is posted with {self.stored[turn]} math warps' results"
+                        " stored"
+                    )
             if tile.posts:
                 self.posted.append(turn)
         yield from self.take(len(self.tiles))
 
 
 def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None:
-    """Tiles of these ops on one CTA, or on both of a pair, under a random scheduler that starves some roles. ProtocolError where a barrier is misused.
+    """Tiles of these ops on one CTA, or on both of a pair, under a random scheduler that starves some roles.
+    ProtocolError where a barrier is misused.
 
-    early: math warps tell that a tile is stored without waiting until the tile before is known to be, and give back stages that their warpgroup's other warps
-    have not looked at.
+    early: math warps tell that a tile is stored without waiting until the tile before is known to be, and
+    give back stages that their warpgroup's other warps have not looked at.
     """
     ops = {b.op.name: hopper_op(plan, b) for b in plan.bounds}
     layout = Layout(tuple(ops.values()), plan.placement == "ticket")
-    coupled = "activations" if any(op.a.pairs for op in ops.values()) else "weights" if any(op.b.pairs for op in ops.values()) else ""
+    coupled = (
+        "activations"
+        if any(op.a.pairs for op in ops.values())
+        else "weights"
+        if any(op.b.pairs for op in ops.values())
+        else ""
+    )
     tiles = [Work.of(ops[name], turn, layout.gang) for turn, name in enumerate(sequence)]
     ctas = [Cta(part, layout, tiles, coupled, early) for part in range(layout.gang)]
     for cta in ctas:

@@ -1,4 +1,5 @@
-"""Machine code as a list of instructions: nvdisasm's text of a cubin, its loops, and what stands before an instruction."""
+"""Machine code as a list of instructions: nvdisasm's text of a cubin, its loops, and what stands before an
+instruction."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class Sass:
     def of(cubin: bytes, folder: Path) -> Sass:
         file = folder / "kernel.cubin"
         file.write_bytes(cubin)
-        done = subprocess.run([str(nvdisasm()), "--no-dataflow", "--print-code", str(file)], capture_output=True, text=True)
+        done = subprocess.run(
+            [str(nvdisasm()), "--no-dataflow", "--print-code", str(file)], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return Sass.read(done.stdout)
 
@@ -75,7 +78,8 @@ class Sass:
         return self.code[max(0, n - count) : n][::-1]
 
     def made_of(self, n: int, register: str, reach: int = 1000) -> list[str]:
-        """The instructions up to `reach` before n that a register's value is made of, the nearest first, as they stand."""
+        """The instructions up to `reach` before n that a register's value is made of, the nearest first, as
+        they stand."""
         wanted, found = {register}, []
         for text in self.before(n, reach):
             name, _, operands = text.partition(" ")

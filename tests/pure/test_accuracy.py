@@ -57,7 +57,8 @@ def test_torch_itself_is_right(name: str, dtype: str) -> None:
 
 
 def test_rows_of_another_scale_are_held_to_their_own() -> None:
-    """The first rows of a causal attention see few keys and are larger; an all-zero row is held to the tensor's scale."""
+    """The first rows of a causal attention see few keys and are larger; an all-zero row is held to the
+    tensor's scale."""
     r = torch.randn(3, 1000) * torch.tensor([100.0, 1.0, 0.0])[:, None]
     assert worst_element(r * (1 + 2.0**-9), r, 2.0**-8) < 1
     assert worst_element(r + torch.tensor([0.0, 0.0, 0.1])[:, None], r, 2.0**-8) < 1
@@ -69,7 +70,10 @@ def test_an_all_zero_reference() -> None:
 
 
 def test_tolerance() -> None:
-    assert tolerance(mlp()) == 8 * ROUNDING["bfloat16"] * math.sqrt(3) and tolerance(mlp(dtype="float16")) == tolerance(mlp()) / 8
+    assert (
+        tolerance(mlp()) == 8 * ROUNDING["bfloat16"] * math.sqrt(3)
+        and tolerance(mlp(dtype="float16")) == tolerance(mlp()) / 8
+    )
 
 
 def test_the_worse_of_each() -> None:

@@ -1,4 +1,5 @@
-"""torch's side of the comparison: straight-line code that is right, that torch.compile can take whole, and which GeMMs cublasLt fuses."""
+"""torch's side of the comparison: straight-line code that is right, that torch.compile can take whole, and
+which GeMMs cublasLt fuses."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @tg.spec
 def rows(M=6, N=16):
-    """Everything that the examples leave out: a causal softmax, matmul, rope, norms, an append at a fixed place."""
+    """Everything that the examples leave out: a causal softmax, matmul, rope, norms, an append at a fixed
+    place."""
     x = tg.input("x", (1, M, N), "float32")
     w, b = tg.weight("w", (N,), "float32"), tg.weight("b", (N,), "float32")
     cache = tg.append(tg.state("cache", (1, 2 * M, N), "float32"), tg.rope(x, heads=2), at=M)
@@ -67,8 +69,12 @@ def test_positions_are_read_once() -> None:
 
 
 def test_caches_are_written_in_place_as_a_user_writes_them() -> None:
-    """A slice of the argument in its own shape: through a view torch.compile would copy the whole cache and back."""
-    program = load_program(str(EXAMPLES / "llama_layer.py"), {"H": 64, "heads": 4, "kv_heads": 2, "D": 16, "I": 32, "S": 2, "S_max": 12})
+    """A slice of the argument in its own shape: through a view torch.compile would copy the whole cache and
+    back."""
+    program = load_program(
+        str(EXAMPLES / "llama_layer.py"),
+        {"H": 64, "heads": 4, "kv_heads": 2, "D": 16, "I": 32, "S": 2, "S_max": 12},
+    )
     arguments = random_arguments(program)
     code = eager(program, arguments).code
     lines = [line for line in code.splitlines() if ".copy_(" in line]
@@ -81,10 +87,15 @@ def test_caches_are_written_in_place_as_a_user_writes_them() -> None:
     with torch.no_grad():
         y = eager(program, arguments)(*arguments)
     given = (y, *(arguments[n] for n in caches))
-    assert error_of(given, expected) < 1e-2 and all(torch.equal(arguments[n][:, :10], b[:, :10]) for n, b in zip(caches, before, strict=True))
+    assert error_of(given, expected) < 1e-2 and all(
+        torch.equal(arguments[n][:, :10], b[:, :10]) for n, b in zip(caches, before, strict=True)
+    )
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("llama_layer", {"S": 1, "B": 2}), ("llama_layer", {"S": 3, "S_max": 40}), ("gpt3_attention", {"S": 8})])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("llama_layer", {"S": 1, "B": 2}), ("llama_layer", {"S": 3, "S_max": 40}), ("gpt3_attention", {"S": 8})],
+)
 def test_flash_attention_takes_what_it_is_given(name: str, sizes: dict[str, int]) -> None:
     """The op's own shape function agrees with the call; nothing but a GPU can run it."""
     heads = {"kv_heads": 2, "I": 64} if name == "llama_layer" else {}
@@ -93,7 +104,10 @@ def test_flash_attention_takes_what_it_is_given(name: str, sizes: dict[str, int]
     traced = eager(program, arguments, attention=flash)
     assert traced.code.count("_flash_attention_forward(") == 1
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        assert traced(*(mode.from_tensor(a) for a in arguments)).shape == program.tensor(program.outputs[0]).shape
+        assert (
+            traced(*(mode.from_tensor(a) for a in arguments)).shape
+            == program.tensor(program.outputs[0]).shape
+        )
 
 
 @tg.spec
@@ -104,7 +118,9 @@ def pairs(M=4, N=32):
     biased = tg.gelu(tg.linear(plain, w, b), approximate="tanh", name="biased")
     erf = tg.gelu(tg.linear(biased, w), name="erf")
     shared = tg.linear(erf, w, name="shared")
-    residual = tg.gelu(tg.add(tg.linear(tg.gelu(shared, approximate="tanh"), w), x), approximate="tanh", name="residual")
+    residual = tg.gelu(
+        tg.add(tg.linear(tg.gelu(shared, approximate="tanh"), w), x), approximate="tanh", name="residual"
+    )
     return tg.add(residual, shared)
 
 
@@ -117,9 +133,15 @@ def test_which_gemms_torch_fuses() -> None:
 
 def test_every_linear_goes_to_cublaslt_with_the_longest_chain_that_it_can_fuse() -> None:
     found = {result: [c.kind for c in chain] for result, (chain, _) in linear_chains(pairs()).items()}
-    assert found.pop("plain") == ["linear", "pointwise"] and found.pop("biased") == ["linear", "pointwise", "pointwise"]
+    assert found.pop("plain") == ["linear", "pointwise"] and found.pop("biased") == [
+        "linear",
+        "pointwise",
+        "pointwise",
+    ]
     assert list(found.values()) == 3 * [["linear"]]  # erf's, shared and the one before the residual: alone
-    assert {c.result for c in pairs().calls if c.kind == "linear"} == {chain[0].result for chain, _ in linear_chains(pairs()).values()}
+    assert {c.result for c in pairs().calls if c.kind == "linear"} == {
+        chain[0].result for chain, _ in linear_chains(pairs()).values()
+    }
 
 
 def test_fused_gemms_are_right() -> None:
@@ -132,7 +154,8 @@ def test_fused_gemms_are_right() -> None:
 
 
 def test_which_convolutions_cudnn_fuses() -> None:
-    """In a block: the first with its bias and ReLU, the second with the residual too; the 1 x 1 beside it has no ReLU of its own."""
+    """In a block: the first with its bias and ReLU, the second with the residual too; the 1 x 1 beside it has
+    no ReLU of its own."""
     program = small("resnet38")
     kinds = {result: len(chain) for result, (chain, _) in conv_chains(program).items()}
     assert kinds == {f"s2n{n}{which}": count for n in range(4) for which, count in (("h", 3), ("y", 4))}

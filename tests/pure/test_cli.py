@@ -1,4 +1,5 @@
-"""The command line: every verb, what it prints and its exit status: 0, 1 when a check fails, 2 for bad input."""
+"""The command line: every verb, what it prints and its exit status: 0, 1 when a check fails, 2 for bad
+input."""
 
 import json
 import os
@@ -35,7 +36,7 @@ def tilegen(*arguments, **environment):
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
-# ---- explain, plan, verify -------------------------------------------------------------------------------------------
+# ---- explain, plan, verify ---------------------------------------------------------------------------------
 
 
 def test_explain(capsys):
@@ -57,10 +58,25 @@ def test_plan(capsys):
 
 def test_plan_as_json(capsys, tmp_path):
     out, _ = called(
-        capsys, "plan", *SMALL, "--json", "--tile", "up=8x8x16", "--split", "down=2", "--tile", "down=8x16x8", "--order", "phase"
+        capsys,
+        "plan",
+        *SMALL,
+        "--json",
+        "--tile",
+        "up=8x8x16",
+        "--split",
+        "down=2",
+        "--tile",
+        "down=8x16x8",
+        "--order",
+        "phase",
     )
     data = json.loads(out)
-    assert data["ops"]["up"]["tile"] == [8, 8, 16] and list(data["ops"]) == ["up", "down_k0", "down"] and data["order"]["name"] == "phase"
+    assert (
+        data["ops"]["up"]["tile"] == [8, 8, 16]
+        and list(data["ops"]) == ["up", "down_k0", "down"]
+        and data["order"]["name"] == "phase"
+    )
     (tmp_path / "plan.json").write_text(out)
     out, _ = called(capsys, "verify", tmp_path / "plan.json")
     assert "gpt3_mlp" in out
@@ -102,7 +118,7 @@ def test_a_wrong_plan_ends_with_1(capsys, tmp_path):
     assert json.loads(out)["ok"] is False
 
 
-# ---- generate, run, compare ------------------------------------------------------------------------------------------
+# ---- generate, run, compare --------------------------------------------------------------------------------
 
 
 def test_generate(capsys, tmp_path):
@@ -120,7 +136,12 @@ def test_run(capsys, target):
     out, _ = called(capsys, "run", *SMALL, "--json", "--target", target, "--repeat", 2, "--threads", 2)
     report = json.loads(out)
     assert report["ok"] and report["proved"] and report["error"] < 1e-5
-    assert (report["target"], report["program"], report["workers"], len(report["us"])) == (target, "gpt3_mlp", 2, 2)
+    assert (report["target"], report["program"], report["workers"], len(report["us"])) == (
+        target,
+        "gpt3_mlp",
+        2,
+        2,
+    )
 
 
 def test_run_prints_the_explanation(capsys):
@@ -130,7 +151,18 @@ def test_run_prints_the_explanation(capsys):
 
 def test_compare(capsys, tmp_path):
     sizes = [EXAMPLES / "gpt3_mlp.py", "-s", "M=4,8", "-s", "H=32", "-s", "I=16", "-s", "dtype=float32"]
-    out, _ = called(capsys, "compare", *sizes, "--json", "--rounds", 2, "--threads", 1, "-o", tmp_path / "r" / "result.json")
+    out, _ = called(
+        capsys,
+        "compare",
+        *sizes,
+        "--json",
+        "--rounds",
+        2,
+        "--threads",
+        1,
+        "-o",
+        tmp_path / "r" / "result.json",
+    )
     data = json.loads(out)
     assert {(r["variant"], r["sizes"]["M"]) for r in data["rows"]} == {
         (v, m) for v in ("eager", "tilegen-barrier", "tilegen") for m in (4, 8)
@@ -139,7 +171,7 @@ def test_compare(capsys, tmp_path):
     assert json.loads((tmp_path / "r" / "result.json").read_text()) == data
 
 
-# ---- info, cache -----------------------------------------------------------------------------------------------------
+# ---- info, cache -------------------------------------------------------------------------------------------
 
 
 def test_info(capsys):
@@ -162,7 +194,7 @@ def test_cache(capsys, tmp_path, monkeypatch):
     assert "removed 0" in called(capsys, "cache", "clear").out
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input ---------------------------------------------------------------------------------------------
 
 BAD = [
     (["plan", "nowhere.py"], "no such spec file: nowhere.py"),
@@ -196,7 +228,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda v: " ".join(v[-2:]) if isinstance(v, list) else "")
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD, ids=lambda v: " ".join(v[-2:]) if isinstance(v, list) else ""
+)
 def test_bad_input(capsys, arguments, message):
     out, err = called(capsys, *arguments, status=2)
     last = err.splitlines()[-1]  # progress may stand before it
@@ -204,7 +238,16 @@ def test_bad_input(capsys, arguments, message):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["nothing"], ["plan"], ["cache"], ["cache", "drop"], ["run", *MLP, "--repeat", "x"], ["plan", *MLP, "--red"]]
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["plan"],
+        ["cache"],
+        ["cache", "drop"],
+        ["run", *MLP, "--repeat", "x"],
+        ["plan", *MLP, "--red"],
+    ],
 )
 def test_bad_usage(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
@@ -217,7 +260,9 @@ SPECS = {
     "x = 1": "no @tg.spec function",
     "import nowhere_to_be_found": "nowhere_to_be_found",
     "1 / 0": "wrong.py:1",
-    "import tilegen as tg\n@tg.spec\ndef a():\n    pass\n@tg.spec\ndef b():\n    pass": "several specs, name one: ",
+    "import tilegen as tg\n@tg.spec\ndef a():\n    pass\n@tg.spec\ndef b():\n    pass": (
+        "several specs, name one: "
+    ),
     "import tilegen as tg\n@tg.spec\ndef a():\n    return undefined": "wrong.py:4",
     "import tilegen as tg\n@tg.spec\ndef a(M):\n    return tg.relu(tg.input('x', (M, 4)))": "'M'",
     "import tilegen as tg\n@tg.spec\ndef a():\n    return tg.relu(tg.input('x', (0, 4)))": "wrong.py:4",
@@ -241,14 +286,19 @@ def test_files_that_are_no_specs(capsys, tmp_path):
     assert "no such spec file" in err
 
 
-# ---- as a process ----------------------------------------------------------------------------------------------------
+# ---- as a process ------------------------------------------------------------------------------------------
 
 
 def test_processes():
     done = tilegen("plan", *SMALL, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["program"] == "gpt3_mlp" and done.stderr == ""
     done = tilegen("plan", *SMALL, "--tile", "up=0")
-    assert done.returncode == 2 and done.stdout == "" and "PlanError" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stdout == ""
+        and "PlanError" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_a_closed_pipe_is_no_error():
@@ -260,8 +310,12 @@ def test_a_closed_pipe_is_no_error():
 def test_help_imports_nothing_heavy():
     done = tilegen("--help")
     assert done.returncode == 0 and all(verb in done.stdout for verb in VERBS)
-    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "tilegen", "--help"], capture_output=True, text=True)
-    modules = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tilegen", "--help"], capture_output=True, text=True
+    )
+    modules = {
+        line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")
+    }
     assert "tilegen.cli" in modules and not {"torch", "sympy", "numpy", "jinja2"} & modules
 
 

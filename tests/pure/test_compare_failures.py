@@ -1,4 +1,5 @@
-"""Comparing what is wrong, missing or asked for wrongly: nothing is dropped in silence, no wrong result gets a ratio."""
+"""Comparing what is wrong, missing or asked for wrongly: nothing is dropped in silence, no wrong result gets
+a ratio."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ import tilegen as tg
 from tests.pure.test_compare import ENVIRONMENT, EXAMPLES, row
 from tilegen.bench.accuracy import error_of, worst
 from tilegen.bench.chart import chart
-from tilegen.bench.compare import OVER_PEERS, Cell, Note, compare, failed, note, own_variants, ratios, result_file, table
+from tilegen.bench.compare import (
+    OVER_PEERS,
+    Cell,
+    Note,
+    compare,
+    failed,
+    note,
+    own_variants,
+    ratios,
+    result_file,
+    table,
+)
 from tilegen.bench.contest import contest, selected
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError
@@ -57,7 +69,9 @@ def test_without_peers_or_without_tilegen() -> None:
     for rows in ([row("tilegen", 80)], [row("graph", 80)], []):
         cell = Cell(tuple(rows))
         assert all(r.over_peers is None for r in ratios(rows)) and "geometric mean" not in table([cell])
-        assert result_file([cell], "", ENVIRONMENT)["geometric_means"] == dict.fromkeys(result_file([], "", {})["geometric_means"])
+        assert result_file([cell], "", ENVIRONMENT)["geometric_means"] == dict.fromkeys(
+            result_file([], "", {})["geometric_means"]
+        )
         ET.fromstring(chart(rows))
 
 
@@ -68,9 +82,14 @@ def test_no_number_is_null_in_json(error: float) -> None:
 
 
 def test_notes_are_told() -> None:
-    cell = Cell((row("graph", 100),), (Note("mlp", {"M": 1, "H": 64}, "tilegen", "CompileError: NVRTC refused"),))
+    cell = Cell(
+        (row("graph", 100),), (Note("mlp", {"M": 1, "H": 64}, "tilegen", "CompileError: NVRTC refused"),)
+    )
     assert failed([cell])
-    assert table([cell]).splitlines()[-1].split() == "not measured: mlp M=1 tilegen: CompileError: NVRTC refused".split()
+    assert (
+        table([cell]).splitlines()[-1].split()
+        == "not measured: mlp M=1 tilegen: CompileError: NVRTC refused".split()
+    )
 
 
 def test_a_note_is_the_first_line_of_the_error() -> None:
@@ -137,7 +156,9 @@ def test_bad_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not timed; expected auto, sm_90a, sm_80, cpu" in capsys.readouterr().err
 
 
-def test_a_wrong_tilegen_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_wrong_tilegen_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from tilegen.bench import contest as module
 
     wrong = Cell((row("eager", 100), row("tilegen", 10, error=0.5)))

@@ -1,4 +1,5 @@
-"""cublasLt's part without the library: which call is taken, with which shape; its struct has the size that the header gives it."""
+"""cublasLt's part without the library: which call is taken, with which shape; its struct has the size that
+the header gives it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from tilegen.errors import TargetError
 
 
 def test_the_result_of_the_heuristics_is_96_bytes() -> None:
-    assert ctypes.sizeof(cublaslt._Result) == 96 and cublaslt._Result.workspace.offset == 64 and cublaslt._Result.state.offset == 72
+    assert (
+        ctypes.sizeof(cublaslt._Result) == 96
+        and cublaslt._Result.workspace.offset == 64
+        and cublaslt._Result.state.offset == 72
+    )
 
 
 @pytest.fixture
@@ -67,7 +72,10 @@ def test_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(6, 40)[:, 8:24], torch.randn(5, 16)
     assert torch.equal(linear(x, w, None, ""), x @ w.t())
     assert linear(torch.randn(2, 3, 16), w, torch.zeros(5), "relu").shape == (2, 3, 5)
-    assert asked == [Shape(6, 5, 16, 40, 16, torch.float32, "", False), Shape(6, 5, 16, 16, 16, torch.float32, "relu", True)]
+    assert asked == [
+        Shape(6, 5, 16, 40, 16, torch.float32, "", False),
+        Shape(6, 5, 16, 16, 16, torch.float32, "relu", True),
+    ]
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

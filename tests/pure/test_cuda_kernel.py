@@ -1,4 +1,5 @@
-"""A GPU kernel's face where there is no GPU: it travels as plan and weights; NVRTC compiles it, nothing is launched."""
+"""A GPU kernel's face where there is no GPU: it travels as plan and weights; NVRTC compiles it, nothing is
+launched."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The holes of hand-written tile synchronisation (cuSync as published), one by one: the plan made here has none of them, and the hole,
-put into the plan, is refused by the proof, which names the tile and the edge that is missing."""
+"""The holes of hand-written tile synchronisation (cuSync as published), one by one: the plan made here has
+none of them, and the hole, put into the plan, is refused by the proof, which names the tile and the edge that
+is missing."""
 
 from __future__ import annotations
 
@@ -55,15 +56,23 @@ def meet(a: list[list[int]], b: list[list[int]]) -> bool:
 
 
 def first_uses(tile: Data, data: Data, tensor: str, part: int = 0) -> Iterator[tuple[Data, int, int]]:
-    """(producer tile, number of the first read of the part that meets its writes, number of the first read behind a wait for it)"""
+    """(producer tile, number of the first read of the part that meets its writes, number of the first read
+    behind a wait for it)"""
     mine = reads(tile, tensor, part)
     for producer in data["tiles"]:
         for other in producer["parts"]:
-            met = [n for n, r in enumerate(mine) for w in other["writes"] if w["tensor"] == tensor and meet(r["box"], w["box"])]
+            met = [
+                n
+                for n, r in enumerate(mine)
+                for w in other["writes"]
+                if w["tensor"] == tensor and meet(r["box"], w["box"])
+            ]
             if met:
                 semaphores = {s for s, _ in other["posts"]}
                 awaited = [
-                    n for n, r in enumerate(mine) if any(s in semaphores and target == data["semaphores"][s] for s, target in r["waits"])
+                    n
+                    for n, r in enumerate(mine)
+                    if any(s in semaphores and target == data["semaphores"][s] for s, target in r["waits"])
                 ]
                 yield producer, met[0], min(awaited, default=len(mine))
 
@@ -79,18 +88,25 @@ def refused(data: Data, spoil: Callable[[Data], None], *words: str, check_name: 
     assert any(all(w in m for w in words) for m in messages), (words, certificate.text())
 
 
-# --- a -----------------------------------------------------------------------------------------------------------------------
+# --- a
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_mainloop_off_by_one() -> None:
-    """While loading K block j+1 the peer waits for block j: the first block of every producer tile after the first comes unawaited."""
-    data = proved(example("gpt3_mlp", M=64, H=64, I=256), tiles={"up": (32, 64, 32), "down": (32, 32, 32)}, policies={"h": "tile"})
+    """While loading K block j+1 the peer waits for block j: the first block of every producer tile after the
+    first comes unawaited."""
+    data = proved(
+        example("gpt3_mlp", M=64, H=64, I=256),
+        tiles={"up": (32, 64, 32), "down": (32, 32, 32)},
+        policies={"h": "tile"},
+    )
     later = 0
     for tile in tiles(data, "down"):
         for _, first, awaited in first_uses(tile, data, "h"):
             assert awaited <= first
             later += first > 0
-    assert later == 3 * len(list(tiles(data, "down")))  # the producer tiles behind the first one, each awaited at its own first block
+    # the producer tiles behind the first one, each awaited at its own first block
+    assert later == 3 * len(list(tiles(data, "down")))
 
     def one_block_late(d: Data) -> None:
         for tile in tiles(d, "down"):
@@ -99,7 +115,10 @@ def test_a_mainloop_off_by_one() -> None:
                 after["waits"] = now["waits"]
             blocks[1]["waits"] = []
 
-    words = "down (0, 0) rank 8 reads h[0:32, 64:96] without a full wait for up (0, 1) rank 1, which writes h[0:32, 64:128]"
+    words = (
+        "down (0, 0) rank 8 reads h[0:32, 64:96] without a full wait for up (0, 1) rank 1, which writes"
+        " h[0:32, 64:128]"
+    )
     spread = split_by_block(data)
     assert check(spread).ok
     refused(spread, one_block_late, words)
@@ -114,24 +133,38 @@ def split_by_block(data: Data) -> Data:
             lo, hi = r["box"][1]
             cuts = range(lo, hi, 32) if r["tensor"] == "h" else [lo]
             step = 32 if r["tensor"] == "h" else hi - lo
-            out += [{**r, "box": [r["box"][0], [k, min(k + step, hi)]], "waits": r["waits"] if k == lo else []} for k in cuts]
+            out += [
+                {**r, "box": [r["box"][0], [k, min(k + step, hi)]], "waits": r["waits"] if k == lo else []}
+                for k in cuts
+            ]
         tile["parts"][0]["reads"] = out
     return data
 
 
-# --- b -----------------------------------------------------------------------------------------------------------------------
+# --- b
+# ------------------------------------------------------------------------------------------------------------
 
 
-# rows, rows of a producer's and of a consumer's tile; the first consumer tile that spans two, and the second of these
+# rows, rows of a producer's and of a consumer's tile; the first consumer tile that spans two, and the second
+# of these
 SPANNING = [(1280, 160, 256, (0, 1)), (1536, 128, 256, (0, 1)), (768, 160, 128, (1, 1))]
 
 
 @pytest.mark.parametrize("rows, producer, consumer, spanning", SPANNING)
 @pytest.mark.parametrize("policy", ["row", "tile"])
-def test_b_several_row_blocks(rows: int, producer: int, consumer: int, spanning: tuple[int, int], policy: str) -> None:
-    """The peer's semaphore is that of the consumer's first row, though the consumer's rows meet several producer tiles."""
+def test_b_several_row_blocks(
+    rows: int, producer: int, consumer: int, spanning: tuple[int, int], policy: str
+) -> None:
+    """The peer's semaphore is that of the consumer's first row, though the consumer's rows meet several
+    producer tiles."""
     program = example("gpt3_mlp", M=rows, H=64, I=128)
-    data = proved(program, "h200", tiles={"up": (producer, 64, 64), "down": (consumer, 64, 64)}, policies={"h": policy}, order="phase")
+    data = proved(
+        program,
+        "h200",
+        tiles={"up": (producer, 64, 64), "down": (consumer, 64, 64)},
+        policies={"h": policy},
+        order="phase",
+    )
     several = 0
     for tile in tiles(data, "down"):
         low, high = reads(tile, "h")[0]["box"][0]
@@ -148,16 +181,30 @@ def test_b_several_row_blocks(rows: int, producer: int, consumer: int, spanning:
 
     row, missing = spanning
     read = f"reads h[{row * consumer}:{min((row + 1) * consumer, rows)}, "
-    refused(data, first_row_only, f"down ({row}, 0) rank ", read, f"without a full wait for up ({missing}, 0) rank ")
+    refused(
+        data,
+        first_row_only,
+        f"down ({row}, 0) rank ",
+        read,
+        f"without a full wait for up ({missing}, 0) rank ",
+    )
 
 
-# --- c -----------------------------------------------------------------------------------------------------------------------
+# --- c
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_c_split_sum_inside_a_producer_tile() -> None:
-    """The peer waits where k is a multiple of the producer's tile width; a share that begins at k = 704 of tiles of 128 skips its first."""
+    """The peer waits where k is a multiple of the producer's tile width; a share that begins at k = 704 of
+    tiles of 128 skips its first."""
     program = example("gpt3_mlp", M=64, H=64, I=1408)
-    data = proved(program, tiles={"up": (64, 128, 64), "down": (64, 64, 64)}, split={"down": 2}, policies={"h": "tile"}, order="phase")
+    data = proved(
+        program,
+        tiles={"up": (64, 128, 64), "down": (64, 64, 64)},
+        split={"down": 2},
+        policies={"h": "tile"},
+        order="phase",
+    )
     assert data["ops"]["down"]["attributes"]["k_range"] == [704, 1408] and 704 % 128 == 64
     for tile in tiles(data, "down"):
         uses = {p["coord"][1]: (first, awaited) for p, first, awaited in first_uses(tile, data, "h")}
@@ -178,7 +225,8 @@ def test_c_split_sum_inside_a_producer_tile() -> None:
     )
 
 
-# --- d -----------------------------------------------------------------------------------------------------------------------
+# --- d
+# ------------------------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -189,8 +237,14 @@ def two_convs():
 
 
 def test_d_halo() -> None:
-    """A 3x3 consumer also reads the pixels before and after its own (rows of 56: 57); the peer waits for the block of its own only."""
-    data = proved(two_convs(), tiles={"one": (1, 2, 56, 4, 4), "two": (1, 2, 56, 4, 4)}, policies={"*": "tile"}, order="phase")
+    """A 3x3 consumer also reads the pixels before and after its own (rows of 56: 57); the peer waits for the
+    block of its own only."""
+    data = proved(
+        two_convs(),
+        tiles={"one": (1, 2, 56, 4, 4), "two": (1, 2, 56, 4, 4)},
+        policies={"*": "tile"},
+        order="phase",
+    )
     tensor = data["ops"]["one"]["result"]
     for tile in tiles(data, "two"):
         row = tile["coord"][1]
@@ -215,7 +269,8 @@ def test_d_halo() -> None:
     refused(data, block_before_only, f"{read}(0, 6, 0, 0) rank 6")
 
 
-# --- e -----------------------------------------------------------------------------------------------------------------------
+# --- e
+# ------------------------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -229,8 +284,11 @@ def two_operands():
 
 
 def test_e_every_operand_waits_for_itself() -> None:
-    """In the peer's reordered path one warp waits, and the others load without; here each operand has its own waits, before its read."""
-    plan = tg.plan(two_operands(), "cpu:3", tiles={"d": (4, 4, 4), "y": (4, 4, 4)}, policies={"*": "row"}, order="phase")
+    """In the peer's reordered path one warp waits, and the others load without; here each operand has its own
+    waits, before its read."""
+    plan = tg.plan(
+        two_operands(), "cpu:3", tiles={"d": (4, 4, 4), "y": (4, 4, 4)}, policies={"*": "row"}, order="phase"
+    )
     data, text = expanded(plan), schedule_text(plan)
     assert check(data).ok
     for op, operands in (("d", "ab"), ("y", "dc")):
@@ -246,13 +304,21 @@ def test_e_every_operand_waits_for_itself() -> None:
             for r in reads(tile, "b"):
                 r["waits"] = []
 
-    refused(data, second_goes_without, "d (0, 0, 0) rank", " reads b[0:4, ", "without a full wait for b (0, 0)")
+    refused(
+        data, second_goes_without, "d (0, 0, 0) rank", " reads b[0:4, ", "without a full wait for b (0, 0)"
+    )
 
 
 def test_e_every_part_of_a_gang_waits_for_itself() -> None:
-    """The same among the parts of a gang: that one of them has waited says nothing of the reads of another."""
+    """The same among the parts of a gang: that one of them has waited says nothing of the reads of
+    another."""
     program = example("gpt3_mlp", M=32, H=32, I=64)
-    options = {"tiles": {"up": (16, 32, 32), "down": (16, 16, 16)}, "parts": {"down": 2}, "policies": {"h": "row"}, "order": "phase"}
+    options = {
+        "tiles": {"up": (16, 32, 32), "down": (16, 16, 16)},
+        "parts": {"down": 2},
+        "policies": {"h": "row"},
+        "order": "phase",
+    }
     data = proved(program, "4", **options)
     for tile, part in product(tiles(data, "down"), range(2)):
         uses = list(first_uses(tile, data, "h", part))
@@ -263,34 +329,49 @@ def test_e_every_part_of_a_gang_waits_for_itself() -> None:
             for r in reads(tile, "h", 1):
                 r["waits"] = []
 
-    refused(data, only_the_first_waits, "down (1, 1) rank 7 part 1 reads h[16:32, 32:64] without a full wait for up (1, 1) rank 3")
+    refused(
+        data,
+        only_the_first_waits,
+        "down (1, 1) rank 7 part 1 reads h[16:32, 32:64] without a full wait for up (1, 1) rank 3",
+    )
 
 
-# --- f -----------------------------------------------------------------------------------------------------------------------
+# --- f
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way, columns", [("K", [16, 24]), ("V", [24, 32])])
 def test_f_attention_waits_for_keys_and_values(way: str, columns: list[int]) -> None:
     """The peer waits for the rows of Q only; K and V of all rows before come from other tiles."""
-    data = proved(attention(), tiles={"qkv": (8, 8, 16), "attn": (8, 8, 1)}, policies={"qkv": "tile"}, order="phase")
+    data = proved(
+        attention(), tiles={"qkv": (8, 8, 16), "attn": (8, 8, 1)}, policies={"qkv": "tile"}, order="phase"
+    )
     for tile in tiles(data, "attn"):
         _, _, block = tile["coord"]
         uses = {tuple(p["coord"]): awaited <= first for p, first, awaited in first_uses(tile, data, "qkv")}
         head = tile["coord"][1]
-        assert uses == {(block, head): True} | {(row, way): True for row in range(block + 1) for way in (2, 3)}
+        assert uses == {(block, head): True} | {
+            (row, way): True for row in range(block + 1) for way in (2, 3)
+        }
         needed = [r for r in reads(tile, "qkv") if r["box"][1] == columns]
         assert {x for r in needed for x in range(*r["box"][0])} == set(range(8 * (block + 1)))
 
     def rows_of_the_query_only(d: Data) -> None:
         for tile in tiles(d, "attn"):
-            own = {s for p in tiles(d, "qkv") if p["coord"][0] == tile["coord"][2] for s, _ in p["parts"][0]["posts"]}
+            own = {
+                s
+                for p in tiles(d, "qkv")
+                if p["coord"][0] == tile["coord"][2]
+                for s, _ in p["parts"][0]["posts"]
+            }
             for r in reads(tile, "qkv"):
                 r["waits"] = [w for w in r["waits"] if w[0] in own]
 
     rank = next(t["rank"] for t in tiles(data, "attn") if t["coord"] == [0, 1, 2])
     producer = columns[0] // 8
     read = (
-        f"attn (0, 1, 2) rank {rank} reads qkv[0:8, {columns[0]}:{columns[1]}] without a full wait for qkv (0, {producer}) rank {producer}"
+        f"attn (0, 1, 2) rank {rank} reads qkv[0:8, {columns[0]}:{columns[1]}] without a full wait for qkv"
+        f" (0, {producer}) rank {producer}"
     )
     refused(data, rows_of_the_query_only, read)
 
@@ -304,17 +385,23 @@ def attention():
     return tg.attention(q, k, v, heads=2, kv_heads=1, causal=True, name="attn")
 
 
-# --- g -----------------------------------------------------------------------------------------------------------------------
+# --- g
+# ------------------------------------------------------------------------------------------------------------
 
 
 def small_plan(**options: Any) -> Plan:
     return tg.plan(
-        example("gpt3_mlp", M=12, H=6, I=8), "cpu:7", tiles={"up": (4, 4, 6), "down": (4, 3, 4)}, policies={"h": "row"}, **options
+        example("gpt3_mlp", M=12, H=6, I=8),
+        "cpu:7",
+        tiles={"up": (4, 4, 6), "down": (4, 3, 4)},
+        policies={"h": "row"},
+        **options,
     )
 
 
 def test_g_every_path_of_a_wait_acquires() -> None:
-    """The peer's wait first tries a plain load, and on success goes on without an acquire; here the load that ends a wait acquires."""
+    """The peer's wait first tries a plain load, and on success goes on without an acquire; here the load that
+    ends a wait acquires."""
     source = generate(small_plan())
     assert re.search(r"#define TG_WAIT_ORDER std::memory_order_acquire\n", source)
     assert re.search(r"#define TG_POST_ORDER std::memory_order_release\n", source)
@@ -323,7 +410,8 @@ def test_g_every_path_of_a_wait_acquires() -> None:
     loop = re.findall(r"for \([^;]*; ([^;]*);[^;]*\) {", body)
     assert loop == ["value.load(TG_WAIT_ORDER) < target"]  # the wait ends by this load,
     leaves = re.findall(r"[^;{}]*return\b[^;]*", body)
-    assert leaves and all("aborted()" in leave or "tg_give_up(" in leave for leave in leaves)  # or the whole run is given up
+    # or the whole run is given up
+    assert leaves and all("aborted()" in leave or "tg_give_up(" in leave for leave in leaves)
     assert "break" not in body and "goto" not in body
     assert source.count("TG_POST_ORDER)") == 1 and source.count(".value.fetch_add(1, TG_POST_ORDER)") == 1
 
@@ -338,16 +426,26 @@ def test_g_the_order_is_part_of_the_proof() -> None:
         for tile in tiles(d, "up"):
             tile["parts"][0]["writes"][0]["proxy"] = "async"
 
-    refused(data, async_stores, "from a write through async to a read through generic: kernels for cpu have no such chain", check_name="memory order")
+    refused(
+        data,
+        async_stores,
+        "from a write through async to a read through generic: kernels for cpu have no such chain",
+        check_name="memory order",
+    )
 
 
 @pytest.mark.parametrize("placement", ["ticket", "static"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("sms", [1, 2, 7])
 def test_g_progress_needs_no_dispatch_order(sms: int, strategy: str, placement: str) -> None:
-    """The peer relies on grids being dispatched in launch order; here the lowest unfinished rank can always run, on any number of SMs."""
+    """The peer relies on grids being dispatched in launch order; here the lowest unfinished rank can always
+    run, on any number of SMs."""
     program = example("gpt3_mlp", M=12, H=6, I=8)
-    options = {"tiles": {"up": (4, 4, 6), "down": (4, 3, 4)}, "policies": {"h": "row"}, "placement": placement}
+    options = {
+        "tiles": {"up": (4, 4, 6), "down": (4, 3, 4)},
+        "policies": {"h": "row"},
+        "placement": placement,
+    }
     plan = tg.plan(program, f"cpu:{sms}", **options)
     given = random_arguments(program)
     result = Kernel(plan, None, Interpreter(plan, strategy, seed=sms), sms)(*given)
@@ -369,6 +467,9 @@ def test_g_consumers_first_is_refused(strategy: str) -> None:
     refused(data, consumers_first, words, check_name="progress")
     consumers_first(data)
     given = random_arguments(example("gpt3_mlp", M=12, H=6, I=8))
-    with pytest.raises(DeadlockError, match=r"no SM can go on: down\(\d, \d\) waits for semaphore \d: 0 of 2 posts; down"):
+    with pytest.raises(
+        DeadlockError, match=r"no SM can go on: down\(\d, \d\) waits for semaphore \d: 0 of 2 posts; down"
+    ):
         Kernel(plan, None, Interpreter(plan, strategy, data=data), 6)(*given)
-    assert isinstance(Kernel(plan, None, Interpreter(plan, strategy, data=data), 7)(*given), torch.Tensor)  # one SM more: luck
+    # one SM more: luck
+    assert isinstance(Kernel(plan, None, Interpreter(plan, strategy, data=data), 7)(*given), torch.Tensor)

@@ -42,10 +42,13 @@ def test_every_cut_fits_the_kernel(program: Program) -> None:
                 made = checked_parts(graph, replace(op, tile=cut.tile), cut.gang, H200)
                 cut_graph = graph.with_op(op.name, made)
                 if b.kind.steps(cut_graph.bound(made)) >= parts:
-                    linear(Code(unproved(cut_graph, H200), cut_graph.bound(made)))  # PlanError where it does not fit
+                    # PlanError where it does not fit
+                    linear(Code(unproved(cut_graph, H200), cut_graph.bound(made)))
 
 
-@pytest.mark.parametrize("program", PROGRAMS + [c.program for c in CASES], ids=lambda p: f"{p.name} {dict(p.sizes)['M']}")
+@pytest.mark.parametrize(
+    "program", PROGRAMS + [c.program for c in CASES], ids=lambda p: f"{p.name} {dict(p.sizes)['M']}"
+)
 def test_the_planner_uses_them(program: Program) -> None:
     plan = tg.plan(program, "h200")
     assert len({op.parts for op in plan.graph.ops}) == 1 and generate(plan).text
@@ -57,11 +60,17 @@ def test_the_model_knows_what_was_measured() -> None:
     (big,), (little,) = best_configs(large, H200).values(), best_configs(small, H200).values()
     assert big.tile[0] * big.tile[1] >= 128 * 256 and little.tile[0] == 64
     assert 150 < big.us < 220 and 18 < little.us < 28  # 178 and 23 µs were measured
-    times = [min(c.us for c in linear_configs(fuse(gemm(M=m, N=4096, K=4096)).bound(large.ops[0]), H200, 1)) for m in (512, 4096)]
+    times = [
+        min(c.us for c in linear_configs(fuse(gemm(M=m, N=4096, K=4096)).bound(large.ops[0]), H200, 1))
+        for m in (512, 4096)
+    ]
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("batch, cached, least, most", [(1, 1024, 4, 16), (8, 1024, 2, 4), (32, 1024, 1, 1), (1, 16384, 8, 16), (1, 64, 1, 1)])
+@pytest.mark.parametrize(
+    "batch, cached, least, most",
+    [(1, 1024, 4, 16), (8, 1024, 2, 4), (32, 1024, 1, 1), (1, 16384, 8, 16), (1, 64, 1, 1)],
+)
 def test_keys_are_shared_out_where_sms_would_idle(batch: int, cached: int, least: int, most: int) -> None:
     """Llama-3-8B's heads: tiles of four heads, eight a sequence."""
     plan = tg.plan(example("llama_layer", B=batch, S_max=cached + 64), "h200", order="phase")
@@ -71,7 +80,8 @@ def test_keys_are_shared_out_where_sms_would_idle(batch: int, cached: int, least
 
 
 def test_steps_fill_the_stages_of_the_ring() -> None:
-    """All stages are of one size: linears of few rows take steps as deep as attention's blocks of keys are large."""
+    """All stages are of one size: linears of few rows take steps as deep as attention's blocks of keys are
+    large."""
     plan = tg.plan(cached_attention(), "h200", order="phase")
     layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), False)
     products = [op for op in layout.ops if isinstance(op, Product)]
@@ -95,12 +105,18 @@ def test_stages_and_result_buffers(name: str, sizes: dict[str, Any], stages: int
 
 def test_many_new_rows_are_appended_by_many_sms() -> None:
     for rows, least, most in ((1, 64, 128), (512, 16, 16)):
-        plan = tg.plan(example("llama_layer", S=rows, S_max=rows + 64), "h200", order="phase", appends="awaited")
+        plan = tg.plan(
+            example("llama_layer", S=rows, S_max=rows + 64), "h200", order="phase", appends="awaited"
+        )
         widths = [op.tile[0] for op in plan.graph.ops if op.kind == "append"]
         assert len(widths) == 2 and all(least <= width <= most for width in widths), widths
 
 
 def test_tickets_or_lists() -> None:
-    """Strided lists where tiles are even; where causal attention makes them uneven, tickets if they are long."""
-    even, uneven = tg.plan(example("llama_layer", B=8, S=1), "h200", order="phase"), tg.plan(example("gpt3_attention", S=2048), "h200", order="bands:2:1")
+    """Strided lists where tiles are even; where causal attention makes them uneven, tickets if they are
+    long."""
+    even, uneven = (
+        tg.plan(example("llama_layer", B=8, S=1), "h200", order="phase"),
+        tg.plan(example("gpt3_attention", S=2048), "h200", order="bands:2:1"),
+    )
     assert even.placement == strided(even.order.count, 132) and uneven.placement == "ticket"

@@ -1,4 +1,5 @@
-"""No default plan is refused by its own generator: families at drawn sizes, and the shapes that were refused once."""
+"""No default plan is refused by its own generator: families at drawn sizes, and the shapes that were refused
+once."""
 
 from __future__ import annotations
 
@@ -23,16 +24,31 @@ from tilegen.targets.sm90.thread_tile import SCRATCH
 
 ROWS = (1, 64, 257, 1000)
 REFUSED_ONCE = [
-    *(Case("", lora, {"M": m, "H": h, "R": r}) for m in ROWS for h, r in ((768, 8), (1024, 16), (1024, 64), (4096, 16))),
+    *(
+        Case("", lora, {"M": m, "H": h, "R": r})
+        for m in ROWS
+        for h, r in ((768, 8), (1024, 16), (1024, 64), (4096, 16))
+    ),
     *(Case("", bottleneck, {"M": m, "H": h, "R": r}) for m in (64, 2048) for h, r in ((768, 64), (1024, 24))),
-    *(Case("", gemm, {"M": m, "N": n, "K": k}) for m in (1, 300) for n, k in ((64, 64), (4096, 8), (16, 4096), (1024, 64))),
-    *(Case("", patches, {"B": b, "N": n, "size": s}) for b in (1, 8) for n, s in ((1024, 14), (768, 16), (1280, 14), (96, 4))),
+    *(
+        Case("", gemm, {"M": m, "N": n, "K": k})
+        for m in (1, 300)
+        for n, k in ((64, 64), (4096, 8), (16, 4096), (1024, 64))
+    ),
+    *(
+        Case("", patches, {"B": b, "N": n, "size": s})
+        for b in (1, 8)
+        for n, s in ((1024, 14), (768, 16), (1280, 14), (96, 4))
+    ),
     Case("", encoder, {}),
 ]
 
 
 def sizes(case: Case) -> str:
-    return f"{case.spec.name if hasattr(case.spec, 'name') else 'layer'} {' '.join(f'{k}={v}' for k, v in case.sizes.items())}"
+    return (
+        f"{case.spec.name if hasattr(case.spec, 'name') else 'layer'}"
+        f" {' '.join(f'{k}={v}' for k, v in case.sizes.items())}"
+    )
 
 
 @pytest.mark.parametrize("case", [*REFUSED_ONCE, *drawn(7, 14), *drawn(11, 7, small=False)], ids=sizes)
@@ -51,29 +67,41 @@ def gathered(B=1, HW=224, C=3, N=64, size=7, stride=1):
     return tg.conv2d(x, w, stride=stride, name="conv")
 
 
-WINDOWS = [(c, s) for c, s in itertools.product((1, 3, 4, 12), (1, 3, 7, 14, 16)) if c * s**2 <= 900]  # filters that fit with a pixel
+# filters that fit with a pixel
+WINDOWS = [(c, s) for c, s in itertools.product((1, 3, 4, 12), (1, 3, 7, 14, 16)) if c * s**2 <= 900]
 
 
 @pytest.mark.parametrize("channels, window", WINDOWS)
 def test_gathered_patches_fit(channels: int, window: int) -> None:
-    """A convolution by threads gets tiles whose filters and pixels fit its shared memory, whatever its stride."""
+    """A convolution by threads gets tiles whose filters and pixels fit its shared memory, whatever its
+    stride."""
     for stride, hw, batch in itertools.product({1, 2, window}, (window, 57, 224), (1, 9)):
-        graph = tg.plan(gathered(B=batch, HW=max(hw, window), C=channels, size=window, stride=stride), "h200").graph
+        graph = tg.plan(
+            gathered(B=batch, HW=max(hw, window), C=channels, size=window, stride=stride), "h200"
+        ).graph
         [b] = [graph.bound(op) for op in graph.ops]
         assert by_threads(b) and Gather(b).bytes <= SCRATCH, (stride, hw, batch)
 
 
 @pytest.mark.parametrize("batch", [1, 8])
 def test_patches_whose_filters_fit_nowhere_are_refused_with_a_way_out_that_works(batch: int) -> None:
-    """ViT-B/32: refused while it is planned; the same memory, declared as the message says, is planned, proved, emitted."""
+    """ViT-B/32: refused while it is planned; the same memory, declared as the message says, is planned,
+    proved, emitted."""
 
     @tg.spec
     def declared(x, w):
-        y = tg.conv2d(tg.input("x", x, "bfloat16"), tg.weight("w", w, "bfloat16"), tg.weight("bias", w[:1], "bfloat16"), name="patches")
+        y = tg.conv2d(
+            tg.input("x", x, "bfloat16"),
+            tg.weight("w", w, "bfloat16"),
+            tg.weight("bias", w[:1], "bfloat16"),
+            name="patches",
+        )
         return y
 
     program = patches(B=batch, HW=224, N=768, size=32)
-    with pytest.raises(tg.PlanError, match="252,960 bytes of shared memory, expected at most 106,496; declare 'x' as") as caught:
+    with pytest.raises(
+        tg.PlanError, match="252,960 bytes of shared memory, expected at most 106,496; declare 'x' as"
+    ) as caught:
         tg.plan(program, "h200")
     x, w = (ast.literal_eval(shape) for shape in re.findall(r"as (\(.*?\))", str(caught.value)))
     assert math.prod(x) == batch * 224 * 224 * 3 and math.prod(w) == 768 * 32 * 32 * 3

@@ -55,7 +55,8 @@ def test_the_kernels_to_read_are_what_is_generated(name: str) -> None:
 
 
 def test_cusyncs_policies_are_points_of_the_lattice() -> None:
-    """The table that docs/proof.md quotes; each of cuSync's policies is a point, and the halo is waited for."""
+    """The table that docs/proof.md quotes; each of cuSync's policies is a point, and the halo is waited
+    for."""
     table = list(policies.lines())
     assert "\n".join(table) in (ROOT / "docs" / "proof.md").read_text()
     named = {row.split(" | ")[-1].removesuffix(" |") for row in table[2:]} - {""}

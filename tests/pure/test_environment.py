@@ -1,4 +1,5 @@
-"""Templates: found in their folders and nowhere else, read anew when they change; texts written when they are asked for."""
+"""Templates: found in their folders and nowhere else, read anew when they change; texts written when they are
+asked for."""
 
 from __future__ import annotations
 

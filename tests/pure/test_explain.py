@@ -34,14 +34,19 @@ def test_given_sizes():
     ):
         assert line in text, f"{line!r} is not in\n{text}"
     [row] = [line for line in text.splitlines() if line.startswith(" *")]
-    assert "row" in row and row.split()[-3:] == ["4", "1.00", "3.0"]  # semaphores, waits per tile, producer tiles before the start
+    # semaphores, waits per tile, producer tiles before the start
+    assert "row" in row and row.split()[-3:] == ["4", "1.00", "3.0"]
 
 
 @pytest.mark.parametrize("policy", ["kernel", "row", "class", "tile", "chunk:2"])
 def test_the_policy_asked_for_is_marked(policy):
     text = explained("gpt3_mlp", MLP, tiles=TILES, policies={"h": policy})
     marked = [line for line in text.splitlines() if line.startswith(" *")]
-    assert (len(marked) == 1 and policy in marked[0].split()[0].lstrip("*").split("=")) if "chunk" not in policy else not marked
+    assert (
+        (len(marked) == 1 and policy in marked[0].split()[0].lstrip("*").split("="))
+        if "chunk" not in policy
+        else not marked
+    )
     assert "chosen: " in text
 
 
@@ -53,7 +58,16 @@ def test_lattice_of_a_gemm_chain():
 
 
 def test_bands_gangs_and_lists():
-    text = explained("gpt3_mlp", MLP, "6", target="cpu", tiles=TILES, parts={"up": "2:rows"}, order="bands:2", placement="static")
+    text = explained(
+        "gpt3_mlp",
+        MLP,
+        "6",
+        target="cpu",
+        tiles=TILES,
+        parts={"up": "2:rows"},
+        order="bands:2",
+        placement="static",
+    )
     assert "gang of 2 sharing rows" in text and "order: bands:2:1" in text and "static lists of 3 SMs" in text
 
 
@@ -80,13 +94,18 @@ def test_covering_ranges_are_told():
 
     @tg.spec
     def gaps():
-        x = tg.conv2d(tg.input("x", (1, 12, 12, 4), "float32"), tg.weight("w", (4, 3, 3, 4), "float32"), padding=1, name="a")
+        x = tg.conv2d(
+            tg.input("x", (1, 12, 12, 4), "float32"),
+            tg.weight("w", (4, 3, 3, 4), "float32"),
+            padding=1,
+            name="a",
+        )
         return tg.conv2d(x, tg.weight("u", (4, 2, 2, 4), "float32"), stride=5, dilation=2, name="b")
 
     assert "(covering range)" in tg.explain(gaps(), "cpu:2")
 
 
-# ---- open sizes ---------------------------------------------------------------------------------------------------------------------
+# ---- open sizes --------------------------------------------------------------------------------------------
 
 
 def test_open_rows():
@@ -143,15 +162,21 @@ def test_all_sizes_may_be_open():
 
 
 def test_open_sizes_of_a_cache_on_a_gpu():
-    """Where the keys are shared out depends on all sizes: with one open the attention is explained whole, and a split is refused."""
+    """Where the keys are shared out depends on all sizes: with one open the attention is explained whole, and
+    a split is refused."""
     sizes = {"S_max": tg.symbol("S_max")}
-    assert "attn: written by attn" in tg.explain(load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200")
+    assert "attn: written by attn" in tg.explain(
+        load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200"
+    )
     with pytest.raises(PlanError, match="sizes are left open; a split .attn. needs all of them"):
-        tg.explain(load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200", Options.of(split={"attn": 2}))
+        tg.explain(
+            load_program(str(EXAMPLES / "llama_layer.py"), sizes), "h200", Options.of(split={"attn": 2})
+        )
 
 
 def test_the_sample_of_open_sizes_is_small():
-    """A batch of 1000 images has 170,000 tiles of patches, whose dependences take seconds to list and say nothing new."""
+    """A batch of 1000 images has 170,000 tiles of patches, whose dependences take seconds to list and say
+    nothing new."""
 
     @tg.spec
     def patches(B):

@@ -1,4 +1,5 @@
-"""Epilogue expressions are compiled by Python and C++: everything but calls of known functions, + - *, names and numbers is refused."""
+"""Epilogue expressions are compiled by Python and C++: everything but calls of known functions, + - *, names
+and numbers is refused."""
 
 import pytest
 import torch

@@ -31,7 +31,11 @@ def test_every_reader_takes_the_norm() -> None:
     assert {op.name for op in graph.ops} == {"r", "pair", "other", "down"} and "n" not in graph.tensors
     for name in ("pair", "other"):
         op = graph.op(name)
-        assert [o.tensor for o in op.operands[:3]] == ["r", {"pair": "w1", "other": "w2"}[name], "g"] and dict(op.attributes)["norm_eps"] == 1e-5
+        assert [o.tensor for o in op.operands[:3]] == [
+            "r",
+            {"pair": "w1", "other": "w2"}[name],
+            "g",
+        ] and dict(op.attributes)["norm_eps"] == 1e-5
 
 
 def test_epilogues_keep_their_operands() -> None:
@@ -64,15 +68,25 @@ def test_what_options_speak_of_stays(options: dict[str, Any], expected: list[str
     assert folds(folded(fuse(example("llama_layer")), place("h200"), Options.of(**options))) == expected
 
 
-@pytest.mark.parametrize("sizes, on, expected", [({"B": 64}, "h200", 2), ({"B": 65}, "h200", 0), ({}, "cpu:4", 0), ({"dtype": "float16"}, "h200", 0)])
+@pytest.mark.parametrize(
+    "sizes, on, expected",
+    [({"B": 64}, "h200", 2), ({"B": 65}, "h200", 0), ({}, "cpu:4", 0), ({"dtype": "float16"}, "h200", 0)],
+)
 def test_where_it_is_possible(sizes: dict[str, Any], on: str, expected: int) -> None:
-    assert len(folds(folded(fuse(example("llama_layer", **sizes)), place(on), Options(norms="folded")))) == expected
+    assert (
+        len(folds(folded(fuse(example("llama_layer", **sizes)), place(on), Options(norms="folded"))))
+        == expected
+    )
 
 
 def program(body: Any) -> Program:
     @tg.spec
     def one():
-        x, g, w = tg.input("x", (8, 256), "bfloat16"), tg.weight("g", (256,), "bfloat16"), tg.weight("w", (256, 256), "bfloat16")
+        x, g, w = (
+            tg.input("x", (8, 256), "bfloat16"),
+            tg.weight("g", (256,), "bfloat16"),
+            tg.weight("w", (256, 256), "bfloat16"),
+        )
         return body(x, g, w)
 
     return one()
@@ -82,31 +96,54 @@ def program(body: Any) -> Program:
     "body, why",
     [
         (lambda x, g, w: (n := tg.rms_norm(x, g, name="n"), tg.linear(n, w, name="y")), "it is an output"),
-        (lambda x, g, w: tg.linear(tg.relu(tg.rms_norm(x, g, name="n")), w, name="y"), "relu(acc0) follows it"),
-        (lambda x, g, w: tg.add(tg.linear(n := tg.rms_norm(x, g, name="n"), w, name="y"), n, name="z"), "'y' reads it, and not as the rows of a linear"),
-        (lambda x, g, w: (tg.softmax(tg.rms_norm(x, g, name="n"), name="y"), tg.linear(x, w, name="z")), "'y' reads it, and not as the rows of a linear"),
-        (lambda x, g, w: tg.linear(tg.rms_norm(x, g, name="n").split([128, 128])[0], w.split([128, 128])[1], name="y"), "'y' reads it, and not as"),
-        (lambda x, g, w: tg.linear(tg.layer_norm(x, g, g, name="n"), w, name="y"), "a layer_norm does more than scale its rows"),
+        (
+            lambda x, g, w: tg.linear(tg.relu(tg.rms_norm(x, g, name="n")), w, name="y"),
+            "relu(acc0) follows it",
+        ),
+        (
+            lambda x, g, w: tg.add(tg.linear(n := tg.rms_norm(x, g, name="n"), w, name="y"), n, name="z"),
+            "'y' reads it, and not as the rows of a linear",
+        ),
+        (
+            lambda x, g, w: (tg.softmax(tg.rms_norm(x, g, name="n"), name="y"), tg.linear(x, w, name="z")),
+            "'y' reads it, and not as the rows of a linear",
+        ),
+        (
+            lambda x, g, w: tg.linear(
+                tg.rms_norm(x, g, name="n").split([128, 128])[0], w.split([128, 128])[1], name="y"
+            ),
+            "'y' reads it, and not as",
+        ),
+        (
+            lambda x, g, w: tg.linear(tg.layer_norm(x, g, g, name="n"), w, name="y"),
+            "a layer_norm does more than scale its rows",
+        ),
     ],
 )
 def test_what_cannot_be_folded(body: Any, why: str) -> None:
     graph = fuse(program(body))
     assert why in problem(graph, graph.op("n"), place("h200"))
     assert folds(folded(graph, place("h200"), Options(norms="folded"))) == []
-    assert any(line.startswith("norm n is an op of its own") and why in line for line in lines(graph, place("h200")))
+    assert any(
+        line.startswith("norm n is an op of its own") and why in line for line in lines(graph, place("h200"))
+    )
 
 
 def test_the_model_folds_where_weights_hide_it() -> None:
     graph = fuse(example("llama_layer"))
     told = choice(graph.bound(graph.op("n2")), [graph.bound(graph.op("gate_up"))], H200)
     assert told.pays and told.folded_us == 0.0 and 3 < told.alone_us < 8
-    slow = replace(H200, memory=H200.memory * 20)  # weights that come sooner than products are done hide nothing
+    # weights that come sooner than products are done hide nothing
+    slow = replace(H200, memory=H200.memory * 20)
     assert choice(graph.bound(graph.op("n2")), [graph.bound(graph.op("gate_up"))], slow).folded_us > 1
 
 
 def test_explain_tells() -> None:
     text = tg.explain(example("llama_layer"), "h200")
-    assert "norm folded into qkv: sums of x ∘ norm1 are scaled by 1/rms" in text and "= linear(rms_norm(r, norm2), w1)" in text
+    assert (
+        "norm folded into qkv: sums of x ∘ norm1 are scaled by 1/rms" in text
+        and "= linear(rms_norm(r, norm2), w1)" in text
+    )
     assert "n1 is an op of its own: it has 512 rows" in tg.explain(example("llama_layer", S=512), "h200")
 
 

@@ -23,7 +23,10 @@ def test_an_unknown_way() -> None:
 
 @pytest.mark.parametrize(
     "options, words",
-    [({"parts": {"pair": 2}}, "'pair': a linear that a norm is folded into is run by one CTA"), ({"split": {"pair": 2}}, "norms its rows")],
+    [
+        ({"parts": {"pair": 2}}, "'pair': a linear that a norm is folded into is run by one CTA"),
+        ({"split": {"pair": 2}}, "norms its rows"),
+    ],
 )
 def test_options_against_each_other(options: dict[str, Any], words: str) -> None:
     with pytest.raises(tg.PlanError, match=words):
@@ -32,14 +35,18 @@ def test_options_against_each_other(options: dict[str, Any], words: str) -> None
 
 def test_a_sum_is_not_split() -> None:
     graph = tg.plan(normed(), "h200").graph
-    with pytest.raises(tg.PlanError, match="'other' norms its rows, so its sum cannot be split over K; fold no norm into it"):
+    with pytest.raises(
+        tg.PlanError, match="'other' norms its rows, so its sum cannot be split over K; fold no norm into it"
+    ):
         split_sum(graph, "other", 2)
 
 
 def test_tiles_that_the_kernel_has_no_form_for() -> None:
     with pytest.raises(tg.PlanError, match="'pair'.*a norm is folded into products of up to 64 rows"):
         generate(tg.plan(normed(), "h200", tiles={"pair": (128, 64, 64)}))
-    with pytest.raises(tg.PlanError, match="'other'.*steps are 320 wide, expected at most 256 where a norm is folded in"):
+    with pytest.raises(
+        tg.PlanError, match="'other'.*steps are 320 wide, expected at most 256 where a norm is folded in"
+    ):
         generate(tg.plan(normed(), "h200", tiles={"other": (64, 64, 320)}))
 
 

@@ -1,4 +1,5 @@
-"""What each part of a gang reads, waits for, writes and posts, by what the gang shares: steps, rows or columns."""
+"""What each part of a gang reads, waits for, writes and posts, by what the gang shares: steps, rows or
+columns."""
 
 from __future__ import annotations
 
@@ -42,7 +43,14 @@ TILES = {"up": (4, 4, 4), "down": (4, 4, 3)}
 
 
 def planned(up: int | str = 1, down: int | str = 1, on: str = "6", **options: Any) -> Plan:
-    return tg.plan(mlp(), on, target="cpu", tiles=TILES, parts={"up": up, "down": down}, **{"policies": {"h": "tile"}, "order": "phase", **options})
+    return tg.plan(
+        mlp(),
+        on,
+        target="cpu",
+        tiles=TILES,
+        parts={"up": up, "down": down},
+        **{"policies": {"h": "tile"}, "order": "phase", **options},
+    )
 
 
 def parts_of(plan: Plan, op: str, *coord: int) -> list[dict[str, Any]]:
@@ -64,16 +72,20 @@ def test_rows_are_shared_out() -> None:
     one, two = parts_of(planned(down="2:rows"), "down", 1, 0)
     alone = parts_of(planned(), "down", 1, 0)[0]
     for part in (one, two):
-        assert [r for r in part["reads"] if r["tensor"] != "x"] == [r for r in alone["reads"] if r["tensor"] != "x"]
+        assert [r for r in part["reads"] if r["tensor"] != "x"] == [
+            r for r in alone["reads"] if r["tensor"] != "x"
+        ]
     assert [p["writes"][0]["box"] for p in (one, two)] == [[[4, 6], [0, 4]], [[6, 8], [0, 4]]]
-    assert [boxes(p, "x") for p in (one, two)] == [[[[4, 6], [0, 4]]], [[[6, 8], [0, 4]]]]  # the residual: its own rows only
+    # the residual: its own rows only
+    assert [boxes(p, "x") for p in (one, two)] == [[[[4, 6], [0, 4]]], [[[6, 8], [0, 4]]]]
 
 
 def test_columns_are_shared_out() -> None:
     one, two = parts_of(planned(down="2:columns"), "down", 1, 1)  # columns 4:6 of a tile of 4
     alone = parts_of(planned(), "down", 1, 1)[0]
     assert one["reads"] == alone["reads"]
-    assert two["reads"] == [r for r in alone["reads"] if r["tensor"] != "x"] and two["writes"] == []  # its share is clipped away
+    # its share is clipped away
+    assert two["reads"] == [r for r in alone["reads"] if r["tensor"] != "x"] and two["writes"] == []
     assert [w["box"] for w in one["writes"]] == [[[4, 8], [4, 6]]]
 
 
@@ -81,7 +93,8 @@ def test_every_part_posts() -> None:
     for share in SHARES:
         plan = planned(f"2:{share}")
         assert all(n == 2 for n in plan.targets)
-        one, two = parts_of(plan, "up", 2, 1)  # rows 8:10 of a tile of 4: with rows, part 1 writes nothing and posts
+        # rows 8:10 of a tile of 4: with rows, part 1 writes nothing and posts
+        one, two = parts_of(plan, "up", 2, 1)
         assert one["posts"] == two["posts"] != []
         assert bool(two["writes"]) == (share != "rows")
 
@@ -90,7 +103,12 @@ def test_every_part_posts() -> None:
 @pytest.mark.parametrize("policy", ["row", "tile", "chunk:2"])
 def test_plans_are_right(share: str, policy: str) -> None:
     """By the checker, by the oracle element by element, and after a round trip."""
-    for up, down in ((f"2:{share}", 1), (1, f"2:{share}"), (f"4:{share}", f"2:{share}"), ("2:rows", f"4:{share}")):
+    for up, down in (
+        (f"2:{share}", 1),
+        (1, f"2:{share}"),
+        (f"4:{share}", f"2:{share}"),
+        ("2:rows", f"4:{share}"),
+    ):
         plan = planned(up, down, policies={"h": policy}, placement="strided")
         back = Plan.from_json(json.loads(json.dumps(plan.to_json())))
         assert back.digest == plan.digest and back.graph.ops == plan.graph.ops
@@ -99,16 +117,36 @@ def test_plans_are_right(share: str, policy: str) -> None:
 
 @pytest.mark.parametrize("share", SHARES)
 def test_matmuls_and_convolutions(share: str) -> None:
-    plan = tg.plan(products(), "6", target="interpret", tiles={"a": (4, 4, 3), "y": (6, 4, 2)}, parts={"a": 2, "y": f"2:{share}"}, policies={"a": "tile"})
+    plan = tg.plan(
+        products(),
+        "6",
+        target="interpret",
+        tiles={"a": (4, 4, 3), "y": (6, 4, 2)},
+        parts={"a": 2, "y": f"2:{share}"},
+        policies={"a": "tile"},
+    )
     assert tg.verify(plan).ok and examine(expanded(plan)).ok
     if share != "rows":
         tiles = {"a": (1, 2, 3, 4, 2), "c": (1, 2, 3, 4, 2)}
-        plan = tg.plan(convs(), "6", target="interpret", tiles=tiles, parts={"a": f"2:{share}", "c": f"4:{share}"}, policies={"a": "tile"})
+        plan = tg.plan(
+            convs(),
+            "6",
+            target="interpret",
+            tiles=tiles,
+            parts={"a": f"2:{share}", "c": f"4:{share}"},
+            policies={"a": "tile"},
+        )
         assert tg.verify(plan).ok and examine(expanded(plan)).ok
 
 
 def test_how_gangs_are_asked_for_and_stored() -> None:
-    for given, parts, share in ((2, 2, "steps"), ("2", 2, "steps"), ("2:steps", 2, "steps"), ("4:rows", 4, "rows"), ("1:rows", 1, "steps")):
+    for given, parts, share in (
+        (2, 2, "steps"),
+        ("2", 2, "steps"),
+        ("2:steps", 2, "steps"),
+        ("4:rows", 4, "rows"),
+        ("1:rows", 1, "steps"),
+    ):
         op = planned(given).graph.op("up")
         assert (op.parts, op.share) == (parts, share)
     ops = planned("2:rows").to_json()["ops"]
@@ -134,21 +172,31 @@ def test_a_gang_runs_a_tile_in_a_share_of_the_time() -> None:
         assert work(f"2:{share}") == pytest.approx(work(1) / 2)
 
 
-# --- how tiles come and go -------------------------------------------------------------------------------------------------------
+# --- how tiles come and go
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("parts", "stores"), [(1, "async"), ("2:columns", "async"), ("2:rows", "generic")])
 def test_proxies_of_a_plan(parts: int | str, stores: str) -> None:
     tiles = {"up": (128, 64, 64), "down": (128, 64, 64)}
-    plan = tg.plan(mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles=tiles, parts={"up": parts, "down": parts})
+    plan = tg.plan(
+        mlp(M=256, H=64, I=64, dtype="bfloat16"), "h200", tiles=tiles, parts={"up": parts, "down": parts}
+    )
     for part in parts_of(plan, "up", 0, 0):
-        assert {w["proxy"] for w in part["writes"]} == {stores} and {r.get("proxy") for r in part["reads"]} == {"async"}
+        assert {w["proxy"] for w in part["writes"]} == {stores} and {
+            r.get("proxy") for r in part["reads"]
+        } == {"async"}
     down = parts_of(plan, "down", 0, 0)[0]
-    assert {(r["tensor"], r.get("proxy")) for r in down["reads"]} == {("h", "async"), ("w2", "async"), ("x", None)}
+    assert {(r["tensor"], r.get("proxy")) for r in down["reads"]} == {
+        ("h", "async"),
+        ("w2", "async"),
+        ("x", None),
+    }
     assert f"edges {stores} -> async: " in tg.verify(plan).checks[-1].statement.replace("edge ", "edges ")
 
 
-# --- strided lists ---------------------------------------------------------------------------------------------------------------
+# --- strided lists
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_strided_lists_need_no_table() -> None:

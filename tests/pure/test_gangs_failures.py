@@ -1,4 +1,5 @@
-"""Mutants of what a gang shares: parts that overlap, leave a gap, or list less than their steps; the checker and the oracle refuse all."""
+"""Mutants of what a gang shares: parts that overlap, leave a gap, or list less than their steps; the checker
+and the oracle refuse all."""
 
 from __future__ import annotations
 
@@ -65,7 +66,11 @@ def no_waits(parts: Parts) -> None:
         read["waits"] = []
 
 
-@pytest.mark.parametrize("mutant", [swapped, overlap, gap, all_by_one, nothing, last_step_left_out, no_waits], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "mutant",
+    [swapped, overlap, gap, all_by_one, nothing, last_step_left_out, no_waits],
+    ids=lambda m: m.__name__,
+)
 @pytest.mark.parametrize("share", SHARES)
 def test_mutants_of_a_tile(share: str, mutant: Callable[[Parts], None]) -> None:
     data = plan_of(share)
@@ -73,7 +78,12 @@ def test_mutants_of_a_tile(share: str, mutant: Callable[[Parts], None]) -> None:
     refused(data, "coverage")
 
 
-OTHERS = [(said, given) for said in SHARES for given in SHARES if said != given and (said, given) != ("steps", "columns")]
+OTHERS = [
+    (said, given)
+    for said in SHARES
+    for given in SHARES
+    if said != given and (said, given) != ("steps", "columns")
+]
 
 
 @pytest.mark.parametrize(("said", "given"), OTHERS)
@@ -92,7 +102,11 @@ def test_reads_may_be_more_than_a_share_of_the_steps() -> None:
     assert check(data).ok and examine(data).ok
 
 
-UNKNOWN = [("diagonal", "'diagonal' of a linear, expected one of steps, columns, rows"), (None, "None"), (2, "2")]
+UNKNOWN = [
+    ("diagonal", "'diagonal' of a linear, expected one of steps, columns, rows"),
+    (None, "None"),
+    (2, "2"),
+]
 
 
 @pytest.mark.parametrize(("share", "said"), UNKNOWN)
@@ -100,4 +114,6 @@ def test_no_such_share(share: Any, said: str) -> None:
     data = plan_of("rows")
     data["ops"]["up"]["share"] = share
     certificate = check(data)
-    assert not certificate.ok and any(said in v.message for v in certificate.violations if v.check == "format")
+    assert not certificate.ok and any(
+        said in v.message for v in certificate.violations if v.check == "format"
+    )

@@ -175,7 +175,8 @@ def test_maps_stay_inside_their_tensors(name: str) -> None:
 
 @each
 def test_maps_walk_whole_rows(name: str) -> None:
-    """The pitch of a map of rows is a row of its tensor in bytes, of which it may leave out the first columns."""
+    """The pitch of a map of rows is a row of its tensor in bytes, of which it may leave out the first
+    columns."""
     g = made(name)
     for m in g.facts["tensor_maps"]:
         t = g.plan.graph.tensors[m["tensor"]]
@@ -187,7 +188,8 @@ def test_maps_walk_whole_rows(name: str) -> None:
 
 @each
 def test_maps_obey_the_driver(name: str) -> None:
-    """cuTensorMapEncodeTiled: pitches and addresses by 16 bytes, boxes of 256 a side, of 128 bytes where swizzled."""
+    """cuTensorMapEncodeTiled: pitches and addresses by 16 bytes, boxes of 256 a side, of 128 bytes where
+    swizzled."""
     for m in made(name).facts["tensor_maps"]:
         assert m["rank"] == len(m["shape"]) == len(m["box"]) == len(m["element_strides"]) <= 5
         assert all(pitch % 16 == 0 for pitch in (m["offset"], *m["pitches"]))
@@ -607,15 +609,23 @@ def test_the_default_is_what_run_takes(
 
 def test_sm_80_on_a_hopper_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if_here(monkeypatch, (9, 0))
-    """The machine stays what it is; configs are those of the target; choices measured for sm_90a do not count."""
+    """The machine stays; configs are those of the target; choices measured for sm_90a do not count."""
     place, architecture = select.to_write("sm_80")
-    assert (place.target.name, place.forms.name, place.machine.name, architecture) == ("sm_80", "sm_80", "h200", "sm_90")
+    assert (place.target.name, place.forms.name, place.machine.name, architecture) == (
+        "sm_80",
+        "sm_80",
+        "h200",
+        "sm_90",
+    )
     assert place.label == "h200, sm_80" and select.to_write("sm_80", "h200") == (place, architecture)
 
 
 def test_machines_elsewhere_where_the_gpu_here_takes_another_target(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if_here(monkeypatch, (8, 6), 82, "NVIDIA GeForce RTX 3090")
-    assert select.to_write("sm_90a")[0].machine.name == "h200" and select.to_write("cpu")[0].machine.name == "cpu"
+    assert (
+        select.to_write("sm_90a")[0].machine.name == "h200"
+        and select.to_write("cpu")[0].machine.name == "cpu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -684,7 +694,8 @@ def test_one_list_of_targets(verb: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
-    """A folder that tilegen wrote holds one kernel; what is not a kernel's stays, and so does a folder of somebody else's."""
+    """A folder that tilegen wrote holds one kernel; what is not a kernel's stays, and so does a folder of
+    somebody else's."""
     tg.generate(chain(), "sm_80", "a100").export(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     assert {"kernel.cu", "launcher.cpp"} <= contents(tmp_path).keys()

@@ -1,4 +1,5 @@
-"""The Hopper kernel without a GPU: every cut of a tile compiles without spills or serialised wgmma, to the machine code that was meant."""
+"""The Hopper kernel without a GPU: every cut of a tile compiles without spills or serialised wgmma, to the
+machine code that was meant."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from tilegen.targets.sm90.product import Product
 
 NAMES = {c.name: c for c in CASES}
 VARIED = ["one gemm, 64 rows", "mlp, M = 64, deep steps", "mlp, rows shared", "block"]
-FORBIDDEN = r"(MEMBAR|FENCE|ERRBAR|CCTL|BAR\.|UCGABAR|UTMA|LD|ST[GLS]|ATOM|RED|CALL)"  # in a main loop: memory, and whatever waits for it
+# in a main loop: memory, and whatever waits for it
+FORBIDDEN = r"(MEMBAR|FENCE|ERRBAR|CCTL|BAR\.|UCGABAR|UTMA|LD|ST[GLS]|ATOM|RED|CALL)"
 
 
 def weights_of(case: Case) -> frozenset[str]:
@@ -35,8 +37,11 @@ def machine_code(text: str, folder: Path) -> Sass:
     return Sass.of(cubin.code, folder)
 
 
-def examine(plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), change: tuple[str, str] = ("", "")) -> None:
-    """The machine code holds the loads, products, waits, posts and stores of the plan, and nothing that would slow them down."""
+def examine(
+    plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), change: tuple[str, str] = ("", "")
+) -> None:
+    """The machine code holds the loads, products, waits, posts and stores of the plan, and nothing that would
+    slow them down."""
     ops = [linear(Code(plan, b), packed) for b in plan.bounds]
     sass = machine_code(generate(plan, packed).text.replace(*change), folder)
     check_products(sass, ops)
@@ -48,18 +53,29 @@ def examine(plan: Plan, folder: Path, packed: frozenset[str] = frozenset(), chan
 
 
 def check_products(sass: Sass, ops: list[Product]) -> None:
-    """A main loop for each op, all its wgmma in it with one group in flight, their operands in uniform registers, and no access to memory."""
+    """A main loop for each op, all its wgmma in it with one group in flight, their operands in uniform
+    registers, and no access to memory."""
     loops = list(sass.innermost(r"HGMMA\."))
     found = []
     for loop in loops:
         shapes = [text.split()[0] for text in loop if text.startswith("HGMMA")]
         found.append((len(shapes), shapes[0]))
         assert len(set(shapes)) == 1 and [text for text in loop if re.match(FORBIDDEN, text)] == []
-        assert [text for text in loop if text.startswith("WARPGROUP.DEPBAR")] == ["WARPGROUP.DEPBAR.LE gsb0, 0x1"]
+        assert [text for text in loop if text.startswith("WARPGROUP.DEPBAR")] == [
+            "WARPGROUP.DEPBAR.LE gsb0, 0x1"
+        ]
         products = [n for n, text in enumerate(loop) if text.startswith("HGMMA")]
-        assert not any(text.startswith("R2UR") for text in loop[products[0] : products[-1]]), "operands reach wgmma's registers one by one"
+        assert not any(text.startswith("R2UR") for text in loop[products[0] : products[-1]]), (
+            "operands reach wgmma's registers one by one"
+        )
     suffix = {"bfloat16": ".BF16", "float16": ""}
-    expected = [(op.tile.slices * op.stage.blocks * op.tile.m64, f"HGMMA.64x{op.tile.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}") for op in ops]
+    expected = [
+        (
+            op.tile.slices * op.stage.blocks * op.tile.m64,
+            f"HGMMA.64x{op.tile.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}",
+        )
+        for op in ops
+    ]
     assert sorted(found) == sorted(expected)
 
 
@@ -72,34 +88,43 @@ def check_copies(sass: Sass, ops: list[Product]) -> None:
 
 
 def check_arrivals(sass: Sass) -> None:
-    """What tells the other CTA that shared memory has been read leaves when the reads have returned: wgmma waited for, or the address made of what was read.
+    """What tells the other CTA that shared memory has been read leaves when the reads have returned: wgmma
+    waited for, or the address made of what was read.
 
-    An arrival that leaves at once overtakes loads that were issued before it: a warp then reads the next tile in place of its own, and the kernel hangs.
+    An arrival that leaves at once overtakes loads that were issued before it: a warp then reads the next tile
+    in place of its own, and the kernel hangs.
     """
     for n in sass.at(r"SYNCS\.ARRIVE\.TRANS64\.RED\.A1T0"):
         last = next((text for text in sass.before(n, 1000) if re.match(r"LDS|WARPGROUP\.DEPBAR", text)), "")
         waited = last.startswith("WARPGROUP")  # products have read what is given back
         address = re.search(r"\[(R\d+)", sass.code[n])
         assert address is not None
-        assert waited or any(text.startswith("LDS") for text in sass.made_of(n, address[1])), sass.before(n, 24)[::-1] + (sass.code[n],)
+        assert waited or any(text.startswith("LDS") for text in sass.made_of(n, address[1])), sass.before(
+            n, 24
+        )[::-1] + (sass.code[n],)
 
 
 def check_waits(sass: Sass, ops: list[Product]) -> None:
     """After the polls of a semaphore, what L1 holds is dropped, and then the async proxy may read.
 
-    (The acquiring load itself, whose value nobody uses, ptxas replaces by the poll before it.) Stores from registers are fenced as well.
+    (The acquiring load itself, whose value nobody uses, ptxas replaces by the poll before it.) Stores from
+    registers are fenced as well.
     """
     fences = sass.at(r"FENCE\.VIEW\.ASYNC\.G")
     waits = [n for n in fences if sass.before(n, 1)[0] == "CCTL.IVALL"]
     assert len(waits) == sum(len(op.plan.waits_of(op.name)) for op in ops)
-    assert len(fences) - len(waits) == sum(1 + op.tile.alternates for op in ops if not op.store.staged)  # each warpgroup stores its half by itself
+    # each warpgroup stores its half by itself
+    assert len(fences) - len(waits) == sum(1 + op.tile.alternates for op in ops if not op.store.staged)
     for n in waits:
         near = sass.before(n, 50)
-        assert any(text.startswith("LDG.E.STRONG.GPU") for text in near) and any(text.startswith("NANOSLEEP") for text in near)
+        assert any(text.startswith("LDG.E.STRONG.GPU") for text in near) and any(
+            text.startswith("NANOSLEEP") for text in near
+        )
 
 
 def check_posts(sass: Sass, ops: list[Product]) -> None:
-    """red.release.gpu: a fence of the whole GPU before the increment; before it the results, all stored or fenced by their math warps."""
+    """red.release.gpu: a fence of the whole GPU before the increment; before it the results, all stored or
+    fenced by their math warps."""
     posts = sass.at(r"REDG?\.E\.ADD\.STRONG\.GPU")
     assert len(posts) == sum(len(op.plan.posts_of(op.name)) for op in ops)
     staged = 0
@@ -135,7 +160,8 @@ def test_variants(name: str, variant: str, tmp_path: Path) -> None:
 
 GPT3 = {"H": 12288, "I": 6144}
 LLAMA = {"H": 8192, "I": 3584}
-WIDTHS: list[tuple[Any, dict[str, Any], int, Any, list[int]]] = [  # program, sizes, rows of a CTA, gang, columns of a CTA
+# program, sizes, rows of a CTA, gang, columns of a CTA
+WIDTHS: list[tuple[Any, dict[str, Any], int, Any, list[int]]] = [
     (mlp, GPT3, 64, 1, [16, 256, 32, 240, 48, 208, 64, 192, 80, 176, 96, 160, 112, 128]),
     (mlp, GPT3, 64, 2, [16, 256, 48, 192, 96, 128]),
     (mlp, GPT3, 64, "2:columns", [16, 256, 64, 208]),
@@ -164,10 +190,19 @@ def pairs() -> list[Any]:
     for spec, sizes, rows, gang, widths in WIDTHS:
         share = gang.partition(":")[2] if isinstance(gang, str) else "steps"
         for two in zip(widths[::2], widths[1::2], strict=True):
-            tiles = [(rows * (2 if share == "rows" else 1), n * (2 if share == "columns" else 1), 64) for n in two]
+            tiles = [
+                (rows * (2 if share == "rows" else 1), n * (2 if share == "columns" else 1), 64) for n in two
+            ]
             names = ("up" if spec is mlp else "gate_up", "down")
             options = {"tiles": dict(zip(names, tiles, strict=True)), "parts": dict.fromkeys(names, gang)}
-            made.append(Case(f"{names[0]}, {rows} x {two[0]} and {two[1]}, gang {gang}", spec, {"M": ROWS[rows], **sizes}, options))
+            made.append(
+                Case(
+                    f"{names[0]}, {rows} x {two[0]} and {two[1]}, gang {gang}",
+                    spec,
+                    {"M": ROWS[rows], **sizes},
+                    options,
+                )
+            )
     return made
 
 
@@ -180,13 +215,25 @@ CHANGES = [
     ("a post does not release", "red.release.gpu", "red.relaxed.gpu"),
     ("a post does not wait for its stores", "cp.async.bulk.wait_group 0", "cp.async.bulk.wait_group.read 0"),
     ("a wait does not acquire", "(void)tg_load_acquire(p);", ""),
-    ("a wait does not fence the async proxy", 'asm volatile("fence.proxy.async.global;" ::: "memory");\n#endif', "#endif"),
-    ("a stage is released to the cluster", "mbarrier.arrive.shared::cluster.b64", "mbarrier.arrive.release.cluster.shared::cluster.b64"),
+    (
+        "a wait does not fence the async proxy",
+        'asm volatile("fence.proxy.async.global;" ::: "memory");\n#endif',
+        "#endif",
+    ),
+    (
+        "a stage is released to the cluster",
+        "mbarrier.arrive.shared::cluster.b64",
+        "mbarrier.arrive.release.cluster.shared::cluster.b64",
+    ),
     ("no group of products in flight", "tg_mma_wait<1>();", "tg_mma_wait<0>();"),
     ("operands of products may differ between lanes", "return __shfl_sync(~0u, value, 0);", "return value;"),
     ("bulk copies may be many lanes'", "if (tg_elected()) switch", "if (lane == 0) switch"),
     ("nothing is shared", "tg_load_pair(to", "tg_load(to"),
-    ("an arrival may overtake the reads before it", "tg_arrive_at(bar + (read & blockIdx.y), cta)", "tg_arrive_at(bar, cta)"),
+    (
+        "an arrival may overtake the reads before it",
+        "tg_arrive_at(bar + (read & blockIdx.y), cta)",
+        "tg_arrive_at(bar, cta)",
+    ),
 ]
 
 
@@ -201,7 +248,10 @@ def test_the_checks_find(what: str, old: str, new: str, tmp_path: Path) -> None:
 def test_library_needs_no_gpu() -> None:
     library = HopperLibrary(NAMES["mlp, M = 1"].plan(), frozenset({"w1", "w2"}))
     assert "Generated by tilegen" in library.source and library.packed.keys() == {"up_b", "down_b"}
-    assert library.counter_words == 32 * (len(library.plan.targets) + 3) and library.ctas % library.generated.gang == 0
+    assert (
+        library.counter_words == 32 * (len(library.plan.targets) + 3)
+        and library.ctas % library.generated.gang == 0
+    )
 
 
 def test_all_workers_with_tiles_are_launched() -> None:

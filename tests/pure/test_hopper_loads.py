@@ -1,4 +1,5 @@
-"""The numbers of a Hopper kernel: every load brings what its step multiplies, every element is stored once, all of it fits."""
+"""The numbers of a Hopper kernel: every load brings what its step multiplies, every element is stored once,
+all of it fits."""
 
 from __future__ import annotations
 
@@ -35,8 +36,13 @@ def cuts() -> list[tuple[tuple[int, int, int], Any]]:
     """Tiles and gangs as the planner may emit them."""
     made = []
     for rows, share, width in ((r, s, w) for r in (64, 128, 256) for s in SHARES for w in WIDTHS):
-        tile = (2 * rows if share == "2:rows" else rows, 2 * width if share == "2:columns" else width, 128 if width == 96 else 64)
-        if (rows < 256 or width <= 192) and (rows, width, share) != (256, 96, 2):  # whose ring has no room for two stages
+        tile = (
+            2 * rows if share == "2:rows" else rows,
+            2 * width if share == "2:columns" else width,
+            128 if width == 96 else 64,
+        )
+        # whose ring has no room for two stages
+        if (rows < 256 or width <= 192) and (rows, width, share) != (256, 96, 2):
             made.append((tile, share))
     return made
 
@@ -68,7 +74,9 @@ def test_no_copy_moves_more_than_256_rows(width: int) -> None:
 
 
 @pytest.mark.parametrize("share", SHARES, ids=str)
-@pytest.mark.parametrize("tile", [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)], ids=str)
+@pytest.mark.parametrize(
+    "tile", [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)], ids=str
+)
 def test_gated_loads_and_stores(tile: tuple[int, int, int], share: Any) -> None:
     """Two sums from one weight: a math warpgroup's columns of both lie side by side."""
     rows, width, steps = tile
@@ -81,7 +89,12 @@ def test_gated_loads_and_stores(tile: tuple[int, int, int], share: Any) -> None:
 
 def changed(loads: Loads, **copy: Any) -> Loads:
     """A role's loads with something else in every copy."""
-    return replace(loads, each=tuple(replace(load, copies=tuple(replace(c, **copy) for c in load.copies)) for load in loads.each))
+    return replace(
+        loads,
+        each=tuple(
+            replace(load, copies=tuple(replace(c, **copy) for c in load.copies)) for load in loads.each
+        ),
+    )
 
 
 @pytest.mark.parametrize("change", ["a_rows", "row", "packed", "half"])
@@ -94,7 +107,9 @@ def test_the_check_finds_what_is_wrong(change: str, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(RowStore, "row", op.store.row.replace("128", "120"))
     elif change == "packed":
         op = ops_of(NAMES["gated, M = 1"].plan(), True)[0]
-        monkeypatch.setattr("tests.oracles.hopper.pack", lambda op, w: torch.arange(1, 1 + op.maps[1].rows * 64))
+        monkeypatch.setattr(
+            "tests.oracles.hopper.pack", lambda op, w: torch.arange(1, 1 + op.maps[1].rows * 64)
+        )
     else:
         op = replace(op, b=changed(op.b, pair=""))
     with pytest.raises(AssertionError):
@@ -112,37 +127,67 @@ def test_packed_rows_are_a_permutation(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_shared_memory(case: Case) -> None:
-    """All places lie behind the ring, one after the other, and fit; what is swizzled starts at multiples of 1024."""
+    """All places lie behind the ring, one after the other, and fit; what is swizzled starts at multiples of
+    1024."""
     plan = case.plan()
     ops = tuple(ops_of(plan, case.packed))
     layout = Layout(ops, plan.placement == "ticket")
-    assert layout.bytes == generate(plan, frozenset(plan.arguments) if case.packed else frozenset()).shared_bytes <= SHARED == 232448
+    assert (
+        layout.bytes
+        == generate(plan, frozenset(plan.arguments) if case.packed else frozenset()).shared_bytes
+        <= SHARED
+        == 232448
+    )
     assert layout.stages >= 2 and layout.stage_bytes % 1024 == 0
     places = {name: at for name, at, _ in layout.constants if name.endswith("_AT")}
-    assert min(places.values()) >= layout.stages * layout.stage_bytes and places["TG_OUT_AT"] % 1024 == places["TG_SUMS_AT"] % 16 == 0
-    used: list[tuple[int, int]] = [(places["TG_SLOTS_AT"], 32 * layout.slots), (places["TG_OUT_AT"], 2 * layout.buffers * 8192)]
+    assert (
+        min(places.values()) >= layout.stages * layout.stage_bytes
+        and places["TG_OUT_AT"] % 1024 == places["TG_SUMS_AT"] % 16 == 0
+    )
+    used: list[tuple[int, int]] = [
+        (places["TG_SLOTS_AT"], 32 * layout.slots),
+        (places["TG_OUT_AT"], 2 * layout.buffers * 8192),
+    ]
     used += [(places[b["at"]], 8 * b["count"]) for b in layout.barriers(False)]
     used += [(places["TG_SUMS_AT"], layout.sums_regions * layout.sums_bytes)]
     ends = sorted((at, at + size) for at, size in used if size)
-    assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)) and ends[-1][1] <= layout.bytes - 1024
+    assert (
+        all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+        and ends[-1][1] <= layout.bytes - 1024
+    )
     for op in ops:
-        assert op.needs.stage == op.stage.bytes <= layout.stage_bytes and op.b.at == op.stage.b_at and op.stage.b_at % 1024 == 0
+        assert (
+            op.needs.stage == op.stage.bytes <= layout.stage_bytes
+            and op.b.at == op.stage.b_at
+            and op.stage.b_at % 1024 == 0
+        )
         assert (layout.stages - 1) * layout.stage_bytes + op.needs.overrun <= layout.bytes - 1024
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name
+)
 def test_exchanged_sums_fit_their_place(case: Case) -> None:
     """A part sends what the other finishes: half of a tile's sums in float32."""
     for op in ops_of(case.plan(), False):
         tile = op.tile
         size = tile.cta_rows * tile.cta_columns * tile.groups * DTYPES["float32"]
-        assert op.needs.sums == tile.sums_bytes == (0 if not tile.exchanges else size // 4 if not tile.splits_columns else size // 2)
+        assert (
+            op.needs.sums
+            == tile.sums_bytes
+            == (0 if not tile.exchanges else size // 4 if not tile.splits_columns else size // 2)
+        )
 
 
 def test_steps_beyond_a_share_of_the_sum() -> None:
     """Shares of a split sum end where a step does: TMA would bring the next share's columns too."""
-    plan = Case("", mlp, {"M": 64}, {"tiles": {"up": (64, 64, 64), "down": (64, 64, 64)}, "split": {"up": 3}}).plan()
+    plan = Case(
+        "", mlp, {"M": 64}, {"tiles": {"up": (64, 64, 64), "down": (64, 64, 64)}, "split": {"up": 3}}
+    ).plan()
     for b in plan.bounds:
         lo, hi = k_range(b)
         assert hi == b.shape(0)[1] or (hi - lo) % b.tile[2] == 0
-    assert all((linear(Code(plan, b), frozenset({"w1"})).packing is None) == (b.op.name == "down") for b in plan.bounds)
+    assert all(
+        (linear(Code(plan, b), frozenset({"w1"})).packing is None) == (b.op.name == "down")
+        for b in plan.bounds
+    )

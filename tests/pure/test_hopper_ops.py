@@ -1,4 +1,5 @@
-"""Every kind of op compiled for sm_90a without a GPU: no spills, no serialised wgmma, and the copies and products that are meant."""
+"""Every kind of op compiled for sm_90a without a GPU: no spills, no serialised wgmma, and the copies and
+products that are meant."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def test_norms_ask_for_their_vectors_before_a_tile_may_begin() -> None:
         tile = text[text.index(f"tg_run_{name}(") : text.index("\n}\n", text.index(f"tg_run_{name}("))]
         assert all(tile.index(f"tg_get8_packed({v} +") < tile.index("start();") for v in vectors)
         row = tile[tile.index("start();") :]
-        assert row.count("tg_get8_packed(") == 1 and row.index("tg_get8_packed(") < row.index("::finish(") and "tg_get8(" not in row
+        assert (
+            row.count("tg_get8_packed(") == 1
+            and row.index("tg_get8_packed(") < row.index("::finish(")
+            and "tg_get8(" not in row
+        )
 
 
 def test_an_op_of_threads_may_be_called_t() -> None:
@@ -68,13 +73,16 @@ def test_convolutions(case: Case, tmp_path: Path) -> None:
     assert len(sass.at(r"UTMALDG\.3D")) == sum(len(copies_of(op.b)) for op in ops)
     assert bool(sass.at(r"UTMASTG\.4D")) == any(op.store.staged for op in ops)
     loops = [[t for t in loop if t.startswith("HGMMA")] for loop in sass.innermost(r"HGMMA\.")]
-    assert sorted(len(loop) for loop in loops) == sorted(op.tile.slices * op.stage.blocks * op.tile.m64 for op in ops)
+    assert sorted(len(loop) for loop in loops) == sorted(
+        op.tile.slices * op.stage.blocks * op.tile.m64 for op in ops
+    )
     assert not sass.at(r"(LDL|STL)\b")
 
 
 @pytest.mark.parametrize("case", ATTENTIONS[::3], ids=lambda c: c.name)
 def test_attentions(case: Case, tmp_path: Path) -> None:
-    """Products with keys take both operands from shared memory; those with values take the left one from registers and the right one as it lies."""
+    """Products with keys take both operands from shared memory; those with values take the left one from
+    registers and the right one as it lies."""
     sass, plan = machine_code(case, tmp_path), case.plan()
     [op] = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, Attention)]
     across = sass.at(r"HGMMA.*tnspB")

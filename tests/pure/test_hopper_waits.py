@@ -1,4 +1,5 @@
-"""Each wait of a plan stands in the generated roles that load, at its place: before everything, before each step, or all at once before one load."""
+"""Each wait of a plan stands in the generated roles that load, at its place: before everything, before each
+step, or all at once before one load."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from tests.gpu.ops import OPS
 from tilegen.targets.sm90.emit import generate
 
 ROLES = ("tg_load_activations", "tg_load_weights")
-CASE = re.compile(r"^      case (TG_OP_\w+(?:: case TG_OP_\w+)*): \{\n(.*?)^      \}\n", re.MULTILINE | re.DOTALL)
+CASE = re.compile(
+    r"^      case (TG_OP_\w+(?:: case TG_OP_\w+)*): \{\n(.*?)^      \}\n", re.MULTILINE | re.DOTALL
+)
 CALL = re.compile(r"tg_(?:shared_)?waits\w*\(g, t, \w+, (\d+), (-1|g\.step|k - 1|k)\);")
 ONCE = ("if (k == first) {", "if (k == last - 1) {")  # that the epilogue's waits stand under
 
@@ -52,4 +55,5 @@ def test_each_wait_stands_at_its_place(case: Case) -> None:
         assert all((condition != "") == (when == "epilogue") for _, when, condition in made), op.name
         older = [n for n, (_, _, condition) in enumerate(made) if condition == ONCE[0]]
         steps = [n for n, (_, when, _) in enumerate(made) if when == "step"]
-        assert not older or not steps or max(older) < min(steps), op.name  # a residual that is older than the activations is awaited before them
+        # a residual that is older than the activations is awaited before them
+        assert not older or not steps or max(older) < min(steps), op.name

@@ -50,7 +50,9 @@ def test_figures_agree_with_each_other(name: str) -> None:
 def test_an_architecture_by_what_is_compiled_for_it() -> None:
     """sm_90 is sm_90a's; one that nobody knows has the least of all."""
     assert all(architecture(a.portable) == a for a in ARCHITECTURES.values() if a.mma_sync)
-    assert architecture("sm_88").shared_block == min(a.shared_block for a in ARCHITECTURES.values() if a.mma_sync)
+    assert architecture("sm_88").shared_block == min(
+        a.shared_block for a in ARCHITECTURES.values() if a.mma_sync
+    )
 
 
 def test_the_h200s_figures_are_the_measured_ones() -> None:
@@ -77,7 +79,9 @@ def test_machines(name: str) -> None:
 
 def test_what_is_no_named_gpu() -> None:
     assert machine("cpu:3").target == "cpu" and machine("cpu:3").gpu is None and machine("cpu").arch == "cpu"
-    assert machine(64).architecture.wgmma and machine(64).target == "sm_90a" and machine(64).gpu is GPUS["h200"]
+    assert (
+        machine(64).architecture.wgmma and machine(64).target == "sm_90a" and machine(64).gpu is GPUS["h200"]
+    )
     other = replace(H200, name="gpu:132", arch="sm_89")
     assert other.target == "sm_80" and other.gpu is None
 
@@ -171,4 +175,8 @@ def test_the_name_of_a_gpu_that_is_here(title: str, sms: int, name: str) -> None
 
 
 def test_names_are_read_in_any_case() -> None:
-    assert machine("H200") == machine("h200") and machine("RTX-4090") == machine("rtx-4090") and machine("CPU:3") == machine("cpu:3")
+    assert (
+        machine("H200") == machine("h200")
+        and machine("RTX-4090") == machine("rtx-4090")
+        and machine("CPU:3") == machine("cpu:3")
+    )

@@ -25,7 +25,9 @@ def attention(S=32):
 
 
 def planned(**options):
-    return tg.plan(mlp(), "cpu:2", **{"tiles": {"up": (8, 16, 16), "down": (8, 8, 16)}, "order": "phase", **options})
+    return tg.plan(
+        mlp(), "cpu:2", **{"tiles": {"up": (8, 16, 16), "down": (8, 8, 16)}, "order": "phase", **options}
+    )
 
 
 GRAPH = planned().graph  # up: 8 x 3 tiles, down: 8 x 2
@@ -38,19 +40,27 @@ def walk(order):
 
 @pytest.mark.parametrize("group", [1, 2, 3, 5, 8, 100])
 @pytest.mark.parametrize(
-    "make", [phase, lambda g, group: banded(g, 2, 1, group), lambda g, group: banded(g, 3, 2, group)], ids=["phase", "2", "3:2"]
+    "make",
+    [phase, lambda g, group: banded(g, 2, 1, group), lambda g, group: banded(g, 3, 2, group)],
+    ids=["phase", "2", "3:2"],
 )
 def test_every_tile_once(make, group):
     order = make(GRAPH, group=group)
     ranks = order.ranks(GRAPH)
-    assert sorted(np.concatenate(list(ranks.values())).tolist()) == list(range(order.count)) == list(range(8 * 3 + 8 * 2))
+    assert (
+        sorted(np.concatenate(list(ranks.values())).tolist())
+        == list(range(order.count))
+        == list(range(8 * 3 + 8 * 2))
+    )
     for rank, (op, at) in enumerate(walk(order)):
         tiles = tiles_of(GRAPH.bound(GRAPH.op(op)))
         assert ranks[op][np.ravel_multi_index(at, tiles.grid)] == rank
 
 
 def test_phase_is_row_major():
-    expected = [("up", (i, j)) for i in range(8) for j in range(3)] + [("down", (i, j)) for i in range(8) for j in range(2)]
+    expected = [("up", (i, j)) for i in range(8) for j in range(3)] + [
+        ("down", (i, j)) for i in range(8) for j in range(2)
+    ]
     assert walk(phase(GRAPH)) == expected
 
 
@@ -63,7 +73,12 @@ def test_groups_walk_columns_first():
 
 def test_bands_follow_each_other():
     order = banded(GRAPH, 4)
-    assert [(s.op, s.lo[0], s.hi[0]) for s in order.segments[:4]] == [("up", 0, 2), ("up", 2, 4), ("down", 0, 2), ("up", 4, 6)]
+    assert [(s.op, s.lo[0], s.hi[0]) for s in order.segments[:4]] == [
+        ("up", 0, 2),
+        ("up", 2, 4),
+        ("down", 0, 2),
+        ("up", 4, 6),
+    ]
     assert order.segments[-1].op == "down" and order.segments[-1].lo[0] == 6
 
 
@@ -92,7 +107,12 @@ def test_the_longest_causal_tiles_come_first():
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("phase", phase(GRAPH)), ("phase:4", phase(GRAPH, 4)), ("bands:2", banded(GRAPH, 2)), ("bands:4:2", banded(GRAPH, 4, 2))],
+    [
+        ("phase", phase(GRAPH)),
+        ("phase:4", phase(GRAPH, 4)),
+        ("bands:2", banded(GRAPH, 2)),
+        ("bands:4:2", banded(GRAPH, 4, 2)),
+    ],
 )
 def test_names(name, expected):
     made = by_name(GRAPH, name)

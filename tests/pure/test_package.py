@@ -22,7 +22,10 @@ def tower(M=8, layers=2):
 
 
 def test_dir_lists_the_public_names_and_no_others() -> None:
-    code = "import tilegen as tg, sys; before = dir(tg); [getattr(tg, n) for n in before]; assert dir(tg) == before; print(*before)"
+    code = (
+        "import tilegen as tg, sys; before = dir(tg); [getattr(tg, n) for n in before]; assert dir(tg) =="
+        " before; print(*before)"
+    )
     names = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
@@ -80,7 +83,10 @@ def test_the_log_tells_what_was_made_and_what_was_found(
 
 
 def test_the_log_is_silent_by_itself(tmp_path: Path) -> None:
-    code = "import tilegen as tg\n@tg.spec\ndef f(): return tg.relu(tg.input('x', (4, 8)), name='y')\ntg.compile(f(), 'interpret')"
+    code = (
+        "import tilegen as tg\n@tg.spec\ndef f(): return tg.relu(tg.input('x', (4, 8)),"
+        " name='y')\ntg.compile(f(), 'interpret')"
+    )
     (tmp_path / "run.py").write_text(code)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "run.py")], capture_output=True, text=True, check=True

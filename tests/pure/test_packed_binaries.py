@@ -22,7 +22,9 @@ def test_weights_that_are_not_packed_share_the_binary() -> None:
     assert folder(plan) == folder(plan, "w1", "b1", "w2", "b2")
 
 
-@pytest.mark.parametrize("weights, own", [(("w1",), False), (("w1", "g"), True), (("bias",), False), (("w3",), True)])
+@pytest.mark.parametrize(
+    "weights, own", [(("w1",), False), (("w1", "g"), True), (("bias",), False), (("w3",), True)]
+)
 def test_packed_weights_have_their_own(weights: tuple[str, ...], own: bool) -> None:
     """A normed linear's weight is packed with the norm's, not without it."""
     plan = tg.plan(normed(), "h200")

@@ -52,7 +52,11 @@ def test_the_appends_stay_and_nobody_awaits_them() -> None:
 
 def test_rows_that_are_not_turned() -> None:
     graph = passed(fuse(cached()), place("h200"), Options())
-    assert passes(graph) == ["attn"] and not turned(graph.bound(graph.op("attn"))) and graph.op("attn").operands[0].tensor == "qkv"
+    assert (
+        passes(graph) == ["attn"]
+        and not turned(graph.bound(graph.op("attn")))
+        and graph.op("attn").operands[0].tensor == "qkv"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,9 +80,20 @@ def test_what_options_speak_of_stays(options: dict[str, Any], expected: list[str
     assert passes(passed(fuse(example("llama_layer")), place("h200"), Options.of(**options))) == expected
 
 
-@pytest.mark.parametrize("sizes, on, expected", [({"S": 16}, "h200", 1), ({"S": 17}, "h200", 0), ({}, "cpu:4", 0), ({"dtype": "float16", "B": 70}, "h200", 1)])
+@pytest.mark.parametrize(
+    "sizes, on, expected",
+    [
+        ({"S": 16}, "h200", 1),
+        ({"S": 17}, "h200", 0),
+        ({}, "cpu:4", 0),
+        ({"dtype": "float16", "B": 70}, "h200", 1),
+    ],
+)
 def test_where_it_is_possible(sizes: dict[str, Any], on: str, expected: int) -> None:
-    assert len(passes(passed(fuse(example("llama_layer", **sizes)), place(on), Options(appends="passed")))) == expected
+    assert (
+        len(passes(passed(fuse(example("llama_layer", **sizes)), place(on), Options(appends="passed"))))
+        == expected
+    )
 
 
 def program(body: Any) -> Program:
@@ -106,22 +121,60 @@ def other() -> Any:
 
 def half(cache: Any, x: Any, at: Any) -> Any:
     """The second half of the columns of a cache that two layers' rows are appended to."""
-    return tg.append(cache, tg.linear(x, tg.weight(f"w_{cache.tensor}", (512, 256), "bfloat16")), at=at).chunk(2)[1]
+    return tg.append(
+        cache, tg.linear(x, tg.weight(f"w_{cache.tensor}", (512, 256), "bfloat16")), at=at
+    ).chunk(2)[1]
 
 
 @pytest.mark.parametrize(
     "body, why",
     [
-        (lambda x, p, c: attention(x, tg.append(c("k"), x, at=p), c("v"), p), "are not two caches that this launch appends to"),
-        (lambda x, p, c: (both := tg.append(c("k"), x, at=p), attention(x, both, both, p))[1], "are not two caches that this launch appends to"),
-        (lambda x, p, c: attention(x, half(c("k", 512), x, p), half(c("v", 512), x, p), p), "it reads some columns of its caches"),
-        (lambda x, p, c: attention(x, tg.append(c("k"), x, at=p), tg.append(c("v"), x, at=other()), p), "does not append the rows of its queries at its"),
-        (lambda x, p, c: attention(x, tg.append(c("k"), x, at=7), tg.append(c("v"), x, at=p), p), "does not append the rows of its queries at its position"),
-        (lambda x, p, c: attention(x, tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p), "but not both"),
-        (lambda x, p, c: attention(rope(x, p), tg.append(c("k"), x, at=p), tg.append(c("v"), x, at=p), p), "but not both"),
-        (lambda x, p, c: attention(rope(x, p), tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), rope(x, p), at=p), p), "its values are turned"),
-        (lambda x, p, c: attention(rope(x, p, 500.0), tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p), "otherwise than its keys"),
-        (lambda x, p, c: attention(rope(x, other()), tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p), "otherwise than its keys"),
+        (
+            lambda x, p, c: attention(x, tg.append(c("k"), x, at=p), c("v"), p),
+            "are not two caches that this launch appends to",
+        ),
+        (
+            lambda x, p, c: (both := tg.append(c("k"), x, at=p), attention(x, both, both, p))[1],
+            "are not two caches that this launch appends to",
+        ),
+        (
+            lambda x, p, c: attention(x, half(c("k", 512), x, p), half(c("v", 512), x, p), p),
+            "it reads some columns of its caches",
+        ),
+        (
+            lambda x, p, c: attention(x, tg.append(c("k"), x, at=p), tg.append(c("v"), x, at=other()), p),
+            "does not append the rows of its queries at its",
+        ),
+        (
+            lambda x, p, c: attention(x, tg.append(c("k"), x, at=7), tg.append(c("v"), x, at=p), p),
+            "does not append the rows of its queries at its position",
+        ),
+        (
+            lambda x, p, c: attention(x, tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p),
+            "but not both",
+        ),
+        (
+            lambda x, p, c: attention(rope(x, p), tg.append(c("k"), x, at=p), tg.append(c("v"), x, at=p), p),
+            "but not both",
+        ),
+        (
+            lambda x, p, c: attention(
+                rope(x, p), tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), rope(x, p), at=p), p
+            ),
+            "its values are turned",
+        ),
+        (
+            lambda x, p, c: attention(
+                rope(x, p, 500.0), tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p
+            ),
+            "otherwise than its keys",
+        ),
+        (
+            lambda x, p, c: attention(
+                rope(x, other()), tg.append(c("k"), rope(x, p), at=p), tg.append(c("v"), x, at=p), p
+            ),
+            "otherwise than its keys",
+        ),
         (
             lambda x, p, c: (
                 a := attention(x, tg.append(c("k"), x, at=p), v := tg.append(c("v"), x, at=p), p),
@@ -135,14 +188,21 @@ def test_what_cannot_be_passed(body: Any, why: str) -> None:
     graph = fuse(program(body))
     assert why in problem(graph, graph.op("attn"), place("h200"))
     assert passes(passed(graph, place("h200"), Options(appends="passed"))) == []
-    assert any(line.startswith("attn awaits its appends: ") and why in line for line in lines(graph, place("h200")))
+    assert any(
+        line.startswith("attn awaits its appends: ") and why in line for line in lines(graph, place("h200"))
+    )
 
 
 def test_explain_tells() -> None:
     text = tg.explain(example("llama_layer"), "h200")
     assert "new rows passed to attn_shares: from qkv and qkv" in text
-    assert "attention(rope(qkv[:, 0:4096], pos), k_cache with rope(qkv[:, 4096:5120], pos), v_cache with qkv[:, 5120:6144], pos)" in text
-    assert "attn_shares awaits its appends: 17 queries of 4 heads are more than the 64 rows" in tg.explain(example("llama_layer", S=17), "h200")
+    assert (
+        "attention(rope(qkv[:, 0:4096], pos), k_cache with rope(qkv[:, 4096:5120], pos), v_cache with qkv[:,"
+        " 5120:6144], pos)" in text
+    )
+    assert "attn_shares awaits its appends: 17 queries of 4 heads are more than the 64 rows" in tg.explain(
+        example("llama_layer", S=17), "h200"
+    )
 
 
 @pytest.mark.parametrize("case", PASSED, ids=lambda c: c.name)

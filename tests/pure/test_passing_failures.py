@@ -20,9 +20,18 @@ def test_an_unknown_way() -> None:
         tg.plan(cached(), "h200", appends="never")
 
 
-@pytest.mark.parametrize("options", [{"tiles": {"q_rope": (8, 4)}}, {"policies": {"k_append->attn": "tile"}}, {"policies": {"v_cache": "tile"}}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tiles": {"q_rope": (8, 4)}},
+        {"policies": {"k_append->attn": "tile"}},
+        {"policies": {"v_cache": "tile"}},
+    ],
+)
 def test_options_that_speak_of_what_is_gone(options: dict[str, Any]) -> None:
-    with pytest.raises(tg.PlanError, match="the options speak of .*: nothing to choose where new rows are passed to 'attn'"):
+    with pytest.raises(
+        tg.PlanError, match="the options speak of .*: nothing to choose where new rows are passed to 'attn'"
+    ):
         tg.plan(cached(turned=True), "h200", appends="passed", **options)
 
 
@@ -35,7 +44,9 @@ def test_a_position_is_a_whole_input() -> None:
     @tg.spec
     def two():
         x, at = tg.input("x", (2, 1, 64), "bfloat16"), tg.input("at", (2,), "int32")
-        return tg.linear(tg.append(tg.state("c", (2, 9, 1, 64), "bfloat16"), x, at=at.chunk(2)[1]), x, name="y")
+        return tg.linear(
+            tg.append(tg.state("c", (2, 9, 1, 64), "bfloat16"), x, at=at.chunk(2)[1]), x, name="y"
+        )
 
     with pytest.raises(tg.SpecError, match="a position is tg.input"):
         two()
@@ -55,13 +66,16 @@ def attention_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole_caches_are_read(plan: dict[str, Any]) -> None:
-    """Without word that new rows are passed, the appends' rows are among what is read, and nobody waits for them."""
+    """Without word that new rows are passed, the appends' rows are among what is read, and nobody waits for
+    them."""
     op = attention_of(plan)
     del op["attributes"]["passed"], op["attributes"]["theta"]
     op["operands"] = op["operands"][:4]
     for tile in plan["tiles"]:
         if tile["op"] == "attn":
-            tile["parts"][0]["reads"] = [r for r in tile["parts"][0]["reads"] if r["tensor"] != "qkv" or r["box"][1][0] < 32]
+            tile["parts"][0]["reads"] = [
+                r for r in tile["parts"][0]["reads"] if r["tensor"] != "qkv" or r["box"][1][0] < 32
+            ]
 
 
 def another_position(plan: dict[str, Any]) -> None:
@@ -72,7 +86,8 @@ def another_position(plan: dict[str, Any]) -> None:
 
 
 def longer_batches(plan: dict[str, Any]) -> None:
-    """As if both sequences of the cache were one of 14 rows: what is before a position there may be behind it here."""
+    """As if both sequences of the cache were one of 14 rows: what is before a position there may be behind it
+    here."""
     plan["ops"]["k_append"]["attributes"] |= {"batch": 1, "max_len": 14, "seq": 2}
     [first, second] = [t for t in plan["tiles"] if t["op"] == "k_append"]
     part = first["parts"][0]
@@ -129,5 +144,8 @@ def test_tiles_that_do_not_take_all_queries() -> None:
     program = cached(S=4, heads=4, kv_heads=2)
     plan = tg.plan(program, "h200", appends="passed", tiles={"attn": (4, 64, 2)})
     smaller = plan.graph.with_op("attn", replace(plan.graph.op("attn"), tile=(2, 64, 2)))
-    with pytest.raises(tg.PlanError, match="2 queries of 2 heads, expected all 4 in at most 64 rows where new keys are passed"):
+    with pytest.raises(
+        tg.PlanError,
+        match="2 queries of 2 heads, expected all 4 in at most 64 rows where new keys are passed",
+    ):
         generate(replace(plan, graph=smaller))

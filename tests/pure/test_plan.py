@@ -44,13 +44,24 @@ def test_round_trip(name, on):
     assert (back.target, back.proxies) == (made.target, made.proxies)
     assert back.digest == made.digest and json.dumps(back.to_json()) == text
     assert (back.graph.ops, dict(back.graph.tensors)) == (made.graph.ops, dict(made.graph.tensors))
-    assert (back.targets, back.arguments, back.outputs, back.order) == (made.targets, made.arguments, made.outputs, made.order)
+    assert (back.targets, back.arguments, back.outputs, back.order) == (
+        made.targets,
+        made.arguments,
+        made.outputs,
+        made.order,
+    )
     assert all((back.ranks[op] == made.ranks[op]).all() for op in made.ranks)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"placement": "static"}, {"split": {"down": 2}}, {"parts": {"up": 2}}, {"order": "bands:2"}, {"policies": {"h": "tile"}}],
+    [
+        {"placement": "static"},
+        {"split": {"down": 2}},
+        {"parts": {"up": 2}},
+        {"order": "bands:2"},
+        {"policies": {"h": "tile"}},
+    ],
     ids=str,
 )
 def test_round_trip_of_choices(options):
@@ -80,7 +91,10 @@ CHANGES = {
 
 
 def test_the_digest_tells_choices_apart():
-    digests = {name: mlp(**{"policies": {"up->down": "row"}, "order": "phase", **change}).digest for name, change in CHANGES.items()}
+    digests = {
+        name: mlp(**{"policies": {"up->down": "row"}, "order": "phase", **change}).digest
+        for name, change in CHANGES.items()
+    }
     digests["none"] = mlp(policies={"up->down": "row"}, order="phase").digest
     assert len(set(digests.values())) == len(digests), digests
 
@@ -98,11 +112,15 @@ def test_the_digest_tells_programs_machines_and_targets_apart():
 
 
 def test_what_was_asked_for_is_done():
-    made = mlp(policies={"h": "chunk:2"}, split={"down": 2}, parts={"up": 2}, order="bands:2:1", placement="static")
+    made = mlp(
+        policies={"h": "chunk:2"}, split={"down": 2}, parts={"up": 2}, order="bands:2:1", placement="static"
+    )
     assert made.graph.op("up").tile == (16, 16, 16) and made.graph.op("up").parts == 2 and made.gang == 2
     assert made.order.name == "bands:2:1" and dict(made.policies)["h"] == "chunk:2"
     assert [op.name for op in made.graph.ops] == ["up", "down_k0", "down"]
-    assert len(made.placement) == 3 // 2 and sorted(r for ranks in made.placement for r in ranks) == list(range(made.order.count))
+    assert len(made.placement) == 3 // 2 and sorted(r for ranks in made.placement for r in ranks) == list(
+        range(made.order.count)
+    )
     assert tg.verify(made).ok
 
 
@@ -113,7 +131,18 @@ def test_the_inner_sizes_of_a_tile_may_be_left_out():
 def test_the_expanded_plan_has_the_documented_form():
     data = expanded(mlp())
     assert [t["rank"] for t in data["tiles"]] == list(range(len(data["tiles"])))
-    assert {"version", "program", "sizes", "machine", "lowering", "placement", "tensors", "ops", "semaphores", "tiles"} <= set(data)
+    assert {
+        "version",
+        "program",
+        "sizes",
+        "machine",
+        "lowering",
+        "placement",
+        "tensors",
+        "ops",
+        "semaphores",
+        "tiles",
+    } <= set(data)
     up = next(t for t in data["tiles"] if t["op"] == "up")
     assert {r["tensor"] for r in up["parts"][0]["reads"]} == {"x", "w1"}
     assert up["parts"][0]["writes"][0] == {"tensor": "h", "box": [[0, 16], [0, 16]], "proxy": "generic"}

@@ -1,4 +1,5 @@
-"""Plan files changed by hand, or not plans at all: refused with a PlanError or a ProofError that says what is wrong."""
+"""Plan files changed by hand, or not plans at all: refused with a PlanError or a ProofError that says what is
+wrong."""
 
 import copy
 import json
@@ -47,7 +48,9 @@ FORBIDDEN = [
 
 @pytest.fixture(scope="module")
 def made():
-    return tg.plan(load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 8, "H": 32, "I": 16, "dtype": "float32"}), "cpu:2")
+    return tg.plan(
+        load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 8, "H": 32, "I": 16, "dtype": "float32"}), "cpu:2"
+    )
 
 
 @pytest.fixture
@@ -115,7 +118,9 @@ def test_missing_key_of_a_tensor(data, key):
     refused(data, key)
 
 
-@pytest.mark.parametrize("change", [{"sms": None}, {"sms": "2"}, {"sms": 0}, {"sms": -1}, {"colour": 1}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"sms": None}, {"sms": "2"}, {"sms": 0}, {"sms": -1}, {"colour": 1}], ids=str
+)
 def test_machine(data, change):
     data["machine"].update(change)
     refused(data, "machine", *change, error=WRONG)
@@ -187,7 +192,11 @@ def test_unknown_dtype(data, dtype):
     refused(data, "'h'", repr(dtype), error=WRONG)
 
 
-@pytest.mark.parametrize("tile", [[], [0, 8, 8], [8, 8], [8, -8, 8], [8, 8, 8, 8], [8, 8, 1.5], [8, 8, True], ["8", 8, 8], 8], ids=str)
+@pytest.mark.parametrize(
+    "tile",
+    [[], [0, 8, 8], [8, 8], [8, -8, 8], [8, 8, 8, 8], [8, 8, 1.5], [8, 8, True], ["8", 8, 8], 8],
+    ids=str,
+)
 def test_wrong_tile(data, tile):
     data["ops"]["up"]["tile"] = tile
     with pytest.raises(WRONG, match="up"):
@@ -201,7 +210,12 @@ def test_wrong_parts(data, parts):
         tg.verify(data)
 
 
-SHARES = [("diagonal", "steps, rows, columns"), (2, "steps"), (None, "steps"), ("rows", "7 does not share 64 rows evenly")]
+SHARES = [
+    ("diagonal", "steps, rows, columns"),
+    (2, "steps"),
+    (None, "steps"),
+    ("rows", "7 does not share 64 rows evenly"),
+]
 
 
 @pytest.mark.parametrize(("share", "said"), SHARES)
@@ -241,7 +255,6 @@ def test_tables_that_are_not_of_the_blocks(data, table):
     refused(data)
 
 
-
 def test_missing_maps(data):
     data["maps"], data["semaphores"] = [], []
     refused(data, "up->down", "'h'")
@@ -269,7 +282,7 @@ def test_an_order_of_unknown_ops(data):
     refused(data, "order", "up")
 
 
-# ---- files --------------------------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Options that do not fit a program: each is refused with a PlanError that names what was given and what was expected."""
+"""Options that do not fit a program: each is refused with a PlanError that names what was given and what was
+expected."""
 
 from pathlib import Path
 
@@ -23,12 +24,15 @@ def mlp():
 
 @pytest.fixture(scope="module")
 def attention():
-    return load_program(str(EXAMPLES / "gpt3_attention.py"), {"S": 8, "H": 32, "heads": 2, "D": 8, "dtype": "float32"})
+    return load_program(
+        str(EXAMPLES / "gpt3_attention.py"), {"S": 8, "H": 32, "heads": 2, "D": 8, "dtype": "float32"}
+    )
 
 
 @tg.spec
 def skipping():
-    """The second convolution reads every other row only: with a semaphore per tile some would be awaited by nobody."""
+    """The second convolution reads every other row only: with a semaphore per tile some would be awaited by
+    nobody."""
     x = tg.input("x", (1, 8, 8, 4), "float32")
     y = tg.conv2d(x, tg.weight("w", (4, 3, 3, 4), "float32"), padding=1, name="wide")
     return tg.conv2d(y, tg.weight("u", (4, 1, 1, 4), "float32"), stride=2, name="strided")
@@ -55,8 +59,14 @@ def test_wrong_tile(mlp, tile):
 
 
 def test_wrong_tile_of_other_kinds(attention):
-    refused(["8x8x1x8", "'attn'", "attention tile has 3 positive sizes"], attention, tiles={"attn": (8, 8, 1, 8)})
-    refused(["(8, 8, 2)", "'attn'", "2 heads a tile, but 1 share a key head"], attention, tiles={"attn": (8, 8, 2)})
+    refused(
+        ["8x8x1x8", "'attn'", "attention tile has 3 positive sizes"], attention, tiles={"attn": (8, 8, 1, 8)}
+    )
+    refused(
+        ["(8, 8, 2)", "'attn'", "2 heads a tile, but 1 share a key head"],
+        attention,
+        tiles={"attn": (8, 8, 2)},
+    )
     refused(["8x8", "'n'", "rms_norm tile has 1 positive sizes"], norm(), tiles={"n": (8, 8)})
 
 
@@ -71,10 +81,12 @@ def test_a_tile_must_fit_into_32_bits(mlp, tile):
     refused(["'up'", str(max(tile))], mlp, tiles={"up": tile})
 
 
-# ---- policies -----------------------------------------------------------------------------------------------------------------
+# ---- policies ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["rows", "", "chunk", "chunk:0", "chunk:-1", "chunk:x", "chunk:²", 3, None])
+@pytest.mark.parametrize(
+    "policy", ["rows", "", "chunk", "chunk:0", "chunk:-1", "chunk:x", "chunk:²", 3, None]
+)
 @pytest.mark.parametrize("key", ["up->down", "h", "*"])
 def test_unknown_policy(mlp, key, policy):
     refused(["'h' (up->down) has no policy", repr(policy), "kernel", "chunk:N"], mlp, policies={key: policy})
@@ -102,18 +114,35 @@ def test_edges_of_a_program_without_any():
 def test_a_policy_with_semaphores_that_nobody_awaits():
     tiles = {"wide": (1, 1, 8, 4, 4), "strided": (1, 1, 4, 4, 4)}
     refused(
-        ["wide->strided=tile", "4 of its 8 semaphores", "awaited by nobody"], skipping(), tiles=tiles, policies={"wide->strided": "tile"}
+        ["wide->strided=tile", "4 of its 8 semaphores", "awaited by nobody"],
+        skipping(),
+        tiles=tiles,
+        policies={"wide->strided": "tile"},
     )
     made = tg.plan(skipping(), "cpu:2", tiles=tiles)  # the planner itself takes none of those
     assert dict(made.policies)["wide"].split("=")[0] != "tile"
     assert tg.verify(made).ok
 
 
-# ---- order, placement, machine -----------------------------------------------------------------------------------------------------
+# ---- order, placement, machine -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "order", ["", "rows", "phase:", "phase:0", "phase:2:2", "bands", "bands:0", "bands:2:1:1", "bands:x", "bands:²", None, 3]
+    "order",
+    [
+        "",
+        "rows",
+        "phase:",
+        "phase:0",
+        "phase:2:2",
+        "bands",
+        "bands:0",
+        "bands:2:1:1",
+        "bands:x",
+        "bands:²",
+        None,
+        3,
+    ],
 )
 def test_unknown_order(mlp, order):
     refused(["unknown order", repr(order), "phase", "bands:N:LAG"], mlp, order=order)
@@ -147,7 +176,25 @@ def test_unknown_placement(mlp, placement):
 
 
 @pytest.mark.parametrize(
-    "machine", ["", "gpu", "H20x", "h10", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu:²", "²", 0, -1, 4097, 1.5, None, True]
+    "machine",
+    [
+        "",
+        "gpu",
+        "H20x",
+        "h10",
+        "cpu:",
+        "cpu:0",
+        "cpu:-1",
+        "cpu:x",
+        "cpu:²",
+        "²",
+        0,
+        -1,
+        4097,
+        1.5,
+        None,
+        True,
+    ],
 )
 def test_unknown_machine(mlp, machine):
     refused(["unknown machine", repr(machine), "cpu:N, a100", "h200, b200"], mlp, on=machine)
@@ -161,7 +208,7 @@ def test_wrong_number_of_threads(mlp, monkeypatch, threads):
     assert threads in str(caught.value)
 
 
-# ---- gangs and splits ---------------------------------------------------------------------------------------------------------------
+# ---- gangs and splits --------------------------------------------------------------------------------------
 
 
 NO_GANGS = [0, -2, 1.5, None, True, "", "two", " 2", "2:", "2:diagonal", "2:rows:columns", "0:rows", ":rows"]
@@ -169,10 +216,19 @@ NO_GANGS = [0, -2, 1.5, None, True, "", "two", " 2", "2:", "2:diagonal", "2:rows
 
 @pytest.mark.parametrize("parts", NO_GANGS)
 def test_wrong_gang(mlp, parts):
-    refused(["'up'", f"gang of {parts}", "expected its size", "steps, rows, columns"], mlp, on="h200", parts={"up": parts})
+    refused(
+        ["'up'", f"gang of {parts}", "expected its size", "steps, rows, columns"],
+        mlp,
+        on="h200",
+        parts={"up": parts},
+    )
 
 
-UNFIT = [(3, "3 does not share 64 columns"), ("3:columns", "64 columns"), ("5:rows", "5 does not share 32 rows")]
+UNFIT = [
+    (3, "3 does not share 64 columns"),
+    ("3:columns", "64 columns"),
+    ("5:rows", "5 does not share 32 rows"),
+]
 
 
 @pytest.mark.parametrize(("parts", "said"), [*UNFIT, ("32:rows", "exceeds the 6 SMs")])
@@ -181,21 +237,37 @@ def test_gangs_that_do_not_fit(mlp, parts, said):
 
 
 def test_gangs_cannot_share_the_rows_of_a_picture():
-    refused(["'wide'", "share the rows", "conv2d", "4 dimensions"], skipping(), on="h200", parts={"wide": "2:rows"})
+    refused(
+        ["'wide'", "share the rows", "conv2d", "4 dimensions"],
+        skipping(),
+        on="h200",
+        parts={"wide": "2:rows"},
+    )
 
 
 def test_kinds_without_gangs(attention):
-    refused(["'attn'", "linear, matmul and conv2d", "attention cannot", "gpt3_attention.py:12"], attention, on="h200", parts={"attn": 2})
+    refused(
+        ["'attn'", "linear, matmul and conv2d", "attention cannot", "gpt3_attention.py:13"],
+        attention,
+        on="h200",
+        parts={"attn": 2},
+    )
     refused(["'n'", "rms_norm cannot"], norm(), on="h200", parts={"n": 2})
 
 
 @pytest.mark.parametrize("shares", [-1, 0, 1, 3, "2", 1.5, None])
 def test_wrong_split(mlp, shares):
-    refused(["'up'", "2 chunks of 16", f"{shares} shares"], mlp, tiles={"up": (8, 8, 16)}, split={"up": shares})
+    refused(
+        ["'up'", "2 chunks of 16", f"{shares} shares"], mlp, tiles={"up": (8, 8, 16)}, split={"up": shares}
+    )
 
 
 def test_only_sums_are_split(attention):
-    refused(["only a whole attention over caches", "'attn' is none", "gpt3_attention.py:12"], attention, split={"attn": 2})
+    refused(
+        ["only a whole attention over caches", "'attn' is none", "gpt3_attention.py:13"],
+        attention,
+        split={"attn": 2},
+    )
     refused(["only a whole linear", "'n' is rms_norm"], norm(), split={"n": 2})
 
 
@@ -204,15 +276,25 @@ def caches(taken="other"):
     """A linear with a name that a split of the attention would take."""
     q, pos = tg.input("q", (1, 1, 512), "bfloat16"), tg.input("pos", (1,), "int32")
     k, v = (tg.state(name, (1, 2048, 8, 64), "bfloat16") for name in "kv")
-    return tg.attention(tg.linear(q, tg.weight("w", (512, 512), "bfloat16"), name=taken), k, v, heads=8, at=pos, name="att")
+    return tg.attention(
+        tg.linear(q, tg.weight("w", (512, 512), "bfloat16"), name=taken), k, v, heads=8, at=pos, name="att"
+    )
 
 
 @pytest.mark.parametrize("taken", ["att_shares", "att_partial"])
 def test_nothing_is_split_unasked_where_the_names_are_taken(taken):
     assert [op.name for op in tg.plan(caches(), "h200").graph.ops] == ["other", "att_shares", "att"]
     assert [op.name for op in tg.plan(caches(taken=taken), "h200").graph.ops] == [taken, "att"]
-    refused(["splitting 'att' makes att_partial, att_shares", f"{taken} is taken"], caches(taken=taken), tiles={"att": (1, 64)}, split={"att": 2})
-    assert [op.name for op in whole_plan(caches(taken=taken), place("h200"), Options()).graph.ops] == [taken, "att"]
+    refused(
+        ["splitting 'att' makes att_partial, att_shares", f"{taken} is taken"],
+        caches(taken=taken),
+        tiles={"att": (1, 64)},
+        split={"att": 2},
+    )
+    assert [op.name for op in whole_plan(caches(taken=taken), place("h200"), Options()).graph.ops] == [
+        taken,
+        "att",
+    ]
     with pytest.raises(PlanError, match=f"{taken} is taken"):
         whole_plan(caches(taken=taken), place("h200"), Options.of(split={"att": 2}))
 
@@ -220,13 +302,24 @@ def test_nothing_is_split_unasked_where_the_names_are_taken(taken):
 def test_heads_of_a_tile_left_out():
     """As many as share a key head where their rows fit a GPU's tile, else one."""
     layer = load_program(str(EXAMPLES / "llama_layer.py"), {"S": 16, "S_max": 300})
-    assert [tg.plan(layer, "h200", tiles={"attn": (n, 64)}).graph.op("attn").tile for n in (16, 64)] == [(16, 64, 4), (64, 64, 1)]
+    assert [tg.plan(layer, "h200", tiles={"attn": (n, 64)}).graph.op("attn").tile for n in (16, 64)] == [
+        (16, 64, 4),
+        (64, 64, 1),
+    ]
 
 
 def test_wrong_shares_of_keys():
-    layer = load_program(str(EXAMPLES / "llama_layer.py"), {"S_max": 100, "H": 32, "heads": 4, "kv_heads": 2, "D": 8, "I": 24, "dtype": "float32"})
+    layer = load_program(
+        str(EXAMPLES / "llama_layer.py"),
+        {"S_max": 100, "H": 32, "heads": 4, "kv_heads": 2, "D": 8, "I": 24, "dtype": "float32"},
+    )
     for shares in (1, 8, 2.0):
-        refused(["'attn'", "7 blocks of 16 keys", f"{shares} shares"], layer, tiles={"attn": (1, 16)}, split={"attn": shares})
+        refused(
+            ["'attn'", "7 blocks of 16 keys", f"{shares} shares"],
+            layer,
+            tiles={"attn": (1, 16)},
+            split={"attn": shares},
+        )
     refused(["12 columns a tile", "whole heads of 8", "turned"], layer, tiles={"k_append": (12,)})
 
 
@@ -245,11 +338,13 @@ def test_names_made_by_a_split_must_be_free():
     except tg.PlanError as error:
         assert "up_k0" in str(error) or "up_partial0" in str(error)
     else:
-        assert len({op.name for op in made.graph.ops}) == 3 and made.graph.tensors["up_partial0"].role == "input"
+        assert (
+            len({op.name for op in made.graph.ops}) == 3 and made.graph.tensors["up_partial0"].role == "input"
+        )
         assert tg.verify(made).ok
 
 
-# ---- the call itself ----------------------------------------------------------------------------------------------------------------
+# ---- the call itself ---------------------------------------------------------------------------------------
 
 
 def test_open_sizes():

@@ -1,5 +1,5 @@
-"""What a certificate says of memory order is what the text does: through the proxies that the target declares, by the
-instructions that its rows name."""
+"""What a certificate says of memory order is what the text does: through the proxies that the target
+declares, by the instructions that its rows name."""
 
 from __future__ import annotations
 
@@ -40,17 +40,23 @@ def made(case: Any, target: str, machine: str) -> tuple[Any, Any, str]:
 
 @every
 def test_the_proof_and_the_hopper_target_agree(name: str) -> None:
-    """Through which proxy each op reads and writes: the target's word, the table of the proof, worked out apart."""
+    """Through which proxy each op reads and writes: the target's word, the table of the proof, worked out
+    apart."""
     case = CASES[name]
     plan = tg.plan(case.spec(**case.sizes), "h200", **case.options)
     target = known()[plan.target]
     said = target.proxies(plan.graph, plan.machine)
-    assert len(said) == len(plan.graph.ops) and all(plan.proxies_of(op) == proxies for op, proxies in said.items())
+    assert len(said) == len(plan.graph.ops) and all(
+        plan.proxies_of(op) == proxies for op, proxies in said.items()
+    )
     found = check(expanded(plan)).checks[-1]
     assert found.ok, found.statement
 
 
-@pytest.mark.parametrize("target, machine", [("sm_90a", "h200"), ("sm_80", "a100"), ("sm_80", "h200"), ("cpu", "cpu:4"), ("cpu", "h200")])
+@pytest.mark.parametrize(
+    "target, machine",
+    [("sm_90a", "h200"), ("sm_80", "a100"), ("sm_80", "h200"), ("cpu", "cpu:4"), ("cpu", "h200")],
+)
 def test_a_certificates_instructions_stand_in_the_text(target: str, machine: str) -> None:
     """And bulk copies in no text of a plan that declares none: of no plan for a GPU without them."""
     cited = set()
@@ -65,7 +71,11 @@ def test_a_certificates_instructions_stand_in_the_text(target: str, machine: str
         missing = {i for i in named_in(certificate) if i not in text}
         assert certificate.ok and not missing, (case.name, missing)
         assert (BULK in text) == bool(plan.proxies) and (target == "sm_90a" or not plan.proxies)
-    assert cited == ({(GENERIC, GENERIC)} if target != "sm_90a" else {(w, r) for w in (GENERIC, ASYNC) for r in (GENERIC, ASYNC)})
+    assert cited == (
+        {(GENERIC, GENERIC)}
+        if target != "sm_90a"
+        else {(w, r) for w in (GENERIC, ASYNC) for r in (GENERIC, ASYNC)}
+    )
 
 
 def test_ops_that_store_by_tma_have_the_instruction_in_their_own_code() -> None:

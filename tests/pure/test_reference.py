@@ -56,7 +56,8 @@ def test_an_all_zero_result_is_right(tmp_path, capsys) -> None:
 
     spec = tmp_path / "zero.py"
     spec.write_text(
-        "import tilegen as tg\n@tg.spec\ndef zero():\n    return tg.scale(tg.input('x', (4, 8), 'float32'), 0.0, name='y')\n"
+        "import tilegen as tg\n@tg.spec\ndef zero():\n    return tg.scale(tg.input('x', (4, 8), 'float32'),"
+        " 0.0, name='y')\n"
     )
     assert main(["run", str(spec), "--target", "interpret", "--repeat", "1"]) == 0
     out = capsys.readouterr().out

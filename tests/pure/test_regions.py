@@ -1,4 +1,5 @@
-"""Index expressions: C, Python and SymPy agree, also at negative values; division is exact; blockings invert."""
+"""Index expressions: C, Python and SymPy agree, also at negative values; division is exact; blockings
+invert."""
 
 import ctypes
 import random
@@ -15,11 +16,18 @@ from tilegen.ops.base import coord
 I, J = coord("i"), coord("j")  # never negative: plain C division
 X, Y = sp.Symbol("x", integer=True), sp.Symbol("y", integer=True)  # any sign: floor division
 NAMES = ("i", "j", "x", "y")
-POINTS = [(i, j, x, y) for i in (0, 1, 7, 64) for j in (0, 3, 129) for x in (-130, -64, -1, 0, 1, 63, 200) for y in (-9, -1, 0, 5)]
+POINTS = [
+    (i, j, x, y)
+    for i in (0, 1, 7, 64)
+    for j in (0, 3, 129)
+    for x in (-130, -64, -1, 0, 1, 63, 200)
+    for y in (-9, -1, 0, 5)
+]
 
 
 def random_expression(chance, depth=3):
-    """A tile-coordinate expression: sums, products by constants, floors, ceilings, remainders, minima and maxima."""
+    """A tile-coordinate expression: sums, products by constants, floors, ceilings, remainders, minima and
+    maxima."""
     if depth == 0:
         return chance.choice([I, J, X, Y, sp.Integer(chance.randint(-40, 40))])
     a, b = (random_expression(chance, depth - 1) for _ in range(2))
@@ -59,9 +67,18 @@ def exact(e, point):
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("expressions")
     cases = "".join(f"    case {n}: return {to_c(e)};\n" for n, e in enumerate(EXPRESSIONS))
-    source = HEAD + "int value(int n, int i, int j, int x, int y) {\n  switch (n) {\n" + cases + "  }\n  return 0;\n}\n"
+    source = (
+        HEAD
+        + "int value(int n, int i, int j, int x, int y) {\n  switch (n) {\n"
+        + cases
+        + "  }\n  return 0;\n}\n"
+    )
     (folder / "e.c").write_text(source)
-    done = subprocess.run(["gcc", "-w", "-O1", "-shared", "-fPIC", "-o", folder / "e.so", folder / "e.c"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["gcc", "-w", "-O1", "-shared", "-fPIC", "-o", folder / "e.so", folder / "e.c"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(folder / "e.so"))
 
@@ -133,7 +150,11 @@ def test_divide_and_modulo(seed):
     terms = [chance.choice([-1, 1, 2, 16, 64, 128, -256]) * s for s in (I, J, X)]
     p = sum(terms[: chance.randint(1, 3)], sp.Integer(chance.randint(-300, 300)))
     if chance.random() < 0.3:
-        p = sp.Min(p, chance.randint(0, 500)) if chance.random() < 0.5 else sp.Max(p, chance.randint(-100, 100))
+        p = (
+            sp.Min(p, chance.randint(0, 500))
+            if chance.random() < 0.5
+            else sp.Max(p, chance.randint(-100, 100))
+        )
     quotient, rest = divide(p, q), modulo(p, q)
     for _ in range(12):
         point = (chance.randint(0, 300), chance.randint(0, 300), chance.randint(-300, 300), 0)
@@ -141,7 +162,13 @@ def test_divide_and_modulo(seed):
         assert got == value // q and left == value % q, (p, q, point)
 
 
-WHOLE = [(128 * I + 127, 128, I), (128 * I, 64, 2 * I), (64 * I + 63, 256, sp.floor(I / 4)), (I, 1, I), (sp.Integer(7), 8, 0)]
+WHOLE = [
+    (128 * I + 127, 128, I),
+    (128 * I, 64, 2 * I),
+    (64 * I + 63, 256, sp.floor(I / 4)),
+    (I, 1, I),
+    (sp.Integer(7), 8, 0),
+]
 
 
 @pytest.mark.parametrize(("p", "q", "expected"), [*WHOLE, (sp.Integer(-1), 8, -1), (X, 1, X)])
@@ -149,7 +176,13 @@ def test_whole_parts_are_taken_out(p, q, expected):
     assert sp.simplify(divide(p, q) - expected) == 0
 
 
-BLOCKINGS = [((16,), (5,), 0), ((16,), (5,), 48), ((100, 16), (3, 7), 0), ((96, 32, 8), (2, 3, 4), 10), ((1,), (9,), 0)]
+BLOCKINGS = [
+    ((16,), (5,), 0),
+    ((16,), (5,), 48),
+    ((100, 16), (3, 7), 0),
+    ((96, 32, 8), (2, 3, 4), 10),
+    ((1,), (9,), 0),
+]
 
 
 @pytest.mark.parametrize(("coefficients", "extents", "offset"), BLOCKINGS)
@@ -163,8 +196,16 @@ def test_blockings_invert(coefficients, extents, offset):
         index = int(cut.index.subs(dict(zip(symbols, at, strict=True))))
         lo = offset + sum(c * n for c, n in zip(coefficients, at, strict=True))
         outer = [c * (n + 1) for c, n in zip(coefficients, at, strict=True)]
-        last = offset + min(sum(c * n for c, n in zip(coefficients[:d], at[:d], strict=True)) + outer[d] for d in range(len(at))) - 1
-        assert {int(cut.block_of(e)) for e in (lo, (lo + last) // 2, last)} == {index}  # the last block of an outer one may be cut short
+        last = (
+            offset
+            + min(
+                sum(c * n for c, n in zip(coefficients[:d], at[:d], strict=True)) + outer[d]
+                for d in range(len(at))
+            )
+            - 1
+        )
+        # the last block of an outer one may be cut short
+        assert {int(cut.block_of(e)) for e in (lo, (lo + last) // 2, last)} == {index}
         seen.append((lo, index))
     assert [index for _, index in sorted(seen)] == list(range(cut.count))
     element = sp.Symbol("e", integer=True, nonnegative=True)

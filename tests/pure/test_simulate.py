@@ -55,7 +55,8 @@ def test_bounds(row):
 
 
 def critical_path(made, work):
-    """The longest chain in which a tile cannot end before the work after its wait is done; walked over the expanded plan."""
+    """The longest chain in which a tile cannot end before the work after its wait is done; walked over the
+    expanded plan."""
     from tilegen.schedule.expand import expanded
 
     ready = np.zeros(len(made.targets))
@@ -65,7 +66,14 @@ def critical_path(made, work):
     for tile in expanded(made)["tiles"]:
         rank, b = tile["rank"], steps[tile["op"]]
         count = max(
-            1, int(np.asarray(b.steps.subs(dict(zip(b.coords, tile["coord"], strict=True))) if hasattr(b.steps, "subs") else b.steps))
+            1,
+            int(
+                np.asarray(
+                    b.steps.subs(dict(zip(b.coords, tile["coord"], strict=True)))
+                    if hasattr(b.steps, "subs")
+                    else b.steps
+                )
+            ),
         )
         finish[rank] = work[rank]
         for n in np.flatnonzero(table.rank == rank):
@@ -81,16 +89,27 @@ def critical_path(made, work):
 @pytest.mark.parametrize("order", ["phase", "bands:2", "bands:4"])
 @pytest.mark.parametrize("name", ["gpt3_mlp", "llama_mlp"])
 def test_a_barrier_is_never_faster(name, order, on):
-    """In the same order and with waits that cost nothing, one semaphore for all is never faster than the consumer classes."""
+    """In the same order and with waits that cost nothing, one semaphore for all is never faster than the
+    consumer classes."""
     first = "up" if name == "gpt3_mlp" else "gate_up"
     tiles = {first: (8, 16, 16), "down": (8, 16, 16)}
-    free = Machine(**{**tg.plan(load_program(str(EXAMPLES / f"{name}.py"), SMALL[name]), on, target="interpret").machine.to_json(), "wait_us": 0.0})
+    free = Machine(
+        **{
+            **tg.plan(
+                load_program(str(EXAMPLES / f"{name}.py"), SMALL[name]), on, target="interpret"
+            ).machine.to_json(),
+            "wait_us": 0.0,
+        }
+    )
     times = {}
     for policy in ("kernel", "class", "tile"):
         try:
-            made = planned(name, SMALL[name], free, {"tiles": tiles, "order": order, "policies": {"h": policy}})
+            made = planned(
+                name, SMALL[name], free, {"tiles": tiles, "order": order, "policies": {"h": policy}}
+            )
         except tg.PlanError as error:
-            assert policy == "kernel" and "higher rank" in str(error)  # in bands a barrier cannot be met at all
+            # in bands a barrier cannot be met at all
+            assert policy == "kernel" and "higher rank" in str(error)
             assert order != "phase"
             times[policy] = float("inf")
             continue
@@ -106,7 +125,8 @@ def two():
 
 
 def by_hand(workers, **options):
-    # 1 GFLOP/s and bytes for nothing: a tile of `up` takes 2·8·8·8 = 1024 FLOP / (1e9 / workers), one of `down` 4096 FLOP
+    # 1 GFLOP/s and bytes for nothing: a tile of `up` takes 2·8·8·8 = 1024 FLOP / (1e9 / workers), one of
+    # `down` 4096 FLOP
     machine = Machine("slow", "cpu", workers, 1e9, 1e9, 1e18, 1e18, tile_us=1.0, handoff_us=0.5, wait_us=0.25)
     tiles = {"up": (8, 8, 8), "down": (8, 16, 8)}
     return simulate(tg.plan(two(), machine, tiles=tiles, order="phase", **options))
@@ -117,20 +137,25 @@ def test_two_ops_by_hand():
     a, b = 1 + 1.024, 1 + 4.096
     t = by_hand(1, policies={"up": "kernel"})
     assert t.start.tolist() == pytest.approx([0, a, 2 * a, 3 * a, 4 * a, 4 * a + 0.5 + b])
-    assert t.makespan == pytest.approx(4 * a + 0.5 + 2 * b) and t.waited.tolist() == pytest.approx([0, 0, 0, 0, 0.5, 0])
+    assert t.makespan == pytest.approx(4 * a + 0.5 + 2 * b) and t.waited.tolist() == pytest.approx(
+        [0, 0, 0, 0, 0.5, 0]
+    )
 
 
 def test_two_ops_on_two_workers_by_hand():
-    """Row by row: the second row's tiles run beside each other, the first consumer waits for its own row only."""
+    """Row by row: the second row's tiles run beside each other, the first consumer waits for its own row
+    only."""
     a, b = 1 + 2 * 1.024, 1 + 2 * 4.096
     t = by_hand(2, policies={"up": "row"})
     assert t.start.tolist() == pytest.approx([0, 0, a, a, 2 * a, 2 * a])
-    assert t.end.tolist() == pytest.approx([a, a, 2 * a, 2 * a, 2 * a + b, 2 * a + 0.5 + b])  # row 0 was posted at a, long before
+    # row 0 was posted at a, long before
+    assert t.end.tolist() == pytest.approx([a, a, 2 * a, 2 * a, 2 * a + b, 2 * a + 0.5 + b])
     assert t.waited.tolist() == pytest.approx([0, 0, 0, 0, 0, 0.5])
 
 
 def test_waits_inside_a_tile_by_hand():
-    """Tile by tile: the second step's wait holds back half of the work only, and costs a look at one more semaphore."""
+    """Tile by tile: the second step's wait holds back half of the work only, and costs a look at one more
+    semaphore."""
     a, b = 1 + 2 * 1.024, 1 + 2 * 4.096 + 0.25
     t = by_hand(2, policies={"up": "tile"})
     assert t.end.tolist()[4:] == pytest.approx([2 * a + b, 2 * a + 0.5 + b])
@@ -146,7 +171,11 @@ def test_the_text_names_every_op():
 def test_more_workers_are_no_slower():
     """With the same rate per worker."""
     times = [
-        simulate(planned("gpt3_mlp", SMALL["gpt3_mlp"], cpu(n), {**MLP, "order": "phase", "policies": {"h": "row"}})).makespan
+        simulate(
+            planned(
+                "gpt3_mlp", SMALL["gpt3_mlp"], cpu(n), {**MLP, "order": "phase", "policies": {"h": "row"}}
+            )
+        ).makespan
         for n in (1, 2, 4, 8)
     ]
     assert times == sorted(times, reverse=True) and times[0] > times[-1]

@@ -21,7 +21,9 @@ def test_same_schedule_on_both_targets(name: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
-@pytest.mark.parametrize("name", ["mlp tile", "llama gangs", "attention classes", "mlp chunks, bands, static"])
+@pytest.mark.parametrize(
+    "name", ["mlp tile", "llama gangs", "attention classes", "mlp chunks, bands, static"]
+)
 def test_compiles_without_a_gpu(name: str, architecture: str) -> None:
     cubin = compile_cuda(skeleton(PLANS[name]()), architecture)
     assert cubin.code[:4] == b"\x7fELF" and "0 bytes spill stores" in cubin.log and "warning" not in cubin.log
@@ -34,7 +36,8 @@ def test_memory_order_of_the_prelude() -> None:
     wait = text[text.index("TG_FN void tg_wait(") : text.index("// ---- schedule")]
     assert "red.release.gpu.global.add.u32" in post
     end = wait[wait.index("(void)tg_load_acquire(p);") :]
-    assert "fence.proxy.async.global" in end and "return" not in end and wait.count("return;") == 1  # the one return is the abort's
+    # the one return is the abort's
+    assert "fence.proxy.async.global" in end and "return" not in end and wait.count("return;") == 1
 
 
 def test_compiler_log_is_in_the_error() -> None:

@@ -24,7 +24,10 @@ def block(M=4, K=6, N=8):
 def test_what_is_collected():
     p = block(M=5)
     assert (p.name, p.doc, dict(p.sizes)) == ("block", "A block.", {"M": 5, "K": 6, "N": 8})
-    assert [(t.name, t.shape, t.role) for t in p.arguments] == [("x", (5, 6), "input"), ("w", (8, 6), "weight")]
+    assert [(t.name, t.shape, t.role) for t in p.arguments] == [
+        ("x", (5, 6), "input"),
+        ("w", (8, 6), "weight"),
+    ]
     assert [c.kind for c in p.calls] == ["linear", "pointwise", "pointwise", "softmax"]
     assert p.outputs == ("h", "y") and p.tensor("h").role == p.tensor("y").role == "output"
     assert not p.symbolic and block(M=tg.symbol("M")).symbolic
@@ -92,12 +95,24 @@ def test_operands_as_json(operand):
         (lambda x3, i: tg.rope(x3, heads=3), (2, 4, 6), (8, 6)),
         (lambda x3, i: tg.attention(x3, x3, x3, heads=3), (2, 4, 6), (8, 6)),
         (lambda x3, i: tg.conv2d(i, tg.weight("w", (5, 3, 3, 3), F)), (1, 6, 8, 5), (1, 6, 8, 5)),
-        (lambda x3, i: tg.conv2d(i, tg.weight("w", (5, 3, 3, 3), F), stride=2, padding=1), (1, 4, 5, 5), (1, 4, 5, 5)),
-        (lambda x3, i: tg.conv2d(i, tg.weight("w", (5, 3, 1, 3), F), dilation=2, padding=(2, 0)), (1, 8, 10, 5), (1, 8, 10, 5)),
+        (
+            lambda x3, i: tg.conv2d(i, tg.weight("w", (5, 3, 3, 3), F), stride=2, padding=1),
+            (1, 4, 5, 5),
+            (1, 4, 5, 5),
+        ),
+        (
+            lambda x3, i: tg.conv2d(i, tg.weight("w", (5, 3, 1, 3), F), dilation=2, padding=(2, 0)),
+            (1, 8, 10, 5),
+            (1, 8, 10, 5),
+        ),
         (lambda x3, i: tg.max_pool2d(i, 2), (1, 4, 5, 3), (1, 4, 5, 3)),
         (lambda x3, i: tg.max_pool2d(i, 3, stride=2, padding=1), (1, 4, 5, 3), (1, 4, 5, 3)),
         (lambda x3, i: tg.global_avg_pool(i), (1, 3), (1, 3)),
-        (lambda x3, i: tg.linear(tg.flatten(tg.max_pool2d(i, 2)), tg.weight("w", (7, 60), F)), (1, 7), (1, 7)),
+        (
+            lambda x3, i: tg.linear(tg.flatten(tg.max_pool2d(i, 2)), tg.weight("w", (7, 60), F)),
+            (1, 7),
+            (1, 7),
+        ),
     ],
 )
 def test_shapes(make, shape, plan_shape):
@@ -140,7 +155,10 @@ def test_specs_nest():
 
 
 def test_a_spec_imports_nothing_heavy_by_itself():
-    code = "import sys, tilegen as tg; tg.input; tg.Program; assert not {'torch', 'sympy', 'numpy'} & set(sys.modules), 'heavy'"
+    code = (
+        "import sys, tilegen as tg; tg.input; tg.Program; assert not {'torch', 'sympy', 'numpy'} &"
+        " set(sys.modules), 'heavy'"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

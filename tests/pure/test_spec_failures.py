@@ -1,4 +1,5 @@
-"""Wrong specs: each is refused with a SpecError that names what was given and what was expected, at the line that is wrong."""
+"""Wrong specs: each is refused with a SpecError that names what was given and what was expected, at the line
+that is wrong."""
 
 import dataclasses
 
@@ -47,7 +48,7 @@ def refused(*lines, words, line=None, declared=True):
         assert word in message, f"{word!r} is not in {message!r}"
 
 
-# ---- shapes, dtypes and attributes of every op ------------------------------------------------------------------------------
+# ---- shapes, dtypes and attributes of every op -------------------------------------------------------------
 
 OPS = [
     ("tg.linear(x, w3)", "must be (N, K)", "(2, 8, 6)"),
@@ -163,14 +164,20 @@ def test_wrong_operands(row):
 
 
 def test_the_made_up_add_of_a_bias_is_told_at_the_line_of_the_linear():
-    refused("y = tg.linear(x, w)", "return tg.linear(y, tg.weight('w2', (8, 8), F), v)", words=["(6,)", "(8,)"])
+    refused(
+        "y = tg.linear(x, w)", "return tg.linear(y, tg.weight('w2', (8, 8), F), v)", words=["(6,)", "(8,)"]
+    )
 
 
 def test_one_tensor_has_one_form():
-    refused("y = tg.conv2d(image, kernel)", "tg.linear(image, tg.weight('w2', (8, 3), F))", words=["'image'", "spatial", "rows", "flatten"])
+    refused(
+        "y = tg.conv2d(image, kernel)",
+        "tg.linear(image, tg.weight('w2', (8, 3), F))",
+        words=["'image'", "spatial", "rows", "flatten"],
+    )
 
 
-# ---- declarations -------------------------------------------------------------------------------------------------------------
+# ---- declarations ------------------------------------------------------------------------------------------
 
 DECLARATIONS = [
     ("tg.input('a', (4, 6), 'float64')", "'a'", "float64", "bfloat16"),
@@ -212,7 +219,10 @@ def test_wrong_declarations(row):
     refused(row[0], words=row[1:])
 
 
-@pytest.mark.parametrize("name", ["class", "for", "None", "lambda", "int", "float", "new", "template", "const", "namespace", "switch"])
+@pytest.mark.parametrize(
+    "name",
+    ["class", "for", "None", "lambda", "int", "float", "new", "template", "const", "namespace", "switch"],
+)
 @pytest.mark.parametrize("line", ["tg.input({!r}, (4, 6))", "tg.relu(x, name={!r})"], ids=["input", "op"])
 def test_words_of_python_and_cpp_are_no_names(line, name):
     refused(line.format(name), words=[repr(name)])
@@ -223,7 +233,7 @@ def test_names_of_ops():
     refused("tg.relu(x, name='y')", "tg.input('y', (4, 6))", words=["'y'", "twice"])
 
 
-# ---- what a spec gives back -----------------------------------------------------------------------------------------------------
+# ---- what a spec gives back --------------------------------------------------------------------------------
 
 Y = "y = tg.linear(a, b)"
 A = "a, b = tg.input('a', (4, 6), F), tg.weight('b', (8, 6), F)"
@@ -234,7 +244,11 @@ RETURNS = [
     ([A, Y, "return y, 'y'"], "must return a tensor", "'y'"),
     ([A, Y, "return y.chunk(2)[0]"], "whole tensor", "view", "'linear'"),
     ([A, Y, "return y, y"], "'linear'", "twice"),
-    (["a = tg.input('a', (1, 4, 4, 2), F)", "return tg.flatten(tg.max_pool2d(a, 2))"], "whole tensor", "view"),
+    (
+        ["a = tg.input('a', (1, 4, 4, 2), F)", "return tg.flatten(tg.max_pool2d(a, 2))"],
+        "whole tensor",
+        "view",
+    ),
 ]
 
 
@@ -306,7 +320,7 @@ def test_rows_do_not_become_an_image():
     )
 
 
-# ---- caches -----------------------------------------------------------------------------------------------------------------------
+# ---- caches ------------------------------------------------------------------------------------------------
 
 K = "k, c = tg.input('k', (2, 4, 6), F), tg.state('c', (2, 16, 6), F)"
 
@@ -317,15 +331,25 @@ def test_a_cache_is_not_read_before_it_is_written():
 
 
 def test_a_cache_is_written_once():
-    refused(K, "c = tg.append(c, k, at=0)", "c = tg.append(c, k, at=4)", words=["'c'", "already", "wrong.py:6"], declared=False)
+    refused(
+        K,
+        "c = tg.append(c, k, at=0)",
+        "c = tg.append(c, k, at=4)",
+        words=["'c'", "already", "wrong.py:6"],
+        declared=False,
+    )
 
 
 def test_a_cache_has_one_form():
-    lines = ["k, c = tg.input('k', (2, 4, 6), F), tg.state('c', (2, 16, 2, 3), F)", "c = tg.append(c, k, at=0)", "tg.relu(c)"]
+    lines = [
+        "k, c = tg.input('k', (2, 4, 6), F), tg.state('c', (2, 16, 2, 3), F)",
+        "c = tg.append(c, k, at=0)",
+        "tg.relu(c)",
+    ]
     refused(*lines, words=["'c'", "heads"], declared=False)
 
 
-# ---- ops outside a spec, other specs' tensors, cycles ------------------------------------------------------------------------------
+# ---- ops outside a spec, other specs' tensors, cycles ------------------------------------------------------
 
 
 def leaked():
@@ -349,7 +373,9 @@ def test_declarations_need_a_spec():
 
 def test_ops_need_a_spec():
     x = leaked()
-    with pytest.raises(tg.SpecError, match=r"test_spec_failures.py:\d+: tg\.\w+ is called outside a @tg.spec"):
+    with pytest.raises(
+        tg.SpecError, match=r"test_spec_failures.py:\d+: tg\.\w+ is called outside a @tg.spec"
+    ):
         tg.relu(x)
     with pytest.raises(tg.SpecError, match="outside a @tg.spec"):
         tg.linear(x, x)
@@ -358,7 +384,9 @@ def test_ops_need_a_spec():
 
 
 @pytest.mark.parametrize(
-    "op", [tg.relu, lambda x: tg.linear(x, x), lambda x: x, lambda x: tg.softmax(x)], ids=["relu", "linear", "none", "softmax"]
+    "op",
+    [tg.relu, lambda x: tg.linear(x, x), lambda x: x, lambda x: tg.softmax(x)],
+    ids=["relu", "linear", "none", "softmax"],
 )
 def test_a_tensor_belongs_to_its_spec(op):
     other = leaked()
@@ -385,7 +413,7 @@ def test_a_cycle_is_refused():
         tg.plan(dataclasses.replace(program, calls=(looped, *program.calls[1:])), "cpu:2")
 
 
-# ---- sizes ------------------------------------------------------------------------------------------------------------------------
+# ---- sizes -------------------------------------------------------------------------------------------------
 
 
 @tg.spec
@@ -420,7 +448,7 @@ def test_sizes_from_the_command_line(text):
         sized(M=parse("M", text))
 
 
-# ---- torch's words in a spec ------------------------------------------------------------------------------------------------------
+# ---- torch's words in a spec -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

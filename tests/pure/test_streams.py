@@ -37,19 +37,30 @@ def test_every_launch_is_proved_and_has_a_hopper_kernel(case: Case) -> None:
         source = generate(p, frozenset(n for n, t in p.graph.tensors.items() if t.role == "weight"))
         assert "griddepcontrol.wait" in source.text and "griddepcontrol.launch_dependents" in source.text
     assert [p.graph.ops[0].name for p in plans] == [op.name for op in whole.graph.ops]
-    assert all(case.options.get("tiles", {}).get(p.graph.ops[0].name, p.graph.ops[0].tile) == p.graph.ops[0].tile for p in plans)
+    assert all(
+        case.options.get("tiles", {}).get(p.graph.ops[0].name, p.graph.ops[0].tile) == p.graph.ops[0].tile
+        for p in plans
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_arguments_are_there_when_a_launch_needs_them(case: Case) -> None:
-    """Each launch reads arguments of the program and results of launches before it; all outputs are made, each tensor once."""
+    """Each launch reads arguments of the program and results of launches before it; all outputs are made,
+    each tensor once."""
     whole, plans = launched(case)
     made: list[str] = []
     for p in plans:
         assert set(p.arguments) <= {*whole.arguments, *made}
         roles = {name: t.role for name, t in p.graph.tensors.items()}
-        assert all(roles[n] == (whole.graph.tensors[n].role if n in whole.arguments else "input") for n in p.arguments)
-        assert len(p.outputs) == 1 and roles[p.outputs[0]] == "output" and set(roles) == {*p.arguments, *p.outputs}
+        assert all(
+            roles[n] == (whole.graph.tensors[n].role if n in whole.arguments else "input")
+            for n in p.arguments
+        )
+        assert (
+            len(p.outputs) == 1
+            and roles[p.outputs[0]] == "output"
+            and set(roles) == {*p.arguments, *p.outputs}
+        )
         made += p.outputs
     assert len(set(made)) == len(made) and set(whole.outputs) <= set(made)
     inner = {name for name, t in whole.graph.tensors.items() if t.role in ("intermediate", "partial")}
@@ -59,8 +70,14 @@ def test_arguments_are_there_when_a_launch_needs_them(case: Case) -> None:
 def test_a_split_sum_is_a_launch_for_each_share() -> None:
     whole, plans = launched(NAMES["split sum"])
     assert [p.program for p in plans] == ["mlp_up_k0", "mlp_up_k1", "mlp_up", "mlp_down"]
-    assert plans[2].arguments == ("x", "w1", "up_partial0", "up_partial1") and plans[0].graph.tensors["up_partial0"].dtype == "float32"
-    assert whole.graph.tensors["up_partial0"].role == "partial" and math.prod(whole.graph.tensors["up_partial0"].shape) == 129 * 384
+    assert (
+        plans[2].arguments == ("x", "w1", "up_partial0", "up_partial1")
+        and plans[0].graph.tensors["up_partial0"].dtype == "float32"
+    )
+    assert (
+        whole.graph.tensors["up_partial0"].role == "partial"
+        and math.prod(whole.graph.tensors["up_partial0"].shape) == 129 * 384
+    )
 
 
 def test_gangs_may_differ_from_launch_to_launch() -> None:
@@ -73,10 +90,16 @@ def test_gangs_may_differ_from_launch_to_launch() -> None:
 def test_each_op_is_cut_as_is_best_for_it_alone() -> None:
     options = Options.of(tiles={"up": (128, 64, 64)})
     up, down = whole_plan(mlp(M=256), place("h200"), options).graph.ops
-    assert up.tile == (128, 64, 64) and (down.tile, down.parts) == (whole_plan(mlp(M=256), place("h200"), Options()).graph.op("down").tile, down.parts)
+    assert up.tile == (128, 64, 64) and (down.tile, down.parts) == (
+        whole_plan(mlp(M=256), place("h200"), Options()).graph.op("down").tile,
+        down.parts,
+    )
 
 
-@pytest.mark.parametrize(("given", "expected"), [("auto", "phase:4"), ("bands:2", "phase:4"), ("phase", "phase"), ("phase:8", "phase:8")])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("auto", "phase:4"), ("bands:2", "phase:4"), ("phase", "phase"), ("phase:8", "phase:8")],
+)
 def test_order_and_placement(given: str, expected: str) -> None:
     options = Options.of(order=given, placement="strided", tiles={"up": (128, 32, 64)})
     plans = launch_plans(whole_plan(mlp(M=2000), place("h200"), options), place("h200"), options)
@@ -97,8 +120,16 @@ def test_fan_out_and_fan_in() -> None:
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_certificate(programmatic: bool) -> None:
     whole = whole_plan(chain(), place("h200"), Options())
-    proof = certify_launches(whole, [verify(p) for p in launch_plans(whole, place("h200"), Options())], programmatic)
-    assert proof.ok and [c.name for c in proof.checks] == ["chain_first", "chain_second", "chain_third", "chain_fourth", "kernel boundaries"]
+    proof = certify_launches(
+        whole, [verify(p) for p in launch_plans(whole, place("h200"), Options())], programmatic
+    )
+    assert proof.ok and [c.name for c in proof.checks] == [
+        "chain_first",
+        "chain_second",
+        "chain_third",
+        "chain_fourth",
+        "kernel boundaries",
+    ]
     text = proof.checks[-1].statement
     assert text.startswith("4 launches on one stream") and ("griddepcontrol.wait" in text) == programmatic
     assert text.endswith("a: first -> second; b: second -> third; c: third -> fourth; b: second -> fourth")
@@ -108,7 +139,12 @@ def test_certificate(programmatic: bool) -> None:
 def test_the_whole_plan_can_be_written() -> None:
     whole = whole_plan(mlp(), place("h200"), Options())
     data = whole.to_json()
-    assert data["lowering"] == "streams" and data["semaphores"] == [] and whole.waits == () and Plan.from_json(data).digest == whole.digest
+    assert (
+        data["lowering"] == "streams"
+        and data["semaphores"] == []
+        and whole.waits == ()
+        and Plan.from_json(data).digest == whole.digest
+    )
 
 
 class Launched(Exception):
@@ -122,14 +158,18 @@ class Recorder:
 
 @pytest.mark.parametrize("library", [HopperLibrary, PortableLibrary])
 def test_how_it_is_launched(library: Any) -> None:
-    """A launch of one op waits for nothing inside, so its static lists need not all be resident; programmatic is the caller's word. A chain's lists
+    """A launch of one op waits for nothing inside, so its static lists need not all be resident; programmatic
+    is the caller's word. A chain's lists
     must be, unless it runs alone: then its launches are programmatic."""
     options = Options.of(placement="strided", tiles={"up": (128, 64, 64), "down": (128, 64, 64)})
     whole = launch_plans(whole_plan(mlp(), place("h200"), options), place("h200"), options)[0]
     chained = NAMES["mlp, M = 17, static"].plan()
     assert asked(library, whole, False) == (False, library is HopperLibrary)
     assert asked(library, whole, False, False) == (False, False)
-    assert asked(library, chained, False) == (True, False) and asked(library, chained, True) == (False, library is HopperLibrary)
+    assert asked(library, chained, False) == (True, False) and asked(library, chained, True) == (
+        False,
+        library is HopperLibrary,
+    )
     if library is HopperLibrary:
         assert asked(library, whole, False, True) == (False, True)
         assert asked(library, NAMES["mlp, M = 1000, tile policy"].plan(), False)[1] is False

@@ -57,7 +57,10 @@ def test_targets_that_do_not_fit(given: dict[str, Any], message: str) -> None:
 
 def test_the_portable_kernel_does_not_wait_for_the_launch_before() -> None:
     options = Options.of(tiles={"up": (64, 64, 64), "down": (64, 64, 64)})
-    library = PortableLibrary(launch_plans(whole_plan(mlp(), place("h200", "sm_80"), options), place("h200", "sm_80"), options)[0], architecture="sm_80")
+    library = PortableLibrary(
+        launch_plans(whole_plan(mlp(), place("h200", "sm_80"), options), place("h200", "sm_80"), options)[0],
+        architecture="sm_80",
+    )
     assert "griddepcontrol" not in library.source
     with pytest.raises(TargetError, match="that for sm_80 does not"):
         library.launcher(False, True)

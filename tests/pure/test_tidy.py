@@ -1,4 +1,5 @@
-"""A generated kernel holds what it uses and nothing else, in lines that fit; taking the rest out changes no instruction."""
+"""A generated kernel holds what it uses and nothing else, in lines that fit; taking the rest out changes no
+instruction."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def texts(case: Any) -> list[str]:
     """Of all variants of its kernel, weights packed and not."""
     plan = case.plan()
     weights = frozenset(t.name for t in case.program.arguments if t.role == "weight")
-    return [emit.generate(plan, packed, variant).text for packed in (frozenset(), weights) for variant in ("", "trace", "jitter")]
+    return [
+        emit.generate(plan, packed, variant).text
+        for packed in (frozenset(), weights)
+        for variant in ("", "trace", "jitter")
+    ]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -64,16 +69,22 @@ def test_so_for_sm_80(case: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp, M = 64, deep steps", "new rows passed, turned", "3 channels"])
-def test_the_machine_code_stays_what_it_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_code_stays_what_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = CASES[name]
     slim = emit.generate(case.plan()).text
     monkeypatch.setattr(emit, "tidied", lambda text, root: text)
     whole = emit.generate(case.plan()).text
     assert len(whole) > len(slim) and uncalled(whole)
-    assert Sass.of(compile_cuda(slim, "sm_90a").code, tmp_path).code == Sass.of(compile_cuda(whole, "sm_90a").code, tmp_path).code
+    assert (
+        Sass.of(compile_cuda(slim, "sm_90a").code, tmp_path).code
+        == Sass.of(compile_cuda(whole, "sm_90a").code, tmp_path).code
+    )
 
 
-# --- on texts of our own --------------------------------------------------------------------------------------
+# --- on texts of our own
+# --------------------------------------------------------------------------------------
 
 TEXT = """\
 // What is here.
@@ -110,7 +121,9 @@ root(held h) {
 
 
 def test_what_stays() -> None:
-    assert pruned(TEXT, "root") == """\
+    assert (
+        pruned(TEXT, "root")
+        == """\
 // What is here.
 #define TG_FN __device__
 
@@ -134,6 +147,7 @@ root(held h) {
   h.data = twice<C>(h.kept());
 }
 """
+    )
 
 
 def test_nothing_is_taken_out_twice() -> None:
@@ -142,11 +156,22 @@ def test_nothing_is_taken_out_twice() -> None:
 
 
 def test_lines_are_broken_between_words_and_outside_of_quotes() -> None:
-    long = "  f(" + ", ".join(f"argument{n} + \"a string, of words {n}\"" for n in range(8)) + ");  // what it does"
+    long = (
+        "  f("
+        + ", ".join(f'argument{n} + "a string, of words {n}"' for n in range(8))
+        + ");  // what it does"
+    )
     lines = fitted(long).splitlines()
     assert lines[0] == "  // what it does" and not too_long("\n".join(lines)) and len(lines) > 3
     assert " ".join(line.strip() for line in lines[1:]) == long.strip().partition("  //")[0]
     comment = "// " + " ".join(f"word{n}" for n in range(60)) + ".\n// And so it goes on."
     assert fitted(comment).replace("\n// ", " ").rstrip() == comment.replace("\n// ", " ")
-    function = f"  TG_FN int f({', '.join(f'int argument{n}' for n in range(6))}) const {{ return argument0 + argument1 + argument2; }}"
-    assert fitted(function).splitlines() == [function.partition(" return")[0], "    return argument0 + argument1 + argument2;", "  }"]
+    function = (
+        f"  TG_FN int f({', '.join(f'int argument{n}' for n in range(6))}) const {{ return argument0 +"
+        " argument1 + argument2; }"
+    )
+    assert fitted(function).splitlines() == [
+        function.partition(" return")[0],
+        "    return argument0 + argument1 + argument2;",
+        "  }",
+    ]

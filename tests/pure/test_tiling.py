@@ -44,7 +44,9 @@ def test_bias_and_gelu_join_the_linear():
 
 def test_a_result_without_a_name_takes_its_producers():
     def spec():
-        return tg.linear(tg.gelu(tg.linear(*linear_inputs(), name="up")), tg.weight("u", (3, 8), F), name="down")
+        return tg.linear(
+            tg.gelu(tg.linear(*linear_inputs(), name="up")), tg.weight("u", (3, 8), F), name="down"
+        )
 
     assert ops(fused(spec)) == [("up", "linear", "up"), ("down", "linear", "down")]
 
@@ -64,7 +66,8 @@ def test_a_gated_pair(bias, swapped):
     assert dict(op.attributes)["groups"] == 2 and graph.tensors["h"].plan_shape == (4, 8)
     assert {o.columns for o in op.operands[2:]} == ({(0, 8), (8, 16)} if bias else set())
     text = op.epilogue.expression
-    for e, (index, how) in enumerate(op.epilogue.operands):  # each half of the bias goes to its own accumulator
+    # each half of the bias goes to its own accumulator
+    for e, (index, how) in enumerate(op.epilogue.operands):
         assert how == "columns"
         text = text.replace(f"e{e}", "first" if op.operands[index].columns == (0, 8) else "second")
     gate, up = ("(acc0 + first)", "(acc1 + second)") if bias else ("acc0", "acc1")
@@ -165,10 +168,12 @@ def test_what_carries_no_epilogue(after):
 
 
 def test_renumbering_is_simultaneous():
-    assert renumber("e0 + e1 * acc0 + e10", {"e0": "e1", "e1": "e0", "acc0": "acc1"}) == "e1 + e0 * acc1 + e10"
+    assert (
+        renumber("e0 + e1 * acc0 + e10", {"e0": "e1", "e1": "e0", "acc0": "acc1"}) == "e1 + e0 * acc1 + e10"
+    )
 
 
-# ---- split sums ---------------------------------------------------------------------------------------------------------------------
+# ---- split sums --------------------------------------------------------------------------------------------
 
 
 def tiled(graph, tile):
@@ -180,7 +185,12 @@ def tiled(graph, tile):
 @pytest.mark.parametrize("shares", [2, 3])
 def test_split_sum(shares):
     def spec():
-        return tg.relu(tg.linear(tg.input("x", (4, 40), F), tg.weight("w", (8, 40), F), tg.weight("b", (8,), F), name="up"), name="h")
+        return tg.relu(
+            tg.linear(
+                tg.input("x", (4, 40), F), tg.weight("w", (8, 40), F), tg.weight("b", (8,), F), name="up"
+            ),
+            name="h",
+        )
 
     graph = split_sum(tiled(fused(spec), (4, 8, 8)), "up", shares)
     assert [op.name for op in graph.ops] == [*(f"up_k{s}" for s in range(shares - 1)), "up"]
@@ -188,9 +198,16 @@ def test_split_sum(shares):
     assert ranges[0][0] == 0 and ranges[-1][1] == 40
     assert all(a[1] == b[0] and a[1] % 8 == 0 for a, b in zip(ranges, ranges[1:], strict=False))
     partials = [t for t in graph.tensors.values() if t.role == "partial"]
-    assert len(partials) == shares - 1 and all(t.dtype == "float32" and t.plan_shape == (4, 8) for t in partials)
+    assert len(partials) == shares - 1 and all(
+        t.dtype == "float32" and t.plan_shape == (4, 8) for t in partials
+    )
     last = graph.op("up")
-    assert last.result == "h" and [o.tensor for o in last.operands] == ["x", "w", "b", *(t.name for t in partials)]
+    assert last.result == "h" and [o.tensor for o in last.operands] == [
+        "x",
+        "w",
+        "b",
+        *(t.name for t in partials),
+    ]
     inner = "acc0"
     for s in range(shares - 1):
         inner = f"({inner}+e{s + 1})"
@@ -227,11 +244,13 @@ def test_unknown_op():
         fused(spec).op("down")
 
 
-# --- keys shared out, ropes in appends -------------------------------------------------------------------------------------------
+# --- keys shared out, ropes in appends
+# -------------------------------------------------------------------------------------------
 
 
 def caches(S=1, other=False, kept=False, fixed=False):
-    """An attention over a cache that rotated keys are appended to. other: at another position; kept: the rotated keys are an output too."""
+    """An attention over a cache that rotated keys are appended to. other: at another position; kept: the
+    rotated keys are an output too."""
 
     def spec():
         q, x = tg.input("q", (1, S, 16), F), tg.input("x", (1, S, 8), F)
@@ -248,21 +267,31 @@ def test_a_rope_joins_the_append_that_alone_reads_it():
     graph = caches()
     assert [op.name for op in graph.ops] == ["grown", "y"] and "turned" not in graph.tensors
     grown = graph.op("grown")
-    assert [o.tensor for o in grown.operands] == ["cache", "x", "pos"] and dict(grown.attributes)["theta"] == 10000.0
+    assert [o.tensor for o in grown.operands] == ["cache", "x", "pos"] and dict(grown.attributes)[
+        "theta"
+    ] == 10000.0
 
 
 @pytest.mark.parametrize("how", [{"other": True}, {"kept": True}, {"fixed": True}, {"S": 17}])
 def test_a_rope_stays_apart(how):
     graph = caches(**how)
-    assert [op.name for op in graph.ops] == ["turned", "grown", "y"] and "theta" not in dict(graph.op("grown").attributes)
+    assert [op.name for op in graph.ops] == ["turned", "grown", "y"] and "theta" not in dict(
+        graph.op("grown").attributes
+    )
 
 
 def test_split_of_keys():
     graph = tiled(caches(), (1, 8, 2))
     graph = split(graph.with_op("grown", replace(graph.op("grown"), tile=(4,))), "y", 3)
-    assert [(op.name, op.kind) for op in graph.ops] == [("grown", "append"), ("y_shares", "attention"), ("y", "combine")]
+    assert [(op.name, op.kind) for op in graph.ops] == [
+        ("grown", "append"),
+        ("y_shares", "attention"),
+        ("y", "combine"),
+    ]
     shares, partial = graph.bound(graph.op("y_shares")), graph.tensors["y_partial"]
     assert shares.grid == (1, 2, 1, 3) and shares.steps == 2  # five blocks of eight keys
-    assert partial.dtype == "float32" and partial.plan_shape == (3, 4 * (4 + 8)) and graph.op("y").result == "y"
+    assert (
+        partial.dtype == "float32" and partial.plan_shape == (3, 4 * (4 + 8)) and graph.op("y").result == "y"
+    )
     with pytest.raises(PlanError, match="only a whole attention over caches"):
         split(graph, "y_shares", 2)

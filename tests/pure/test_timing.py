@@ -20,7 +20,16 @@ from tilegen.bench.timing import Contender
 
 @pytest.mark.parametrize(
     ("set_bytes", "sets"),
-    [(0, 24), (1, 24), (7_500_000, 24), (7_500_001, 24), (18_000_000, 10), (45_000_000, 4), (60_000_000, 3), (301_989_888, 3)],
+    [
+        (0, 24),
+        (1, 24),
+        (7_500_000, 24),
+        (7_500_001, 24),
+        (18_000_000, 10),
+        (45_000_000, 4),
+        (60_000_000, 3),
+        (301_989_888, 3),
+    ],
 )
 def test_sets_exceed_three_caches(set_bytes: int, sets: int) -> None:
     assert timing.set_count(set_bytes) == sets
@@ -33,7 +42,9 @@ def test_sets_fit_into_memory(free: int, sets: int) -> None:
     assert timing.set_count(18_000_000, free) == sets
 
 
-@pytest.mark.parametrize(("us", "n"), [(0.0, 4_000_000), (1.7, 2353), (240.0, 17), (1333.0, 4), (2000.0, 3), (50_000.0, 3)])
+@pytest.mark.parametrize(
+    ("us", "n"), [(0.0, 4_000_000), (1.7, 2353), (240.0, 17), (1333.0, 4), (2000.0, 3), (50_000.0, 3)]
+)
 def test_a_measurement_takes_4_ms(us: float, n: int) -> None:
     assert timing.replays(us * 1e-6) == n
 
@@ -122,15 +133,21 @@ def test_warm_up_and_capture_on_one_stream(gpu: Gpu) -> None:
 def test_without_a_graph(gpu: Gpu) -> None:
     runner = timing.ready(Contender((gpu.call("x"), gpu.call("y")), captured=False))
     runner.run()
-    assert gpu.log == ["x on usual", "y on usual", "synchronize", "x on usual", "y on usual"] and not runner.captured
+    assert (
+        gpu.log == ["x on usual", "y on usual", "synchronize", "x on usual", "y on usual"]
+        and not runner.captured
+    )
 
 
 def test_a_runner_holds_what_its_graph_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph holds addresses, not tensors: outputs that only the calls hold must live as long as it can be replayed."""
+    """A graph holds addresses, not tensors: outputs that only the calls hold must live as long as it can be
+    replayed."""
     monkeypatch.setattr(timing, "cuda", FakeCuda())
     outputs = [torch.zeros(4), torch.zeros(4)]
     alive = [weakref.ref(o) for o in outputs]
-    contender = timing.Contender(tuple(functools.partial(torch.add, torch.ones(4), 1, out=o) for o in outputs))
+    contender = timing.Contender(
+        tuple(functools.partial(torch.add, torch.ones(4), 1, out=o) for o in outputs)
+    )
     runner = timing.ready(contender)
     del contender, outputs
     gc.collect()

@@ -1,4 +1,5 @@
-"""Timing where something fails: a call that cannot be captured, no nvidia-smi, one that has nothing to say."""
+"""Timing where something fails: a call that cannot be captured, no nvidia-smi, one that has nothing to
+say."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def smi(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize(("text", "answer"), [("echo ' 1980 '", "1980"), ("echo '[N/A]'", None), ("exit 9", None), ("echo", None)])
+@pytest.mark.parametrize(
+    ("text", "answer"), [("echo ' 1980 '", "1980"), ("echo '[N/A]'", None), ("exit 9", None), ("echo", None)]
+)
 def test_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, answer: str | None) -> None:
     smi(tmp_path, text, monkeypatch)
     assert timing.nvidia_smi("clocks.sm") == answer

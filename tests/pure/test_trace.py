@@ -1,4 +1,5 @@
-"""Traces: what is read from a kernel's notes, what a simulated launch looks like, what is drawn, exported and added up from both."""
+"""Traces: what is read from a kernel's notes, what a simulated launch looks like, what is drawn, exported and
+added up from both."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tilegen.tools.trace_export import awaited, chrome, last_posters, lost, lost
 
 MLP = str(Path(__file__).resolve().parents[2] / "examples" / "gpt3_mlp.py")
 WORD = 1 << 32
-SMALL = Case("", mlp, {"M": 256}, both("up", "down", (64, 96, 64), (64, 128, 64), policies={"h": "row"}, order="phase"))
+SMALL = Case(
+    "", mlp, {"M": 256}, both("up", "down", (64, 96, 64), (64, 128, 64), policies={"h": "row"}, order="phase")
+)
 
 
 def plan_of(gang: Any = 1) -> Plan:
@@ -41,7 +44,12 @@ def notes_of(trace: Trace, mhz: list[float], clock: int = 0, ns: int = 0) -> tup
             words[n] = 0 if math.isnan(since) else max(1, (round(since * mhz[t.cta]) + clock + t.cta) % WORD)
     for cta, (start, end) in enumerate(trace.span):
         ticks = round((end - start) * mhz[cta])
-        notes[ctas * turns + cta, :4] = [ns + round(1000 * start), clock + cta, ns + round(1000 * end), clock + cta + ticks]
+        notes[ctas * turns + cta, :4] = [
+            ns + round(1000 * start),
+            clock + cta,
+            ns + round(1000 * end),
+            clock + cta + ticks,
+        ]
     return (notes % WORD).astype(np.uint32).view(np.int32), turns
 
 
@@ -56,21 +64,27 @@ def made(plan: Plan, times: list[list[tuple[int, dict[str, float]]]]) -> Trace:
     return Trace(plan, tuple(tiles), ((0.0, 100.0),) * len(times))
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------------
+# ---- reading -----------------------------------------------------------------------------------------------
 
 
 def test_events_are_the_kernels_notes() -> None:
     assert NOTES[: len(EVENTS)] == tuple(f"TG_{e.upper()}" for e in EVENTS) and NOTES[RANK] == "TG_RANK"
 
 
-@pytest.mark.parametrize("clock, ns", [(0, 0), (WORD - 3000, 5), (7, WORD - 400)], ids=["", "clock starts again", "timer starts again"])
+@pytest.mark.parametrize(
+    "clock, ns",
+    [(0, 0), (WORD - 3000, 5), (7, WORD - 400)],
+    ids=["", "clock starts again", "timer starts again"],
+)
 @pytest.mark.parametrize("gang", [1, 2])
 def test_notes_are_read_back(gang: int, clock: int, ns: int) -> None:
     before = Trace.simulated(plan_of(gang))
     mhz = [1500.0 + 10 * cta for cta in range(len(before.span))]
     notes, turns = notes_of(before, mhz, clock, ns)
     after = Trace.read(before.plan, notes, len(before.span), turns)
-    assert [(t.rank, t.name, t.cta, t.turn) for t in after.tiles] == [(t.rank, t.name, t.cta, t.turn) for t in before.tiles]
+    assert [(t.rank, t.name, t.cta, t.turn) for t in after.tiles] == [
+        (t.rank, t.name, t.cta, t.turn) for t in before.tiles
+    ]
     for a, b in zip(after.tiles, before.tiles, strict=True):
         for event in EVENTS:
             assert math.isnan(a.times[event]) == math.isnan(b.times[event])
@@ -85,7 +99,12 @@ def test_text_has_clocks_and_events() -> None:
     text = Trace.read(before.plan, notes, len(before.span), turns).text()
     assert "MHz of each CTA's SM, 1725 on average:\n1700 1700 1700 1700 1700 1700 1700 1900" in text
     lines = [line.split()[:2] for line in text.splitlines()]
-    assert ["up", "posted"] in lines and ["down", "finished"] in lines and ["down", "posted"] not in lines and ["up", "ahead"] not in lines
+    assert (
+        ["up", "posted"] in lines
+        and ["down", "finished"] in lines
+        and ["down", "posted"] not in lines
+        and ["up", "ahead"] not in lines
+    )
 
 
 def test_ctas_that_ran_nothing() -> None:
@@ -98,7 +117,7 @@ def test_ctas_that_ran_nothing() -> None:
     ET.fromstring(svg([("few", after)]))
 
 
-# ---- the simulator's -------------------------------------------------------------------------------------------------------
+# ---- the simulator's ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gang", [1, 2, "2:rows"])
@@ -113,7 +132,7 @@ def test_simulated(gang: Any) -> None:
         assert (before is None) == (t.turn == 0) and ready <= t.times["arrived"] <= t.end
 
 
-# ---- what edges cost ---------------------------------------------------------------------------------------------------------
+# ---- what edges cost ---------------------------------------------------------------------------------------
 
 
 def two_rows() -> Plan:
@@ -125,7 +144,10 @@ def two_rows() -> Plan:
 def late() -> Trace:
     up = {"waited": 1.0, "loaded": 4.0, "arrived": 2.0, "multiplied": 9.0, "finished": 10.0}
     down = {"waited": 31.0, "loaded": 35.0, "arrived": 32.0, "multiplied": 38.0, "finished": 40.0}
-    return made(two_rows(), [[(0, up | {"posted": 12.0}), (2, down)], [(1, up | {"finished": 20.0, "posted": 30.0}), (3, down)]])
+    return made(
+        two_rows(),
+        [[(0, up | {"posted": 12.0}), (2, down)], [(1, up | {"finished": 20.0, "posted": 30.0}), (3, down)]],
+    )
 
 
 def test_last_poster_and_what_waits_for_it() -> None:
@@ -139,7 +161,13 @@ def test_last_poster_and_what_waits_for_it() -> None:
 def test_time_lost_on_an_edge() -> None:
     """down on CTA 0 could begin at 10, on CTA 1 at 20; the last post is at 30."""
     (one,) = lost(late())
-    assert (one.edge, one.tiles, one.sum_us, one.max_us, one.worst) == ("up->down", 2, 30.0, 20.0, "down(2) for up(1)")
+    assert (one.edge, one.tiles, one.sum_us, one.max_us, one.worst) == (
+        "up->down",
+        2,
+        30.0,
+        20.0,
+        "down(2) for up(1)",
+    )
     assert lost_text(late()).splitlines()[1].split()[:4] == ["up->down", "2", "30.0", "20.00"]
 
 
@@ -157,7 +185,7 @@ def test_posts_that_were_not_noted() -> None:
     assert [e for e in chrome(trace)["traceEvents"] if e["ph"] == "X"] == []
 
 
-# ---- exports ---------------------------------------------------------------------------------------------------------------------
+# ---- exports -----------------------------------------------------------------------------------------------
 
 
 def test_chrome() -> None:
@@ -165,12 +193,19 @@ def test_chrome() -> None:
     slices = {(e["pid"], e["name"]): e for e in events if e["ph"] == "X"}
     wait = slices[0, "wait down"]
     assert (wait["ts"], wait["dur"]) == (4.0, 27.0)  # from the last load before
-    assert wait["args"] == {"tile": "down(2)", "rank": 2, "for": "up->down: semaphore 0, last posted by up(1)", "posted": 30.0}
+    assert wait["args"] == {
+        "tile": "down(2)",
+        "rank": 2,
+        "for": "up->down: semaphore 0, last posted by up(1)",
+        "posted": 30.0,
+    }
     assert (slices[1, "store up"]["ts"], slices[1, "store up"]["dur"]) == (9.0, 21.0)
     assert {e["cat"] for e in slices.values()} == {"wait", "load", "maths", "store"}
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["SM 0", "SM 1"]
     for track in {(e["pid"], e["tid"]) for e in slices.values()}:  # slices of a track follow each other
-        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices.values() if (e["pid"], e["tid"]) == track)
+        spans = sorted(
+            (e["ts"], e["ts"] + e["dur"]) for e in slices.values() if (e["pid"], e["tid"]) == track
+        )
         assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
 
 
@@ -184,7 +219,9 @@ def test_measured_above_simulated() -> None:
 
 def test_tiles_of_one_cta_in_a_cluster_say_what_they_waited_for() -> None:
     """Only `up` is shared by the two CTAs of a cluster; `down` runs on either and waits the same."""
-    plan = Case("", mlp, {"M": 256}, {**SMALL.options, "parts": {"up": 2, "down": 1}, "placement": "static"}).plan(8)
+    plan = Case(
+        "", mlp, {"M": 256}, {**SMALL.options, "parts": {"up": 2, "down": 1}, "placement": "static"}
+    ).plan(8)
     trace = Trace.simulated(plan)
     assert {t.cta % 2 for t in trace.tiles if t.op == "down"} == {0, 1}
     root = ET.fromstring(svg([("simulated", trace)]))
@@ -194,10 +231,25 @@ def test_tiles_of_one_cta_in_a_cluster_say_what_they_waited_for() -> None:
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = tmp_path / "t.json", tmp_path / "t.svg"
-    given = ["trace", MLP, "-s", "M=512", "--machine", "h200", "--simulate", "-o", str(out), "--svg", str(picture)]
+    given = [
+        "trace",
+        MLP,
+        "-s",
+        "M=512",
+        "--machine",
+        "h200",
+        "--simulate",
+        "-o",
+        str(out),
+        "--svg",
+        str(picture),
+    ]
     assert main(given) == 0
     assert "up->down" in capsys.readouterr().out
-    assert {e["cat"] for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"} >= {"wait", "maths"}
+    assert {e["cat"] for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"} >= {
+        "wait",
+        "maths",
+    }
     ET.parse(picture)
     assert main([*given, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

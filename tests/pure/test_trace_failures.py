@@ -17,7 +17,12 @@ MLP = [str(Path(__file__).resolve().parents[2] / "examples" / "gpt3_mlp.py"), "-
 def test_no_gpu(machine: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", *MLP, *machine, "-o", str(tmp_path / "t.json")]) == 2
     said = capsys.readouterr().err
-    assert "TargetError: trace measures on a GPU, target auto: " in said and "--simulate" in said and missing() in said and not (tmp_path / "t.json").exists()
+    assert (
+        "TargetError: trace measures on a GPU, target auto: " in said
+        and "--simulate" in said
+        and missing() in said
+        and not (tmp_path / "t.json").exists()
+    )
 
 
 @pytest.mark.parametrize("flag", ["-o", "--svg"])

@@ -33,10 +33,16 @@ def test_only_chains_of_linears() -> None:
 def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TargetError, match="target cuda: no NVIDIA driver|torch sees no CUDA device"):
         tune(mlp(M=1))
-    assert main(["tune", str(EXAMPLES / "gpt3_mlp.py"), "-s", "M=64"]) == 2 and "tune measures on a GPU" in capsys.readouterr().err
+    assert (
+        main(["tune", str(EXAMPLES / "gpt3_mlp.py"), "-s", "M=64"]) == 2
+        and "tune measures on a GPU" in capsys.readouterr().err
+    )
     with pytest.raises(TargetError, match="target cuda"):
         tg.compile(mlp(M=1), "cuda", on="h200")
 
 
 def test_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", str(EXAMPLES / "gpt3_mlp.py"), "--rounds", "0"]) == 2 and "--rounds 0" in capsys.readouterr().err
+    assert (
+        main(["tune", str(EXAMPLES / "gpt3_mlp.py"), "--rounds", "0"]) == 2
+        and "--rounds 0" in capsys.readouterr().err
+    )

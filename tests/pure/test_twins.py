@@ -1,4 +1,5 @@
-"""Convolutions that share their code: which do, that their code is one indeed, and that the host gives the kernel what it then expects."""
+"""Convolutions that share their code: which do, that their code is one indeed, and that the host gives the
+kernel what it then expects."""
 
 from __future__ import annotations
 
@@ -29,7 +30,20 @@ from tilegen.targets.sm90.shared_bodies import Body, bodies, convolves
 
 BLOCKS = Case("blocks", blocks, {})
 CASES = [*CONVOLUTIONS, *(c for c in EXAMPLE_CASES if "resnet" in c.name or "vgg" in c.name)]
-OF_ONE = {"enum", "cases", "served", "equation", "equations", "locals", "epilogue", "maps", "result_name", "waits_of", "posts_of"}  # names that may differ
+# names that may differ
+OF_ONE = {
+    "enum",
+    "cases",
+    "served",
+    "equation",
+    "equations",
+    "locals",
+    "epilogue",
+    "maps",
+    "result_name",
+    "waits_of",
+    "posts_of",
+}
 LINEAR = {"norm", "packing", "text"}  # that nobody asks of a convolution, or asks of its epilogue's operands
 
 
@@ -54,11 +68,20 @@ def test_members_come_in_even_steps() -> None:
     assert [len(f.members) for f in bodies(uneven)] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("tile, parts", [((1, 4, 14, 16, 64), 1), ((1, 4, 14, 32, 128), 1), ((1, 4, 14, 32, 64), 2)], ids=["tile", "step", "pair"])
+@pytest.mark.parametrize(
+    "tile, parts",
+    [((1, 4, 14, 16, 64), 1), ((1, 4, 14, 32, 128), 1), ((1, 4, 14, 32, 64), 2)],
+    ids=["tile", "step", "pair"],
+)
 def test_those_of_another_cut_have_their_own(tile: tuple[int, ...], parts: int) -> None:
     options = of_blocks((1, 4, 14, 32, 64))
     options["tiles"]["second1"] = tile
-    case = Case("cut", blocks, {"HW": 14, "C": 128}, {**options, **({"parts": {"second1": parts}} if parts > 1 else {})})
+    case = Case(
+        "cut",
+        blocks,
+        {"HW": 14, "C": 128},
+        {**options, **({"parts": {"second1": parts}} if parts > 1 else {})},
+    )
     assert shared(case) == [("first0", "first1", "first2"), ("second0", "second2")]
 
 
@@ -67,7 +90,8 @@ Made = Callable[[Conv, Callable[[], Any]], Any]
 
 
 def of_two(first: Made, second: Made) -> list[tuple[str, ...]]:
-    """What shares code in x -> a -> y, where each is made of a convolution and of the halves of one more input."""
+    """What shares code in x -> a -> y, where each is made of a convolution and of the halves of one more
+    input."""
 
     @tg.spec
     def two():
@@ -134,16 +158,26 @@ def test_a_residual_that_is_there_shares_no_code_with_one_that_comes_last() -> N
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_what_is_fetched_early_has_been_awaited(case: Case) -> None:
-    """Where any op that the code serves waits for what its epilogue reads, before the first load and the math warps wait for that load."""
+    """Where any op that the code serves waits for what its epilogue reads, before the first load and the math
+    warps wait for that load."""
     text = generate(case.plan()).text
     for family in bodies_of(case.plan()):
         code = family.code
-        if not isinstance(code, Product) or not convolves(code) or not code.extras.held or not code.waiting("epilogue"):
+        if (
+            not isinstance(code, Product)
+            or not convolves(code)
+            or not code.extras.held
+            or not code.waiting("epilogue")
+        ):
             continue
         assert code.extras.holds_late and (epilogue_is_older(code) or code.tile.steps == 1)
         math = text[text.index("TG_FN void tg_multiply_tiles(") :]
         tile = math[math.index(f"using Op = tg_op_{code.name};") :]
-        assert tile.index("tg_await(tg_full(smem, ring.stage), ring.phase);") < tile.index("tg_hold<Op") < tile.index("tg_multiply<Op>")
+        assert (
+            tile.index("tg_await(tg_full(smem, ring.stage), ring.phase);")
+            < tile.index("tg_hold<Op")
+            < tile.index("tg_multiply<Op>")
+        )
 
 
 def test_names_of_twins_clash_with_no_op_or_tensor() -> None:
@@ -152,8 +186,17 @@ def test_names_of_twins_clash_with_no_op_or_tensor() -> None:
     @tg.spec
     def named():
         x = tg.input("y", (1, 14, 14, 64), "float16")
-        for conv, result in (("first", "of_first"), ("of_first_", "e0"), ("shared_waits_first", "twin"), ("waits_first", "tensors"), ("t", "z")):
-            x = tg.relu(tg.conv2d(x, tg.weight(f"w_{conv}", (64, 3, 3, 64), "float16"), padding=1, name=conv), name=result)
+        for conv, result in (
+            ("first", "of_first"),
+            ("of_first_", "e0"),
+            ("shared_waits_first", "twin"),
+            ("waits_first", "tensors"),
+            ("t", "z"),
+        ):
+            x = tg.relu(
+                tg.conv2d(x, tg.weight(f"w_{conv}", (64, 3, 3, 64), "float16"), padding=1, name=conv),
+                name=result,
+            )
         return x
 
     case = Case("named", named, {})
@@ -163,7 +206,10 @@ def test_names_of_twins_clash_with_no_op_or_tensor() -> None:
 
 def test_a_residual_that_is_awaited_last_shares_no_code_with_one_that_is_awaited_first() -> None:
     older, newer = (generate(Case("", blocks, {"newer": new}).plan()).text for new in (False, True))
-    assert "if (k == first) {  // what the epilogue reads, which is older" in older and "k == last - 1" not in older
+    assert (
+        "if (k == first) {  // what the epilogue reads, which is older" in older
+        and "k == last - 1" not in older
+    )
     assert "if (k == last - 1) {  // what the epilogue reads:" in newer and "which is older" not in newer
 
 
@@ -177,7 +223,9 @@ def test_nothing_that_a_template_may_ask_differs_but_names(case: Case) -> None:
         answers = []
         for n, op in enumerate(family.members):
             assert convolves(op)
-            answers.append(asked(convolution(Code(op.plan, op.bound, members=(names[n], *names[:n], *names[n + 1 :])))))
+            answers.append(
+                asked(convolution(Code(op.plan, op.bound, members=(names[n], *names[:n], *names[n + 1 :]))))
+            )
         assert all(a == answers[0] for a in answers)
 
 
@@ -185,7 +233,9 @@ def asked(op: Product) -> dict[str, str]:
     """All that it and its parts answer, with its name left out."""
     own = re.compile(rf"(?<![a-z0-9]){op.name}(?![a-z0-9])")  # in tg_op_NAME and NAME_a, not in longer words
     parts = {"": op, "tile.": op.tile, "stage.": op.stage, "store.": op.store, "extras.": op.extras}
-    answers = {f"{f.name}": repr(getattr(op, f.name)) for f in fields(op) if f.name in ("a", "b", "tile", "stage")}
+    answers = {
+        f"{f.name}": repr(getattr(op, f.name)) for f in fields(op) if f.name in ("a", "b", "tile", "stage")
+    }
     for prefix, part in parts.items():
         found = {name: value for c in reversed(type(part).__mro__) for name, value in vars(c).items()}
         for name, value in found.items():
@@ -195,12 +245,18 @@ def asked(op: Product) -> dict[str, str]:
     return {name: own.sub("·", answer) for name, answer in answers.items()}
 
 
-@pytest.mark.parametrize("case", [BLOCKS, Case("stage", lambda **s: example("resnet38", **s), {"stage": 2, "B": 1})], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case",
+    [BLOCKS, Case("stage", lambda **s: example("resnet38", **s), {"stage": 2, "B": 1})],
+    ids=lambda c: c.name,
+)
 def test_the_host_gives_what_the_kernel_takes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps and addresses in the order of the kernel's structs, whose sizes the compiler confirms."""
     plan = case.plan()
     library = HopperLibrary(plan)
-    monkeypatch.setattr(tilegen.targets.sm90.library, "encode", lambda address, *_: struct.pack("<16Q", address, *[0] * 15))
+    monkeypatch.setattr(
+        tilegen.targets.sm90.library, "encode", lambda address, *_: struct.pack("<16Q", address, *[0] * 15)
+    )
     addresses = {name: 4096 * n for n, name in enumerate(plan.graph.tensors, 1)}
     maps, pointers = (buffer.raw for buffer in library.parameters(addresses, {}, 0, 0, 0)._buffers[:2])
     sizes = f"static_assert(sizeof(tg_maps) == {len(maps)} && sizeof(tg_tensors) == {len(pointers)});\n"
@@ -210,5 +266,12 @@ def test_the_host_gives_what_the_kernel_takes(case: Case, monkeypatch: pytest.Mo
     mapped = [named[struct.unpack_from("<Q", maps, at)[0]] for at in range(0, len(maps), 128)]
     seen = [named[p] for p in struct.unpack(f"<{len(pointers) // 8}Q", pointers)][len(plan.graph.tensors) :]
     members = [family.members for family in bodies_of(plan)]
-    assert mapped == [op.maps[n].tensor for family in members for n in range(len(family[0].maps)) for op in family]
-    assert seen == [name for family in members for op in family for name in (op.bound.op.result, *(e.tensor for e in op.extras.text.operands))]
+    assert mapped == [
+        op.maps[n].tensor for family in members for n in range(len(family[0].maps)) for op in family
+    ]
+    assert seen == [
+        name
+        for family in members
+        for op in family
+        for name in (op.bound.op.result, *(e.tensor for e in op.extras.text.operands))
+    ]

@@ -1,7 +1,8 @@
-"""Dependences: which tiles of a producer hold the elements that a consumer reads at a step. Derived from the access maps alone.
+"""Dependences: which tiles of a producer hold the elements that a consumer reads at a step. Derived from the
+access maps alone.
 
-For each dimension of the shared tensor the producer's write map is inverted to blocks (regions.Blocking); the consumer's range
-[lo, hi) then needs the blocks block(lo) … block(hi - 1).
+For each dimension of the shared tensor the producer's write map is inverted to blocks (regions.Blocking); the
+consumer's range [lo, hi) then needs the blocks block(lo) … block(hi - 1).
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from tilegen.analysis.regions import Array, Blocking, Tiles, blocking, depends_on_step, divide, evaluate, pretty, quotient, tiles_of
+from tilegen.analysis.regions import (
+    Array,
+    Blocking,
+    Tiles,
+    blocking,
+    depends_on_step,
+    divide,
+    evaluate,
+    pretty,
+    quotient,
+    tiles_of,
+)
 from tilegen.analysis.rows import distinct, runs
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Bound, Box
@@ -23,7 +35,8 @@ MOST_ROWS = 1 << 26  # of a relation: half a gigabyte a column
 
 @dataclass(frozen=True)
 class Edge:
-    """Consumer access `access` reads `tensor`, which `producer` writes: blocks first[d] … last[d] in each dimension d."""
+    """Consumer access `access` reads `tensor`, which `producer` writes: blocks first[d] … last[d] in each
+    dimension d."""
 
     producer: Bound
     consumer: Bound
@@ -46,7 +59,8 @@ class Edge:
     def formula(self) -> str:
         """The dependence as a person writes it: up(i, *) -> down(i, j)."""
         ranges = [
-            pretty(lo) if sp.expand(lo - hi) == 0 else f"{pretty(lo)} … {pretty(hi)}" for lo, hi in zip(self.first, self.last, strict=True)
+            pretty(lo) if sp.expand(lo - hi) == 0 else f"{pretty(lo)} … {pretty(hi)}"
+            for lo, hi in zip(self.first, self.last, strict=True)
         ]
         return f"{self.producer.op.name} blocks [{', '.join(ranges)}]"
 
@@ -55,9 +69,14 @@ def write_map(b: Bound) -> tuple[Blocking, ...]:
     return tuple(blocking(b, interval) for interval in b.write)
 
 
-def edge(producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]) -> Edge:
+def edge(
+    producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]
+) -> Edge:
     if len(box) != len(cut):
-        raise AnalysisError(f"{consumer.op.name!r} reads {tensor!r} in {len(box)} dimensions, {producer.op.name!r} writes it in {len(cut)}")
+        raise AnalysisError(
+            f"{consumer.op.name!r} reads {tensor!r} in {len(box)} dimensions, {producer.op.name!r} writes it"
+            f" in {len(cut)}"
+        )
     fixed = producer.result.role == "state"  # its tiles need not cover the tensor: keep the range inside them
 
     def at(c: Blocking, element: Any) -> Any:
@@ -76,16 +95,22 @@ def _inside(consumer: Bound, e: Any) -> Any:
     for symbol, extent in zip(consumer.coords, consumer.grid, strict=True):
         if symbol in getattr(e, "args", ()):
             ceiling = isinstance(extent, sp.ceiling)
-            top = divide(quotient(extent.args[0])[0] - 1, quotient(extent.args[0])[1]) if ceiling else extent - 1
+            top = (
+                divide(quotient(extent.args[0])[0] - 1, quotient(extent.args[0])[1])
+                if ceiling
+                else extent - 1
+            )
             e = sp.Min(*(a for a in e.args if a != top))
     return e
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A dependence on the concrete grid: consumer tile `tile` needs producer block `block`, first at `step`. Sorted by tile, then block.
+    """A dependence on the concrete grid: consumer tile `tile` needs producer block `block`, first at `step`.
+    Sorted by tile, then block.
 
-    Steps count from 0; what is read before the first step has step -1, the epilogue has the tile's number of steps.
+    Steps count from 0; what is read before the first step has step -1, the epilogue has the tile's number of
+    steps.
     """
 
     tile: Array
@@ -94,7 +119,8 @@ class Relation:
 
 
 def relation(edge: Edge) -> Relation:
-    """Enumerate an edge exactly: every (tile, block) that share an element, with the first step that reads one."""
+    """Enumerate an edge exactly: every (tile, block) that share an element, with the first step that reads
+    one."""
     tiles = tiles_of(edge.consumer)
     tile, step = _entries(tiles, edge)
     where = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
@@ -153,7 +179,8 @@ def meets(lo: Array, hi: Array, stride: int, block_lo: Array, block_hi: Array) -
 
 
 def expand(first: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, tuple[Array, ...]]:
-    """All points of the boxes first[d] … first[d] + counts[d] - 1: (entry of each point, its index in each dimension)."""
+    """All points of the boxes first[d] … first[d] + counts[d] - 1: (entry of each point, its index in each
+    dimension)."""
     total = np.prod(counts, axis=0).astype(np.int64)
     origin = np.repeat(np.arange(len(total)), total)
     rest = np.arange(len(origin)) - (np.cumsum(total) - total)[origin]

@@ -1,6 +1,7 @@
 """Index expressions and boxes: printed as Python or C, evaluated over arrays, and inverted.
 
-SymPy's own C printers turn floor(i/8) into floating point; these keep integers, with floor semantics at negatives.
+SymPy's own C printers turn floor(i/8) into floating point; these keep integers, with floor semantics at
+negatives.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def quotient(e: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
 
 
 class _Integer(StrPrinter):
-    """What the Python and C printers share: an index expression holds no fraction outside floor and ceiling."""
+    """What the Python and C printers share: an index expression holds no fraction outside floor and
+    ceiling."""
 
     def _print_Rational(self, e: sp.Rational) -> str:
         raise AnalysisError(f"a fraction {e} in an index expression")
@@ -68,11 +70,16 @@ class _PythonPrinter(_Integer):
 
 
 class _CPrinter(_Integer):
-    """C integers: `/` and `%` where the numerator is known to be nonnegative, tg_fdiv and tg_mod (floor semantics) elsewhere."""
+    """C integers: `/` and `%` where the numerator is known to be nonnegative, tg_fdiv and tg_mod (floor
+    semantics) elsewhere."""
 
     def _print_floor(self, e: sp.floor) -> str:
         p, q = quotient(e.args[0])
-        return f"({self._term(p)} / {self._print(q)})" if p.is_nonnegative else f"tg_fdiv({self._print(p)}, {self._print(q)})"
+        return (
+            f"({self._term(p)} / {self._print(q)})"
+            if p.is_nonnegative
+            else f"tg_fdiv({self._print(p)}, {self._print(q)})"
+        )
 
     def _print_ceiling(self, e: sp.ceiling) -> str:
         p, q = quotient(e.args[0])
@@ -80,7 +87,11 @@ class _CPrinter(_Integer):
 
     def _print_Mod(self, e: sp.Mod) -> str:
         p, q = e.args
-        return f"({self._term(p)} % {self._print(q)})" if p.is_nonnegative else f"tg_mod({self._print(p)}, {self._print(q)})"
+        return (
+            f"({self._term(p)} % {self._print(q)})"
+            if p.is_nonnegative
+            else f"tg_mod({self._print(p)}, {self._print(q)})"
+        )
 
     def _print_Mul(self, e: sp.Mul) -> str:
         return str(super()._print_Mul(e)).replace("*", " * ")
@@ -109,7 +120,11 @@ def to_c(e: Any, names: tuple[tuple[str, str], ...] = ()) -> str:
         # the printer needs the symbols' signs, so they are renamed, not replaced by text
         table = dict(names)
         expression = expression.xreplace(
-            {s: sp.Symbol(table[s.name], integer=True, nonnegative=True) for s in expression.free_symbols if s.name in table}
+            {
+                s: sp.Symbol(table[s.name], integer=True, nonnegative=True)
+                for s in expression.free_symbols
+                if s.name in table
+            }
         )
     return _bare(str(_CPrinter().doprint(expression)))
 
@@ -180,10 +195,12 @@ def pretty_box(box: Box) -> str:
 
 @dataclass(frozen=True)
 class Blocking:
-    """One dimension of a tensor as its writer cuts it: block n holds elements [lo, hi) of tile coordinates n stands for.
+    """One dimension of a tensor as its writer cuts it: block n holds elements [lo, hi) of tile coordinates n
+    stands for.
 
-    lo = offset + Σ coefficient·coordinate with the largest coefficient first; the block's index is the mixed-radix number of the
-    coordinates, so that blocks ascend with elements and the blocks under a range of elements are a range of blocks.
+    lo = offset + Σ coefficient·coordinate with the largest coefficient first; the block's index is the
+    mixed-radix number of the coordinates, so that blocks ascend with elements and the blocks under a range of
+    elements are a range of blocks.
     """
 
     coords: tuple[sp.Symbol, ...]
@@ -254,22 +271,34 @@ def modulo(p: Any, q: Any) -> Any:
 
 
 def blocking(b: Bound, interval: Interval) -> Blocking:
-    """Invert one dimension of a write map; AnalysisError when it is not affine with positive whole coefficients."""
+    """Invert one dimension of a write map; AnalysisError when it is not affine with positive whole
+    coefficients."""
     lo = sp.expand(interval.lo)
     symbols = sorted((s for s in lo.free_symbols if s in b.coords), key=lambda s: s.name)
     extents = dict(zip(b.coords, b.grid, strict=True))
     parts = []
     for s in symbols:
         coefficient = lo.coeff(s)
-        if coefficient.free_symbols & set(symbols) or not coefficient.is_positive or not coefficient.is_integer:
-            raise AnalysisError(f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in {s} with a positive whole coefficient")
+        if (
+            coefficient.free_symbols & set(symbols)
+            or not coefficient.is_positive
+            or not coefficient.is_integer
+        ):
+            raise AnalysisError(
+                f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in {s} with a positive whole"
+                " coefficient"
+            )
         parts.append((s, coefficient, extents[s]))
     offset = lo.subs(dict.fromkeys(symbols, 0))
     if sp.expand(lo - offset - sum(c * s for s, c, _ in parts)) != 0:
-        raise AnalysisError(f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in its tile coordinates")
+        raise AnalysisError(
+            f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in its tile coordinates"
+        )
     # the outer coordinate has the larger coefficient; an open size counts as large
     parts.sort(key=lambda part: float(part[1].subs(dict.fromkeys(part[1].free_symbols, 10**6))), reverse=True)
-    return Blocking(tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset)
+    return Blocking(
+        tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset
+    )
 
 
 MOST_TILES = 1 << 22  # of an op: every tile is listed in dozens of arrays, and proved
@@ -311,7 +340,9 @@ class Tiles:
     def value(self, e: Any, **more: Any) -> Array:
         """An expression at every tile (int64, one entry per tile, or broadcast against `more`)."""
         result = evaluate(e, {**self.coords, **more})
-        return np.broadcast_to(np.asarray(result, dtype=np.int64), np.broadcast_shapes(np.shape(result), (self.count,))).copy()
+        return np.broadcast_to(
+            np.asarray(result, dtype=np.int64), np.broadcast_shapes(np.shape(result), (self.count,))
+        ).copy()
 
     @cached_property
     def steps(self) -> Array:

@@ -1,7 +1,7 @@
 """GPUs by name, as their vendor describes them: one table, with the source of each row.
 
-Nothing here was measured. What was measured, on an H200 alone, stands in tilegen.arch.machine, which makes from
-these rows what a plan is made for.
+Nothing here was measured. What was measured, on an H200 alone, stands in tilegen.arch.machine, which makes
+from these rows what a plan is made for.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ GPUS = {
 
 
 def architecture(name: str) -> Architecture:
-    """That of a compute capability such as sm_90. One that has no row here is taken for sm_86, which has the least
-    of all."""
+    """That of a compute capability such as sm_90. One that has no row here is taken for sm_86, which has the
+    least of all."""
     return ARCHITECTURES.get(name) or ARCHITECTURES.get(f"{name}a") or SM_86
 
 

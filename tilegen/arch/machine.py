@@ -1,7 +1,8 @@
-"""Machines a plan can be made for: how many SMs (or threads), and the rates that the simulator's tile times come from.
+"""Machines a plan can be made for: how many SMs (or threads), and the rates that the simulator's tile times
+come from.
 
-The H200's rates were measured. Those of other GPUs were not: they are the vendor's peaks (tilegen.arch.gpus) times the
-share of its own peak that the H200 reached.
+The H200's rates were measured. Those of other GPUs were not: they are the vendor's peaks (tilegen.arch.gpus)
+times the share of its own peak that the H200 reached.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def cpu(threads: int | None = None) -> Machine:
 
 
 def of_gpu(name: str) -> Machine:
-    """A row of GPUS as a machine. L2 feeds each SM as many bytes a clock as the H200's does; times are the H200's."""
+    """A row of GPUS as a machine. L2 feeds each SM as many bytes a clock as the H200's does; times are the
+    H200's."""
     if name == H200.name:
         return H200
     gpu, known = GPUS[name], GPUS[H200.name]
@@ -80,7 +82,8 @@ def of_gpu(name: str) -> Machine:
 
 
 def machine(name: str | int | Machine) -> Machine:
-    """`cpu`, `cpu:N` (N threads), a GPU of tilegen.arch.gpus such as `h200`, or a number N: N SMs of an H200."""
+    """`cpu`, `cpu:N` (N threads), a GPU of tilegen.arch.gpus such as `h200`, or a number N: N SMs of an
+    H200."""
     if isinstance(name, Machine):
         return name
     text = str(name).lower()
@@ -104,7 +107,8 @@ def machine(name: str | int | Machine) -> Machine:
     near = difflib.get_close_matches(text, GPUS, 1)
     meant = f", did you mean {near[0]}?" if near else ";"
     raise PlanError(
-        f"unknown machine {name!r}{meant} expected cpu, cpu:N, {', '.join(GPUS)}, or a number of SMs (of an H200)"
+        f"unknown machine {name!r}{meant} expected cpu, cpu:N, {', '.join(GPUS)}, or a number of SMs (of an"
+        " H200)"
     )
 
 
@@ -115,6 +119,7 @@ def machine_from_json(data: dict[str, Any]) -> Machine:
         raise PlanError(f"machine {data!r} in the plan: {error}") from None
     if found.arch not in ARCHITECTURES:
         raise PlanError(
-            f"machine {found.name!r} in the plan has arch {found.arch!r}, expected one of {', '.join(ARCHITECTURES)}"
+            f"machine {found.name!r} in the plan has arch {found.arch!r}, expected one of"
+            f" {', '.join(ARCHITECTURES)}"
         )
     return found

@@ -1,13 +1,16 @@
-"""Right or wrong: how far a result is from the float32 reference, over the whole tensor and at its worst element.
+"""Right or wrong: how far a result is from the float32 reference, over the whole tensor and at its worst
+element.
 
     frobenius = ‖y - r‖ / ‖r‖                        wrong above WRONG
     element   = max |yᵢ - rᵢ| / (T u √R sᵢ)          wrong above 1
     sᵢ = max(|rᵢ|, rms of r's row of i, rms of r)
 
-u: half a unit in the last place of the storage type, relative: what one rounding may cost. R: roundings one after the other, one for each
-call of the program and a second for attention's probabilities. Each call's result is rounded once, by an error of either sign that is at most
-u times the value; a sum carries the roundings of its terms on as their root of squares, so that R of them in a row give an element an error
-whose standard deviation is below u √R times the scale of its row. T = 8 of those: by chance one element in 10¹⁵. docs/numerics.md tells more.
+u: half a unit in the last place of the storage type, relative: what one rounding may cost. R: roundings one
+after the other, one for each call of the program and a second for attention's probabilities. Each call's
+result is rounded once, by an error of either sign that is at most u times the value; a sum carries the
+roundings of its terms on as their root of squares, so that R of them in a row give an element an error whose
+standard deviation is below u √R times the scale of its row. T = 8 of those: by chance one element in 10¹⁵.
+docs/numerics.md tells more.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ from tilegen.runtime.data import relative_error
 
 WRONG = 1e-2  # a larger Frobenius error is no rounding
 DEVIATIONS = 8.0
-ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-21}  # float32: sums of thousands of terms in other orders, not storage
+# float32: sums of thousands of terms in other orders, not storage
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-21}
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """frobenius: relative, over a tensor; element: the worst one's error over its bound. Of several results the worse of each."""
+    """frobenius: relative, over a tensor; element: the worst one's error over its bound. Of several results
+    the worse of each."""
 
     frobenius: float = 0.0
     element: float = 0.0
@@ -44,7 +49,8 @@ def worst(errors: Sequence[float]) -> float:
 
 
 def error_of(result: Any, expected: Any) -> float:
-    """The largest Frobenius error over the outputs; states that the reference gives after them are left out."""
+    """The largest Frobenius error over the outputs; states that the reference gives after them are left
+    out."""
     return worst([relative_error(r, w) for r, w in zip(tensors(result), tensors(expected), strict=False)])
 
 
@@ -73,7 +79,9 @@ def worst_element(y: torch.Tensor, r: torch.Tensor, allowed: float) -> float:
     """max |yᵢ - rᵢ| / (allowed · sᵢ); NaN when the result has one."""
     r = r.float()
     scale = torch.maximum(r.square().mean(-1, keepdim=True), r.square().mean()).sqrt()
-    error = (y.float().reshape(r.shape) - r).abs() / torch.maximum(r.abs(), scale).clamp_min(torch.finfo(torch.float32).tiny)
+    error = (y.float().reshape(r.shape) - r).abs() / torch.maximum(r.abs(), scale).clamp_min(
+        torch.finfo(torch.float32).tiny
+    )
     return float(error.max()) / allowed
 
 

@@ -1,7 +1,7 @@
 """Attention as torch's users write it: one function for each kernel that they can call, all of the same face.
 
-Each takes the op's attributes and q (B, S, H, D), k and v (B, seen, H_kv, D), and gives (B, S, H, D). causal: query i sees the keys up to
-seen - S + i: aligned to the bottom right, as behind a cache.
+Each takes the op's attributes and q (B, S, H, D), k and v (B, seen, H_kv, D), and gives (B, S, H, D). causal:
+query i sees the keys up to seen - S + i: aligned to the bottom right, as behind a cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tilegen.ops.base import Bound
 
 Attention = Callable[..., Any]  # (bound, q, k, v, seen) -> y
-BACKENDS = {"sdpa-flash": SDPBackend.FLASH_ATTENTION, "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION}
+BACKENDS = {
+    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 
 
 def causal(b: Bound) -> bool:
@@ -25,16 +29,24 @@ def causal(b: Bound) -> bool:
 
 
 def sdpa(b: Bound, q: Any, k: Any, v: Any, seen: int) -> Any:
-    """scaled_dot_product_attention; is_causal is aligned to the top left there, so a mask says it where keys were cached."""
-    mask = torch.ones(b.q_len, seen, dtype=torch.bool).tril(seen - b.q_len) if causal(b) and seen != b.q_len else None
+    """scaled_dot_product_attention; is_causal is aligned to the top left there, so a mask says it where keys
+    were cached."""
+    mask = (
+        torch.ones(b.q_len, seen, dtype=torch.bool).tril(seen - b.q_len)
+        if causal(b) and seen != b.q_len
+        else None
+    )
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     plain = causal(b) and mask is None
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=plain, scale=b.scale, enable_gqa=b.heads != b.kv_heads)
+    y = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=plain, scale=b.scale, enable_gqa=b.heads != b.kv_heads
+    )
     return y.transpose(1, 2)
 
 
 def flash(b: Bound, q: Any, k: Any, v: Any, seen: int) -> Any:
-    """torch's FlashAttention kernel itself: bottom right, heads that share keys, keys shared out among SMs, no mask."""
+    """torch's FlashAttention kernel itself: bottom right, heads that share keys, keys shared out among SMs,
+    no mask."""
     forward = torch.ops.aten._flash_attention_forward
     return forward(q, k, v, None, None, b.q_len, seen, 0.0, causal(b), False, scale=b.scale)[0]
 
@@ -67,10 +79,23 @@ def _flashinfer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float)
     batch, seen, kv_heads, d = k.shape
     key = (tuple(q.shape), tuple(k.shape), scale, q.dtype)
     if key not in _plans:
-        made = package.BatchDecodeWithPagedKVCacheWrapper(torch.empty(128 << 20, dtype=torch.uint8, device=q.device), "NHD")
+        made = package.BatchDecodeWithPagedKVCacheWrapper(
+            torch.empty(128 << 20, dtype=torch.uint8, device=q.device), "NHD"
+        )
         pages = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
         last = torch.full((batch,), seen, dtype=torch.int32, device=q.device)
-        made.plan(pages, pages[:-1], last, q.shape[2], kv_heads, d, seen, q_data_type=q.dtype, kv_data_type=k.dtype, sm_scale=scale)
+        made.plan(
+            pages,
+            pages[:-1],
+            last,
+            q.shape[2],
+            kv_heads,
+            d,
+            seen,
+            q_data_type=q.dtype,
+            kv_data_type=k.dtype,
+            sm_scale=scale,
+        )
         _plans[key] = made
     return _plans[key].run(q.reshape(batch, -1, d), (k, v)).reshape(q.shape)
 
@@ -82,7 +107,8 @@ def installed() -> dict[str, Attention]:
 
 
 class OnBackend:
-    """Calls with one backend of scaled_dot_product_attention alone: where it cannot do what is asked, torch raises."""
+    """Calls with one backend of scaled_dot_product_attention alone: where it cannot do what is asked, torch
+    raises."""
 
     def __init__(self, call: Callable[..., Any], name: str):
         self.call, self.backend = call, BACKENDS[name]

@@ -28,17 +28,25 @@ KEPT = 2  # configs of each op that are tried with each gang size
 
 
 def candidates(program: Program, on: Machine) -> dict[str, Options]:
-    """Plans worth timing, by name: for each gang size the best configs of every op together, by lists and by tickets, with steps once or twice as deep."""
+    """Plans worth timing, by name: for each gang size the best configs of every op together, by lists and by
+    tickets, with steps once or twice as deep."""
     graph = fuse(program)
     if any(op.kind != "linear" for op in graph.ops):
-        raise PlanError(f"{program.name}: only chains of linears are tuned, {next(op.kind for op in graph.ops if op.kind != 'linear')} is not")
+        raise PlanError(
+            f"{program.name}: only chains of linears are tuned,"
+            f" {next(op.kind for op in graph.ops if op.kind != 'linear')} is not"
+        )
     found: dict[str, Options] = {}
     for gang in (1, 2):
         for chosen in itertools.product(*(_best(graph, op.name, on, gang) for op in graph.ops)):
             for placement, depth in itertools.product(("strided", "ticket"), (64, 128)):
-                tiles = {op.name: (*config.tile[:2], depth) for op, config in zip(graph.ops, chosen, strict=True)}
+                tiles = {
+                    op.name: (*config.tile[:2], depth) for op, config in zip(graph.ops, chosen, strict=True)
+                }
                 gangs = {op.name: config.gang for op, config in zip(graph.ops, chosen, strict=True)}
-                name = " | ".join(f"{'x'.join(map(str, tiles[n]))}{' ' + gangs[n] if gang > 1 else ''}" for n in tiles)
+                name = " | ".join(
+                    f"{'x'.join(map(str, tiles[n]))}{' ' + gangs[n] if gang > 1 else ''}" for n in tiles
+                )
                 found[f"{name}, {placement}"] = Options.of(tiles=tiles, parts=gangs, placement=placement)
     return found
 
@@ -59,15 +67,18 @@ def tune(
     progress: Callable[[str], None] = lambda _: None,
     target: str = "cuda",
 ) -> tuple[Tuned, dict[str, float]]:
-    """Time the candidates (and `more`) on this GPU, interleaved, weights from memory: (the fastest, µs of each).
+    """Time the candidates (and `more`) on this GPU, interleaved, weights from memory: (the fastest, µs of
+    each).
 
-    Those that cannot be built are left out; PlanError where none can. Then the fastest in one launch beside the same tiles in programmatic launches
-    of single ops, which are kept where they are 1 % faster (GAIN).
+    Those that cannot be built are left out; PlanError where none can. Then the fastest in one launch beside
+    the same tiles in programmatic launches of single ops, which are kept where they are 1 % faster (GAIN).
     """
 
     on = place(target=target)
     options = {**candidates(program, on.machine), **(more or {})}
-    sets = [random_arguments(program, seed, "cuda") for seed in range(timing.set_count(argument_bytes(program)))]
+    sets = [
+        random_arguments(program, seed, "cuda") for seed in range(timing.set_count(argument_bytes(program)))
+    ]
 
     def timed(builds: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
         runners = {}
@@ -78,7 +89,9 @@ def tune(
             except TilegenError:
                 continue
         runs = {name: r.run for name, r in runners.items()}
-        times = timing.interleave(runs, timing.counted(runs, timing.event_seconds), timing.event_seconds, rounds)
+        times = timing.interleave(
+            runs, timing.counted(runs, timing.event_seconds), timing.event_seconds, rounds
+        )
         return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
 
     one, launched = Way(target, "persistent"), Way(target, "streams", programmatic=True)
@@ -87,7 +100,10 @@ def tune(
         raise PlanError(f"{program.name}: none of {len(options)} candidates can be built")
     best = min(us, key=lambda name: us[name])
     sizes = {k: v for k, v in program.sizes if isinstance(v, int)}
-    tuned, launches = Tuned(program.name, sizes, options[best], us[best], len(us)), f"{best}, launches of single ops"
+    tuned, launches = (
+        Tuned(program.name, sizes, options[best], us[best], len(us)),
+        f"{best}, launches of single ops",
+    )
     if len(options[best].tiles) > 1:
         alone = replace(options[best], policies=())
         early = partial(own, program, alone, sets, launched)
@@ -96,4 +112,6 @@ def tune(
             us[launches] = both[launches] * us[best] / both[best]
             if us[launches] < (1 - GAIN) * us[best]:
                 tuned = replace(tuned, us=us[launches], lowering="streams")
-    return replace(tuned, us=round(tuned.us, 2), tried=len(us)), dict(sorted(us.items(), key=lambda item: item[1]))
+    return replace(tuned, us=round(tuned.us, 2), tried=len(us)), dict(
+        sorted(us.items(), key=lambda item: item[1])
+    )

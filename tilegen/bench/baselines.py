@@ -1,7 +1,8 @@
 """What people use today for the same program: torch, op by op, in the storage type, as straight-line code.
 
-Tracing the program once leaves a module of torch calls alone: eager pays for nothing of ours on the host, torch.compile sees nothing
-that it cannot follow, and a CUDA graph captures no copy from the host, since positions, masks and tables are made while tracing.
+Tracing the program once leaves a module of torch calls alone: eager pays for nothing of ours on the host,
+torch.compile sees nothing that it cannot follow, and a CUDA graph captures no copy from the host, since
+positions, masks and tables are made while tracing.
 """
 
 from __future__ import annotations
@@ -22,18 +23,23 @@ from tilegen.ops.pointwise import evaluate
 from tilegen.ops.reference import view
 
 Chain = tuple[Call, ...]
-Chains = dict[str, tuple[Chain, Callable[..., Any]]]  # result -> the calls that one library call replaces, and that call
+# result -> the calls that one library call replaces, and that call
+Chains = dict[str, tuple[Chain, Callable[..., Any]]]
 ACTIVATIONS = {"gelu_tanh(e0)": "gelu_tanh", "relu(e0)": "relu"}
 WHOLE = ("append", "attention")  # ops that take a cache as the user keeps it
 
 
 def eager(
-    program: Program, arguments: Sequence[torch.Tensor], fused: Chains | None = None, attention: Attention = attentions.sdpa
+    program: Program,
+    arguments: Sequence[torch.Tensor],
+    fused: Chains | None = None,
+    attention: Attention = attentions.sdpa,
 ) -> torch.fx.GraphModule:
-    """A function of the program's arguments that runs it with torch's own ops, on the device of the arguments given here.
+    """A function of the program's arguments that runs it with torch's own ops, on the device of the arguments
+    given here.
 
-    Positions are read here, once. Caches keep their own shape and are written in place, a slice of them. fused: gelu_pairs, linear_chains or
-    conv_chains as one library call each.
+    Positions are read here, once. Caches keep their own shape and are written in place, a slice of them.
+    fused: gelu_pairs, linear_chains or conv_chains as one library call each.
     """
     at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.dtype == "int32"}
     device = arguments[0].device
@@ -42,11 +48,17 @@ def eager(
     states = {t.name for t in program.arguments if t.role == "state"}
 
     def run(*given: Any) -> Any:
-        values = {t.name: given[n] if t.name in states else _shaped(given[n], t.shape, t.plan_shape) for n, t in enumerate(program.arguments)}
+        values = {
+            t.name: given[n] if t.name in states else _shaped(given[n], t.shape, t.plan_shape)
+            for n, t in enumerate(program.arguments)
+        }
 
         def read(c: Call, o: Operand) -> Any:
             whole = o.tensor in states and not (c.kind in WHOLE and o.columns is None and not o.flatten)
-            return view(values[o.tensor].reshape(program.tensor(o.tensor).plan_shape) if whole else values[o.tensor], o)
+            return view(
+                values[o.tensor].reshape(program.tensor(o.tensor).plan_shape) if whole else values[o.tensor],
+                o,
+            )
 
         for c in program.calls:
             if c.result in pairs:
@@ -56,7 +68,10 @@ def eager(
                 operands = [at[o.tensor] if o.tensor in at else read(c, o) for o in c.operands]
                 values[c.result] = _call(program, c, operands, attention)
         outputs = [program.tensor(name) for name in program.outputs]
-        results = [values[t.name] if t.name in states else _shaped(values[t.name], t.plan_shape, t.shape) for t in outputs]
+        results = [
+            values[t.name] if t.name in states else _shaped(values[t.name], t.plan_shape, t.shape)
+            for t in outputs
+        ]
         return results[0] if len(results) == 1 else tuple(results)
 
     with torch.device(device):
@@ -68,7 +83,9 @@ def inductor(traced: torch.fx.GraphModule) -> Callable[..., Any]:
     import torch._dynamo
 
     torch._dynamo.reset()  # each size is a new function to it, and it gives up after a few recompilations
-    compiled: Callable[..., Any] = torch.compile(traced, mode="max-autotune-no-cudagraphs", fullgraph=True, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(
+        traced, mode="max-autotune-no-cudagraphs", fullgraph=True, dynamic=False
+    )
     return compiled
 
 
@@ -88,7 +105,8 @@ def _links(program: Program) -> Callable[[Call], Call | None]:
 
 
 def conv_chains(program: Program) -> Chains:
-    """Result -> its chain conv2d → + vector → [+ tensor →] relu, where nothing else reads what lies between: a cuDNN call each."""
+    """Result -> its chain conv2d → + vector → [+ tensor →] relu, where nothing else reads what lies between:
+    a cuDNN call each."""
     before = _links(program)
     found: Chains = {}
     for relu in program.calls:
@@ -106,7 +124,8 @@ def conv_chains(program: Program) -> Chains:
 
 
 def linear_chains(program: Program) -> Chains:
-    """Result -> its chain linear → [+ vector →] [gelu(tanh) or relu], the longest, and every other linear alone: a call of cublasLt each."""
+    """Result -> its chain linear → [+ vector →] [gelu(tanh) or relu], the longest, and every other linear
+    alone: a call of cublasLt each."""
     before = _links(program)
     found: Chains = {}
     inside: set[str] = set()
@@ -124,7 +143,11 @@ def linear_chains(program: Program) -> Chains:
 
 def gelu_pairs(program: Program) -> Chains:
     """Those of linear_chains that end in gelu(tanh): what torch's own fused op can do."""
-    return {result: (chain, _addmm) for result, (chain, _) in linear_chains(program).items() if _expression(chain[-1]) == "gelu_tanh(e0)"}
+    return {
+        result: (chain, _addmm)
+        for result, (chain, _) in linear_chains(program).items()
+        if _expression(chain[-1]) == "gelu_tanh(e0)"
+    }
 
 
 def _adds(c: Call, how: str) -> bool:
@@ -140,7 +163,9 @@ def _expression(c: Call) -> str:
 
 
 def _bound(program: Program, c: Call) -> Bound:
-    return Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors})
+    return Bound(
+        TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors}
+    )
 
 
 def _addmm(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
@@ -189,7 +214,9 @@ def _matmul(b: Bound, x: Any, y: Any) -> Any:
 
 
 def _conv2d(b: Bound, x: Any, w: Any) -> Any:
-    return F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, b.stride, b.padding, b.dilation).permute(0, 2, 3, 1)
+    return F.conv2d(
+        x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, b.stride, b.padding, b.dilation
+    ).permute(0, 2, 3, 1)
 
 
 def _softmax(b: Bound, x: Any) -> Any:
@@ -223,7 +250,11 @@ def _rope(b: Bound, x: Any, at: int = 0) -> Any:
     cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]  # tables, as models keep them
     y = x.float().reshape(rows, -1, d)
     lo, hi = y[..., : d // 2], y[..., d // 2 :]
-    return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1).to(getattr(torch, b.result.dtype)).reshape(b.out)
+    return (
+        torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)
+        .to(getattr(torch, b.result.dtype))
+        .reshape(b.out)
+    )
 
 
 _OPS: dict[str, Callable[..., Any]] = {
@@ -235,6 +266,8 @@ _OPS: dict[str, Callable[..., Any]] = {
     "rope": _rope,
     "rms_norm": lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.eps),
     "layer_norm": lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.eps),
-    "max_pool2d": lambda b, x: F.max_pool2d(x.permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(0, 2, 3, 1),
+    "max_pool2d": lambda b, x: F.max_pool2d(x.permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(
+        0, 2, 3, 1
+    ),
     "global_avg_pool": lambda b, x: x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype)),
 }

@@ -1,4 +1,5 @@
-"""Contenders side by side: rows and notes of each size, ratios, the table, the result file; and the CPU's ladder."""
+"""Contenders side by side: rows and notes of each size, ratios, the table, the result file; and the CPU's
+ladder."""
 
 from __future__ import annotations
 
@@ -51,8 +52,10 @@ PEERS = (  # what people use today
 INDUCTOR = ("inductor", "inductor-flash")  # those that torch.compile makes
 STREAMS = ("tilegen-kernel", "tilegen-pdl")  # a launch for each op, on a GPU
 OWN = (*STREAMS, "tilegen-barrier")  # tilegen without tile sync
-PERSISTENT = "tilegen-persistent"  # one launch with tile sync, where `tilegen` is launches of single ops because they were measured to be faster
-EXCLUSIVE = "tilegen-exclusive"  # exclusive=True: the user's word that nothing else that waits inside runs at the same time
+# one launch with tile sync, where `tilegen` is launches of single ops because they were measured to be faster
+PERSISTENT = "tilegen-persistent"
+# exclusive=True: the user's word that nothing else that waits inside runs at the same time
+EXCLUSIVE = "tilegen-exclusive"
 UNPREPARED = "tilegen-unprepared"  # weights given with each call, not bound and packed by prepare()
 GPU_ALONE = (*STREAMS, PERSISTENT, EXCLUSIVE, UNPREPARED)
 OVER_PEERS, OVER_OWN = "best peer/tilegen", "best without tile sync/one launch"
@@ -62,10 +65,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one size. us: median over rounds; spread: (max - min) / median; error: relative Frobenius to float32 torch.
+    """One contender at one size. us: median over rounds; spread: (max - min) / median; error: relative
+    Frobenius to float32 torch.
 
-    element: the worst element's error over its bound (tilegen.bench.accuracy); rounds_us: round by round, so that contenders can be paired;
-    sets: of arguments that take turns; in_l2: all of them stay in the L2 cache; launches: of a call, where tilegen says it.
+    element: the worst element's error over its bound (tilegen.bench.accuracy); rounds_us: round by round, so
+    that contenders can be paired;
+    sets: of arguments that take turns; in_l2: all of them stay in the L2 cache; launches: of a call, where
+    tilegen says it.
     """
 
     workload: str
@@ -110,7 +116,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster tilegen is than the best of others in the same cell; None where one of the two is missing or wrong."""
+    """How many times faster tilegen is than the best of others in the same cell; None where one of the two is
+    missing or wrong."""
 
     workload: str
     sizes: dict[str, Any]
@@ -133,14 +140,20 @@ def sizes_of(program: Program) -> dict[str, Any]:
 def note(program: Program, variant: str, error: Exception) -> Note:
     """The first line of the error is enough to name it; compilers' logs are long."""
     text = str(error).strip()
-    return Note(program.name, sizes_of(program), variant, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:400])
+    return Note(
+        program.name,
+        sizes_of(program),
+        variant,
+        f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:400],
+    )
 
 
 def own_variants(program: Program, options: Options) -> dict[str, Options]:
     """tilegen as tg.compile gives it, and beside it, under names of their own, its other ways.
 
-    Where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per tensor. Where tilegen's remembered choice
-    is launches of single ops, its one launch with tile sync; where it is one launch, that with exclusive=True.
+    Where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per
+    tensor. Where tilegen's remembered choice is launches of single ops, its one launch with tile sync; where
+    it is one launch, that with exclusive=True.
     """
     pdl = {"tilegen-pdl": replace(options, policies=())}
     if len(fuse(program).ops) == 1 and not options.split:
@@ -151,7 +164,8 @@ def own_variants(program: Program, options: Options) -> dict[str, Options]:
     return {**found, besides: options, UNPREPARED: options}
 
 
-# --- one size ------------------------------------------------------------------------------------------------------------
+# --- one size
+# ------------------------------------------------------------------------------------------------------------
 
 
 def compare(
@@ -178,12 +192,21 @@ def compare(
         runs: dict[str, Callable[[], Any]] = {}
         for name in (n for n in select if n == "eager" or n in variants):
             progress(f"{program.name} {name}")
-            runs[name] = functools.partial(eager(program, fresh) if name == "eager" else compiled(name), *fresh)
+            runs[name] = functools.partial(
+                eager(program, fresh) if name == "eager" else compiled(name), *fresh
+            )
         refuse_none(program, runs, select)
-        errors = {name: accuracy(program, outcome(program, run(), fresh), expected) for name, run in runs.items()}  # the first run warms up
+        # the first run warms up
+        errors = {
+            name: accuracy(program, outcome(program, run(), fresh), expected) for name, run in runs.items()
+        }
         once = {name: 1 for name in runs}
         times = timing.interleave(
-            runs, once, timing.host_seconds, rounds, lambda n: progress(f"{program.name} round {n + 1} of {rounds}")
+            runs,
+            once,
+            timing.host_seconds,
+            rounds,
+            lambda n: progress(f"{program.name} round {n + 1} of {rounds}"),
         )
     finally:
         torch.set_num_threads(before)
@@ -200,7 +223,14 @@ def refuse_none(program: Program, offered: Collection[str], select: Sequence[str
         raise PlanError(f"{program.name}: none of {', '.join(select)} is offered for it")
 
 
-def row(program: Program, variant: str, seconds: Sequence[float], error: Accuracy, floor_us: float | None = None, **more: Any) -> Row:
+def row(
+    program: Program,
+    variant: str,
+    seconds: Sequence[float],
+    error: Accuracy,
+    floor_us: float | None = None,
+    **more: Any,
+) -> Row:
     """A row of these rounds. more: sets, in_l2, launches."""
     median = statistics.median(seconds)
     flops, moved = work(program)
@@ -208,18 +238,35 @@ def row(program: Program, variant: str, seconds: Sequence[float], error: Accurac
     rates = flops / median / 1e12, moved / median / 1e12
     rounds = tuple(round(1e6 * t, 3) for t in seconds)
     of_it = {"element": error.element, "rounds_us": rounds, **more}
-    return Row(program.name, sizes_of(program), variant, us, spread, len(seconds), error.frobenius, *rates, floor_us, **of_it)
+    return Row(
+        program.name,
+        sizes_of(program),
+        variant,
+        us,
+        spread,
+        len(seconds),
+        error.frobenius,
+        *rates,
+        floor_us,
+        **of_it,
+    )
 
 
 def outcome(program: Program, result: Any, arguments: Sequence[torch.Tensor]) -> Any:
     """What a run gave: its outputs, or the states that it wrote where it has none."""
-    return result if program.outputs else tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
+    return (
+        result
+        if program.outputs
+        else tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
+    )
 
 
 def work(program: Program) -> tuple[float, float]:
     """(FLOPs of the multiplying ops, bytes of arguments and outputs)."""
     tensors = {t.name: t for t in program.tensors}
-    bounds = [Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), tensors) for c in program.calls]
+    bounds = [
+        Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), tensors) for c in program.calls
+    ]
     flops = sum(2.0 * math.prod(b.out) * _inner(b) for b in bounds)
     outside = [t for t in program.tensors if t.role in ("input", "weight", "state", "output")]
     return flops, float(sum(math.prod(t.shape) * DTYPES[t.dtype] for t in outside))
@@ -239,7 +286,8 @@ def _inner(b: Bound) -> float:
     return 0.0
 
 
-# --- what it says ----------------------------------------------------------------------------------------------------------
+# --- what it says
+# ----------------------------------------------------------------------------------------------------------
 
 
 def ratios(rows: Sequence[Row]) -> list[Ratio]:
@@ -251,12 +299,15 @@ def ratios(rows: Sequence[Row]) -> list[Ratio]:
     for of_cell in cells.values():
         compared = (PEERS, best_us(of_cell, ["tilegen"])), (OWN, best_us(of_cell, [one_launch(of_cell)]))
         best = [(best_us(of_cell, others), it) for others, it in compared]
-        found.append(Ratio(of_cell[0].workload, of_cell[0].sizes, *(b / it if b and it else None for b, it in best)))
+        found.append(
+            Ratio(of_cell[0].workload, of_cell[0].sizes, *(b / it if b and it else None for b, it in best))
+        )
     return found
 
 
 def one_launch(rows: Sequence[Row]) -> str:
-    """The variant of a cell that is one launch with tile sync; where tilegen is several launches and no other was measured, none."""
+    """The variant of a cell that is one launch with tile sync; where tilegen is several launches and no other
+    was measured, none."""
     if any(r.variant == PERSISTENT for r in rows):
         return PERSISTENT
     return next(("tilegen" for r in rows if r.variant == "tilegen" and r.launches in (None, 1)), "")
@@ -274,7 +325,9 @@ def geometric_mean(values: Sequence[float | None]) -> float | None:
 
 def failed(cells: Sequence[Cell]) -> bool:
     """Whether a variant of tilegen gave a wrong result, or none."""
-    return any(r.wrong and ours(r.variant) for c in cells for r in c.rows) or any(ours(n.variant) for c in cells for n in c.notes)
+    return any(r.wrong and ours(r.variant) for c in cells for r in c.rows) or any(
+        ours(n.variant) for c in cells for n in c.notes
+    )
 
 
 def ours(variant: str) -> bool:
@@ -282,7 +335,8 @@ def ours(variant: str) -> bool:
 
 
 def size_labels(rows: Sequence[Row | Note]) -> dict[Key, str]:
-    """A short text for each cell's sizes: those that differ among the cells of the workload; the first if none does."""
+    """A short text for each cell's sizes: those that differ among the cells of the workload; the first if
+    none does."""
     values: dict[tuple[str, str], set[Any]] = {}
     for r in rows:
         for k, v in r.sizes.items():
@@ -312,7 +366,10 @@ def table(cells: Sequence[Cell]) -> str:
         rates = f"{r.tflops:>9.3f}{r.tbs:>7.3f}{floor}"
         peer = peers[key(r)]
         ratio = f"{'ERROR: wrong' if r.wrong else f'{peer / r.us:.2f}' if peer else '-':>14}"
-        lines.append(f"{start(r)}{r.variant:<20}{r.us:>10.1f}{r.spread:>9.1%}{r.error:>10.1e}{rates}{ratio}{'  in L2' if r.in_l2 else ''}")
+        lines.append(
+            f"{start(r)}{r.variant:<20}{r.us:>10.1f}{r.spread:>9.1%}{r.error:>10.1e}{rates}{ratio}"
+            f"{'  in L2' if r.in_l2 else ''}"
+        )
     found = ratios(rows)
     if any(r.over_peers is not None or r.over_own is not None for r in found):
         lines += ["", f"{'':<{16 + wide}}{OVER_PEERS:>20}  {OVER_OWN}"]
@@ -327,16 +384,23 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-# --- the result file -------------------------------------------------------------------------------------------------------
+# --- the result file
+# -------------------------------------------------------------------------------------------------------
 
 
 def heading(run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     """What every result file begins with: when, which code, on what, by what."""
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), **environment, "run": run}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        **environment,
+        "run": run,
+    }
 
 
 def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON of benchmarks/results: enough to know what was measured, with what, on what. clocks_mhz: one a cell."""
+    """The JSON of benchmarks/results: enough to know what was measured, with what, on what. clocks_mhz: one a
+    cell."""
     rows = [r for c in cells for r in c.rows]
     found = ratios(rows)
     return {
@@ -344,7 +408,10 @@ def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any])
         "clocks_mhz": [c.clock for c in cells] if any(c.clock for c in cells) else None,
         "rows": [{**asdict(r), "error": _finite(r.error), "element": _finite(r.element)} for r in rows],
         "notes": [asdict(n) for c in cells for n in c.notes],
-        "ratios": [{"workload": r.workload, "sizes": r.sizes, OVER_PEERS: r.over_peers, OVER_OWN: r.over_own} for r in found],
+        "ratios": [
+            {"workload": r.workload, "sizes": r.sizes, OVER_PEERS: r.over_peers, OVER_OWN: r.over_own}
+            for r in found
+        ],
         "geometric_means": {
             OVER_PEERS: geometric_mean([r.over_peers for r in found]),
             OVER_OWN: geometric_mean([r.over_own for r in found]),
@@ -361,17 +428,22 @@ def rows_of(data: Mapping[str, Any]) -> list[Row]:
     names = {f.name for f in fields(Row)}
     found = []
     for r in ({k: v for k, v in given.items() if k in names} for given in data["rows"]):
-        errors = {name: math.nan if r[name] is None else r[name] for name in ("error", "element") if name in r}
+        errors = {
+            name: math.nan if r[name] is None else r[name] for name in ("error", "element") if name in r
+        }
         found.append(Row(**{**r, **errors, "rounds_us": tuple(r.get("rounds_us", ()))}))
     return found
 
 
 def commit() -> str | None:
-    """The commit that is measured: TILEGEN_COMMIT where the caller says it of a copy without git; None where nobody knows."""
+    """The commit that is measured: TILEGEN_COMMIT where the caller says it of a copy without git; None where
+    nobody knows."""
     if given := os.environ.get("TILEGEN_COMMIT"):
         return given
     try:
-        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+        done = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+        )
     except OSError:
         return None
     return done.stdout.strip() or None
@@ -389,7 +461,8 @@ def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine()
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or platform.machine(),
     )
 
 

@@ -49,10 +49,16 @@ WAYS = {
 }
 
 
-def builders(program: Program, variants: Mapping[str, Options], sets: Sets, target: str = "cuda") -> dict[str, Build]:
-    """What makes each contender. Those that have no part in a program are not offered: fused GeMMs without a linear, attention without one."""
+def builders(
+    program: Program, variants: Mapping[str, Options], sets: Sets, target: str = "cuda"
+) -> dict[str, Build]:
+    """What makes each contender. Those that have no part in a program are not offered: fused GeMMs without a
+    linear, attention without one."""
     ways = {name: way_of(name, target) for name in variants}
-    return {**_torch(program, sets), **{name: functools.partial(own, program, o, sets, ways[name]) for name, o in variants.items()}}
+    return {
+        **_torch(program, sets),
+        **{name: functools.partial(own, program, o, sets, ways[name]) for name, o in variants.items()},
+    }
 
 
 def way_of(name: str, target: str) -> Way:
@@ -64,7 +70,10 @@ def way_of(name: str, target: str) -> Way:
 def _torch(program: Program, sets: Sets) -> dict[str, Build]:
     plain = functools.partial(eager, program, sets[0])
     kinds = {c.kind for c in program.calls}
-    found: dict[str, Build] = {"eager": lambda: over_sets(plain(), sets, captured=False), "graph": lambda: over_sets(plain(), sets)}
+    found: dict[str, Build] = {
+        "eager": lambda: over_sets(plain(), sets, captured=False),
+        "graph": lambda: over_sets(plain(), sets),
+    }
     if pairs := gelu_pairs(program):
         found["addmm-gelu"] = lambda: over_sets(plain(pairs), sets)
     convolutions, linears = conv_chains(program), linear_chains(program)
@@ -81,7 +90,8 @@ def _torch(program: Program, sets: Sets) -> dict[str, Build]:
 
 
 def _attention(program: Program, sets: Sets, linears: Any) -> dict[str, Build]:
-    """Attention by each of torch's kernels, and by those of packages that are installed, in a graph; the best two with cublasLt's linears too."""
+    """Attention by each of torch's kernels, and by those of packages that are installed, in a graph; the best
+    two with cublasLt's linears too."""
     plain = functools.partial(eager, program, sets[0])
 
     def on_backend(name: str, fused: Any = None) -> Build:
@@ -96,7 +106,9 @@ def _attention(program: Program, sets: Sets, linears: Any) -> dict[str, Build]:
         found["cublaslt-flash"] = with_kernel(attentions.flash, linears)
         found["cublaslt-cudnn"] = on_backend("sdpa-cudnn", linears)
     decodes = all(dict(c.attributes)["q_len"] == 1 for c in program.calls if c.kind == "attention")
-    return found | {name: with_kernel(f) for name, f in attentions.installed().items() if name != "flashinfer" or decodes}
+    return found | {
+        name: with_kernel(f) for name, f in attentions.installed().items() if name != "flashinfer" or decodes
+    }
 
 
 def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Contender:
@@ -109,11 +121,18 @@ def own(program: Program, options: Options, sets: Sets, way: Way | None = None) 
     calls, kernels = [], []
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
         kernel: Any = api.compile(
-            program, target=way.target, options=options, exclusive=way.exclusive, lowering=way.lowering, programmatic=way.programmatic
+            program,
+            target=way.target,
+            options=options,
+            exclusive=way.exclusive,
+            lowering=way.lowering,
+            programmatic=way.programmatic,
         )
         for arguments in sets:
             named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
-            weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight" and way.prepared}
+            weights = {
+                t.name: named.pop(t.name) for t in program.arguments if t.role == "weight" and way.prepared
+            }
             kernels.append(kernel.prepare(**weights) if way.prepared else kernel)
             calls.append(functools.partial(kernels[-1], *named.values(), out=poisoned_outputs(program)))
 

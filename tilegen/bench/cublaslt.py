@@ -1,7 +1,9 @@
-"""y = act(x wᵀ + b) by cublasLt, its heuristics' whole list tried: what a user gets who tunes that library for a shape.
+"""y = act(x wᵀ + b) by cublasLt, its heuristics' whole list tried: what a user gets who tunes that library
+for a shape.
 
-The first entry of the list, which torch takes, is often not the fastest. Each algorithm of the list is timed once for each shape, over copies of
-x and w that together pass the L2 cache; the fastest is kept for the process. The library is the one that torch has loaded.
+The first entry of the list, which torch takes, is often not the fastest. Each algorithm of the list is timed
+once for each shape, over copies of x and w that together pass the L2 cache; the fastest is kept for the
+process. The library is the one that torch has loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ WORKSPACE = 64 << 20  # bytes: Hopper's split kernels want 32 MiB
 ASKED = 32  # algorithms of the heuristics' list
 HOST_CYCLES = 2_000_000  # the GPU idles for about a millisecond while the host enqueues what is timed
 
-EPILOGUES = {("", False): 1, ("relu", False): 2, ("", True): 4, ("relu", True): 6, ("gelu_tanh", False): 32, ("gelu_tanh", True): 36}
+EPILOGUES = {
+    ("", False): 1,
+    ("relu", False): 2,
+    ("", True): 4,
+    ("relu", True): 6,
+    ("gelu_tanh", False): 32,
+    ("gelu_tanh", True): 36,
+}
 TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
 COMPUTE_32F, DESC_TRANSA, DESC_EPILOGUE, DESC_BIAS, PREF_WORKSPACE = 68, 3, 7, 8, 1
 TRANSPOSED = 1
@@ -55,7 +64,8 @@ class Shape:
 
 
 class Product:
-    """The descriptors of one shape. cublasLt counts columns first, so it computes yᵀ (N, M) = w xᵀ: A = w, transposed; B = xᵀ as it lies."""
+    """The descriptors of one shape. cublasLt counts columns first, so it computes yᵀ (N, M) = w xᵀ: A = w,
+    transposed; B = xᵀ as it lies."""
 
     def __init__(self, library: Any, shape: Shape):
         self.library, kind = library, TYPES[shape.dtype]
@@ -70,14 +80,30 @@ class Product:
         """The heuristics' list, the one that it holds for best first."""
         preference = self._made("cublasLtMatmulPreferenceCreate")
         size = ctypes.c_size_t(WORKSPACE)
-        checked(self.library.cublasLtMatmulPreferenceSetAttribute(preference, PREF_WORKSPACE, ctypes.byref(size), ctypes.sizeof(size)))
+        checked(
+            self.library.cublasLtMatmulPreferenceSetAttribute(
+                preference, PREF_WORKSPACE, ctypes.byref(size), ctypes.sizeof(size)
+            )
+        )
         found, count = (_Result * ASKED)(), ctypes.c_int()
         layouts = (self.description, self.a, self.b, self.d, self.d)
-        checked(self.library.cublasLtMatmulAlgoGetHeuristic(handle, *layouts, preference, ASKED, found, ctypes.byref(count)))
+        checked(
+            self.library.cublasLtMatmulAlgoGetHeuristic(
+                handle, *layouts, preference, ASKED, found, ctypes.byref(count)
+            )
+        )
         checked(self.library.cublasLtMatmulPreferenceDestroy(preference))
         return [found[n].algo for n in range(count.value) if found[n].state == 0]
 
-    def __call__(self, handle: Any, algorithm: Any, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, workspace: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self,
+        handle: Any,
+        algorithm: Any,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+        workspace: torch.Tensor,
+    ) -> torch.Tensor:
         y = torch.empty(x.shape[0], w.shape[0], dtype=x.dtype, device=x.device)
         if bias is not None:
             self._set(DESC_BIAS, ctypes.c_void_p(bias.data_ptr()))
@@ -88,7 +114,21 @@ class Product:
         factors = ctypes.byref(one), ctypes.byref(zero)
         checked(
             self.library.cublasLtMatmul(
-                handle, self.description, factors[0], a, self.a, b, self.b, factors[1], d, self.d, d, self.d, ctypes.byref(algorithm), *scratch, stream
+                handle,
+                self.description,
+                factors[0],
+                a,
+                self.a,
+                b,
+                self.b,
+                factors[1],
+                d,
+                self.d,
+                d,
+                self.d,
+                ctypes.byref(algorithm),
+                *scratch,
+                stream,
             )
         )
         return y
@@ -105,7 +145,11 @@ class Product:
         return made
 
     def _set(self, attribute: int, value: Any) -> None:
-        checked(self.library.cublasLtMatmulDescSetAttribute(self.description, attribute, ctypes.byref(value), ctypes.sizeof(value)))
+        checked(
+            self.library.cublasLtMatmulDescSetAttribute(
+                self.description, attribute, ctypes.byref(value), ctypes.sizeof(value)
+            )
+        )
 
 
 def checked(status: int) -> None:
@@ -124,16 +168,21 @@ def library() -> Any:
 
 
 class _Tuned:
-    """What the process keeps: a handle, a workspace, and the fastest algorithm of each shape with its descriptors."""
+    """What the process keeps: a handle, a workspace, and the fastest algorithm of each shape with its
+    descriptors."""
 
     def __init__(self) -> None:
         self.library = library()
         self.handle = ctypes.c_void_p()
         checked(self.library.cublasLtCreate(ctypes.byref(self.handle)))
         self.workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
-        self.known: dict[Shape, Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]] = {}
+        self.known: dict[
+            Shape, Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+        ] = {}
 
-    def best(self, shape: Shape, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
+    def best(
+        self, shape: Shape, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
+    ) -> Callable[..., torch.Tensor]:
         if shape not in self.known:
             product = Product(self.library, shape)
             calls = [self._call(product, a) for a in product.algorithms(self.handle)]
@@ -151,8 +200,11 @@ def _tuned() -> _Tuned:
     return _Tuned()
 
 
-def fastest(calls: list[Callable[..., torch.Tensor]], x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
-    """The call that takes least over copies of x and w that pass the L2 cache; one that fails takes forever."""
+def fastest(
+    calls: list[Callable[..., torch.Tensor]], x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
+) -> Callable[..., torch.Tensor]:
+    """The call that takes least over copies of x and w that pass the L2 cache; one that fails takes
+    forever."""
     size = x.numel() * x.element_size() + w.numel() * w.element_size()
     copies = [(_copy(x), _copy(w)) for _ in range(timing.set_count(size))]
 
@@ -181,8 +233,18 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 @torch.fx.wrap
 def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-    """y = act(x wᵀ + b): x (…, K), w (N, K), b (N,) or None; activation: "", relu or gelu_tanh. The first call of a shape tunes it, outside any capture."""
+    """y = act(x wᵀ + b): x (…, K), w (N, K), b (N,) or None; activation: "", relu or gelu_tanh. The first
+    call of a shape tunes it, outside any capture."""
     rows = x.reshape(-1, x.shape[-1])
     rows, w = (t if t.stride(1) == 1 else t.contiguous() for t in (rows, w))
-    shape = Shape(rows.shape[0], w.shape[0], w.shape[1], rows.stride(0), w.stride(0), rows.dtype, activation, bias is not None)
+    shape = Shape(
+        rows.shape[0],
+        w.shape[0],
+        w.shape[1],
+        rows.stride(0),
+        w.stride(0),
+        rows.dtype,
+        activation,
+        bias is not None,
+    )
     return _tuned().best(shape, rows, w, bias)(rows, w, bias).reshape(*x.shape[:-1], w.shape[0])

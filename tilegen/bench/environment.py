@@ -12,7 +12,10 @@ from tilegen.bench import timing
 from tilegen.bench.compare import versions
 
 REMARKS = (
-    "tilegen: as tg.compile gives it, weights bound with prepare; tilegen-exclusive: compiled with exclusive=True, nothing else waits inside beside it",
+    (
+        "tilegen: as tg.compile gives it, weights bound with prepare; tilegen-exclusive: compiled with"
+        " exclusive=True, nothing else waits inside beside it"
+    ),
     "cudnn.benchmark on, cudnn.benchmark_limit 0: all of cuDNN's plans are tried",
 )
 

@@ -1,7 +1,9 @@
-"""All contenders on one program in one interleaved run on a GPU: each right on every argument set, then timed in turns.
+"""All contenders on one program in one interleaved run on a GPU: each right on every argument set, then timed
+in turns.
 
-Right: called once with poisoned outputs and intermediates; as the graph that is timed, with NaN in its outputs and in the rows of caches that
-it appends, on every argument set; and its outputs once more after timing.
+Right: called once with poisoned outputs and intermediates; as the graph that is timed, with NaN in its
+outputs and in the rows of caches that it appends, on every argument set; and its outputs once more after
+timing.
 """
 
 from __future__ import annotations
@@ -37,15 +39,18 @@ def ladder(
     constant: float | None = None,
     target: str = "cuda",
 ) -> Cell:
-    """All selected contenders at one size. One that cannot be built, hangs or cannot be captured becomes a note.
+    """All selected contenders at one size. One that cannot be built, hangs or cannot be captured becomes a
+    note.
 
-    constant: the value of all arguments, where they are not random. ContenderDied where one leaves the GPU unusable to this process.
+    constant: the value of all arguments, where they are not random. ContenderDied where one leaves the GPU
+    unusable to this process.
     """
     refuse_open(program)
     try:
         with torch.no_grad(), best_convolutions():
             return _measured(program, variants, select, rounds, progress, constant, target)
-    finally:  # the next size needs the memory: contenders, graphs and argument sets go, then the blocks they held
+    finally:
+        # the next size needs the memory: contenders, graphs and argument sets go, then the blocks they held
         gc.collect()
         if usable():
             torch.cuda.empty_cache()
@@ -63,7 +68,9 @@ def _measured(
     progress(f"{program.name} arguments and reference")
     sets = argument_sets(program, constant)
     expected = [on_device_reference(program, arguments) for arguments in sets]
-    builds = {name: build for name, build in builders(program, variants, sets, target).items() if name in select}
+    builds = {
+        name: build for name, build in builders(program, variants, sets, target).items() if name in select
+    }
     refuse_none(program, builds, select)
     runners: dict[str, Runner] = {}
     errors: dict[str, Accuracy] = {}
@@ -76,7 +83,9 @@ def _measured(
             runner = timing.ready(contender)
             errors[name] = first.and_also(replayed(program, runner, sets, expected))
             runners[name] = runner
-        except Exception as error:  # whatever a contender raises is its own result: the others are still measured
+        except (
+            Exception
+        ) as error:  # whatever a contender raises is its own result: the others are still measured
             notes.append(note(program, name, error))
             if not usable():
                 raise ContenderDied(name, notes[-1].error) from error
@@ -113,13 +122,17 @@ def _timed(
     return timing.interleave(runs, counts, timing.event_seconds, rounds, before), clocks[0]
 
 
-# --- what they are given -------------------------------------------------------------------------------------------------
+# --- what they are given
+# -------------------------------------------------------------------------------------------------
 
 
 def argument_sets(program: Program, constant: float | None = None) -> Sets:
     """As many as pass the L2 cache together, each drawn with a seed of its own."""
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
-    sets = [random_arguments(program, seed, contenders.DEVICE) for seed in range(timing.set_count(argument_bytes(program), free))]
+    sets = [
+        random_arguments(program, seed, contenders.DEVICE)
+        for seed in range(timing.set_count(argument_bytes(program), free))
+    ]
     if constant is not None:
         for t in (t for a in sets for t in a if t.is_floating_point()):
             t.fill_(constant)
@@ -133,7 +146,8 @@ def argument_bytes(program: Program) -> int:
 
 @contextmanager
 def best_convolutions() -> Iterator[None]:
-    """Inside, cuDNN tries all its plans for a convolution, not its first guess or the ten that torch's default allows."""
+    """Inside, cuDNN tries all its plans for a convolution, not its first guess or the ten that torch's
+    default allows."""
     before = cudnn.benchmark, cudnn.benchmark_limit
     cudnn.benchmark, cudnn.benchmark_limit = True, 0
     try:
@@ -142,11 +156,13 @@ def best_convolutions() -> Iterator[None]:
         cudnn.benchmark, cudnn.benchmark_limit = before
 
 
-# --- right or wrong --------------------------------------------------------------------------------------------------------
+# --- right or wrong
+# --------------------------------------------------------------------------------------------------------
 
 
 def on_device_reference(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
-    """The float32 reference on the GPU, with no multiply in TF32. The device context moves what the ops' references make themselves."""
+    """The float32 reference on the GPU, with no multiply in TF32. The device context moves what the ops'
+    references make themselves."""
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = False
@@ -158,7 +174,8 @@ def on_device_reference(program: Program, arguments: Sequence[torch.Tensor]) -> 
 
 
 def first_call(program: Program, c: Contender, sets: Sets, expected: Sequence[Any]) -> Accuracy:
-    """Of the first set, with NaN in outputs, in tilegen's intermediates and in the rows to append before it."""
+    """Of the first set, with NaN in outputs, in tilegen's intermediates and in the rows to append before
+    it."""
     poison_states(program, sets[:1])
     with knobs(TILEGEN_POISON="1"):
         result = c.calls[0]()
@@ -168,7 +185,8 @@ def first_call(program: Program, c: Contender, sets: Sets, expected: Sequence[An
 
 
 def replayed(program: Program, runner: Runner, sets: Sets, expected: Sequence[Any]) -> Accuracy:
-    """Of every set, by one run of what will be timed, with NaN in its outputs and in the rows to append before it."""
+    """Of every set, by one run of what will be timed, with NaN in its outputs and in the rows to append
+    before it."""
     poison_states(program, sets)
     if runner.captured:
         held = {a.untyped_storage().data_ptr() for arguments in sets for a in arguments}
@@ -184,18 +202,24 @@ def replayed(program: Program, runner: Runner, sets: Sets, expected: Sequence[An
     return _compared(program, results, sets, expected, states=True)
 
 
-def _compared(program: Program, results: Sequence[Any], sets: Sets, expected: Sequence[Any], states: bool = False) -> Accuracy:
+def _compared(
+    program: Program, results: Sequence[Any], sets: Sets, expected: Sequence[Any], states: bool = False
+) -> Accuracy:
     """The worst over the sets. states: those of the sets too, which the contender has just written."""
     found = Accuracy()
     for result, arguments, wanted in zip(results, sets, expected, strict=False):
         written = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
-        given = (*(tensors(result) if program.outputs else ()), *(written if states or not program.outputs else ()))
+        given = (
+            *(tensors(result) if program.outputs else ()),
+            *(written if states or not program.outputs else ()),
+        )
         found = found.and_also(accuracy(program, given, wanted))
     return found
 
 
 def poison_states(program: Program, sets: Sets) -> None:
-    """NaN in the rows of caches that a run appends: whoever leaves them so, or reads them before they are written, is seen."""
+    """NaN in the rows of caches that a run appends: whoever leaves them so, or reads them before they are
+    written, is seen."""
     places = {t.name: n for n, t in enumerate(program.arguments)}
     for c in program.calls:
         if c.kind == "append":
@@ -218,7 +242,8 @@ def usable() -> bool:
 
 
 def floor_us(program: Program) -> float | None:
-    """max(FLOPs / rate, bytes / bandwidth) by the measured ceilings; None on GPUs whose ceilings were not measured."""
+    """max(FLOPs / rate, bytes / bandwidth) by the measured ceilings; None on GPUs whose ceilings were not
+    measured."""
     if "H200" not in torch.cuda.get_device_name():
         return None
     half = any(t.dtype in ("bfloat16", "float16") for t in program.tensors)

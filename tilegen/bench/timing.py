@@ -1,8 +1,10 @@
-"""Time per call, contenders side by side in one run, on a GPU in CUDA graphs with arguments from device memory.
+"""Time per call, contenders side by side in one run, on a GPU in CUDA graphs with arguments from device
+memory.
 
-t = (stop - start) / (n·R): between two events, n replays of a graph that runs R argument sets once, in order. All sets together exceed
-three times the L2 cache where that takes no more than SETS of them, so that a set's weights and activations have left the cache when their
-turn comes again, as in a model of many layers. Where even the most sets fit into the cache, a row says so (in_l2).
+t = (stop - start) / (n·R): between two events, n replays of a graph that runs R argument sets once, in order.
+All sets together exceed three times the L2 cache where that takes no more than SETS of them, so that a set's
+weights and activations have left the cache when their turn comes again, as in a model of many layers. Where
+even the most sets fit into the cache, a row says so (in_l2).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ cuda: Any = torch.cuda  # parts of it carry no types
 
 
 def set_count(set_bytes: int, free: int | None = None) -> int:
-    """R = ⌈3·L2 / bytes of a set⌉, within SETS, and in no more than a quarter of the free bytes; at least 1."""
+    """R = ⌈3·L2 / bytes of a set⌉, within SETS, and in no more than a quarter of the free bytes; at least
+    1."""
     least, most = SETS
     wanted = min(most, max(least, math.ceil(3 * L2_BYTES / max(1, set_bytes))))
     return wanted if free is None else max(1, min(wanted, free // 4 // max(1, set_bytes)))
@@ -45,7 +48,8 @@ def replays(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """calls: one for each argument set, enqueueing work and giving the result. check: raises when an earlier run went wrong.
+    """calls: one for each argument set, enqueueing work and giving the result. check: raises when an earlier
+    run went wrong.
 
     launches: of a call, where that is known.
     """
@@ -58,9 +62,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Runner:
-    """A contender ready to be timed. run: all sets once. results: of each set; where they are captured, a run writes them anew.
+    """A contender ready to be timed. run: all sets once. results: of each set; where they are captured, a run
+    writes them anew.
 
-    calls: held, since a graph keeps alive no memory but its pool's: outputs given, constants of the traced module, packed weights are the calls'.
+    calls: held, since a graph keeps alive no memory but its pool's: outputs given, constants of the traced
+    module, packed weights are the calls'.
     """
 
     run: Run
@@ -72,7 +78,8 @@ class Runner:
 
 
 def ready(c: Contender) -> Runner:
-    """Warm up; then, where that is asked for, capture on the stream that warmed up: what libraries set up per stream is there then."""
+    """Warm up; then, where that is asked for, capture on the stream that warmed up: what libraries set up per
+    stream is there then."""
     usual = cuda.current_stream()
     stream = cuda.Stream() if c.captured else usual
     stream.wait_stream(usual)
@@ -136,7 +143,8 @@ class ContenderDied(RuntimeError):
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
-    """An error on the GPU inside is reported with the contender that was running: CUDA itself does not tell."""
+    """An error on the GPU inside is reported with the contender that was running: CUDA itself does not
+    tell."""
     try:
         yield
     except RuntimeError as error:
@@ -150,7 +158,8 @@ def interleave(
     rounds: int,
     before: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Seconds of one run in each round, A B C, B C A, C A B …: all contenders see the same clocks, and none always follows the same other.
+    """Seconds of one run in each round, A B C, B C A, C A B …: all contenders see the same clocks, and none
+    always follows the same other.
 
     before: called ahead of each round.
     """
@@ -171,7 +180,8 @@ def spread(times: Sequence[float]) -> float:
 
 
 def nvidia_smi(field: str, meanwhile: Run = lambda: time.sleep(0.01)) -> str | None:
-    """One field of nvidia-smi's query for the first GPU, or None where it cannot say. meanwhile: called until it has answered."""
+    """One field of nvidia-smi's query for the first GPU, or None where it cannot say. meanwhile: called until
+    it has answered."""
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
         query = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

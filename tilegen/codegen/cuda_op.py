@@ -1,4 +1,5 @@
-"""What the ops of all CUDA kernels share: their types' names, and the refusal of what they have no form for."""
+"""What the ops of all CUDA kernels share: their types' names, and the refusal of what they have no form
+for."""
 
 from __future__ import annotations
 

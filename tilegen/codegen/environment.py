@@ -1,4 +1,5 @@
-"""The Jinja environment. Jinja itself is imported when a text is first rendered: a kernel from the cache needs none."""
+"""The Jinja environment. Jinja itself is imported when a text is first rendered: a kernel from the cache
+needs none."""
 
 from __future__ import annotations
 
@@ -81,12 +82,14 @@ def refuse_missing_macro(target: str, suffix: str, b: Bound) -> None:
     path = f"{target}/{b.kind.stem}.{suffix}.j2"
     if source_of(path) is None:
         raise PlanError(
-            f"op {b.op.name!r} ({b.op.kind}) has no template {path} for the {NAMES[target]} target", b.op.where
+            f"op {b.op.name!r} ({b.op.kind}) has no template {path} for the {NAMES[target]} target",
+            b.op.where,
         )
 
 
 def macro_text(target: str, suffix: str, op: Any) -> str:
-    """The tile function of an op: macro KIND of templates/TARGET/STEM.SUFFIX.j2. CompileError where there is none."""
+    """The tile function of an op: macro KIND of templates/TARGET/STEM.SUFFIX.j2. CompileError where there is
+    none."""
     import jinja2
 
     kind, stem = op.bound.op.kind, op.bound.kind.stem
@@ -94,7 +97,9 @@ def macro_text(target: str, suffix: str, op: Any) -> str:
     try:
         module: Any = template_of(path).module
     except jinja2.TemplateNotFound as error:
-        raise CompileError(f"op {op.name!r} ({kind}) has no template {error.name} for the {NAMES[target]} target") from None
+        raise CompileError(
+            f"op {op.name!r} ({kind}) has no template {error.name} for the {NAMES[target]} target"
+        ) from None
     macro = getattr(module, kind, None)
     if macro is None:
         raise CompileError(f"templates/{path} has no macro {kind!r}")

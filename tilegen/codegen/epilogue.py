@@ -10,8 +10,8 @@ from tilegen.ops.base import Bound
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie. vector: it is the same for all rows; constant: no launch
-    writes it."""
+    """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie. vector: it is the
+    same for all rows; constant: no launch writes it."""
 
     name: str
     tensor: str
@@ -32,7 +32,8 @@ class EpilogueOperand:
 
 @dataclass(frozen=True)
 class EpilogueText:
-    """What a template needs to write an op's epilogue; `row` and `column` are the result's, in scope there."""
+    """What a template needs to write an op's epilogue; `row` and `column` are the result's, in scope
+    there."""
 
     bound: Bound
 
@@ -43,7 +44,10 @@ class EpilogueText:
             operand = self.bound.op.operands[index]
             first, pitch = self._first_and_pitch(index)
             if first % 2 or pitch % 2:
-                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be even"
+                return (
+                    f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
+                    " must be even"
+                )
         return ""
 
     @property

@@ -50,7 +50,8 @@ class OpText:
 
     @property
     def angles(self) -> str:
-        """Turning: what tg_angles of columns d … d + 7 is made of, the turns of the first from position to position and what each next one is multiplied by."""
+        """Turning: what tg_angles of columns d … d + 7 is made of, the turns of the first from position to
+        position and what each next one is multiplied by."""
         log2 = float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
         return f"exp2(d * {log2}) * {1 / (2 * math.pi)}, {2.0**log2}"
 
@@ -103,7 +104,14 @@ class OpText:
 
     def waiting(self, when: str) -> list[int]:
         """Operands that any of the ops waits for then: first, step, epilogue."""
-        return sorted({w.edge.access.operand for name in self.served for w in self.plan.waits_of(name) if w.edge.access.when == when})
+        return sorted(
+            {
+                w.edge.access.operand
+                for name in self.served
+                for w in self.plan.waits_of(name)
+                if w.edge.access.when == when
+            }
+        )
 
     @property
     def equation(self) -> str:

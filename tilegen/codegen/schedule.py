@@ -1,4 +1,5 @@
-"""The schedule of a plan as C text: which tile has a rank, what it waits for, what it posts. The same text on every target."""
+"""The schedule of a plan as C text: which tile has a rank, what it waits for, what it posts. The same text on
+every target."""
 
 from __future__ import annotations
 
@@ -77,11 +78,23 @@ def schedule_text(plan: Plan) -> str:
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
         lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))
     workers = plan.machine.sms // plan.gang
-    turns = "ticket" if isinstance(plan.placement, str) else "strided" if plan.placement == strided(plan.order.count, workers) else "lists"
+    turns = (
+        "ticket"
+        if isinstance(plan.placement, str)
+        else "strided"
+        if plan.placement == strided(plan.order.count, workers)
+        else "lists"
+    )
     if not isinstance(plan.placement, str) and turns == "lists":
         starts = np.cumsum([0, *(len(ranks) for ranks in plan.placement)])
-        lists.append(TableText("tg_list_start", "first entry of each worker in tg_list", tuple(int(n) for n in starts)))
-        lists.append(TableText("tg_list", "ranks, worker by worker", tuple(r for ranks in plan.placement for r in ranks)))
+        lists.append(
+            TableText("tg_list_start", "first entry of each worker in tg_list", tuple(int(n) for n in starts))
+        )
+        lists.append(
+            TableText(
+                "tg_list", "ranks, worker by worker", tuple(r for ranks in plan.placement for r in ranks)
+            )
+        )
     segments = [
         _segment_text(plan, s, start, end)
         for s, start, end in zip(plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False)
@@ -106,7 +119,8 @@ def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
     if s.group > 1:
         rows, columns = shape
         setup.append(
-            f"const int block = n / {s.group * columns}, rest = n % {s.group * columns};  // {s.group} rows at a time: an L2 super-tile"
+            f"const int block = n / {s.group * columns}, rest = n % {s.group * columns};  // {s.group} rows"
+            " at a time: an L2 super-tile"
         )
         setup.append(f"const int height = tg_min({s.group}, {rows} - {s.group} * block);")
         coords = [f"{s.group} * block + rest % height", "rest / height"]
@@ -115,7 +129,10 @@ def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
         coords = [*others, f"{shape[-1] - 1} - ({last})"]
     else:
         coords = _mixed_radix(shape)
-    coords = [text if lo == 0 else (str(lo) if text == "0" else f"{lo} + {text}") for text, lo in zip(coords, s.lo, strict=True)]
+    coords = [
+        text if lo == 0 else (str(lo) if text == "0" else f"{lo} + {text}")
+        for text, lo in zip(coords, s.lo, strict=True)
+    ]
     names = plan.graph.bound(plan.graph.op(s.op)).coords
     ranges = ", ".join(f"{c} {lo}..{hi - 1}" for c, lo, hi in zip(names, s.lo, s.hi, strict=True))
     return SegmentText(f"{s.op}: {ranges}", end, enum(s.op), start, tuple(setup), tuple(coords))
@@ -142,11 +159,23 @@ def enum(op: str) -> str:
 def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:
     posts, comments = [], []
     for m in plan.posts_of(b.op.name):
-        groups = [_group_text(g, to_c(sp.expand(c.index)), tables) for g, c in zip(m.partition, plan.blocking(m), strict=True)]
+        groups = [
+            _group_text(g, to_c(sp.expand(c.index)), tables)
+            for g, c in zip(m.partition, plan.blocking(m), strict=True)
+        ]
         posts.append(f"tg_post(g, {_number_text(m, groups)});")
         comments.append(f"{m.tensor}: {policy_words(plan, m)}")
     waits = tuple(_wait_text(plan, w, tables) for w in plan.waits_of(b.op.name))
-    return OpText(b.op.name, enum(b.op.name), locals_text(b), to_c(b.steps), b.op.parts, waits, tuple(posts), tuple(comments))
+    return OpText(
+        b.op.name,
+        enum(b.op.name),
+        locals_text(b),
+        to_c(b.steps),
+        b.op.parts,
+        waits,
+        tuple(posts),
+        tuple(comments),
+    )
 
 
 def locals_text(b: Bound) -> str:
@@ -156,11 +185,18 @@ def locals_text(b: Bound) -> str:
 
 def policy_words(plan: Plan, m: SemaphoreMap) -> str:
     """sem[i] of 4, target 24 (row)"""
-    words = [w for g, c in zip(m.partition, plan.blocking(m), strict=True) if (w := g.words(pretty(sp.expand(c.index))))]
+    words = [
+        w
+        for g, c in zip(m.partition, plan.blocking(m), strict=True)
+        if (w := g.words(pretty(sp.expand(c.index))))
+    ]
     targets = sorted({int(n) for n in m.targets()})
     span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
     name = dict(plan.policies).get(m.tensor, "")
-    return f"policy {name}: {m.count} semaphore{'s' if m.count > 1 else ''}{' by ' + ', '.join(words) if words else ''}, target {span}"
+    return (
+        f"policy {name}: {m.count}"
+        f" semaphore{'s' if m.count > 1 else ''}{' by ' + ', '.join(words) if words else ''}, target {span}"
+    )
 
 
 def _table(g: Grouping, tables: dict[Grouping, str]) -> str:
@@ -189,7 +225,8 @@ def _number_text(m: SemaphoreMap, groups: Sequence[str]) -> str:
 
 
 def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, str]) -> str:
-    """Posts that the semaphore gets: blocks in its group, dimension by dimension, times the posts of a tile."""
+    """Posts that the semaphore gets: blocks in its group, dimension by dimension, times the posts of a
+    tile."""
     constant, factors = m.posts, []
     for g, group in zip(m.partition, groups, strict=True):
         sizes = set(g.sizes.tolist())
@@ -209,10 +246,16 @@ def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     whole = consumer.op.parts == 1 or consumer.op.share != "steps"  # each part runs all steps
     first = "step == 0" if whole else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
     inside = f"step >= 0 && step < {_paren(to_c(consumer.steps, STEP))}"
-    condition = {"first": "step == -1", "epilogue": f"step == {to_c(consumer.steps, STEP)}", "step": inside if w.stepped else first}[when]
+    condition = {
+        "first": "step == -1",
+        "epilogue": f"step == {to_c(consumer.steps, STEP)}",
+        "step": inside if w.stepped else first,
+    }[when]
     if _may_be_empty(w):
         bounds = " && ".join(
-            f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}" for i in w.edge.box if (sp.sympify(i.hi) - i.lo).free_symbols
+            f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}"
+            for i in w.edge.box
+            if (sp.sympify(i.hi) - i.lo).free_symbols
         )
         condition = f"{condition} && {bounds}" if condition else bounds
     loops, groups = [], []
@@ -225,7 +268,13 @@ def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
         f"{w.edge.tensor} {pretty_box(w.edge.box)}",
         f"<- {w.edge.formula()}; {policy_words(plan, w.semaphores)}",
     )
-    return WaitText(w.edge.access.operand, comment, condition, tuple(loops), f"tg_wait(g, {_number_text(w.semaphores, groups)}, {target});")
+    return WaitText(
+        w.edge.access.operand,
+        comment,
+        condition,
+        tuple(loops),
+        f"tg_wait(g, {_number_text(w.semaphores, groups)}, {target});",
+    )
 
 
 def _paren(text: str) -> str:
@@ -253,4 +302,7 @@ def _may_be_empty(w: Wait) -> bool:
     """Whether some tile's box is empty (a window wholly inside the padding)."""
     tiles = tiles_of(w.edge.consumer)
     where: dict[str, Any] = {**tiles.coords, "k": np.zeros(tiles.count, dtype=np.int64)}
-    return any(bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where)))) for i in w.edge.box)
+    return any(
+        bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where))))
+        for i in w.edge.box
+    )

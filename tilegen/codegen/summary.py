@@ -15,5 +15,7 @@ def summary(plan: Plan) -> list[str]:
         lines.append("")
     for w in plan.waits:
         e = w.edge
-        lines.append(f"{e.name}: {e.tensor}{pretty_box(e.box)} <- {e.formula()}; {policy_words(plan, w.semaphores)}")
+        lines.append(
+            f"{e.name}: {e.tensor}{pretty_box(e.box)} <- {e.formula()}; {policy_words(plan, w.semaphores)}"
+        )
     return lines

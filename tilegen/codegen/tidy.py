@@ -2,9 +2,9 @@
 
     text -> definitions -> those that the kernel reaches -> lines that fit
 
-Templates hold all that a kernel may need. Which of it one kernel calls follows from its text: a definition stays where
-its name stands in another one that stays. Names are looked at, not overloads, so that a name too many may stay, never
-one too few.
+Templates hold all that a kernel may need. Which of it one kernel calls follows from its text: a definition
+stays where its name stands in another one that stays. Names are looked at, not overloads, so that a name too
+many may stay, never one too few.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ HEADING = re.compile(r"// -{3,} ")
 NAME = re.compile(r"[A-Za-z_]\w*")
 OPERATORS = ("&& ", "|| ", "? ", ": ", "+ ", "| ", "<- ")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)\'')
-ATTRIBUTE = re.compile(r"(?:__(?:launch_bounds|cluster_dims|align)__|alignas)\s*\([^)]*\)|\[\[.*?\]\]|extern \"C\"")
+ATTRIBUTE = re.compile(
+    r"(?:__(?:launch_bounds|cluster_dims|align)__|alignas)\s*\([^)]*\)|\[\[.*?\]\]|extern \"C\""
+)
 CALLED = re.compile(r"([A-Za-z_]\w*|operator[^\s(]+)\s*\(")
 ENUM = re.compile(r"enum(?:\s+(\w+))?\s*\{(.*)\}", re.S)
 FUNCTION = re.compile(r"(\s*[^{]*\)(?: const)? \{) (.*) \}$")  # in one line
@@ -32,7 +34,8 @@ def tidied(text: str, root: str) -> str:
     return fitted(pruned(text, root))
 
 
-# --- definitions ----------------------------------------------------------------------------------------------
+# --- definitions
+# ----------------------------------------------------------------------------------------------
 
 
 def code_of(line: str) -> str:
@@ -42,7 +45,8 @@ def code_of(line: str) -> str:
 
 @dataclass(frozen=True)
 class Piece:
-    """A definition with the comment above it, a comment of its own, or blank lines. depth: of what it stands in."""
+    """A definition with the comment above it, a comment of its own, or blank lines. depth: of what it stands
+    in."""
 
     lines: tuple[str, ...]
     comment: int = 0  # of these lines
@@ -69,7 +73,12 @@ class Piece:
     def uses(self) -> frozenset[str]:
         """The names of others that stand in it."""
         if self.inner:
-            return frozenset(NAME.findall(code_of(self.lines[self.comment]))).union(*(p.uses for p in self.inner)) - self.names
+            return (
+                frozenset(NAME.findall(code_of(self.lines[self.comment]))).union(
+                    *(p.uses for p in self.inner)
+                )
+                - self.names
+            )
         return self.words - self.names
 
     @cached_property
@@ -127,7 +136,8 @@ def pieces(lines: Sequence[str]) -> Iterator[Piece]:
 
 
 def _length(lines: Sequence[str]) -> int:
-    """Lines of the definition that begins here: until all brackets are closed behind a brace or a semicolon."""
+    """Lines of the definition that begins here: until all brackets are closed behind a brace or a
+    semicolon."""
     depth = 0
     for n, line in enumerate(lines, 1):
         code = "" if line.startswith("#") else code_of(line)
@@ -137,11 +147,13 @@ def _length(lines: Sequence[str]) -> int:
     return len(lines)
 
 
-# --- what is used ---------------------------------------------------------------------------------------------
+# --- what is used
+# ---------------------------------------------------------------------------------------------
 
 
 def pruned(text: str, root: str) -> str:
-    """The text without definitions that `root` does not reach, and without members and constants that nobody names."""
+    """The text without definitions that `root` does not reach, and without members and constants that nobody
+    names."""
     found = list(pieces(text.splitlines()))
     while True:
         reached = [p for p, stays in zip(found, _reached(found, root), strict=True) if stays]
@@ -174,13 +186,18 @@ def _others(reached: Sequence[Piece], piece: Piece) -> set[str]:
 
 
 def _without_members(piece: Piece, others: set[str]) -> Piece:
-    """A struct without the functions, types and constants that nobody names; an enum without such constants."""
+    """A struct without the functions, types and constants that nobody names; an enum without such
+    constants."""
     if piece.inner:
         first, last = piece.lines[piece.comment], piece.lines[-1]
         kept = []
         for p in piece.inner:
             around = others | {w for q in piece.inner if q is not p and q.is_code for w in q.uses}
-            if not p.is_code or not (p.is_function or p.code.lstrip().startswith(("using", "struct", "enum"))) or p.names & around:
+            if (
+                not p.is_code
+                or not (p.is_function or p.code.lstrip().startswith(("using", "struct", "enum")))
+                or p.names & around
+            ):
                 kept.append(_without_constants(p, around))
         lines = _without_double_blanks([line for p in kept for line in p.lines])
         return Piece((*piece.lines[: piece.comment], first, *lines, last), piece.comment)
@@ -234,7 +251,8 @@ def _with_headings(found: Sequence[Piece]) -> list[Piece]:
     return out
 
 
-# --- lines that fit -------------------------------------------------------------------------------------------
+# --- lines that fit
+# -------------------------------------------------------------------------------------------
 
 
 def fitted(text: str) -> str:
@@ -250,7 +268,13 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
     held = ""
     for line in lines:
         comment = line.lstrip().startswith("// ") and not HEADING.match(line)
-        goes_on = comment and held and line.index("/") == held.index("/") and len(held) > FULL and not line.lstrip("/ ").startswith("- ")
+        goes_on = (
+            comment
+            and held
+            and line.index("/") == held.index("/")
+            and len(held) > FULL
+            and not line.lstrip("/ ").startswith("- ")
+        )
         if goes_on and (len(held) > WIDTH or len(line) > WIDTH):
             held = f"{held} {line.lstrip('/ ').rstrip()}"
             continue

@@ -14,7 +14,8 @@ from tilegen.frontend.spec import Program, Spec, symbol
 
 
 def load_spec(where: str) -> Spec:
-    """The @tg.spec function of FILE.py[:name]; the name may be left out when there is one, or one named like the file."""
+    """The @tg.spec function of FILE.py[:name]; the name may be left out when there is one, or one named like
+    the file."""
     path, _, name = where.partition(":")
     file = Path(path)
     if not file.is_file():
@@ -53,9 +54,14 @@ def sizes_of(spec: Spec, given: list[str]) -> dict[str, Any]:
         if not equals or not value:
             raise SpecError(f"-s {item}: expected NAME=VALUE, such as M=512, or NAME=? to leave it open")
         if name not in spec.parameters:
-            raise SpecError(f"-s {item}: {spec.name} has no parameter {name!r}; it has {', '.join(spec.parameters)}")
+            raise SpecError(
+                f"-s {item}: {spec.name} has no parameter {name!r}; it has {', '.join(spec.parameters)}"
+            )
         if "," in value:
-            raise SpecError(f"-s {item}: one value for each -s, as in -s M=64 -s H=256; compare and tune take lists of one size, -s M=1,64")
+            raise SpecError(
+                f"-s {item}: one value for each -s, as in -s M=64 -s H=256; compare and tune take lists of"
+                " one size, -s M=1,64"
+            )
         sizes[name] = parse(name, value)
     return sizes
 
@@ -84,5 +90,9 @@ def load_program(where: str, given: list[str] | Mapping[str, Any]) -> Program:
 
 def failed(path: str, error: BaseException) -> SpecError:
     """What the user's own code raised, at its innermost line in the spec file."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == Path(path).resolve()]
+    lines = [
+        f.lineno
+        for f in traceback.extract_tb(error.__traceback__)
+        if Path(f.filename).resolve() == Path(path).resolve()
+    ]
     return SpecError(f"{type(error).__name__}: {error}", f"{path}:{lines[-1]}" if lines else path)

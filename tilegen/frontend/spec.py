@@ -1,7 +1,7 @@
 """What the user declares: tensors and ops, collected into a Program by running a @spec function once.
 
-A spec is pure data: nothing here computes on elements, imports torch or knows a GPU. Sizes are ints, or SymPy symbols
-where they are left open for `explain`.
+A spec is pure data: nothing here computes on elements, imports torch or knows a GPU. Sizes are ints, or SymPy
+symbols where they are left open for `explain`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ Size = Any  # int, or a SymPy expression of open sizes
 
 # names become members, functions and enumerators of generated C++ and CUDA
 RESERVED = frozenset(keyword.kwlist) | frozenset(
-    """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const constexpr const_cast continue co_await co_return
-    co_yield decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable namespace
-    new noexcept not nullptr operator or private protected public register reinterpret_cast requires return short signed sizeof static static_assert
-    static_cast struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
-    errno NULL EOF NAN INFINITY assert""".split()
+    """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const
+    constexpr const_cast continue co_await co_return co_yield decltype default delete do double
+    dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
+    namespace new noexcept not nullptr operator or private protected public register reinterpret_cast
+    requires return short signed sizeof static static_assert static_cast struct switch template this throw
+    true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor errno
+    NULL EOF NAN INFINITY assert""".split()
 )
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -43,7 +45,8 @@ def listed(items: Sequence[str], most: int = 8) -> str:
 
 
 def caller() -> str:
-    """file:line of the innermost frame outside this package and torch: the line of the spec that is being run."""
+    """file:line of the innermost frame outside this package and torch: the line of the spec that is being
+    run."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _inner(frame):
         frame = frame.f_back
@@ -57,7 +60,8 @@ def _inner(frame: FrameType) -> bool:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array. `form` says how a plan sees its shape (see `plan_shape`); it is settled by the first op that reads it."""
+    """A named array. `form` says how a plan sees its shape (see `plan_shape`); it is settled by the first op
+    that reads it."""
 
     name: str
     shape: tuple[Size, ...]
@@ -78,7 +82,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as an op sees it: whole, a view of its columns (last dimension), or flattened to (B, H·W·C)."""
+    """A tensor as an op sees it: whole, a view of its columns (last dimension), or flattened to (B,
+    H·W·C)."""
 
     tensor: str
     columns: tuple[Size, Size] | None = None
@@ -112,7 +117,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Program:
-    """Tensors, ops in the order written, and the tensors returned. Frozen: the content is the first half of the cache key."""
+    """Tensors, ops in the order written, and the tensors returned. Frozen: the content is the first half of
+    the cache key."""
 
     name: str
     sizes: tuple[tuple[str, Any], ...]
@@ -125,7 +131,10 @@ class Program:
         sizes = listed([f"{name}={value}" for name, value in self.sizes])
         arguments = listed([f"{t.name} {t.shape}" for t in self.arguments])
         ops = listed([f"{c.name}: {c.kind}" if c.kind != c.name else c.name for c in self.calls])
-        return f"<Program {self.name}({sizes}): takes {arguments}; ops {ops}; gives {listed(self.outputs) or 'nothing'}>"
+        return (
+            f"<Program {self.name}({sizes}): takes {arguments}; ops {ops}; gives"
+            f" {listed(self.outputs) or 'nothing'}>"
+        )
 
     def tensor(self, name: str) -> Tensor:
         return self._by_name[name]
@@ -172,11 +181,13 @@ class Builder:
     calls: list[Call] = field(default_factory=list)
     appended: dict[str, str] = field(default_factory=dict)  # state -> where it was appended
     counts: dict[str, int] = field(default_factory=dict)
-    alike: dict[str, list[str]] = field(default_factory=dict)  # tensors whose form is still open, tied by pointwise ops
+    # tensors whose form is still open, tied by pointwise ops
+    alike: dict[str, list[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # name in lower case -> where it was taken
 
     def taken(self, name: str) -> str:
-        """Where a name is taken by a tensor or an op, upper and lower case being the same; empty when it is free."""
+        """Where a name is taken by a tensor or an op, upper and lower case being the same; empty when it is
+        free."""
         return self.names.get(name.lower(), "")
 
     def fresh(self, stem: str) -> str:
@@ -258,20 +269,33 @@ class Value:
         """n equal column views, as torch.chunk(x, n, dim=-1)."""
         where = caller()
         if not isinstance(n, int) or n < 1 or self.shape[-1] % n:
-            raise SpecError(f"chunk: {self.tensor!r} has {self.shape[-1]} columns, which do not split into {n!r} equal parts", where)
+            raise SpecError(
+                f"chunk: {self.tensor!r} has {self.shape[-1]} columns, which do not split into {n!r} equal"
+                " parts",
+                where,
+            )
         return self.split([self.shape[-1] // n] * n)
 
     def split(self, sizes: Sequence[Size]) -> tuple[Value, ...]:
         """Column views of the given widths, as torch.split(x, sizes, dim=-1)."""
         where = caller()
         if self.flattened:
-            raise SpecError(f"split: {self.tensor!r} is flattened; column views of a flattened tensor are not supported", where)
+            raise SpecError(
+                f"split: {self.tensor!r} is flattened; column views of a flattened tensor are not supported",
+                where,
+            )
         if not isinstance(sizes, (list, tuple)) or not all(is_size(s) for s in sizes):
             raise SpecError(
-                f"split: widths are a list of sizes, given {sizes!r} for the {self.shape[-1]} columns of {self.tensor!r}", where
+                f"split: widths are a list of sizes, given {sizes!r} for the {self.shape[-1]} columns of"
+                f" {self.tensor!r}",
+                where,
             )
         if sum(sizes) != self.shape[-1] or any(isinstance(s, int) and s < 1 for s in sizes):
-            raise SpecError(f"split: widths {list(sizes)} sum to {sum(sizes)}, {self.tensor!r} has {self.shape[-1]} columns", where)
+            raise SpecError(
+                f"split: widths {list(sizes)} sum to {sum(sizes)}, {self.tensor!r} has {self.shape[-1]}"
+                " columns",
+                where,
+            )
         at = self.columns[0] if self.columns else 0
         views = []
         for size in sizes:
@@ -289,7 +313,9 @@ class Value:
     __rmul__ = __mul__
 
     def __matmul__(self, other: Any) -> Value:
-        raise SpecError("x @ w is not known; tg.linear(x, w) with w (N, K), or tg.matmul(x, w) with w (K, N)", caller())
+        raise SpecError(
+            "x @ w is not known; tg.linear(x, w) with w (N, K), or tg.matmul(x, w) with w (K, N)", caller()
+        )
 
     def __sub__(self, other: Any) -> Value:
         raise SpecError("x - y is not known; tg.add(x, tg.scale(y, -1.0))", caller())
@@ -305,7 +331,9 @@ class Value:
         raise SpecError(f"torch's {name} was given a tensor of a spec, which has no elements{here}", caller())
 
     def __iter__(self) -> Iterator[Value]:
-        raise SpecError(f"{self.tensor!r} is one tensor; use .chunk(n) or .split(sizes) for column views", caller())
+        raise SpecError(
+            f"{self.tensor!r} is one tensor; use .chunk(n) or .split(sizes) for column views", caller()
+        )
 
 
 _active: ContextVar[Builder | None] = ContextVar("tilegen_builder", default=None)
@@ -330,11 +358,21 @@ def building(name: str) -> Iterator[Builder]:
 
 def check_name(name: str, where: str) -> None:
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or "__" in name:
-        raise SpecError(f"names must be identifiers without a leading or double underscore, given {name!r}", where)
+        raise SpecError(
+            f"names must be identifiers without a leading or double underscore, given {name!r}", where
+        )
     if name.startswith("tg_"):
-        raise SpecError(f"{name!r}: names that begin with tg_ are those of the generated code's own functions and members", where)
+        raise SpecError(
+            f"{name!r}: names that begin with tg_ are those of the generated code's own functions and"
+            " members",
+            where,
+        )
     if name in RESERVED or not name.isascii():
-        raise SpecError(f"{name!r} cannot be a name in generated C++; expected an ASCII identifier that is no word of C++ or Python", where)
+        raise SpecError(
+            f"{name!r} cannot be a name in generated C++; expected an ASCII identifier that is no word of C++"
+            " or Python",
+            where,
+        )
 
 
 def is_size(n: object) -> bool:
@@ -359,7 +397,11 @@ def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...
 def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
     where = caller()
     if not isinstance(dtype, str) or dtype not in DTYPES or (dtype == "int32" and role != "input"):
-        raise SpecError(f"{name!r}: dtype must be one of float16, bfloat16, float32 (int32 for positions), given {dtype!r}", where)
+        raise SpecError(
+            f"{name!r}: dtype must be one of float16, bfloat16, float32 (int32 for positions), given"
+            f" {dtype!r}",
+            where,
+        )
     return builder(role).declare(Tensor(name, check_shape(name, shape, where), dtype, role, where))
 
 
@@ -374,10 +416,13 @@ def weight(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
 
 
 def state(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
-    """A tensor read and written in place, e.g. a KV cache (B, S_max, H_kv, D). What no tile writes counts as input."""
+    """A tensor read and written in place, e.g. a KV cache (B, S_max, H_kv, D). What no tile writes counts as
+    input."""
     value = _declare("state", name, shape, dtype)
     if len(value.shape) not in (3, 4):
-        raise SpecError(f"state {name!r}: shape is (B, S_max, H, D) or (B, S_max, H·D), given {value.shape}", caller())
+        raise SpecError(
+            f"state {name!r}: shape is (B, S_max, H, D) or (B, S_max, H·D), given {value.shape}", caller()
+        )
     return value
 
 
@@ -391,7 +436,9 @@ def symbol(name: str) -> Any:
 def owned(b: Builder, value: Value, where: str) -> None:
     if value.builder is not b:
         raise SpecError(
-            f"{value.tensor!r} belongs to another spec, {value.builder.name}; a tensor is used in the spec that declared it", where
+            f"{value.tensor!r} belongs to another spec, {value.builder.name}; a tensor is used in the spec"
+            " that declared it",
+            where,
         )
 
 
@@ -406,7 +453,12 @@ def tensors(what: str, where: str, **values: Any) -> None:
 
 def number(what: str, value: Any, where: str, positive: bool = False) -> float:
     """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or (positive and value <= 0):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or (positive and value <= 0)
+    ):
         raise SpecError(f"{what} is a {'positive' if positive else 'finite'} number, given {value!r}", where)
     return float(value)
 
@@ -431,7 +483,9 @@ def call(
     named, name = name is not None, name or b.fresh(kind)
     b.names[name.lower()] = where
     b.tensors[name] = Tensor(name, tuple(shape), dtype, "intermediate", where, form)
-    b.calls.append(Call(kind, name, tuple(operands), name, tuple(sorted((attributes or {}).items())), where, named))
+    b.calls.append(
+        Call(kind, name, tuple(operands), name, tuple(sorted((attributes or {}).items())), where, named)
+    )
     return Value(b, name, tuple(shape))
 
 
@@ -446,7 +500,10 @@ class Spec:
         return self.function.__name__
 
     def __repr__(self) -> str:
-        sizes = [name if value is inspect.Parameter.empty else f"{name}={value!r}" for name, value in self.parameters.items()]
+        sizes = [
+            name if value is inspect.Parameter.empty else f"{name}={value!r}"
+            for name, value in self.parameters.items()
+        ]
         return f"<Spec {self.name}({listed(sizes)})>"
 
     @property
@@ -454,15 +511,21 @@ class Spec:
         return {p.name: p.default for p in inspect.signature(self.function).parameters.values()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Program:
-        where = f"{os.path.relpath(self.function.__code__.co_filename)}:{self.function.__code__.co_firstlineno}"
+        where = (
+            f"{os.path.relpath(self.function.__code__.co_filename)}:{self.function.__code__.co_firstlineno}"
+        )
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs)
         except TypeError as error:
-            raise SpecError(f"{self.name}: {error}; its parameters are {', '.join(self.parameters)}", where) from None
+            raise SpecError(
+                f"{self.name}: {error}; its parameters are {', '.join(self.parameters)}", where
+            ) from None
         bound.apply_defaults()
         with building(self.name) as b:
             returned = self.function(*bound.args, **bound.kwargs)
-            return finish(b, returned, tuple(bound.arguments.items()), inspect.getdoc(self.function) or "", where)
+            return finish(
+                b, returned, tuple(bound.arguments.items()), inspect.getdoc(self.function) or "", where
+            )
 
 
 def spec(function: Callable[..., Any]) -> Spec:
@@ -482,7 +545,9 @@ def finish(b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: s
         owned(b, value, where)
         tensor = b.tensors[value.tensor]
         if value.columns is not None or value.flattened:
-            raise SpecError(f"an output must be a whole tensor, a view of {value.tensor!r} was returned", where)
+            raise SpecError(
+                f"an output must be a whole tensor, a view of {value.tensor!r} was returned", where
+            )
         if tensor.role == "state":
             continue  # written in place: the caller already holds it
         if tensor.role != "intermediate":
@@ -509,5 +574,7 @@ def check_acyclic(program: Program) -> None:
     for c in program.calls:
         for operand in c.operands:
             if operand.tensor not in made:
-                raise SpecError(f"cycle: {c.name!r} reads {operand.tensor!r}, which no op before it makes", c.where)
+                raise SpecError(
+                    f"cycle: {c.name!r} reads {operand.tensor!r}, which no op before it makes", c.where
+                )
         made.add(c.result)

@@ -1,10 +1,10 @@
 """What ops cost on a machine, in µs: planning and simulation ask here, and nobody else models time.
 
-A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where the
-kernel for Hopper offers many tile configs, a CTA's step over 64 columns of K is counted in clocks instead: tensor
-cores take rows·columns/32, shared memory moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what
-TMA writes), L2 gives each CTA its share. An op takes its waves of tiles, but never less than its bytes from memory.
-docs/perf-log.md holds the measurements behind the constants.
+A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where
+the kernel for Hopper offers many tile configs, a CTA's step over 64 columns of K is counted in clocks
+instead: tensor cores take rows·columns/32, shared memory moves 128 bytes a clock (A once and B once for each
+m64 of wgmma, and what TMA writes), L2 gives each CTA its share. An op takes its waves of tiles, but never
+less than its bytes from memory. docs/perf-log.md holds the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ STREAM = 0.96  # of the memory's read rate, with all SMs at it
 BUSY = 128  # CTAs that it takes to read at that rate
 L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
 SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
-COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
+# what waiting for each other costs a pair that loads together, by rows of a CTA
+COUPLED = {128: 1.03, 256: 1.08}
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
 STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
 
-# --- a tile of any op -----------------------------------------------------------------------------------------
+# --- a tile of any op
+# -----------------------------------------------------------------------------------------
 
 
 def tile_us(b: Bound, machine: Machine) -> float:
@@ -58,7 +60,8 @@ def _tile_us(b: Bound, machine: Machine) -> float:
 
 
 def efficiency(b: Bound, machine: Machine) -> float:
-    """Share of the tensor rate that a tile shape can reach: shared memory feeds 128 bytes a cycle, an m64 instruction reads A once and B again."""
+    """Share of the tensor rate that a tile shape can reach: shared memory feeds 128 bytes a cycle, an m64
+    instruction reads A once and B again."""
     if not machine.architecture.mma_sync or b.op.kind not in ("linear", "matmul", "conv2d", "attention"):
         return 1.0
     if b.op.kind == "attention":
@@ -87,7 +90,8 @@ def _tile_bytes(b: Bound) -> float:
         size = 1.0
         for i in access.box:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
-        size /= shares(b) if b.op.kind == "attention" and access.when == "step" else 1  # of the keys it may read
+        # of the keys it may read
+        size /= shares(b) if b.op.kind == "attention" and access.when == "step" else 1
         total += size * DTYPES[b.dtype(access.operand)]
     size = 1.0
     for i in b.write:
@@ -95,7 +99,8 @@ def _tile_bytes(b: Bound) -> float:
     return total + size * DTYPES[b.result.dtype]
 
 
-# --- products by tensor cores --------------------------------------------------------------------------------
+# --- products by tensor cores
+# --------------------------------------------------------------------------------
 
 
 def product_us(b: Bound, machine: Machine, height: int, width: int, parts: int, share: str) -> float:
@@ -116,20 +121,24 @@ def product_us(b: Bound, machine: Machine, height: int, width: int, parts: int, 
         (max(height, 128) * 128 + max(1, height // 64) * w + a + w) / 128,
         (a / (2 if shared_a else 1) + w / (2 if shared_w else 1)) / L2,
     ) * (COUPLED.get(height, 1.0) if shared_a or shared_w else 1.0)
-    tile = (steps * step + 1500) / CLOCK + height * width * b.groups * (3e-5 + (5e-5 if shares_steps else 0.0))
+    tile = (steps * step + 1500) / CLOCK + height * width * b.groups * (
+        3e-5 + (5e-5 if shares_steps else 0.0)
+    )
     waves = ceil_div(down * across, gangs)
     active = down * across * parts / waves  # on average over the waves
     moved = 2.0 * (b.groups * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     moved += REREAD * down * across * parts * steps * a / (2 if shared_a else 1)
     memory = moved / (machine.memory * STREAM * min(1.0, active / BUSY)) * 1e6
-    return max(waves * tile, memory + 3e-5 * height * width * b.groups + (0.8 if shares_steps else 0.0)) + 0.2 * math.log2(waves + 1)
+    return max(
+        waves * tile, memory + 3e-5 * height * width * b.groups + (0.8 if shares_steps else 0.0)
+    ) + 0.2 * math.log2(waves + 1)
 
 
 def convolution_us(
     b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, loaded: int, parts: int, sliding: bool
 ) -> float:
-    """A conv2d whose tile fills `rows` rows of wgmma, `loaded` of which are loaded: once for all filter positions of
-    a line where it slides."""
+    """A conv2d whose tile fills `rows` rows of wgmma, `loaded` of which are loaded: once for all filter
+    positions of a line where it slides."""
     _, r, s, _ = (int(n) for n in b.shape(1))
     channels, width = int(b.shape(0)[3]), tile[3]
     a, w = loaded * 128 * (r if sliding else r * s), width * 128 * r * s
@@ -139,34 +148,48 @@ def convolution_us(
         (a + w) / (L2 if sliding else SCATTERED),
     )
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
-    us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (3e-5 + (5e-5 if parts > 1 else 0.0))
+    us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (
+        3e-5 + (5e-5 if parts > 1 else 0.0)
+    )
     waves = ceil_div(count, machine.sms // parts)
     busy = min(1.0, count * parts / waves / BUSY)
-    memory = 2.0 * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out)) / (machine.memory * busy) * 1e6
+    memory = (
+        2.0
+        * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out))
+        / (machine.memory * busy)
+        * 1e6
+    )
     return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
 
 
-# --- attention over caches -----------------------------------------------------------------------------------
+# --- attention over caches
+# -----------------------------------------------------------------------------------
 
 
 def split_keys_us(b: Bound, machine: Machine, shares: int) -> float:
-    """An attention over caches whose keys are split: waves of tiles of some blocks of keys each, and what brings
-    the shares together."""
+    """An attention over caches whose keys are split: waves of tiles of some blocks of keys each, and what
+    brings the shares together."""
     tiles, steps = math.prod(int(n) for n in b.grid), int(b.steps)
     combined = 3.0 + 0.15 * shares if shares > 1 else 0.0
     return ceil_div(tiles * shares, machine.sms) * (1.5 + 1.2 * ceil_div(steps, shares)) + combined
 
 
-# --- norms ---------------------------------------------------------------------------------------------------
+# --- norms
+# ---------------------------------------------------------------------------------------------------
 
 
 def norm_us(b: Bound, machine: Machine) -> float:
     """A norm of few rows: its tile, from the last store before it to the first load after it."""
-    return machine.handoff_us + machine.tile_us + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
+    return (
+        machine.handoff_us
+        + machine.tile_us
+        + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
+    )
 
 
 def scaling_us(b: Bound, machine: Machine) -> float:
-    """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for weights longer than that."""
+    """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for
+    weights longer than that."""
     rows, depth = (int(n) for n in b.shape(0))
     columns = int(b.out[1]) * int(b.groups)
     steps = ceil_div(depth, 64)

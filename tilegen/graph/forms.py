@@ -1,4 +1,5 @@
-"""What graph rewrites and the planner ask of a target: what it has forms for, and how its kernels touch memory."""
+"""What graph rewrites and the planner ask of a target: what it has forms for, and how its kernels touch
+memory."""
 
 from __future__ import annotations
 
@@ -72,15 +73,17 @@ class Forms(ABC):
 
     @abstractmethod
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
-        """Op -> how the kernel's tiles of it read and write; those that are left out use the generic proxy alone."""
+        """Op -> how the kernel's tiles of it read and write; those that are left out use the generic proxy
+        alone."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a plan is made for: a machine, the target whose configs are tried on it, and the target that emits the
-    kernel.
+    """What a plan is made for: a machine, the target whose configs are tried on it, and the target that emits
+    the kernel.
 
-    These are one, but where a plan made as for one machine is run by another, such as an H200's by the CPU target.
+    These are one, but where a plan made as for one machine is run by another, such as an H200's by the CPU
+    target.
     """
 
     machine: Machine

@@ -2,8 +2,9 @@
 
     linear(rms_norm(x, v), w) = (x ∘ v) wᵀ / √(mean(x²) + eps)
 
-so the rows can be scaled after the product: the norm needs no tiles of its own, no hand-over, and each step of the product waits for its own columns of x
-alone. The linear adds up the squares of its activations; packed weights hold v w, and where weights come as they are it multiplies its activations by v
+so the rows can be scaled after the product: the norm needs no tiles of its own, no hand-over, and each step
+of the product waits for its own columns of x alone. The linear adds up the squares of its activations; packed
+weights hold v w, and where weights come as they are it multiplies its activations by v
 (templates/cuda/normed.cuh.j2).
 """
 
@@ -29,7 +30,8 @@ NORM = "rms_norm"
 
 @dataclass(frozen=True)
 class Choice:
-    """What the model says of folding: µs that the norm as an op of its own takes, and that folding adds to its readers."""
+    """What the model says of folding: µs that the norm as an op of its own takes, and that folding adds to
+    its readers."""
 
     alone_us: float
     folded_us: float
@@ -40,13 +42,16 @@ class Choice:
 
 
 def folded(graph: Graph, place: Place, options: Options) -> Graph:
-    """The graph with its norms folded where they can be and, if options.norms is "auto", where that pays and the options do not speak of them."""
+    """The graph with its norms folded where they can be and, if options.norms is "auto", where that pays and
+    the options do not speak of them."""
     for op in graph.ops if options.norms != "rows" else ():
         if op.kind != NORM or problem(graph, op, place):
             continue
         readers = graph.readers(op.result)
         taken = options.named & {op.name, op.result} or options.shared & {r.name for r in readers}
-        if options.norms == "folded" or (not taken and choice(graph.bound(op), [graph.bound(r) for r in readers], place.machine).pays):
+        if options.norms == "folded" or (
+            not taken and choice(graph.bound(op), [graph.bound(r) for r in readers], place.machine).pays
+        ):
             graph = _fold(graph, op, readers)
     return graph
 
@@ -61,7 +66,10 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
     if b.result.dtype != "bfloat16":
         return f"rows that are not scaled yet may be too large for {b.result.dtype}"
     if not isinstance(b.out[0], int) or b.out[0] > MOST_ROWS:
-        return f"it has {b.out[0]} rows, more than the {MOST_ROWS} for which weights and not products take the time"
+        return (
+            f"it has {b.out[0]} rows, more than the {MOST_ROWS} for which weights and not products take the"
+            " time"
+        )
     if op.epilogue and op.epilogue.expression != "acc0":
         return f"{op.epilogue.expression} follows it"
     if op.result in graph.outputs:
@@ -75,21 +83,37 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
 def _reads_rows(reader: TileOp, tensor: str) -> bool:
     """Whether a linear reads all of a tensor, as its left operand only."""
     first, *others = reader.operands
-    return reader.kind == "linear" and first.tensor == tensor and not first.columns and not first.flatten and all(o.tensor != tensor for o in others)
+    return (
+        reader.kind == "linear"
+        and first.tensor == tensor
+        and not first.columns
+        and not first.flatten
+        and all(o.tensor != tensor for o in others)
+    )
 
 
 def choice(norm: Bound, readers: list[Bound], machine: Machine) -> Choice:
-    """By the machine's rates: a tile of the norm and its hand-over, against scaling in the readers where weights do not hide it."""
+    """By the machine's rates: a tile of the norm and its hand-over, against scaling in the readers where
+    weights do not hide it."""
     return Choice(norm_us(norm, machine), sum(scaling_us(b, machine) for b in readers))
 
 
 def _fold(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
     x, v = norm.operands
     for reader in readers:
-        epilogue, attributes = reader.epilogue or Epilogue(), with_attributes(reader.attributes, norm_eps=dict(norm.attributes)["eps"])
-        moved = tuple((index + 1, how) for index, how in epilogue.operands)  # x and w stand before them, now v too
+        epilogue, attributes = (
+            reader.epilogue or Epilogue(),
+            with_attributes(reader.attributes, norm_eps=dict(norm.attributes)["eps"]),
+        )
+        # x and w stand before them, now v too
+        moved = tuple((index + 1, how) for index, how in epilogue.operands)
         operands = (x, reader.operands[1], v, *reader.operands[2:])
-        graph = graph.with_op(reader.name, replace(reader, operands=operands, attributes=attributes, epilogue=replace(epilogue, operands=moved)))
+        graph = graph.with_op(
+            reader.name,
+            replace(
+                reader, operands=operands, attributes=attributes, epilogue=replace(epilogue, operands=moved)
+            ),
+        )
     tensors: Mapping[str, Tensor] = {name: t for name, t in graph.tensors.items() if name != norm.result}
     return replace(graph, ops=tuple(op for op in graph.ops if op.name != norm.name), tensors=tensors)
 
@@ -101,13 +125,22 @@ def lines(graph: Graph, place: Place) -> list[str]:
         b: Any = graph.bound(op)
         if normed(b):
             told = choice(b, [b], place.machine)
-            why = f"the model gives {told.folded_us:.1f} µs for scaling in its steps, {told.alone_us:.1f} µs for an op and its hand-over"
-            found.append(f"norm folded into {op.name}: sums of {b.op.operands[0].tensor} ∘ {b.op.operands[2].tensor} are scaled by 1/rms; {why}")
+            why = (
+                f"the model gives {told.folded_us:.1f} µs for scaling in its steps, {told.alone_us:.1f} µs"
+                " for an op and its hand-over"
+            )
+            found.append(
+                f"norm folded into {op.name}: sums of {b.op.operands[0].tensor} ∘ {b.op.operands[2].tensor}"
+                f" are scaled by 1/rms; {why}"
+            )
         elif op.kind in (NORM, "layer_norm"):
             why = problem(graph, op, place)
             if not why:
                 told = choice(b, [graph.bound(r) for r in graph.readers(op.result)], place.machine)
-                why = f"the model gives {told.alone_us:.1f} µs for it and its hand-over, {told.folded_us:.1f} µs for scaling in its readers' steps"
+                why = (
+                    f"the model gives {told.alone_us:.1f} µs for it and its hand-over, {told.folded_us:.1f}"
+                    " µs for scaling in its readers' steps"
+                )
             found.append(f"norm {op.name} is an op of its own: {why}")
     return found
 

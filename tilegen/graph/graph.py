@@ -1,4 +1,5 @@
-"""From what the user wrote to the ops of a plan: pointwise maths folded into epilogues, gated pairs, split sums."""
+"""From what the user wrote to the ops of a plan: pointwise maths folded into epilogues, gated pairs, split
+sums."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ class Graph:
     def readers(self, tensor: str) -> tuple[TileOp, ...]:
         """Ops that read a tensor's elements (an append only writes its cache)."""
         return tuple(
-            op for op in self.ops if any(o.tensor == tensor for n, o in enumerate(op.operands) if not (op.kind == "append" and n == 0))
+            op
+            for op in self.ops
+            if any(
+                o.tensor == tensor for n, o in enumerate(op.operands) if not (op.kind == "append" and n == 0)
+            )
         )
 
     def with_op(self, old: str, *new: TileOp, tensors: Mapping[str, Tensor] | None = None) -> Graph:
@@ -87,7 +92,8 @@ def derive(graph: Graph) -> tuple[Edge, ...]:
 
 @dataclass
 class _Node:
-    """A call on its way to a TileOp; `how` tells for each epilogue operand whether it is read by elements or by columns."""
+    """A call on its way to a TileOp; `how` tells for each epilogue operand whether it is read by elements or
+    by columns."""
 
     call: Call
     operands: list[Operand]
@@ -118,7 +124,8 @@ def fold(extra: list[tuple[Operand, str]], new: tuple[Operand, str]) -> str:
 
 
 def fuse(program: Program) -> Graph:
-    """Program -> Graph: each pointwise op joins the pointwise op or the producer that nothing else reads, else stands alone; a rope joins its append."""
+    """Program -> Graph: each pointwise op joins the pointwise op or the producer that nothing else reads,
+    else stands alone; a rope joins its append."""
     nodes = [_node(c) for c in program.calls]
     kept = set(program.outputs)
     for node in [n for n in nodes if n.call.kind == "append"]:
@@ -134,9 +141,19 @@ def fuse(program: Program) -> Graph:
     ops = []
     for node in nodes:
         op = _tile_op(node)
-        ops.append(replace(op, result=names.get(op.result, op.result), operands=tuple(_renamed(o, names) for o in op.operands)))
+        ops.append(
+            replace(
+                op,
+                result=names.get(op.result, op.result),
+                operands=tuple(_renamed(o, names) for o in op.operands),
+            )
+        )
     used = {t for op in ops for t in (op.result, *(o.tensor for o in op.operands))}
-    final = {names.get(name, name): replace(t, name=names.get(name, name)) for name, t in tensors.items() if names.get(name, name) in used}
+    final = {
+        names.get(name, name): replace(t, name=names.get(name, name))
+        for name, t in tensors.items()
+        if names.get(name, name) in used
+    }
     for old, new in names.items():  # the result keeps the epilogue's shape and role under the producer's name
         final[new] = replace(tensors[old], name=new)
     return Graph(program.name, final, tuple(ops), tuple(names.get(o, o) for o in program.outputs))
@@ -151,12 +168,17 @@ def _node(c: Call) -> _Node:
         return _Node(c, list(c.operands), c.result, "acc0", [])
     attributes = dict(c.attributes)
     extra: list[tuple[Operand, str]] = []
-    names = {f"e{n}": fold(extra, (o, how)) for n, (o, how) in enumerate(zip(c.operands, attributes["how"], strict=True))}
+    names = {
+        f"e{n}": fold(extra, (o, how))
+        for n, (o, how) in enumerate(zip(c.operands, attributes["how"], strict=True))
+    }
     return _Node(c, [], c.result, renumber(attributes["expression"], names), extra)
 
 
 def _only_reader(nodes: list[_Node], tensor: str, reader: _Node, kept: set[str]) -> bool:
-    return tensor not in kept and all(n is reader or all(o.tensor != tensor for o in n.all_operands) for n in nodes)
+    return tensor not in kept and all(
+        n is reader or all(o.tensor != tensor for o in n.all_operands) for n in nodes
+    )
 
 
 def _inline_pointwise(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
@@ -183,12 +205,20 @@ def _tidy(expression: str) -> str:
 
 
 def _turn_append(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
-    """A rope that only an append at the same position reads is done by the append, unless it has so many rows that more tiles than the append's should share
+    """A rope that only an append at the same position reads is done by the append, unless it has so many rows
+    that more tiles than the append's should share
     them: where those lie is known at run time only, so that the append cannot be cut by rows."""
     x, *position = node.operands[1:]
     maker = next((m for m in nodes if m.result == x.tensor and m.call.kind == "rope"), None)
     few = isinstance(dict(node.call.attributes)["seq"], int) and dict(node.call.attributes)["seq"] <= TURNED
-    if maker is None or not few or not position or maker.operands[1:] != position or x.columns or not _only_reader(nodes, x.tensor, node, kept):
+    if (
+        maker is None
+        or not few
+        or not position
+        or maker.operands[1:] != position
+        or x.columns
+        or not _only_reader(nodes, x.tensor, node, kept)
+    ):
         return
     node.operands[1] = maker.operands[0]
     turn = {key: value for key, value in maker.call.attributes if key in ("head_dim", "theta")}
@@ -203,12 +233,21 @@ class _Anchor:
 
 
 def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[str]) -> _Anchor | None:
-    """The last producer whose result only this op reads: whole, or as the two halves of a linear's columns."""
+    """The last producer whose result only this op reads: whole, or as the two halves of a linear's
+    columns."""
     assert node.extra is not None
     for maker in reversed(nodes[: nodes.index(node)]):
-        if maker.pointwise or not kind(maker.call.kind).fusable or not _only_reader(nodes, maker.result, node, kept):
+        if (
+            maker.pointwise
+            or not kind(maker.call.kind).fusable
+            or not _only_reader(nodes, maker.result, node, kept)
+        ):
             continue
-        reads = {f"e{n}": o for n, (o, how) in enumerate(node.extra) if o.tensor == maker.result and how == "elements" and not o.flatten}
+        reads = {
+            f"e{n}": o
+            for n, (o, how) in enumerate(node.extra)
+            if o.tensor == maker.result and how == "elements" and not o.flatten
+        }
         if len(reads) != sum(o.tensor == maker.result for o, _ in node.extra):
             continue
         columns = [o.columns for o in reads.values()]
@@ -217,12 +256,19 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
         width = program.tensor(maker.call.result).plan_shape[-1]
         halves: list[Any] = [(0, width // 2), (width // 2, width)]
         vectors_only = all(how == "columns" for _, how in maker.extra or [])
-        if maker.call.kind == "linear" and maker.groups == 1 and sorted(columns, key=str) == sorted(halves, key=str) and vectors_only:
+        if (
+            maker.call.kind == "linear"
+            and maker.groups == 1
+            and sorted(columns, key=str) == sorted(halves, key=str)
+            and vectors_only
+        ):
             return _Anchor(maker, {name: f"acc{halves.index(o.columns)}" for name, o in reads.items()})
     return None
 
 
-def _attach(program: Program, nodes: list[_Node], node: _Node, anchor: _Anchor, names: dict[str, str]) -> None:
+def _attach(
+    program: Program, nodes: list[_Node], node: _Node, anchor: _Anchor, names: dict[str, str]
+) -> None:
     """Make the pointwise op the epilogue of its anchor, which moves to where the pointwise op stood."""
     maker = anchor.node
     assert node.extra is not None and maker.extra is not None
@@ -231,7 +277,10 @@ def _attach(program: Program, nodes: list[_Node], node: _Node, anchor: _Anchor, 
     inner = {}
     for acc in set(anchor.accumulators.values()):
         group = int(acc[3:])
-        own = {f"e{i}": fold(extra, (_half(program, o, group) if gated else o, how)) for i, (o, how) in enumerate(maker.extra)}
+        own = {
+            f"e{i}": fold(extra, (_half(program, o, group) if gated else o, how))
+            for i, (o, how) in enumerate(maker.extra)
+        }
         made = renumber(maker.expression, {**own, "acc0": acc})
         inner[acc] = made if made == acc else f"({made})"
     replaced = {name: inner[acc] for name, acc in anchor.accumulators.items()}
@@ -266,30 +315,59 @@ def _tile_op(node: _Node) -> TileOp:
     if kind(c.kind).fusable or node.pointwise:
         first = len(node.operands)
         epilogue = Epilogue(node.expression, tuple((first + n, how) for n, (_, how) in enumerate(extra)))
-    return TileOp(c.name, c.kind, tuple(node.all_operands), node.result, tuple(sorted(attributes.items())), epilogue, where=c.where)
+    return TileOp(
+        c.name,
+        c.kind,
+        tuple(node.all_operands),
+        node.result,
+        tuple(sorted(attributes.items())),
+        epilogue,
+        where=c.where,
+    )
 
 
 def split(graph: Graph, name: str, shares: int) -> Graph:
     """An op's sum split into shares: a linear's over K, an attention's over the keys of its caches."""
-    return split_keys(graph, name, shares) if graph.op(name).kind == "attention" else split_sum(graph, name, shares)
+    return (
+        split_keys(graph, name, shares)
+        if graph.op(name).kind == "attention"
+        else split_sum(graph, name, shares)
+    )
 
 
 def split_keys(graph: Graph, name: str, shares: int) -> Graph:
-    """An attention over caches as NAME_shares, which writes NAME_partial in float32, a share of the keys below the other, and NAME, which combines them."""
+    """An attention over caches as NAME_shares, which writes NAME_partial in float32, a share of the keys
+    below the other, and NAME, which combines them."""
     op = graph.op(name)
     b = graph.bound(op)
     if len(op.operands) < 4 or any(key == "shares" for key, _ in op.attributes):
-        raise PlanError(f"only a whole attention over caches (at=…) can be split over its keys, {name!r} is none", op.where)
+        raise PlanError(
+            f"only a whole attention over caches (at=…) can be split over its keys, {name!r} is none",
+            op.where,
+        )
     steps = ceil_div(b.k_len, op.tile[1])
     if not isinstance(shares, int) or not 2 <= shares <= steps:
-        raise PlanError(f"{name!r} has {steps} blocks of {op.tile[1]} keys, which do not split into {shares} shares", op.where)
+        raise PlanError(
+            f"{name!r} has {steps} blocks of {op.tile[1]} keys, which do not split into {shares} shares",
+            op.where,
+        )
     partial = f"{name}_partial"
     _refuse_taken(graph, name, names_of_shares(name))
     rows = b.batch * b.q_len
-    tensor = Tensor(partial, (shares * rows, b.heads * (b.head_dim + STATE)), "float32", "partial", op.where, "rows")
-    parts = replace(op, name=f"{name}_shares", result=partial, attributes=with_attributes(op.attributes, shares=shares))
+    tensor = Tensor(
+        partial, (shares * rows, b.heads * (b.head_dim + STATE)), "float32", "partial", op.where, "rows"
+    )
+    parts = replace(
+        op, name=f"{name}_shares", result=partial, attributes=with_attributes(op.attributes, shares=shares)
+    )
     attributes = {"shares": shares, "heads": b.heads, "head_dim": b.head_dim}
-    whole = replace(op, kind="combine", operands=(Operand(partial),), attributes=tuple(sorted(attributes.items())), tile=())
+    whole = replace(
+        op,
+        kind="combine",
+        operands=(Operand(partial),),
+        attributes=tuple(sorted(attributes.items())),
+        tile=(),
+    )
     return graph.with_op(name, parts, whole, tensors={partial: tensor})
 
 
@@ -301,24 +379,35 @@ def names_of_shares(name: str) -> set[str]:
 def _refuse_taken(graph: Graph, name: str, made: set[str]) -> None:
     taken = made & ({o.name for o in graph.ops} | set(graph.tensors))
     if taken:
-        raise PlanError(f"splitting {name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(taken))} is taken", graph.op(name).where)
+        raise PlanError(
+            f"splitting {name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(taken))} is taken",
+            graph.op(name).where,
+        )
 
 
 def split_sum(graph: Graph, name: str, shares: int) -> Graph:
-    """Split a linear's sum over K into `shares`: all but the last become ops of their own that write `partial` tensors in float32.
+    """Split a linear's sum over K into `shares`: all but the last become ops of their own that write
+    `partial` tensors in float32.
 
-    y = epilogue(((Σ_last + p0) + p1) + …): a fixed order, so results are bit-stable. The finishing op has the highest rank.
+    y = epilogue(((Σ_last + p0) + p1) + …): a fixed order, so results are bit-stable. The finishing op has the
+    highest rank.
     """
     op = graph.op(name)
     b = graph.bound(op)
     if op.kind != "linear" or any(key == "k_range" for key, _ in op.attributes):
         raise PlanError(f"only a whole linear can be split over K, {name!r} is {op.kind}", op.where)
     if normed(b):
-        raise PlanError(f"{name!r} norms its rows, so its sum cannot be split over K; fold no norm into it (norms='rows')", op.where)
+        raise PlanError(
+            f"{name!r} norms its rows, so its sum cannot be split over K; fold no norm into it"
+            " (norms='rows')",
+            op.where,
+        )
     k, tk = b.shape(0)[1], op.tile[2]
     chunks = ceil_div(k, tk)
     if not isinstance(shares, int) or not 2 <= shares <= chunks:
-        raise PlanError(f"{name!r} has {chunks} chunks of {tk}, which do not split into {shares} shares", op.where)
+        raise PlanError(
+            f"{name!r} has {chunks} chunks of {tk}, which do not split into {shares} shares", op.where
+        )
     made = {f"{name}_{what}{s}" for s in range(shares - 1) for what in ("k", "partial")}
     _refuse_taken(graph, name, made)
     cuts = [min(k, chunks * s // shares * tk) for s in range(shares + 1)]
@@ -349,7 +438,12 @@ def split_sum(graph: Graph, name: str, shares: int) -> Graph:
         expression = _tidy(renumber(expression, {f"acc{g}": total}))
     first = len(op.operands)
     joined = Epilogue(expression, (*epilogue.operands, *((first + i, "elements") for i in range(len(extra)))))
-    last = replace(op, operands=(*op.operands, *extra), epilogue=joined, attributes=with_attributes(op.attributes, k_range=(cuts[-2], k)))
+    last = replace(
+        op,
+        operands=(*op.operands, *extra),
+        epilogue=joined,
+        attributes=with_attributes(op.attributes, k_range=(cuts[-2], k)),
+    )
     return graph.with_op(name, *partials, last, tensors=tensors)
 
 

@@ -1,6 +1,6 @@
 """Positions in caches: how far one is filled, an input of the kernel, read on the device.
 
-    0 ≤ position ≤ room - rows   for `rows` new rows in a cache with room for `room`
+0 ≤ position ≤ room - rows   for `rows` new rows in a cache with room for `room`
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class Position:
         """What is wrong with a position, or an empty string."""
         if 0 <= given <= self.most:
             return ""
-        return f"{self.tensor!r} is {given}: {self.op!r} needs 0 ≤ position ≤ {self.most} ({self.rows} rows in a cache of {self.room})"
+        return (
+            f"{self.tensor!r} is {given}: {self.op!r} needs 0 ≤ position ≤ {self.most} ({self.rows} rows in a"
+            f" cache of {self.room})"
+        )
 
 
 def positions(graph: Graph) -> tuple[Position, ...]:

@@ -1,4 +1,5 @@
-"""Rewrites of a graph, one a file of this folder: its docstring says before → after, when, and why that is legal.
+"""Rewrites of a graph, one a file of this folder: its docstring says before → after, when, and why that is
+legal.
 
 A file whose REWRITE is a Rewrite takes part: nothing else names it.
 """
@@ -19,8 +20,10 @@ from tilegen.options import Options
 
 @dataclass(frozen=True)
 class Rewrite:
-    """apply: the graph, rewritten wherever that is legal on a place, pays, and the options do not speak against it.
-    lines: for `explain`, what it did to a graph, and why not more. order: of several, the lower ones come first."""
+    """apply: the graph, rewritten wherever that is legal on a place, pays, and the options do not speak
+    against it.
+    lines: for `explain`, what it did to a graph, and why not more. order: of several, the lower ones come
+    first."""
 
     order: int
     apply: Callable[[Graph, Place, Options], Graph]
@@ -29,7 +32,9 @@ class Rewrite:
 
 @lru_cache(maxsize=1)
 def rewrites() -> tuple[Rewrite, ...]:
-    modules = (importlib.import_module(f"{folder.__name__}.{m.name}") for m in pkgutil.iter_modules(folder.__path__))
+    modules = (
+        importlib.import_module(f"{folder.__name__}.{m.name}") for m in pkgutil.iter_modules(folder.__path__)
+    )
     found = (getattr(module, "REWRITE", None) for module in modules)
     return tuple(sorted((r for r in found if isinstance(r, Rewrite)), key=lambda r: r.order))
 

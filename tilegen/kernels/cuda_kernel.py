@@ -1,4 +1,5 @@
-"""kernel(x, w1, w2) on a GPU: launches on torch's current stream, safe to capture, several streams at once."""
+"""kernel(x, w1, w2) on a GPU: launches on torch's current stream, safe to capture, several streams at
+once."""
 
 from __future__ import annotations
 
@@ -39,12 +40,15 @@ class _Workspace:
 
 
 class CudaKernel(GpuKernel):
-    """A plan on a GPU. A hang is raised by the next call or by check(). Keep a kernel until its launches have ended, and as long as a graph
-    that captured them: counters, packed weights and the hang record are its own. Replays of one graph must follow each other, as CUDA has it; two
-    copies of it must not run side by side. After a HangError everything since the last check() is to be thrown away, replays too.
+    """A plan on a GPU. A hang is raised by the next call or by check(). Keep a kernel until its launches have
+    ended, and as long as a graph
+    that captured them: counters, packed weights and the hang record are its own. Replays of one graph must
+    follow each other, as CUDA has it; two copies of it must not run side by side. After a HangError
+    everything since the last check() is to be thrown away, replays too.
 
-    exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another stream, in another process);
-    launches are then programmatic, not cooperative, and follow each other faster.
+    exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another
+    stream, in another process); launches are then programmatic, not cooperative, and follow each other
+    faster.
     programmatic: whether a launch may start while the one before ends; None: as the library knows best.
     """
 
@@ -60,7 +64,8 @@ class CudaKernel(GpuKernel):
         super().__init__(plan, certificate, library, weights or {})
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
-        self._hang = torch.full((16,), -1, dtype=torch.int32).pin_memory()  # the record of a hang; from MISPLACED on that of a position
+        # the record of a hang; from MISPLACED on that of a position
+        self._hang = torch.full((16,), -1, dtype=torch.int32).pin_memory()
         self._hang_view = self._hang.numpy()
         self._packed = {name: pack(op, self._bound) for name, op in library.packed.items()}
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
@@ -72,7 +77,9 @@ class CudaKernel(GpuKernel):
 
     @property
     def generated(self) -> Generated:
-        return of_library(self.plan, self.proof, self._library, self._library.launch(self._exclusive, self._programmatic))
+        return of_library(
+            self.plan, self.proof, self._library, self._library.launch(self._exclusive, self._programmatic)
+        )
 
     @property
     def packed_bytes(self) -> int:
@@ -89,26 +96,47 @@ class CudaKernel(GpuKernel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self._library)
-        return _remade, (self.plan, self.proof, fingerprint(), kind, self._exclusive, self._bound, self._programmatic)
+        return _remade, (
+            self.plan,
+            self.proof,
+            fingerprint(),
+            kind,
+            self._exclusive,
+            self._bound,
+            self._programmatic,
+        )
 
     def prepare(self, /, **weights: torch.Tensor) -> CudaKernel:
-        """A kernel with some arguments fixed; their contents must not change any more: they may be packed tile by tile, once."""
+        """A kernel with some arguments fixed; their contents must not change any more: they may be packed
+        tile by tile, once."""
         bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
             self._libraries[names] = type(self._library)(self.plan, names)
-        prepared = CudaKernel(self.plan, self.proof, self._libraries[names], self._exclusive, bound, self._programmatic)
-        torch.cuda.current_stream().synchronize()  # a launch may load packed weights before what stands before it in the stream has ended
-        prepared._libraries = self._libraries  # one copy of the code on the GPU, however many weights it is prepared for
+        prepared = CudaKernel(
+            self.plan, self.proof, self._libraries[names], self._exclusive, bound, self._programmatic
+        )
+        # a launch may load packed weights before what stands before it in the stream has ended
+        torch.cuda.current_stream().synchronize()
+        # one copy of the code on the GPU, however many weights it is prepared for
+        prepared._libraries = self._libraries
         return prepared
 
-    # --- launching it ----------------------------------------------------------------------------------------------------
+    # --- launching it
+    # ----------------------------------------------------------------------------------------------------
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
         if self._hang_view[0] >= 0 or self._hang_view[MISPLACED // 4] >= 0:
             self.check()
-        workspace = self._workspaces(stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates()))
-        key = (workspace.counters.address, self._notes, *[t.data_ptr() for t in held], *[t.data_ptr() for t in outputs])
+        workspace = self._workspaces(
+            stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates())
+        )
+        key = (
+            workspace.counters.address,
+            self._notes,
+            *[t.data_ptr() for t in held],
+            *[t.data_ptr() for t in outputs],
+        )
         parameters = self._launches.get(key) or self._parameters(key, held, outputs, workspace)
         if knob("TILEGEN_POISON") == "1":
             for t in (*outputs, *workspace.intermediates.values()):
@@ -116,9 +144,14 @@ class CudaKernel(GpuKernel):
         self._launch(parameters, stream)
 
     def _parameters(
-        self, key: tuple[int, ...], held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], workspace: _Workspace
+        self,
+        key: tuple[int, ...],
+        held: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        workspace: _Workspace,
     ) -> Parameters:
-        """Tensor maps and pointers of a launch, kept for the next one with the same addresses; what depends on addresses alone is checked here."""
+        """Tensor maps and pointers of a launch, kept for the next one with the same addresses; what depends
+        on addresses alone is checked here."""
         self._refuse_shared(held, outputs)
         for a in (*held, *self._bound.values(), *outputs):
             if a.device != self._device:
@@ -128,7 +161,14 @@ class CudaKernel(GpuKernel):
         addresses |= {t.name: a.data_ptr() for t, a in zip(self._declared, outputs, strict=True)}
         addresses |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
         packed = {name: a.data_ptr() for name, a in self._packed.items()}
-        made = self._library.parameters(addresses, packed, workspace.counters.address, self._hang.data_ptr(), self._patience_ns, self._notes)
+        made = self._library.parameters(
+            addresses,
+            packed,
+            workspace.counters.address,
+            self._hang.data_ptr(),
+            self._patience_ns,
+            self._notes,
+        )
         with self._guard:
             self._launches[key] = made
             if len(self._launches) > KEPT:
@@ -136,9 +176,12 @@ class CudaKernel(GpuKernel):
         return made
 
     def trace(self, *arguments: torch.Tensor) -> Trace:
-        """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and stored, on which SM."""
+        """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and
+        stored, on which SM."""
         if not isinstance(self._library, HopperLibrary):
-            raise TargetError(f"only the kernel for sm_90a can be traced; this one is for {self._library.architecture}")
+            raise TargetError(
+                f"only the kernel for sm_90a can be traced; this one is for {self._library.architecture}"
+            )
         library = HopperLibrary(self.plan, frozenset(self._bound), variant="trace")
         traced = CudaKernel(self.plan, self.proof, library, self._exclusive, self._bound)
         words = library.ctas * (library.generated.turns + 1) * NOTE_WORDS
@@ -147,16 +190,20 @@ class CudaKernel(GpuKernel):
             traced._notes = launch.data_ptr()
             traced(*arguments)
         traced.check()
-        return Trace.read(self.plan, notes[-1].cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns)
+        return Trace.read(
+            self.plan, notes[-1].cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns
+        )
 
-    # --- hangs -----------------------------------------------------------------------------------------------------------
+    # --- hangs
+    # --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Wait for all launches so far.
 
         Raises:
             HangError: one of them gave up waiting; it names the tile, the semaphore and its posts.
-            ArgumentError: one of them was given a position that left no room in a cache; it wrote nothing there.
+            ArgumentError: one of them was given a position that left no room in a cache; it wrote nothing
+            there.
         """
         torch.cuda.synchronize(self._device)
         if self._hang_view[0] < 0:
@@ -173,7 +220,9 @@ class CudaKernel(GpuKernel):
             return
         self._hang_view[:] = -1
         found = self._positions[number]
-        raise ArgumentError(f"in an earlier call, which appended nothing, {found.problem(value)}", found.where)
+        raise ArgumentError(
+            f"in an earlier call, which appended nothing, {found.problem(value)}", found.where
+        )
 
 
 def _remade(

@@ -38,8 +38,8 @@ def generate(
 
     target: "sm_90a", "sm_80" or "cpu", "cuda" for the best of a GPU, or "auto": the best of the machine `on`,
     and without one what `compile` would take here.
-    on: the machine to plan for, such as "h200" or "rtx-4090" (tilegen.arch.gpus); by default the GPU that is here
-    where it takes the target, else an H200 for sm_90a and an A100 for sm_80.
+    on: the machine to plan for, such as "h200" or "rtx-4090" (tilegen.arch.gpus); by default the GPU that is
+    here where it takes the target, else an H200 for sm_90a and an A100 for sm_80.
     lowering, programmatic, options: as for `compile`.
 
     Raises:
@@ -77,7 +77,9 @@ def _launches(
     return GeneratedLaunches(whole, certificate, tuple(made))
 
 
-def _generated(plan: Plan, certificate: Certificate, architecture: str, programmatic: bool | None) -> Generated:
+def _generated(
+    plan: Plan, certificate: Certificate, architecture: str, programmatic: bool | None
+) -> Generated:
     target, remark = select.named(plan.target), ""
     if target.on_gpu:
         try:
@@ -87,5 +89,13 @@ def _generated(plan: Plan, certificate: Certificate, architecture: str, programm
             remark = f"no cubin: {error}, then generate again"
     made = target.emit(plan, architecture, programmatic)
     return Generated(
-        plan, certificate, target.name, made.architecture, made.text, made.source_name, made.launch, None, remark
+        plan,
+        certificate,
+        target.name,
+        made.architecture,
+        made.text,
+        made.source_name,
+        made.launch,
+        None,
+        remark,
     )

@@ -1,4 +1,5 @@
-"""A kernel as files: source, plan, proof and all that a launch needs. An export is a folder that needs no tilegen."""
+"""A kernel as files: source, plan, proof and all that a launch needs. An export is a folder that needs no
+tilegen."""
 
 from __future__ import annotations
 
@@ -137,7 +138,8 @@ class GeneratedLaunches:
         return {**found, **_record(self.certificate, self.facts)}
 
     def export(self, folder: str | Path) -> Path:
-        """Write them into a folder, all files or none; what another source left there goes, as for one kernel.
+        """Write them into a folder, all files or none; what another source left there goes, as for one
+        kernel.
 
         Raises OutputError where they cannot be written.
         """
@@ -145,8 +147,8 @@ class GeneratedLaunches:
 
 
 def _export(out: Path, files: Mapping[str, str | bytes], places: Sequence[str]) -> Path:
-    """Write the files; take away what another source left in these places: its cubin, and where the folder is an
-    export of ours all that it wrote."""
+    """Write the files; take away what another source left in these places: its cubin, and where the folder is
+    an export of ours all that it wrote."""
     ours = WRITTEN if (out / "launch.json").is_file() else {CUBIN}
     left = {f"{place}{name}" for place in places for name in ours} - files.keys()
     write_files(out, files)

@@ -18,11 +18,16 @@ W = TypeVar("W")
 
 
 class PerStream(Generic[W]):
-    """One workspace for each stream. A graph being captured gets its own, since it may be replayed beside the stream's other work: one for each
-    stream that takes part, since branches of a graph run side by side. Two copies of one graph must not."""
+    """One workspace for each stream. A graph being captured gets its own, since it may be replayed beside the
+    stream's other work: one for each stream that takes part, since branches of a graph run side by side. Two
+    copies of one graph must not."""
 
     def __init__(self) -> None:
-        self._made, self._guard, self._capturing = dict[tuple[int, int], W](), threading.Lock(), torch.cuda.is_current_stream_capturing
+        self._made, self._guard, self._capturing = (
+            dict[tuple[int, int], W](),
+            threading.Lock(),
+            torch.cuda.is_current_stream_capturing,
+        )
 
     def __call__(self, stream: int, make: Callable[[], W]) -> W:
         key = (stream, _capture_id(stream) if self._capturing() else 0)
@@ -38,7 +43,8 @@ class PerStream(Generic[W]):
 
 
 class GpuKernel(Kernel):
-    """A kernel on torch's current stream. Asynchronous, like torch's own ops. bound: the arguments that prepare() has fixed."""
+    """A kernel on torch's current stream. Asynchronous, like torch's own ops. bound: the arguments that
+    prepare() has fixed."""
 
     _place = "cuda"
 
@@ -52,11 +58,16 @@ class GpuKernel(Kernel):
         self._run(held, outputs, current_stream(self._device.index))
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
-        """Launch on the stream: held are the arguments that are not bound. Refuses outputs that share memory (_refuse_shared)."""
+        """Launch on the stream: held are the arguments that are not bound. Refuses outputs that share memory
+        (_refuse_shared)."""
         raise NotImplementedError
 
     def _refuse_shared(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        refuse_shared(self._declared, outputs, {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}})
+        refuse_shared(
+            self._declared,
+            outputs,
+            {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}},
+        )
 
     def check(self) -> None:
         """Wait for all launches so far; HangError when one of them gave up waiting."""
@@ -72,7 +83,10 @@ class GpuKernel(Kernel):
         return self._inner_bytes
 
     def _intermediates(self) -> dict[str, torch.Tensor]:
-        return {t.name: torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device) for t in self._inner}
+        return {
+            t.name: torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
+            for t in self._inner
+        }
 
 
 def _capture_id(stream: int) -> int:

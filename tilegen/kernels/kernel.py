@@ -49,10 +49,11 @@ class Kernel:
 
         y = kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1)
 
-    It gives one tensor, or a tuple in return order. out= takes tensors to write instead; a tensor that a spec names
-    `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and bound tensors
-    travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the same kind with some
-    arguments fixed.
+    It gives one tensor, or a tuple in return order. out= takes tensors to write instead; a tensor that a spec
+    names
+    `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and bound
+    tensors travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the same
+    kind with some arguments fixed.
     """
 
     _place = "cpu"  # where tensors are: cpu or cuda
@@ -71,7 +72,8 @@ class Kernel:
         self.workers = workers or default_workers(plan)
         if not isinstance(plan.placement, str) and self.workers != len(plan.placement):
             raise TargetError(
-                f"the plan's placement is static, {len(plan.placement)} lists, which need as many threads; given {self.workers}"
+                f"the plan's placement is static, {len(plan.placement)} lists, which need as many threads;"
+                f" given {self.workers}"
             )
         self._bound = dict(bound or {})
         self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
@@ -92,7 +94,8 @@ class Kernel:
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The spec's inputs, weights and states in declaration order. `given`: those that prepare() has left."""
+        """The spec's inputs, weights and states in declaration order. `given`: those that prepare() has
+        left."""
         return tuple(self.plan.graph.tensors[name] for name in self.plan.arguments)
 
     @property
@@ -112,7 +115,8 @@ class Kernel:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and outputs."""
+        """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and
+        outputs."""
         return self._inner_bytes + 128 * (len(self.plan.targets) + 4)  # and ticket, exits, abort, progress
 
     @property
@@ -160,7 +164,8 @@ class Kernel:
     # --- arguments fixed ------------------------------------------------------------
 
     def prepare(self, /, **weights: torch.Tensor) -> Kernel:
-        """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows to them."""
+        """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows
+        to them."""
         return Kernel(self.plan, self.proof, self._library, self._workers_given, self._with_bound(weights))
 
     def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -202,10 +207,12 @@ class Kernel:
         return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
 
     def check(self) -> None:
-        """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU there is none to wait for."""
+        """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU there is none to
+        wait for."""
 
     def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
-        """Run on what is bound and these. held: what is not bound; made: the outputs are new, in nobody else's memory."""
+        """Run on what is bound and these. held: what is not bound; made: the outputs are new, in nobody
+        else's memory."""
         by_name = dict(zip(self._given_names, held, strict=True))
         by_name.update(self._bound)
         for state in self._states:
@@ -257,7 +264,8 @@ class Kernel:
 
 
 def travelled(plan: Plan, certificate: Certificate, made_by: str) -> Certificate:
-    """The certificate that came with a plan. One of another version of tilegen is not trusted: the plan is proved anew."""
+    """The certificate that came with a plan. One of another version of tilegen is not trusted: the plan is
+    proved anew."""
     return certificate if made_by == fingerprint() else prove(expanded(plan))
 
 

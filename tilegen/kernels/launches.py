@@ -2,17 +2,24 @@
 
     y = launch_n(… launch_1(launch_0(x)))
 
-Why a launch reads what all launches before it wrote, the last one and earlier ones (fan-outs, fan-ins), programmatic or not:
+Why a launch reads what all launches before it wrote, the last one and earlier ones (fan-outs, fan-ins),
+programmatic or not:
 
-- On one stream an ordinary launch starts when the one before has completed, its writes visible; so, by induction, all before.
-- A programmatic launch starts earlier, when every CTA of the one before has started. `griddepcontrol.wait` then returns when that grid
-  has completed and its writes are visible (PTX ISA). It speaks of that one grid; but in every CTA of every launch the activations' loader
-  executes it before it loads anything, and no CTA ends before its loader does. So launch n completes only after its waits have returned,
-  hence after launch n - 1 has completed, and by induction after all before. And causality order is transitive: what launch n - 1 saw when
-  its waits returned is seen by whoever sees launch n - 1 completed.
-- Nor does a launch write over what earlier ones still use (intermediates of the call before, counters): tiles are stored after they were
-  loaded, tickets drawn and counters zeroed after the wait. Only packed weights are loaded before it, which nothing writes.
-- No launch keeps another from running: the next one starts when all CTAs of this one are resident, so none of them is left to place.
+- On one stream an ordinary launch starts when the one before has completed, its writes visible; so, by
+  induction, all before.
+- A programmatic launch starts earlier, when every CTA of the one before has started. `griddepcontrol.wait`
+  then returns when that grid
+  has completed and its writes are visible (PTX ISA). It speaks of that one grid; but in every CTA of every
+  launch the activations' loader executes it before it loads anything, and no CTA ends before its loader does.
+  So launch n completes only after its waits have returned, hence after launch n - 1 has completed, and by
+  induction after all before. And causality order is transitive: what launch n - 1 saw when its waits returned
+  is seen by whoever sees launch n - 1 completed.
+- Nor does a launch write over what earlier ones still use (intermediates of the call before, counters): tiles
+  are stored after they were
+  loaded, tickets drawn and counters zeroed after the wait. Only packed weights are loaded before it, which
+  nothing writes.
+- No launch keeps another from running: the next one starts when all CTAs of this one are resident, so none of
+  them is left to place.
 """
 
 from __future__ import annotations
@@ -42,33 +49,56 @@ GIVEN = ("input", "weight", "state")  # roles of what a kernel is called with
 OF_AN_OP = ("tiles", "split", "parts")  # options by op
 
 
-# --- plans -----------------------------------------------------------------------------------------------------------------
+# --- plans
+# ------------------------------------------------------------------------------------------------------------
 
 
 def whole_plan(program: Program, place: Place, options: Options) -> Plan:
-    """The plan of all ops, each cut as is best for it alone. It has no semaphores: it says what is launched, in which order."""
+    """The plan of all ops, each cut as is best for it alone. It has no semaphores: it says what is launched,
+    in which order."""
     if not isinstance(program, Program):
         raise PlanError(f"a plan is made of a Program, given {type(program).__name__}")
     check_acyclic(program)
     if program.symbolic:
         raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")
     if options.policies:
-        raise PlanError(f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries order them")
+        raise PlanError(
+            f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
+            " order them"
+        )
     fused = fuse(program)
-    strangers = [name for what in OF_AN_OP for name, _ in getattr(options, what) if name not in {op.name for op in fused.ops}]
+    strangers = [
+        name
+        for what in OF_AN_OP
+        for name, _ in getattr(options, what)
+        if name not in {op.name for op in fused.ops}
+    ]
     if strangers:
-        raise PlanError(f"{strangers[0]!r}: no such op; the ops are {', '.join(sorted(op.name for op in fused.ops))}")
+        raise PlanError(
+            f"{strangers[0]!r}: no such op; the ops are {', '.join(sorted(op.name for op in fused.ops))}"
+        )
     names = {op.name for op in fused.ops} | set(fused.tensors)
-    cut = [tiled(alone(fused, op), place, _of_op(options, op.name), names - {op.name, op.result}) for op in fused.ops]
+    cut = [
+        tiled(alone(fused, op), place, _of_op(options, op.name), names - {op.name, op.result})
+        for op in fused.ops
+    ]
     for op, of_op in zip(fused.ops, cut, strict=True):
-        made = {o.name for o in of_op.ops if o.name != op.name} | {o.result for o in of_op.ops if o.result != op.result}
+        made = {o.name for o in of_op.ops if o.name != op.name} | {
+            o.result for o in of_op.ops if o.result != op.result
+        }
         if made & names:
-            raise PlanError(f"splitting {op.name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(made & names))} is taken", op.where)
+            raise PlanError(
+                f"splitting {op.name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(made & names))} is"
+                " taken",
+                op.where,
+            )
     partials = {name: t for graph in cut for name, t in graph.tensors.items() if name not in fused.tensors}
     graph = replace(fused, ops=tuple(op for g in cut for op in g.ops), tensors={**fused.tensors, **partials})
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
-    whole = Plan(program.name, sizes, place.machine, graph, arguments, (), (), phase(graph), lowering="streams")
+    whole = Plan(
+        program.name, sizes, place.machine, graph, arguments, (), (), phase(graph), lowering="streams"
+    )
     return replace(whole, target=place.target.name)
 
 
@@ -81,7 +111,9 @@ def alone(graph: Graph, op: TileOp) -> Graph:
     """The graph of one op: what others write is an input of it, what it writes an output."""
     names = dict.fromkeys([*(o.tensor for o in op.operands), op.result])
     tensors = {name: _seen_from(op, graph.tensors[name]) for name in names}
-    return Graph(f"{graph.name}_{op.name}", tensors, (op,), tuple(n for n, t in tensors.items() if t.role == "output"))
+    return Graph(
+        f"{graph.name}_{op.name}", tensors, (op,), tuple(n for n, t in tensors.items() if t.role == "output")
+    )
 
 
 def _seen_from(op: TileOp, t: Tensor) -> Tensor:
@@ -92,52 +124,82 @@ def _seen_from(op: TileOp, t: Tensor) -> Tensor:
 
 def _of_op(options: Options, op: str) -> Options:
     """The options that concern one op."""
-    tiles, split, parts = (tuple(item for item in getattr(options, what) if item[0] == op) for what in OF_AN_OP)
+    tiles, split, parts = (
+        tuple(item for item in getattr(options, what) if item[0] == op) for what in OF_AN_OP
+    )
     return replace(options, tiles=tiles, split=split, parts=parts)
 
 
 def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> Plan:
     arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
-    made = Plan(graph.name, whole.sizes, whole.machine, graph, arguments, (), (), _order(graph, options.order))
+    made = Plan(
+        graph.name, whole.sizes, whole.machine, graph, arguments, (), (), _order(graph, options.order)
+    )
     return emitted_by(place.target, replace(made, placement=placement_of(made, options.placement)))
 
 
 def _order(graph: Graph, name: str) -> Order:
-    """Bands say how ops follow each other: alone, an op is walked in super-tiles of four rows, whose tiles share weights in L2."""
+    """Bands say how ops follow each other: alone, an op is walked in super-tiles of four rows, whose tiles
+    share weights in L2."""
     asked = phase(graph, 4) if name == "auto" else by_name(graph, name)
     return phase(graph, 4) if asked.name.startswith("bands") else asked
 
 
-# --- proof -----------------------------------------------------------------------------------------------------------------
+# --- proof
+# ------------------------------------------------------------------------------------------------------------
 
 
 def certify_launches(whole: Plan, proofs: Sequence[Certificate], programmatic: bool) -> Certificate:
-    """The checker proves each launch alone; kernel boundaries order them. ProofError where a launch reads what a later one writes."""
-    passed = tuple(CheckResult(c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok) for c in proofs)
+    """The checker proves each launch alone; kernel boundaries order them. ProofError where a launch reads
+    what a later one writes."""
+    passed = tuple(
+        CheckResult(c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok) for c in proofs
+    )
     sizes = tuple((name, int(n)) for name, n in whole.sizes)
-    return Certificate(whole.program, sizes, whole.machine.name, (*passed, _boundaries(whole.graph, programmatic)), ())
+    return Certificate(
+        whole.program, sizes, whole.machine.name, (*passed, _boundaries(whole.graph, programmatic)), ()
+    )
 
 
 def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:
     at = {op.name: n for n, op in enumerate(graph.ops)}
     reads = [(op, o.tensor) for op in graph.ops for o in op.operands]
-    edges = [(writer.name, op.name, tensor) for op, tensor in reads for writer in graph.writers(tensor) if writer is not op]
+    edges = [
+        (writer.name, op.name, tensor)
+        for op, tensor in reads
+        for writer in graph.writers(tensor)
+        if writer is not op
+    ]
     for writer, reader, tensor in edges:
         if at[writer] > at[reader]:
-            raise ProofError(f"{graph.name}: launch {at[reader]} ({reader}) reads {tensor!r}, which launch {at[writer]} ({writer}) writes")
-    ordinary, early = "each starts when the one before has completed", "each loads when the one before has completed (griddepcontrol.wait)"
+            raise ProofError(
+                f"{graph.name}: launch {at[reader]} ({reader}) reads {tensor!r}, which launch {at[writer]}"
+                f" ({writer}) writes"
+            )
+    ordinary, early = (
+        "each starts when the one before has completed",
+        "each loads when the one before has completed (griddepcontrol.wait)",
+    )
     passed = dict.fromkeys(f"{tensor}: {writer} -> {reader}" for writer, reader, tensor in edges)
     statement = f"{len(graph.ops)} launches on one stream, {early if programmatic else ordinary}"
     return CheckResult("kernel boundaries", "; ".join([statement, *passed]), True)
 
 
-# --- the kernel ------------------------------------------------------------------------------------------------------------
+# --- the kernel
+# ------------------------------------------------------------------------------------------------------------
 
 
 class StreamsKernel(GpuKernel):
-    """The launches of a program, one CudaKernel for each op; intermediates between them, one set for each stream or captured graph."""
+    """The launches of a program, one CudaKernel for each op; intermediates between them, one set for each
+    stream or captured graph."""
 
-    def __init__(self, whole: Plan, certificate: Certificate, launches: Sequence[CudaKernel], bound: dict[str, torch.Tensor] | None = None):
+    def __init__(
+        self,
+        whole: Plan,
+        certificate: Certificate,
+        launches: Sequence[CudaKernel],
+        bound: dict[str, torch.Tensor] | None = None,
+    ):
         super().__init__(whole, certificate, None, bound or {})
         self._launches = tuple(launches)
         self._workspaces = PerStream[dict[str, Any]]()
@@ -177,7 +239,10 @@ class StreamsKernel(GpuKernel):
     def prepare(self, /, **weights: torch.Tensor) -> StreamsKernel:
         """As CudaKernel.prepare, for the launches that read these arguments."""
         bound = self._with_bound(weights)
-        launches = [launch.prepare(**{n: a for n, a in weights.items() if n in launch.plan.arguments}) for launch in self._launches]
+        launches = [
+            launch.prepare(**{n: a for n, a in weights.items() if n in launch.plan.arguments})
+            for launch in self._launches
+        ]
         return StreamsKernel(self.plan, self.proof, launches, bound)
 
     def check(self) -> None:
@@ -186,20 +251,33 @@ class StreamsKernel(GpuKernel):
 
     def trace(self, *arguments: torch.Tensor) -> Any:
         """TargetError: there is no one kernel to trace."""
-        raise TargetError(f"{self.plan.program} is {len(self._launches)} launches of single ops; compile with lowering='persistent' to trace one launch of all")
+        raise TargetError(
+            f"{self.plan.program} is {len(self._launches)} launches of single ops; compile with"
+            " lowering='persistent' to trace one launch of all"
+        )
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
         self._refuse_shared(held, outputs)
-        values = {**self._workspaces(stream, self._intermediates), **{t.name: a for t, a in zip(self.given, held, strict=True)}}
+        values = {
+            **self._workspaces(stream, self._intermediates),
+            **{t.name: a for t, a in zip(self.given, held, strict=True)},
+        }
         values |= {t.name: a for t, a in zip(self._declared, outputs, strict=True)}
         for launch in self._launches:
-            launch(*(values[t.name] for t in launch.given), out=[values[name] for name in launch.plan.outputs])
+            launch(
+                *(values[t.name] for t in launch.given), out=[values[name] for name in launch.plan.outputs]
+            )
 
 
 def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.Tensor]) -> StreamsKernel:
     """A kernel from a pickle."""
     proofs = [launch.proof for launch in launches]
-    return StreamsKernel(whole, certify_launches(whole, proofs, any(launch.programmatic for launch in launches)), launches, bound)
+    return StreamsKernel(
+        whole,
+        certify_launches(whole, proofs, any(launch.programmatic for launch in launches)),
+        launches,
+        bound,
+    )
 
 
 def proved_launches(
@@ -223,7 +301,8 @@ def compile_streams(
     programmatic: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> StreamsKernel:
-    """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a plan."""
+    """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a
+    plan."""
     whole, certificate, launches = proved_launches(program, place, options, programmatic, progress)
     kernels = []
     for made, proof in launches:

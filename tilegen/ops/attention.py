@@ -8,7 +8,19 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.spec import Size, Value, call, caller, number, tensors
-from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, need, register
+from tilegen.ops.base import (
+    Access,
+    Bound,
+    Box,
+    Interval,
+    K,
+    Kind,
+    batch_base,
+    blocks,
+    ceil_div,
+    need,
+    register,
+)
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
@@ -28,9 +40,10 @@ def attention(
 ) -> Value:
     """y = softmax(scale · q kᵀ + mask) v, per head; softmax and sums in float32.
 
-    q (B, Sq, heads·D), k and v (B, Sk, kv_heads·D) or 4-D with the heads apart; y like q, (B, Sq, heads·D). Query head h uses key head
-    ⌊h·kv_heads/heads⌋. scale: 1/√D unless given. causal: query i sees keys ≤ i + Sk - Sq; needs Sk ≥ Sq. at: k and v are caches, filled up to
-    position at + Sq (an int32 input of one element, read on the device); then query i sees keys ≤ at + i, which is causal.
+    q (B, Sq, heads·D), k and v (B, Sk, kv_heads·D) or 4-D with the heads apart; y like q, (B, Sq, heads·D).
+    Query head h uses key head ⌊h·kv_heads/heads⌋. scale: 1/√D unless given. causal: query i sees keys ≤ i +
+    Sk - Sq; needs Sk ≥ Sq. at: k and v are caches, filled up to position at + Sq (an int32 input of one
+    element, read on the device); then query i sees keys ≤ at + i, which is causal.
     """
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)
@@ -43,14 +56,31 @@ def attention(
     )
     batch, q_len, d = head_shape(q, heads, "q", where)
     kb, k_len, kd = head_shape(k, kv_heads, "k", where)
-    need(head_shape(v, kv_heads, "v", where) == (kb, k_len, kd), f"attention: k {k.shape} and v {v.shape} differ", where)
+    need(
+        head_shape(v, kv_heads, "v", where) == (kb, k_len, kd),
+        f"attention: k {k.shape} and v {v.shape} differ",
+        where,
+    )
     need(kb == batch, f"attention: q has batch {batch}, k has {kb}", where)
-    need(kd == d, f"attention: q has head size {d} ({q.shape}, {heads} heads), k has {kd} ({k.shape}, {kv_heads} heads)", where)
-    need(q.dtype == k.dtype == v.dtype, f"attention: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; expected one dtype", where)
+    need(
+        kd == d,
+        f"attention: q has head size {d} ({q.shape}, {heads} heads), k has {kd} ({k.shape}, {kv_heads}"
+        " heads)",
+        where,
+    )
+    need(
+        q.dtype == k.dtype == v.dtype,
+        f"attention: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; expected one dtype",
+        where,
+    )
     if at is not None and isinstance(q_len, int) and isinstance(k_len, int):
         need(k_len >= q_len, f"attention: {q_len} queries do not fit into caches of {k_len} rows", where)
     if causal and at is None and isinstance(q_len, int) and isinstance(k_len, int):
-        need(k_len >= q_len, f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}", where)
+        need(
+            k_len >= q_len,
+            f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}",
+            where,
+        )
     attributes = {
         "batch": batch,
         "q_len": q_len,
@@ -68,7 +98,8 @@ def attention(
 
 
 POSITION = 3  # the operand that says how far the caches are filled
-STATE = 8  # columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
+# columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
+STATE = 8
 
 
 def shares(b: Bound) -> int:
@@ -82,7 +113,8 @@ def over_caches(b: Bound) -> bool:
 
 
 def passed(b: Bound) -> bool:
-    """Whether new keys and values are passed to an attention over caches beside these (tilegen.graph.forward_kv)."""
+    """Whether new keys and values are passed to an attention over caches beside these
+    (tilegen.graph.forward_kv)."""
     return bool(dict(b.op.attributes).get("passed"))
 
 
@@ -92,7 +124,8 @@ def turned(b: Bound) -> bool:
 
 
 def seen(b: Bound) -> Any:
-    """Keys that some query of a tile may see, as far as the plan knows: a position is known only at run time."""
+    """Keys that some query of a tile may see, as far as the plan knows: a position is known only at run
+    time."""
     if not b.causal or over_caches(b):
         return b.k_len
     last = blocks(b.coords[2], b.tile[0], b.q_len).hi
@@ -108,18 +141,24 @@ def _rows_of_heads(b: Bound, width: Any) -> Box:
     """The tile's queries, and its heads of so many columns each."""
     n, h, i = b.coords[:3]
     lo = width * b.tile[2] * h
-    return (blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)), Interval(lo, lo + width * b.tile[2]))
+    return (
+        blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)),
+        Interval(lo, lo + width * b.tile[2]),
+    )
 
 
 @register
 class Attention(Kind):
-    """A tile is tq queries of th heads that share a key head; its steps walk the keys it may see, tk at a time, with an online softmax.
+    """A tile is tq queries of th heads that share a key head; its steps walk the keys it may see, tk at a
+    time, with an online softmax.
 
-    Over caches the keys may be shared out: of the n blocks of tk keys that are there, share s of S takes blocks ⌊n·s/S⌋ … ⌊n·(s+1)/S⌋ - 1. It writes, in
-    float32, Σ p v, m and l = Σ p with p = e^(score - m), which Combine brings together. How many blocks there are is known at run time only.
+    Over caches the keys may be shared out: of the n blocks of tk keys that are there, share s of S takes
+    blocks ⌊n·s/S⌋ … ⌊n·(s+1)/S⌋ - 1. It writes, in float32, Σ p v, m and l = Σ p with p = e^(score - m),
+    which Combine brings together. How many blocks there are is known at run time only.
 
-    passed: rows at … at + q_len - 1 of the caches are operands 4 and 5, not what the caches hold there, so that no append is awaited. theta: queries and
-    these keys are turned by their position on their way, as rope does.
+    passed: rows at … at + q_len - 1 of the caches are operands 4 and 5, not what the caches hold there, so
+    that no append is awaited. theta: queries and these keys are turned by their position on their way, as
+    rope does.
     """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"
@@ -147,7 +186,10 @@ class Attention(Kind):
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
         head = Interval(sp.expand(d * g), sp.expand(d * g + d))
         exact = shares(b) == 1
-        reads = [Access(0, queries(b), "first"), *(Access(n, (keys, head), exact=exact, before=passed(b)) for n in (1, 2))]
+        reads = [
+            Access(0, queries(b), "first"),
+            *(Access(n, (keys, head), exact=exact, before=passed(b)) for n in (1, 2)),
+        ]
         if over_caches(b):
             reads.append(Access(POSITION, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         if passed(b):
@@ -156,7 +198,9 @@ class Attention(Kind):
             reads += [Access(4, (rows, head), "first"), Access(5, (rows, head), "first")]
         return tuple(reads)
 
-    def runtime_read(self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+    def runtime_read(
+        self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
+    ) -> tuple[tuple[int, int, int], ...]:
         if not passed(b) or tensor not in {o.tensor for o in b.op.operands[1:3]}:
             return box
         (lo, hi, stride), columns = box
@@ -175,13 +219,19 @@ class Attention(Kind):
     def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
         q = b.q_len if isinstance(b.q_len, int) else 4096
         group, d = b.heads // b.kv_heads, b.head_dim if isinstance(b.head_dim, int) else 128
-        blocks = ceil_div(d, 64)  # of columns; a block's keys and values lie in one stage, which is to be no longer than those of products are
+        # of columns; a block's keys and values lie in one stage, which is to be no longer than those of
+        # products are
+        blocks = ceil_div(d, 64)
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
             return [(q, 96 // blocks, group)]
-        few = all(isinstance(n, int) for n in (b.batch, b.q_len)) and b.batch * b.heads * ceil_div(q, 128) < machine.sms
+        few = (
+            all(isinstance(n, int) for n in (b.batch, b.q_len))
+            and b.batch * b.heads * ceil_div(q, 128) < machine.sms
+        )
         if few or q <= FEW:  # SMs that would idle take halves
             return [(min(FEW, q), 128 // blocks, 1)]
-        return [(min(128, q), 112 if d > 96 else 128, 1)]  # keys: what the registers of an SM's math warps hold
+        # keys: what the registers of an SM's math warps hold
+        return [(min(128, q), 112 if d > 96 else 128, 1)]
 
     def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """Several heads only where all their rows fit a GPU's tile."""
@@ -190,7 +240,11 @@ class Attention(Kind):
 
     def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
         group = b.heads // b.kv_heads
-        return "" if group % tile[2] == 0 else f"{tile[2]} heads a tile, but {group} share a key head: expected a divisor of {group}"
+        return (
+            ""
+            if group % tile[2] == 0
+            else f"{tile[2]} heads a tile, but {group} share a key head: expected a divisor of {group}"
+        )
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         import torch
@@ -198,7 +252,10 @@ class Attention(Kind):
         d, group = b.head_dim, b.heads // b.kv_heads
         operands = self._with_passed(b, operands) if passed(b) else operands
         q = operands[0].reshape(b.batch, b.q_len, b.heads, d).transpose(1, 2)
-        k, v = (t.reshape(b.batch, b.k_len, b.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1) for t in operands[1:3])
+        k, v = (
+            t.reshape(b.batch, b.k_len, b.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1)
+            for t in operands[1:3]
+        )
         scores = q @ k.mT * b.scale
         first = operands[POSITION] if over_caches(b) else b.k_len - b.q_len
         if b.causal:
@@ -241,7 +298,8 @@ class Attention(Kind):
 
 @register
 class Combine(Kind):
-    """y = Σ_s e^(m_s - m) a_s / Σ_s e^(m_s - m) l_s with m = max_s m_s: what an attention's shares of the keys come to. A tile is tm rows of th heads.
+    """y = Σ_s e^(m_s - m) a_s / Σ_s e^(m_s - m) l_s with m = max_s m_s: what an attention's shares of the
+    keys come to. A tile is tm rows of th heads.
 
     Its operand holds a share below the other, each (B·Sq, heads·(D + STATE)): a head's Σ p v, then m and l.
     """
@@ -256,7 +314,9 @@ class Combine(Kind):
 
     def reads(self, b: Bound) -> tuple[Access, ...]:
         i, j = b.coords
-        return (Access(0, (blocks(i, b.tile[0], b.out[0], K * b.out[0]), self._heads(b, j, b.head_dim + STATE))),)
+        return (
+            Access(0, (blocks(i, b.tile[0], b.out[0], K * b.out[0]), self._heads(b, j, b.head_dim + STATE))),
+        )
 
     def write(self, b: Bound) -> Box:
         i, j = b.coords
@@ -273,6 +333,10 @@ class Combine(Kind):
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         given = operands[0].reshape(b.shares, *b.out[:1], b.heads, b.head_dim + STATE)
-        a, m, l = given[..., : b.head_dim], given[..., b.head_dim : b.head_dim + 1], given[..., b.head_dim + 1 : b.head_dim + 2]
+        a, m, l = (
+            given[..., : b.head_dim],
+            given[..., b.head_dim : b.head_dim + 1],
+            given[..., b.head_dim + 1 : b.head_dim + 2],
+        )
         weight = (m - m.amax(0)).exp()
         return [((weight * a).sum(0) / (weight * l).sum(0)).reshape(b.out)]

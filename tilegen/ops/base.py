@@ -1,4 +1,5 @@
-"""What an op is to the planner: a tile grid, steps inside a tile, and the elements that each step reads and a tile writes.
+"""What an op is to the planner: a tile grid, steps inside a tile, and the elements that each step reads and a
+tile writes.
 
 Everything downstream (dependences, policies, proof, code) is derived from these maps; no op knows another.
 """
@@ -41,7 +42,8 @@ def ceil_div(a: Size, b: Size) -> Size:
 def spread(e: Any) -> Any:
     """Min and Max taken to the outside of a sum: 3·min(a, b) - 5 = min(3·a - 5, 3·b - 5).
 
-    Every quotient is rounded in this form: SymPy 1.14 takes min(14, 12·i + 12)/14 for whole, because both are even, and drops its rounding.
+    Every quotient is rounded in this form: SymPy 1.14 takes min(14, 12·i + 12)/14 for whole, because both are
+    even, and drops its rounding.
     """
     e = sp.expand(e)
     for term in sp.Add.make_args(e):
@@ -53,7 +55,8 @@ def spread(e: Any) -> Any:
 
 
 def batch_base(index: Any, batch: Size, size: Size) -> Any:
-    """First row of batch `index`; 0 where there is one batch only, so that the index drops out of all formulas."""
+    """First row of batch `index`; 0 where there is one batch only, so that the index drops out of all
+    formulas."""
     return sp.Integer(0) if batch == 1 else index * size
 
 
@@ -63,7 +66,8 @@ def minimum(a: Size, b: Size) -> Size:
 
 @dataclass(frozen=True)
 class Interval:
-    """The elements lo, lo + stride, … below hi of one dimension. Bounds are expressions in tile coordinates and the step."""
+    """The elements lo, lo + stride, … below hi of one dimension. Bounds are expressions in tile coordinates
+    and the step."""
 
     lo: Any
     hi: Any
@@ -81,7 +85,8 @@ def whole(size: Size) -> Interval:
 
 
 def blocks(index: Any, tile: int, size: Size, base: Any = 0) -> Interval:
-    """Block `index` of a range of `size` elements cut every `tile`: [base + tile·index, base + min(tile·index + tile, size))."""
+    """Block `index` of a range of `size` elements cut every `tile`: [base + tile·index, base + min(tile·index
+    + tile, size))."""
     lo = tile * index
     if isinstance(size, int) and size <= tile:
         return Interval(sp.sympify(base), sp.sympify(base + size))  # one block: the index is 0
@@ -93,24 +98,30 @@ def blocks(index: Any, tile: int, size: Size, base: Any = 0) -> Interval:
 
 @dataclass(frozen=True)
 class Access:
-    """The box of operand `operand` (in its view) that a tile reads: before the first step, at each step k, or in the epilogue."""
+    """The box of operand `operand` (in its view) that a tile reads: before the first step, at each step k, or
+    in the epilogue."""
 
     operand: int
     box: Box
     when: str = "step"
     exact: bool = True  # False: the box may hold elements that the tile does not read
-    before: bool = False  # only rows of a cache before the op's position: those that an append at it does not write
+    # only rows of a cache before the op's position: those that an append at it does not write
+    before: bool = False
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """y = expression(acc0, acc1, e0, e1, …); operand (index, how): e_n is op operand `index`, read at the tile's elements or columns."""
+    """y = expression(acc0, acc1, e0, e1, …); operand (index, how): e_n is op operand `index`, read at the
+    tile's elements or columns."""
 
     expression: str = "acc0"
     operands: tuple[tuple[int, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"expression": self.expression, "operands": [{"index": i, "as": how} for i, how in self.operands]}
+        return {
+            "expression": self.expression,
+            "operands": [{"index": i, "as": how} for i, how in self.operands],
+        }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Epilogue:
@@ -122,10 +133,12 @@ SHARES = ("steps", "rows", "columns")
 
 @dataclass(frozen=True)
 class TileOp:
-    """An op of a plan: what it computes, on which tensors, in tiles of which size, by gangs of how many parts.
+    """An op of a plan: what it computes, on which tensors, in tiles of which size, by gangs of how many
+    parts.
 
-    share: what the parts of a gang share out, one of SHARES. steps: part p runs steps [n·p/parts, n·(p+1)/parts) of n, sums are exchanged,
-    part p finishes column share p. rows, columns: part p runs all steps for row or column share p and finishes it.
+    share: what the parts of a gang share out, one of SHARES. steps: part p runs steps [n·p/parts,
+    n·(p+1)/parts) of n, sums are exchanged, part p finishes column share p. rows, columns: part p runs all
+    steps for row or column share p and finishes it.
     """
 
     name: str
@@ -218,12 +231,19 @@ class Bound:
             is_whole = columns.lo == 0 and columns.hi == math.prod(shape[1:])
             return operand.tensor, (access.box[0], *(whole(n) for n in shape[1:])), access.exact and is_whole
         if operand.columns is not None:
-            return operand.tensor, (*access.box[:-1], access.box[-1].shifted(operand.columns[0])), access.exact
+            return (
+                operand.tensor,
+                (*access.box[:-1], access.box[-1].shifted(operand.columns[0])),
+                access.exact,
+            )
         return operand.tensor, access.box, access.exact
 
     def _epilogue_reads(self) -> tuple[Access, ...]:
         operands = self.op.epilogue.operands if self.op.epilogue else ()
-        return tuple(Access(index, self.write if how == "elements" else self.write[-1:], "epilogue") for index, how in operands)
+        return tuple(
+            Access(index, self.write if how == "elements" else self.write[-1:], "epilogue")
+            for index, how in operands
+        )
 
 
 class Kind:
@@ -234,10 +254,13 @@ class Kind:
     stem: ClassVar[str]  # templates/<target>/<stem>.*.j2 holds its tile code
     fusable: ClassVar[bool] = False  # may carry an epilogue
     width: ClassVar[int | None] = (
-        None  # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the result
+        # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the
+        # result
+        None
     )
     gangs: ClassVar[bool] = False  # a gang can run a tile: see TileOp.share
-    templates: ClassVar[str] = ""  # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
+    # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
+    templates: ClassVar[str] = ""
 
     @property
     def built_in(self) -> bool:
@@ -283,14 +306,19 @@ class Kind:
         return ""
 
     def reference(self, b: Bound, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The accumulators in float32 over plan shapes; the whole op, from its equation. Position operands come as ints."""
+        """The accumulators in float32 over plan shapes; the whole op, from its equation. Position operands
+        come as ints."""
         raise NotImplementedError
 
-    def runtime_write(self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+    def runtime_write(
+        self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int
+    ) -> tuple[tuple[int, int, int], ...]:
         """Where a tile writes once the position is known."""
         return box
 
-    def runtime_read(self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int) -> tuple[tuple[int, int, int], ...]:
+    def runtime_read(
+        self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
+    ) -> tuple[tuple[int, int, int], ...]:
         """What a tile reads of a box of a tensor once the position is known."""
         return box
 

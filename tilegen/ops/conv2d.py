@@ -1,4 +1,5 @@
-"""conv2d: y[b, p, q, n] = Σ_{r, s, c} x[b, p·stride + r·dilation - padding, …, c] w[n, r, s, c], channels last."""
+"""conv2d: y[b, p, q, n] = Σ_{r, s, c} x[b, p·stride + r·dilation - padding, …, c] w[n, r, s, c], channels
+last."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tilegen.ops.spatial import spatial_tiles
 
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
     """(h, w) from one int or two; SpecError when they are not ints of at least `least`."""
-    both = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
+    both = (
+        (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
+    )
     need(
         len(both) == 2 and all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in both),
         f"{what} must be one or two ints of at least {least}, given {value!r}",
@@ -43,17 +46,28 @@ def conv2d(
 ) -> Value:
     """y = x ∗ w + bias, as torch.nn.functional.conv2d on channels-last data.
 
-    x (B, H, W, C), w (N, R, S, C), bias (N,); y (B, P, Q, N). stride, padding, dilation: an int or two. Only groups = 1.
+    x (B, H, W, C), w (N, R, S, C), bias (N,); y (B, P, Q, N). stride, padding, dilation: an int or two. Only
+    groups = 1.
     """
     where = caller()
     tensors("conv2d", where, x=x, w=w)
-    need(len(x.shape) == 4 and len(w.shape) == 4, f"conv2d: x is (B, H, W, C) and w (N, R, S, C), given {x.shape} and {w.shape}", where)
+    need(
+        len(x.shape) == 4 and len(w.shape) == 4,
+        f"conv2d: x is (B, H, W, C) and w (N, R, S, C), given {x.shape} and {w.shape}",
+        where,
+    )
     need(groups == 1, f"conv2d: groups = {groups} is not supported, expected 1", where)
-    need(x.shape[3] == w.shape[3], f"conv2d: x has {x.shape[3]} channels, w expects {w.shape[3]} (NHWC activations, KRSC weights)", where)
+    need(
+        x.shape[3] == w.shape[3],
+        f"conv2d: x has {x.shape[3]} channels, w expects {w.shape[3]} (NHWC activations, KRSC weights)",
+        where,
+    )
     need(x.dtype == w.dtype, f"conv2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     stride, padding = pair(stride, "conv2d: stride", 1, where), pair(padding, "conv2d: padding", 0, where)
     dilation = pair(dilation, "conv2d: dilation", 1, where)
-    size = tuple(output_size(x.shape[1 + d], w.shape[1 + d], stride[d], padding[d], dilation[d]) for d in (0, 1))
+    size = tuple(
+        output_size(x.shape[1 + d], w.shape[1 + d], stride[d], padding[d], dilation[d]) for d in (0, 1)
+    )
     need(
         all(not isinstance(n, int) or n >= 1 for n in size),
         f"conv2d: the {w.shape[1:3]} filter does not fit into {x.shape[1:3]} with padding {padding}",
@@ -78,9 +92,11 @@ def conv2d(
 def window_rows(
     index: Any, tile: int, out: Size, size: Size, window: int, stride: int, padding: int, dilation: int
 ) -> tuple[Interval, bool]:
-    """Input rows under output rows [tile·index, tile·index + tile): { p·stride + r·dilation - padding } inside [0, size).
+    """Input rows under output rows [tile·index, tile·index + tile): { p·stride + r·dilation - padding }
+    inside [0, size).
 
-    The rows are without gaps, or evenly spaced, in all usual cases; else the covering range is given and marked as not exact.
+    The rows are without gaps, or evenly spaced, in all usual cases; else the covering range is given and
+    marked as not exact.
     """
     p = blocks(index, tile, out)
     lo = p.lo * stride - padding
@@ -107,7 +123,8 @@ def window_rows(
 
 @register
 class Conv2d(Kind):
-    """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter positions inside a step."""
+    """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter
+    positions inside a step."""
 
     name, coords, stem, fusable = "conv2d", ("b", "p", "q", "j"), "conv2d", True
     width, gangs = 3, True

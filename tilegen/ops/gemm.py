@@ -6,14 +6,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilegen.frontend.spec import Size, Value, call, caller, tensors
-from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, batch_base, blocks, ceil_div, minimum, need, register, whole
+from tilegen.ops.base import (
+    Access,
+    Bound,
+    Box,
+    Interval,
+    K,
+    Kind,
+    batch_base,
+    blocks,
+    ceil_div,
+    minimum,
+    need,
+    register,
+    whole,
+)
 from tilegen.ops.pointwise import add
 
 
 def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
     """y = x wᵀ + bias, torch.nn.Linear's layout.
 
-    x (…, K), w (N, K), bias (N,); y (…, N) in x's dtype, accumulated in float32. SpecError when the widths do not meet.
+    x (…, K), w (N, K), bias (N,); y (…, N) in x's dtype, accumulated in float32. SpecError when the widths do
+    not meet.
     """
     where = caller()
     tensors("linear", where, x=x, w=w)
@@ -41,18 +56,28 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
     return add(y, bias)
 
 
-def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None) -> Value:
+def matmul(
+    a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None
+) -> Value:
     """y[n] = op(a[n]) op(b[n]), op transposing the last two dimensions when asked.
 
     a (…, M, K) or (…, K, M); b (…, K, N) or (…, N, K), with a's leading dimensions or none; y (…, M, N).
     """
     where = caller()
     tensors("matmul", where, a=a, b=b)
-    need(len(a.shape) >= 2 and len(b.shape) >= 2, f"matmul: operands have at least two dimensions, given {a.shape} and {b.shape}", where)
+    need(
+        len(a.shape) >= 2 and len(b.shape) >= 2,
+        f"matmul: operands have at least two dimensions, given {a.shape} and {b.shape}",
+        where,
+    )
     m, k = (a.shape[-1], a.shape[-2]) if transpose_a else (a.shape[-2], a.shape[-1])
     kb, n = (b.shape[-1], b.shape[-2]) if transpose_b else (b.shape[-2], b.shape[-1])
     need(k == kb, f"matmul: inner sizes differ, {k} of a {a.shape} and {kb} of b {b.shape}", where)
-    need(b.shape[:-2] in ((), a.shape[:-2]), f"matmul: batch dimensions differ, {a.shape[:-2]} and {b.shape[:-2]}", where)
+    need(
+        b.shape[:-2] in ((), a.shape[:-2]),
+        f"matmul: batch dimensions differ, {a.shape[:-2]} and {b.shape[:-2]}",
+        where,
+    )
     need(a.dtype == b.dtype, f"matmul: a is {a.dtype}, b is {b.dtype}; expected one dtype", where)
     batch: Size = 1
     for size in a.shape[:-2]:
@@ -67,7 +92,14 @@ def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool =
         "transpose_b": transpose_b,
     }
     return call(
-        "matmul", name, [a.operand("rows", where), b.operand("rows", where)], (*a.shape[:-2], m, n), a.dtype, "rows", attributes, where
+        "matmul",
+        name,
+        [a.operand("rows", where), b.operand("rows", where)],
+        (*a.shape[:-2], m, n),
+        a.dtype,
+        "rows",
+        attributes,
+        where,
     )
 
 
@@ -93,15 +125,18 @@ def k_range(b: Bound) -> tuple[Size, Size]:
 
 
 def normed(b: Bound) -> bool:
-    """Whether a linear norms the rows of x itself: an rms_norm was folded into it (tilegen.graph.fuse_norms)."""
+    """Whether a linear norms the rows of x itself: an rms_norm was folded into it
+    (tilegen.graph.fuse_norms)."""
     return any(key == "norm_eps" for key, _ in b.op.attributes)
 
 
 @register
 class Linear(Kind):
-    """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only k_range of it.
+    """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only
+    k_range of it.
 
-    With a norm folded in (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N + n, k] / √(mean_k x[m, k]² + norm_eps).
+    With a norm folded in (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N +
+    n, k] / √(mean_k x[m, k]² + norm_eps).
     """
 
     name, coords, stem, fusable = "linear", ("i", "j"), "gemm", True
@@ -157,8 +192,11 @@ class Matmul(Kind):
     def reads(self, b: Bound) -> tuple[Access, ...]:
         (n, i, j), (tm, tn, tk) = b.coords, b.tile
 
-        def operand(batch: Any, transposed: bool, outer: tuple[Any, int, Size], inner: tuple[Any, int, Size]) -> Box:
-            """Rows are `outer`, columns `inner`, or the other way round when transposed; rows start at the batch's first."""
+        def operand(
+            batch: Any, transposed: bool, outer: tuple[Any, int, Size], inner: tuple[Any, int, Size]
+        ) -> Box:
+            """Rows are `outer`, columns `inner`, or the other way round when transposed; rows start at the
+            batch's first."""
             rows, columns = (inner, outer) if transposed else (outer, inner)
             return blocks(*rows, base=batch_base(batch, b.batch, rows[2])), blocks(*columns)
 
@@ -186,15 +224,19 @@ class Matmul(Kind):
 
 
 def share(whole: Interval, size: int, part: int, parts: int) -> Interval:
-    """The rows or columns of part `part` of a gang: [lo + part·size/parts, lo + (part+1)·size/parts), clipped to the tile's."""
+    """The rows or columns of part `part` of a gang: [lo + part·size/parts, lo + (part+1)·size/parts), clipped
+    to the tile's."""
     if parts == 1:
         return whole
     width = size // parts
-    return Interval(minimum(whole.lo + part * width, whole.hi), minimum(whole.lo + (part + 1) * width, whole.hi))
+    return Interval(
+        minimum(whole.lo + part * width, whole.hi), minimum(whole.lo + (part + 1) * width, whole.hi)
+    )
 
 
 def share_box(b: Bound, box: Box, part: int) -> Box:
-    """What part `part` has of a box in the last dimensions of the result: its rows, where rows are shared out, else its columns."""
+    """What part `part` has of a box in the last dimensions of the result: its rows, where rows are shared
+    out, else its columns."""
     if b.op.parts == 1:
         return box
     if b.op.share == "rows":
@@ -213,6 +255,9 @@ def gang_problem(b: Bound) -> str:
     if normed(b):
         return "a linear that a norm is folded into is run by one CTA"
     if op.share == "rows" and len(b.out) != 2:
-        return f"a gang cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)} dimensions; expected 2"
+        return (
+            f"a gang cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)}"
+            " dimensions; expected 2"
+        )
     what, size = ("rows", op.tile[0]) if op.share == "rows" else ("columns", op.tile[kind.width])
     return f"a gang of {op.parts} does not share {size} {what} evenly" if size % op.parts else ""

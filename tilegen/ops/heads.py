@@ -1,4 +1,5 @@
-"""Operands that are heads side by side, positions, and rows turned by them: what attention, rope and append share."""
+"""Operands that are heads side by side, positions, and rows turned by them: what attention, rope and append
+share."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from tilegen.ops.base import need
 def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:
     """(B, S, D) of a (B, S, heads·D) or (B, S, heads, D) value."""
     shape = value.shape
-    need(len(shape) in (3, 4), f"attention: {what} is (B, S, heads·D) or (B, S, heads, D), given {shape}", where)
+    need(
+        len(shape) in (3, 4),
+        f"attention: {what} is (B, S, heads·D) or (B, S, heads, D), given {shape}",
+        where,
+    )
     if len(shape) == 4:
         need(shape[2] == heads, f"attention: {what} {shape} has {shape[2]} heads, expected {heads}", where)
         return shape[0], shape[1], shape[3]
@@ -22,7 +27,11 @@ def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, S
         f"attention: {what} has {shape[2]} columns, not a multiple of {heads} heads",
         where,
     )
-    return shape[0], shape[1], shape[2] // heads if isinstance(shape[2], int) else shape[2] / sp.Integer(heads)
+    return (
+        shape[0],
+        shape[1],
+        shape[2] // heads if isinstance(shape[2], int) else shape[2] / sp.Integer(heads),
+    )
 
 
 def head_operand(value: Value, where: str) -> Operand:
@@ -37,7 +46,8 @@ def position(at: Value, where: str) -> Operand:
 
 
 def rotated(x: Any, d: int, seq: int, first: int, theta: float) -> Any:
-    """Rows of heads of d columns, each turned by its position: first + its number in its sequence of `seq` rows."""
+    """Rows of heads of d columns, each turned by its position: first + its number in its sequence of `seq`
+    rows."""
     import torch
 
     p = torch.arange(x.shape[0], dtype=torch.float64, device=x.device) % seq + first

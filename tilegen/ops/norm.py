@@ -19,7 +19,8 @@ def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) 
 
 
 def layer_norm(x: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
-    """y = (x - mean(x)) · w / √(var(x) + eps) + bias over the last dimension, in float32. x (…, N), w and bias (N,)."""
+    """y = (x - mean(x)) · w / √(var(x) + eps) + bias over the last dimension, in float32. x (…, N), w and
+    bias (N,)."""
     return _norm("layer_norm", x, [w, bias], eps, name)
 
 
@@ -27,16 +28,37 @@ def _norm(kind: str, x: Value, vectors: list[Value], eps: float, name: str | Non
     where = caller()
     tensors(kind, where, x=x, **dict(zip(("w", "bias"), vectors)))  # noqa: B905
     for v in vectors:
-        need(v.shape == (x.shape[-1],), f"{kind}: {v.tensor!r} is ({x.shape[-1]},) for x {x.shape}, given {v.shape}", where)
-        need(v.dtype == x.dtype, f"{kind}: x is {x.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype", where)
+        need(
+            v.shape == (x.shape[-1],),
+            f"{kind}: {v.tensor!r} is ({x.shape[-1]},) for x {x.shape}, given {v.shape}",
+            where,
+        )
+        need(
+            v.dtype == x.dtype,
+            f"{kind}: x is {x.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype",
+            where,
+        )
     operands = [x.operand("rows", where), *(v.operand("vector", where) for v in vectors)]
-    return call(kind, name, operands, x.shape, x.dtype, "rows", {"eps": number(f"{kind}: eps", eps, where, positive=True)}, where)
+    return call(
+        kind,
+        name,
+        operands,
+        x.shape,
+        x.dtype,
+        "rows",
+        {"eps": number(f"{kind}: eps", eps, where, positive=True)},
+        where,
+    )
 
 
-def rope(x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = None, name: str | None = None) -> Value:
-    """y[d] = x[d]·cos φ - x[d + D/2]·sin φ, y[d + D/2] = x[d + D/2]·cos φ + x[d]·sin φ, φ = p·theta^(-2d/D), per head of size D.
+def rope(
+    x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = None, name: str | None = None
+) -> Value:
+    """y[d] = x[d]·cos φ - x[d + D/2]·sin φ, y[d + D/2] = x[d + D/2]·cos φ + x[d]·sin φ, φ = p·theta^(-2d/D),
+    per head of size D.
 
-    x (B, S, heads·D); position p of row s is s, plus `at` (an int32 input of one element) where given. Half-split pairs, as LLaMA in torch.
+    x (B, S, heads·D); position p of row s is s, plus `at` (an int32 input of one element) where given.
+    Half-split pairs, as LLaMA in torch.
     """
     where = caller()
     tensors("rope", where, x=x)
@@ -51,7 +73,11 @@ def rope(x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = Non
     operands = [head_operand(x, where)]
     if at is not None:
         operands.append(position(at, where))
-    attributes = {"seq": x.shape[1], "head_dim": width // heads, "theta": number("rope: theta", theta, where, positive=True)}
+    attributes = {
+        "seq": x.shape[1],
+        "head_dim": width // heads,
+        "theta": number("rope: theta", theta, where, positive=True),
+    }
     return call("rope", name, operands, x.shape, x.dtype, "rows", attributes, where)
 
 
@@ -135,4 +161,8 @@ class Rope(Kind):
         return [(rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads]
 
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        return [rotated(operands[0], b.head_dim, b.seq, operands[1] if len(operands) > 1 else 0, b.theta).reshape(b.out)]
+        return [
+            rotated(operands[0], b.head_dim, b.seq, operands[1] if len(operands) > 1 else 0, b.theta).reshape(
+                b.out
+            )
+        ]

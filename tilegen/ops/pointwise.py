@@ -1,7 +1,8 @@
-"""Pointwise maths: y = f(a, b, …) element by element. The planner folds it into the epilogue of the op before wherever it can.
+"""Pointwise maths: y = f(a, b, …) element by element. The planner folds it into the epilogue of the op before
+wherever it can.
 
-An expression is text that Python, C++ and CUDA read alike: calls of FUNCTIONS, +, -, * and parentheses over acc0, acc1 (accumulators)
-and e0, e1, … (operands), all float32.
+An expression is text that Python, C++ and CUDA read alike: calls of FUNCTIONS, +, -, * and parentheses over
+acc0, acc1 (accumulators) and e0, e1, … (operands), all float32.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ FUNCTIONS = {"gelu_tanh": 1, "gelu_erf": 1, "relu": 1, "silu": 1, "sigmoid": 1, 
 
 
 def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Value:
-    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))), as torch.nn.functional.gelu."""
+    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))), as
+    torch.nn.functional.gelu."""
     where = caller()
-    need(approximate in ("none", "tanh"), f"gelu: approximate is 'none' or 'tanh', given {approximate!r}", where)
+    need(
+        approximate in ("none", "tanh"),
+        f"gelu: approximate is 'none' or 'tanh', given {approximate!r}",
+        where,
+    )
     return pointwise("gelu_tanh(e0)" if approximate == "tanh" else "gelu_erf(e0)", x, name=name, where=where)
 
 
@@ -58,7 +64,11 @@ def mul(a: Value, b: Value, *, name: str | None = None) -> Value:
 def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
     """y = factor · x"""
     where = caller()
-    need(isinstance(factor, (int, float)) and math.isfinite(factor), f"scale: the factor is a finite number, given {factor!r}", where)
+    need(
+        isinstance(factor, (int, float)) and math.isfinite(factor),
+        f"scale: the factor is a finite number, given {factor!r}",
+        where,
+    )
     return pointwise(f"scale(e0, {float(factor)!r})", x, name=name, where=where)
 
 
@@ -69,22 +79,30 @@ def _times(x: Value, other: Value | float) -> Value:
 OPERATORS.update(add=add, mul=_times)
 
 
-def batch_norm(x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
-    """y = (x - mean) · w / √(var + eps) + bias over the last dimension (channels), with given statistics: inference only."""
+def batch_norm(
+    x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
+) -> Value:
+    """y = (x - mean) · w / √(var + eps) + bias over the last dimension (channels), with given statistics:
+    inference only."""
     where = caller()
     eps = number("batch_norm: eps", eps, where, positive=True)
-    return pointwise(f"batch_norm(e0, e1, e2, e3, e4, {eps!r})", x, mean, var, w, bias, name=name, where=where)
+    return pointwise(
+        f"batch_norm(e0, e1, e2, e3, e4, {eps!r})", x, mean, var, w, bias, name=name, where=where
+    )
 
 
 def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
-    """y = expression(e0 = x, e1, …), element by element in float32; the others have x's shape or are vectors over its last dimension."""
+    """y = expression(e0 = x, e1, …), element by element in float32; the others have x's shape or are vectors
+    over its last dimension."""
     where = where or caller()
     try:
         check_expression(expression, {f"e{n}" for n in range(1 + len(others))})
     except PlanError as error:
         raise SpecError(str(error), where) from None
     tensors("pointwise", where, x=x)
-    need(len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where)
+    need(
+        len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where
+    )
     vectors = []
     for other in others:
         need(isinstance(other, Value), f"pointwise: operands are tensors, given {other!r}", where)
@@ -95,28 +113,38 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
             f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)",
             where,
         )
-        need(other.dtype == x.dtype, f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype", where)
+        need(
+            other.dtype == x.dtype,
+            f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype",
+            where,
+        )
     form = shared_form([x, *(o for o, v in zip(others, vectors, strict=True) if not v)])
     operands: list[Operand] = [x.operand(form, where)]
     operands += [o.operand("vector" if v else form, where) for o, v in zip(others, vectors, strict=True)]
     how = ("elements", *("columns" if v else "elements" for v in vectors))
-    y = call("pointwise", name, operands, x.shape, x.dtype, form, {"expression": expression, "how": how}, where)
+    y = call(
+        "pointwise", name, operands, x.shape, x.dtype, form, {"expression": expression, "how": how}, where
+    )
     if not form:
         y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h == "elements")])
     return y
 
 
 def shared_form(values: Sequence[Value]) -> str:
-    """The form that one of the tensors has already; for four dimensions left open where none has; else rows."""
+    """The form that one of the tensors has already; for four dimensions left open where none has; else
+    rows."""
     tensors = builder("pointwise").tensors
     forms = {"rows" if v.flattened else tensors[v.tensor].form for v in values} - {""}
     if "spatial" in forms:
         return "spatial"
-    return "" if not forms and len(values[0].shape) == 4 and all(v.columns is None for v in values) else "rows"
+    return (
+        "" if not forms and len(values[0].shape) == 4 and all(v.columns is None for v in values) else "rows"
+    )
 
 
 def check_expression(expression: str, names: set[str], where: str = "") -> None:
-    """Refuse everything but calls of FUNCTIONS, + - *, the given names and numbers: expressions are compiled, also those from files."""
+    """Refuse everything but calls of FUNCTIONS, + - *, the given names and numbers: expressions are compiled,
+    also those from files."""
 
     def walk(node: ast.AST) -> None:
         match node:
@@ -127,7 +155,9 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
                 walk(right)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if plain(value):
                 pass
-            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if FUNCTIONS.get(function) == len(args):
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if FUNCTIONS.get(
+                function
+            ) == len(args):
                 for argument in args:
                     walk(argument)
             case ast.Name(id=name) if name in names:
@@ -136,14 +166,18 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
                 pass
             case _:
                 raise PlanError(
-                    f"expression {expression!r}: {ast.unparse(node) if not isinstance(node, ast.Expression) else expression!r} is not allowed; "
-                    f"expected {', '.join(FUNCTIONS)}, + - * and {', '.join(sorted(names))}",
+                    f"expression {expression!r}:"
+                    f" {ast.unparse(node) if not isinstance(node, ast.Expression) else expression!r} is not"
+                    f" allowed; expected {', '.join(FUNCTIONS)}, + - * and {', '.join(sorted(names))}",
                     where,
                 )
 
     if not isinstance(expression, str) or len(expression) > LONGEST:
         given = repr(expression)
-        raise PlanError(f"expression {given[:80]}: expected text of at most {LONGEST} characters, given {len(given)}", where)
+        raise PlanError(
+            f"expression {given[:80]}: expected text of at most {LONGEST} characters, given {len(given)}",
+            where,
+        )
     strange = re.search(r"[^\w+*(),. -]|[^\x20-\x7e]|\b\d+_|\b0[xXoObB]", expression)
     try:
         walk(ast.parse(expression, mode="eval"))
@@ -155,7 +189,12 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
 
 def plain(value: object) -> bool:
     """A number that Python and C++ read alike."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**31
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and abs(value) < 2**31
+    )
 
 
 def evaluate(expression: str, names: dict[str, Any]) -> Any:

@@ -1,4 +1,5 @@
-"""max_pool2d and global_avg_pool on channels-last tensors, and flatten, the view that leads from there to linear layers."""
+"""max_pool2d and global_avg_pool on channels-last tensors, and flatten, the view that leads from there to
+linear layers."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from tilegen.ops.conv2d import output_size, pair, window_rows
 from tilegen.ops.spatial import spatial_tiles
 
 
-def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None) -> Value:
-    """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins. x (B, H, W, C)."""
+def max_pool2d(
+    x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None
+) -> Value:
+    """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins. x (B,
+    H, W, C)."""
     where = caller()
     tensors("max_pool2d", where, x=x)
     need(len(x.shape) == 4, f"max_pool2d: x is (B, H, W, C), given {x.shape}", where)
@@ -27,9 +31,22 @@ def max_pool2d(x: Value, window: Any, *, stride: Any = None, padding: Any = 0, n
         where,
     )
     size = tuple(output_size(x.shape[1 + d], window[d], stride[d], padding[d]) for d in (0, 1))
-    need(all(not isinstance(n, int) or n >= 1 for n in size), f"max_pool2d: window {window} does not fit into {x.shape[1:3]}", where)
+    need(
+        all(not isinstance(n, int) or n >= 1 for n in size),
+        f"max_pool2d: window {window} does not fit into {x.shape[1:3]}",
+        where,
+    )
     attributes = {"window": window, "stride": stride, "padding": padding}
-    return call("max_pool2d", name, [x.operand("spatial", where)], (x.shape[0], *size, x.shape[3]), x.dtype, "spatial", attributes, where)
+    return call(
+        "max_pool2d",
+        name,
+        [x.operand("spatial", where)],
+        (x.shape[0], *size, x.shape[3]),
+        x.dtype,
+        "spatial",
+        attributes,
+        where,
+    )
 
 
 def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
@@ -37,14 +54,27 @@ def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
     where = caller()
     tensors("global_avg_pool", where, x=x)
     need(len(x.shape) == 4, f"global_avg_pool: x is (B, H, W, C), given {x.shape}", where)
-    return call("global_avg_pool", name, [x.operand("spatial", where)], (x.shape[0], x.shape[3]), x.dtype, "rows", {}, where)
+    return call(
+        "global_avg_pool",
+        name,
+        [x.operand("spatial", where)],
+        (x.shape[0], x.shape[3]),
+        x.dtype,
+        "rows",
+        {},
+        where,
+    )
 
 
 def flatten(x: Value) -> Value:
     """x (B, H, W, C) seen as (B, H·W·C), no copy; note the channels-last order."""
     where = caller()
     tensors("flatten", where, x=x)
-    need(len(x.shape) == 4 and x.columns is None, f"flatten: x is a whole (B, H, W, C) tensor, given {x.shape}", where)
+    need(
+        len(x.shape) == 4 and x.columns is None,
+        f"flatten: x is a whole (B, H, W, C) tensor, given {x.shape}",
+        where,
+    )
     x.operand("spatial", where)
     return replace(x, shape=(x.shape[0], math.prod(x.shape[1:])), flattened=True)
 
@@ -64,7 +94,11 @@ class MaxPool2d(Kind):
         x = b.shape(0)
         rows, rows_exact = window_rows(p, th, b.out[1], x[1], b.window[0], b.stride[0], b.padding[0], 1)
         cols, cols_exact = window_rows(q, tw, b.out[2], x[2], b.window[1], b.stride[1], b.padding[1], 1)
-        return (Access(0, (blocks(n, tb, x[0]), rows, cols, blocks(c, tc, x[3])), exact=rows_exact and cols_exact),)
+        return (
+            Access(
+                0, (blocks(n, tb, x[0]), rows, cols, blocks(c, tc, x[3])), exact=rows_exact and cols_exact
+            ),
+        )
 
     def write(self, b: Bound) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
@@ -79,7 +113,9 @@ class MaxPool2d(Kind):
     def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
         import torch.nn.functional as F
 
-        return [F.max_pool2d(operands[0].permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(0, 2, 3, 1)]
+        return [
+            F.max_pool2d(operands[0].permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(0, 2, 3, 1)
+        ]
 
 
 @register

@@ -1,4 +1,5 @@
-"""The reference: a program as written, op by op in float32 torch, with no tiles, no fusion and no rounding in between."""
+"""The reference: a program as written, op by op in float32 torch, with no tiles, no fusion and no rounding in
+between."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from tilegen.ops.pointwise import evaluate
 
 
 def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
-    """Outputs as float32 (a tuple when there are several); states are not changed: the appended caches come last."""
+    """Outputs as float32 (a tuple when there are several); states are not changed: the appended caches come
+    last."""
     for t, a in zip(program.arguments, arguments, strict=True):
         if not isinstance(a, torch.Tensor):
             raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
-    values = {t.name: plan_view(t, a).float() if t.dtype != "int32" else a for t, a in zip(program.arguments, arguments, strict=True)}
+    values = {
+        t.name: plan_view(t, a).float() if t.dtype != "int32" else a
+        for t, a in zip(program.arguments, arguments, strict=True)
+    }
     for call in program.calls:
         values[call.result] = _evaluate(program, call, values)
     states = [t.name for t in program.tensors if t.role == "state"]
@@ -47,6 +52,9 @@ def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> 
     if call.kind == "pointwise":
         return evaluate(b.expression, {f"e{n}": x for n, x in enumerate(operands)})
     # positions are data: the references take them as ints
-    given: list[Any] = [int(x[0]) if program.tensor(o.tensor).dtype == "int32" else x for x, o in zip(operands, call.operands, strict=True)]
+    given: list[Any] = [
+        int(x[0]) if program.tensor(o.tensor).dtype == "int32" else x
+        for x, o in zip(operands, call.operands, strict=True)
+    ]
     (result,) = kind(call.kind).reference(b, given)
     return result.reshape(b.out)

@@ -8,17 +8,34 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register, whole
+from tilegen.ops.base import (
+    Access,
+    Bound,
+    Box,
+    Interval,
+    Kind,
+    batch_base,
+    blocks,
+    ceil_div,
+    need,
+    register,
+    whole,
+)
 
 
 def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:
     """y = exp(scale·x - max) / Σ exp(scale·x - max) over the last dimension, in float32.
 
-    x (…, R, N). causal: row q of the last two dimensions sees columns ≤ q + N - R, the others give 0; needs N ≥ R.
+    x (…, R, N). causal: row q of the last two dimensions sees columns ≤ q + N - R, the others give 0; needs N
+    ≥ R.
     """
     where = caller()
     tensors("softmax", where, x=x)
-    need(len(x.shape) >= 2 or not causal, f"softmax: a causal mask needs (…, rows, columns), given {x.shape}", where)
+    need(
+        len(x.shape) >= 2 or not causal,
+        f"softmax: a causal mask needs (…, rows, columns), given {x.shape}",
+        where,
+    )
     rows = x.shape[-2] if causal else 1
     batch: Any = 1
     for size in x.shape[:-2] if causal else x.shape[:-1]:
@@ -26,8 +43,17 @@ def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | N
     if not causal:
         rows, batch = batch, 1
     if causal and isinstance(rows, int) and isinstance(x.shape[-1], int):
-        need(x.shape[-1] >= rows, f"softmax: a causal mask needs at least as many columns as rows, given {x.shape}", where)
-    attributes = {"batch": batch, "rows": rows, "scale": number("softmax: scale", scale, where), "causal": bool(causal)}
+        need(
+            x.shape[-1] >= rows,
+            f"softmax: a causal mask needs at least as many columns as rows, given {x.shape}",
+            where,
+        )
+    attributes = {
+        "batch": batch,
+        "rows": rows,
+        "scale": number("softmax: scale", scale, where),
+        "causal": bool(causal),
+    }
     return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
 
 
@@ -46,7 +72,9 @@ class Softmax(Kind):
         columns = whole(n)
         if b.causal:
             last = blocks(i, b.tile[0], b.rows).hi
-            columns = Interval(sp.Integer(0), sp.Min(last + n - b.rows, n) if isinstance(n, int) else last + n - b.rows)
+            columns = Interval(
+                sp.Integer(0), sp.Min(last + n - b.rows, n) if isinstance(n, int) else last + n - b.rows
+            )
         return (Access(0, (rows, columns)),)
 
     def write(self, b: Bound) -> Box:
@@ -70,7 +98,8 @@ class Softmax(Kind):
 
 
 def row_tiles(rows: Any, machine: Any) -> list[tuple[int]]:
-    """Row blocks for ops that take whole rows: enough blocks to feed every SM, and blocks that GeMMs use too."""
+    """Row blocks for ops that take whole rows: enough blocks to feed every SM, and blocks that GeMMs use
+    too."""
     n = rows if isinstance(rows, int) else 4096
     fair = max(1, -(-n // machine.sms))
     candidates = [t for t in (64, 32, 16, 8, 4, 1) if t <= max(8, fair)]

@@ -9,7 +9,8 @@ from tilegen.ops.base import ceil_div
 
 
 def spatial_tiles(out: tuple[Size, ...], pixels: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(tb, th, tw) with about so many pixels each: whole rows where they fit, else squares; several images where one is small."""
+    """(tb, th, tw) with about so many pixels each: whole rows where they fit, else squares; several images
+    where one is small."""
     b, p, q = (n if isinstance(n, int) else 64 for n in out[:3])
     tiles = []
     for wanted in pixels:

@@ -2,12 +2,15 @@
 
 `check` re-derives every read and write from the plan's ops and decides, exactly:
 
-1. coverage: each element that a part reads and a tile writes is written by a tile whose post the part has awaited before;
-2. count: the posts of a semaphore add up to its target, each wait is for the full target, each semaphore is awaited;
+1. coverage: each element that a part reads and a tile writes is written by a tile whose post the part has
+   awaited before;
+2. count: the posts of a semaphore add up to its target, each wait is for the full target, each semaphore is
+   awaited;
 3. progress: whoever posts to an awaited semaphore has a lower rank than the waiter; static lists ascend;
 4. single writer: nothing is written twice, outputs are written in full;
 5. reuse: every counter has reached its target, and nothing comes after, when its last waiter has passed;
-6. memory order: reads and writes go through the proxies that the target's kernels use for such an op, and each edge has
+6. memory order: reads and writes go through the proxies that the target's kernels use for such an op, and
+   each edge has
    a release -> acquire chain for those of its writer and reader.
 
 It shares no code with the planner.
@@ -66,11 +69,16 @@ class Certificate:
     def heading(self) -> str:
         """Which plan, and whether it is proved."""
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
-        return f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}: {'proved' if self.ok else 'NOT proved'}"
+        return (
+            f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}:"
+            f" {'proved' if self.ok else 'NOT proved'}"
+        )
 
     def __repr__(self) -> str:
         failed = ", ".join(c.name for c in self.checks if not c.ok)
-        return f"<Certificate {self.heading}, {f'fails {failed}' if failed else f'{len(self.checks)} checks'}>"
+        return (
+            f"<Certificate {self.heading}, {f'fails {failed}' if failed else f'{len(self.checks)} checks'}>"
+        )
 
     def text(self) -> str:
         lines = [self.heading]
@@ -96,14 +104,19 @@ def check(plan: object) -> Certificate:
     t = read_plan(plan, findings)
     if t is None:
         return _certificate(*_names(plan), findings, {"format": ""}, "not looked at: the plan is malformed")
-    statements = {"format": f"{_n(len(t.tiles), 'tile')} of {_n(len(t.part_tile), 'part')} in all cover every grid once, in rank order"}
+    statements = {
+        "format": (
+            f"{_n(len(t.tiles), 'tile')} of {_n(len(t.part_tile), 'part')} in all cover every grid once, in"
+            " rank order"
+        )
+    }
     cells = own(t, findings)
     statements["single writer"] = _single_writer(t, cells)
     edges = _coverage(t, cells, findings, statements)
     full = _count(t, findings)
     statements["count"] = (
-        f"{_n(int(t.posts[:, 2].sum()), 'post')} to {_n(len(t.targets), 'semaphore')} add up to their targets, "
-        f"{_n(len(t.waits), 'wait')} ask for the full target, every semaphore is awaited"
+        f"{_n(int(t.posts[:, 2].sum()), 'post')} to {_n(len(t.targets), 'semaphore')} add up to their"
+        f" targets, {_n(len(t.waits), 'wait')} ask for the full target, every semaphore is awaited"
     )
     statements["progress"] = _progress(t, findings)
     statements["reuse"] = _reuse(t, full, findings)
@@ -137,7 +150,12 @@ def _names(plan: object) -> tuple[str, tuple[tuple[str, int], ...], str]:
 
 
 def _certificate(
-    program: str, sizes: tuple[tuple[str, int], ...], machine: str, findings: Findings, statements: dict[str, str], otherwise: str
+    program: str,
+    sizes: tuple[tuple[str, int], ...],
+    machine: str,
+    findings: Findings,
+    statements: dict[str, str],
+    otherwise: str,
 ) -> Certificate:
     results = []
     for name in CHECKS:
@@ -145,55 +163,72 @@ def _certificate(
         statement = f"{_n(count, 'violation')}" if count else statements.get(name, otherwise)
         results.append(CheckResult(name, statement, not count and name in statements))
     order = {name: i for i, name in enumerate(CHECKS)}
-    return Certificate(program, sizes, machine, tuple(results), tuple(sorted(findings.kept, key=lambda v: order[v.check])))
+    return Certificate(
+        program, sizes, machine, tuple(results), tuple(sorted(findings.kept, key=lambda v: order[v.check]))
+    )
 
 
 def _single_writer(t: Table, cells: dict[int, Cells]) -> str:
-    return f"{_n(len(t.derived.part), 'write')} of {_n(len(cells), 'tensor')} do not meet, and outputs are written in full"
+    return (
+        f"{_n(len(t.derived.part), 'write')} of {_n(len(cells), 'tensor')} do not meet, and outputs are"
+        " written in full"
+    )
 
 
 def _coverage(t: Table, cells: dict[int, Cells], findings: Findings, statements: dict[str, str]) -> Edges:
     writes, needs = writes_listed(t, findings), reads_listed(t, cells, findings)
     edges = reads_covered(t, cells, findings)
     statements["coverage"] = (
-        f"{_n(len(t.reads.part), 'listed read')} contain the {needs:,} that the ops need, {_n(writes, 'listed write')} are theirs; "
-        f"{_n(edges.reads, 'read')} of {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before"
+        f"{_n(len(t.reads.part), 'listed read')} contain the {needs:,} that the ops need,"
+        f" {_n(writes, 'listed write')} are theirs; {_n(edges.reads, 'read')} of"
+        f" {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before"
     )
     if edges.apart:
-        statements["coverage"] += f"; of {_n(edges.apart, 'writing part')} rows from a position on, of which only rows before it are read"
+        statements["coverage"] += (
+            f"; of {_n(edges.apart, 'writing part')} rows from a position on, of which only rows before it"
+            " are read"
+        )
     if t.declared:
-        statements["coverage"] += f"; taken as listed, not re-derived (kinds not built in): {', '.join(t.declared)}"
+        statements["coverage"] += (
+            f"; taken as listed, not re-derived (kinds not built in): {', '.join(t.declared)}"
+        )
     return edges
 
 
 def _count(t: Table, findings: Findings) -> np.ndarray[Any, Any]:
-    """Posts add up to the target, waits ask for all of it, each semaphore is awaited. Returns which semaphores get their target."""
+    """Posts add up to the target, waits ask for all of it, each semaphore is awaited. Returns which
+    semaphores get their target."""
     posts = np.bincount(t.posts[:, 1], t.posts[:, 2], len(t.targets)).astype(np.int64)
     for e in np.flatnonzero(posts != t.targets).tolist():
         parts = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
         who = f", from {t.part_name(parts[0])} to {t.part_name(parts[-1])}" if len(parts) else ""
         findings.add(
-            "count", f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}", t.rank(parts[0]) if len(parts) else None
+            "count",
+            f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}",
+            t.rank(parts[0]) if len(parts) else None,
         )
     part, semaphore, target = t.waits.T
     for i in np.flatnonzero(target != t.targets[semaphore]).tolist():
         e = semaphore[i]
         findings.add(
             "count",
-            f"{t.part_name(part[i])} waits for {target[i]} posts of semaphore {e}, its full target is {t.targets[e]}: "
-            "a partial count does not say which tiles posted",
+            f"{t.part_name(part[i])} waits for {target[i]} posts of semaphore {e}, its full target is"
+            f" {t.targets[e]}: a partial count does not say which tiles posted",
             t.rank(part[i]),
         )
     awaited = np.bincount(semaphore, minlength=len(t.targets)) > 0
     for e in np.flatnonzero(~awaited).tolist():
         posters = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
         who = f" ({t.part_name(posters[0])} posts to it)" if len(posters) else ""
-        findings.add("count", f"nobody waits for semaphore {e}{who}", t.rank(posters[0]) if len(posters) else None)
+        findings.add(
+            "count", f"nobody waits for semaphore {e}{who}", t.rank(posters[0]) if len(posters) else None
+        )
     return np.asarray(posts == t.targets)
 
 
 def _progress(t: Table, findings: Findings) -> str:
-    """Every poster of an awaited semaphore has a lower rank than the waiter, so that the lowest unfinished rank can always run."""
+    """Every poster of an awaited semaphore has a lower rank than the waiter, so that the lowest unfinished
+    rank can always run."""
     last = np.full(len(t.targets), -1, np.int64)
     np.maximum.at(last, t.posts[:, 1], t.posts[:, 0])
     part, semaphore = t.waits[:, 0], t.waits[:, 1]
@@ -220,48 +255,69 @@ def _placement(t: Table, findings: Findings) -> str:
         findings.add("progress", f"the static lists hold rank {r}, the plan has {len(t.tiles)} tiles")
     for r, times in enumerate(np.bincount(known, minlength=len(t.tiles)).tolist()):
         if times != 1:
-            findings.add("progress", f"{t.tiles[r]} rank {r} stands {times} times in the static lists, expected once", r)
+            findings.add(
+                "progress",
+                f"{t.tiles[r]} rank {r} stands {times} times in the static lists, expected once",
+                r,
+            )
     for sm, one in enumerate(t.placement):
         for before, after in zip(one, one[1:], strict=False):
             if after <= before:
                 name = f"{t.tiles[after]} rank {after}" if after < len(t.tiles) else f"rank {after}"
-                findings.add("progress", f"{name} stands behind rank {before} in the static list of SM {sm}: lists must ascend", after)
+                findings.add(
+                    "progress",
+                    f"{name} stands behind rank {before} in the static list of SM {sm}: lists must ascend",
+                    after,
+                )
     if len(t.placement) > t.sms:
-        findings.add("progress", f"{len(t.placement)} static lists, but {t.machine} has {t.sms} SMs: not all can be resident")
+        findings.add(
+            "progress",
+            f"{len(t.placement)} static lists, but {t.machine} has {t.sms} SMs: not all can be resident",
+        )
     return f"{_n(len(t.placement), 'static list')} hold each rank once, ascending"
 
 
 def _reuse(t: Table, full: np.ndarray[Any, Any], findings: Findings) -> str:
-    """A counter that misses its target, or of which a wait is passed before the last post, does not return to zero."""
+    """A counter that misses its target, or of which a wait is passed before the last post, does not return to
+    zero."""
     part, semaphore, target = t.waits.T
     early = (target < t.targets[semaphore]) | ~full[semaphore]
     wrong, first = np.unique(semaphore[early], return_index=True)
     for e, i in zip(wrong.tolist(), np.flatnonzero(early)[first].tolist(), strict=True):
         findings.add(
-            "reuse", f"semaphore {e} may get posts after {t.part_name(part[i])}, or stop short: it cannot be zeroed safely", t.rank(part[i])
+            "reuse",
+            f"semaphore {e} may get posts after {t.part_name(part[i])}, or stop short: it cannot be zeroed"
+            " safely",
+            t.rank(part[i]),
         )
     return (
-        f"at exit all {_n(len(t.targets), 'counter')} stand at their targets, every post comes before the last wait has passed, "
-        "and the last to leave zeroes them"
+        f"at exit all {_n(len(t.targets), 'counter')} stand at their targets, every post comes before the"
+        " last wait has passed, and the last to leave zeroes them"
     )
 
 
 def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
     """Every edge falls under a row of the table of its target; ops read and write as kernels for it do."""
-    for parts, kinds, verb in ((t.writes.part, t.write_proxy, "writes"), (t.reads.part, t.read_proxy, "reads")):
+    for parts, kinds, verb in (
+        (t.writes.part, t.write_proxy, "writes"),
+        (t.reads.part, t.read_proxy, "reads"),
+    ):
         for kind, name in enumerate(t.proxies):
             if name not in memory_order.PROXIES:
                 for part in parts[kinds == kind].tolist():
                     findings.add(
                         "memory order",
-                        f"{t.part_name(part)} {verb} through proxy {name!r}, expected one of {', '.join(memory_order.PROXIES)}",
+                        f"{t.part_name(part)} {verb} through proxy {name!r}, expected one of"
+                        f" {', '.join(memory_order.PROXIES)}",
                         t.rank(part),
                     )
     key = t.writes.part * len(t.tensors) + t.writes.tensor
     order = np.argsort(key, kind="stable")
     mixed = (np.diff(key[order]) == 0) & (np.diff(t.write_proxy[order]) != 0)
     for part in t.writes.part[order[1:][mixed]].tolist():
-        findings.add("memory order", f"{t.part_name(part)} writes one tensor through two proxies", t.rank(part))
+        findings.add(
+            "memory order", f"{t.part_name(part)} writes one tensor through two proxies", t.rank(part)
+        )
     for op, parts, ways in t.ways if memory_order.knows(t.target) else ():
         _other_ways(t, op, parts, ways, findings)
     used = []
@@ -270,7 +326,10 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
         if row is not None:
             used.append(f"{_n(count, 'edge')} {row}")
         elif not memory_order.knows(t.target):
-            used.append(f"{_n(count, 'edge')} {t.proxies[writer]} -> {t.proxies[reader]}: left to target {t.target!r}, not known here")
+            used.append(
+                f"{_n(count, 'edge')} {t.proxies[writer]} -> {t.proxies[reader]}: left to target"
+                f" {t.target!r}, not known here"
+            )
         elif {t.proxies[writer], t.proxies[reader]} <= set(memory_order.PROXIES):
             findings.add(
                 "memory order",
@@ -281,20 +340,26 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
 
 
 def _other_ways(t: Table, op: str, parts: Array, ways: memory_order.Ways, findings: Findings) -> None:
-    """A violation for each tensor that an op's parts read or write through other proxies than its kernels do."""
+    """A violation for each tensor that an op's parts read or write through other proxies than its kernels
+    do."""
     written = np.isin(t.writes.part, parts)
     listed = [("writes", t.tensors[n], {ways.writes}) for n in np.unique(t.writes.tensor[written]).tolist()]
     read = np.isin(t.reads.part, parts)
-    listed += [("reads", t.tensors[n], set(ways.reads.get(t.tensors[n], ()))) for n in np.unique(t.reads.tensor[read]).tolist()]
+    listed += [
+        ("reads", t.tensors[n], set(ways.reads.get(t.tensors[n], ())))
+        for n in np.unique(t.reads.tensor[read]).tolist()
+    ]
     for verb, tensor, expected in listed:
-        boxes, proxy, of_op = (t.writes, t.write_proxy, written) if verb == "writes" else (t.reads, t.read_proxy, read)
+        boxes, proxy, of_op = (
+            (t.writes, t.write_proxy, written) if verb == "writes" else (t.reads, t.read_proxy, read)
+        )
         mine = of_op & (boxes.tensor == t.tensors.index(tensor))
         given = {t.proxies[n] for n in np.unique(proxy[mine]).tolist()}
         if expected and given != expected:
             first = int(boxes.part[mine][0])
             findings.add(
                 "memory order",
-                f"{op} {verb} {tensor} through the {' and the '.join(sorted(given))} proxy, kernels for {t.target} through the "
-                f"{' and the '.join(sorted(expected))} one",
+                f"{op} {verb} {tensor} through the {' and the '.join(sorted(given))} proxy, kernels for"
+                f" {t.target} through the {' and the '.join(sorted(expected))} one",
                 t.rank(first),
             )

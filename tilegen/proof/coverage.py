@@ -1,7 +1,9 @@
-"""Every read stands behind a wait for whoever writes what it reads (coverage), and nothing is written twice (single writer).
+"""Every read stands behind a wait for whoever writes what it reads (coverage), and nothing is written twice
+(single writer).
 
-A written tensor is cut, per dimension, where some tile's writes begin or end. Inside a *cell* of this grid all elements have one
-writer, so that element-wise questions are answered exactly with one array entry per cell.
+A written tensor is cut, per dimension, where some tile's writes begin or end. Inside a *cell* of this grid
+all elements have one writer, so that element-wise questions are answered exactly with one array entry per
+cell.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Cells:
 
     def touched(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Cells [first, end) per dimension between these elements."""
-        first = np.stack([np.searchsorted(c, low[:, d], "right") - 1 for d, c in enumerate(self.cuts)], axis=1)
+        first = np.stack(
+            [np.searchsorted(c, low[:, d], "right") - 1 for d, c in enumerate(self.cuts)], axis=1
+        )
         end = np.stack([np.searchsorted(c, high[:, d], "left") for d, c in enumerate(self.cuts)], axis=1)
         return first, end
 
@@ -45,7 +49,9 @@ class Cells:
 
 
 def _corners(cuts: list[Array], at: Sequence[Any]) -> tuple[Array, Array]:
-    return np.array([c[i] for c, i in zip(cuts, at, strict=True)]), np.array([c[i + 1] for c, i in zip(cuts, at, strict=True)])
+    return np.array([c[i] for c, i in zip(cuts, at, strict=True)]), np.array(
+        [c[i + 1] for c, i in zip(cuts, at, strict=True)]
+    )
 
 
 @dataclass(frozen=True)
@@ -78,16 +84,22 @@ def _expand(first: Array, end: Array) -> tuple[Array, Array]:
 
 
 def own(t: Table, findings: Findings) -> dict[int, Cells]:
-    """Who writes which cells of each written tensor; reports elements written twice and outputs not fully written."""
+    """Who writes which cells of each written tensor; reports elements written twice and outputs not fully
+    written."""
     cells = {}
     for tensor in np.unique(t.derived.tensor).tolist():
         writes = t.derived.take(t.derived.tensor == tensor)
         shape = [*t.shapes[tensor], *[1] * (DIMENSIONS - len(t.shapes[tensor]))]
-        cuts = [np.unique(np.concatenate([[0, shape[d]], writes.low[:, d], writes.high[:, d]])) for d in range(DIMENSIONS)]
+        cuts = [
+            np.unique(np.concatenate([[0, shape[d]], writes.low[:, d], writes.high[:, d]]))
+            for d in range(DIMENSIONS)
+        ]
         grid = Cells(cuts, np.zeros(0, np.int64))
         first, end = grid.touched(writes.low, writes.high)
         if math.prod(grid.shape) > CELLS or (end - first).prod(axis=1).sum() > CELLS:
-            findings.add("single writer", f"the writes cut tensor {t.tensors[tensor]} into more than {CELLS} pieces")
+            findings.add(
+                "single writer", f"the writes cut tensor {t.tensors[tensor]} into more than {CELLS} pieces"
+            )
             continue
         which, at = _expand(first, end)
         flat = np.ravel_multi_index(tuple(at.T), grid.shape)
@@ -110,7 +122,8 @@ def _report_double(t: Table, tensor: int, cells: Cells, flat: Array, part: Array
         one, two = part[order[i]], part[order[i + 1]]
         findings.add(
             "single writer",
-            f"{t.part_name(two)} writes {t.box_name(tensor, *cells.box(int(flat[order[i]])))}, which {t.part_name(one)} writes too",
+            f"{t.part_name(two)} writes {t.box_name(tensor, *cells.box(int(flat[order[i]])))}, which"
+            f" {t.part_name(one)} writes too",
             t.rank(two),
             0,
         )
@@ -154,22 +167,34 @@ def _compare_writes(t: Table, part: int, expected: int, listed: Boxes, findings:
     """The slow way: several listed boxes may make up the one that the op writes."""
     names = (
         ", ".join(
-            t.box_name(int(x), low, high, s) for x, low, high, s in zip(listed.tensor, listed.low, listed.high, listed.stride, strict=True)
+            t.box_name(int(x), low, high, s)
+            for x, low, high, s in zip(listed.tensor, listed.low, listed.high, listed.stride, strict=True)
         )
         or "nothing"
     )
     if expected < 0:
-        findings.add("coverage", f"{t.part_name(part)} lists a write of {names}, its op writes nothing there", t.rank(part))
+        findings.add(
+            "coverage",
+            f"{t.part_name(part)} lists a write of {names}, its op writes nothing there",
+            t.rank(part),
+        )
         return
     d = t.derived
-    inside = (listed.tensor == d.tensor[expected]) & ((listed.low >= d.low[expected]) & (listed.high <= d.high[expected])).all(axis=1)
+    inside = (listed.tensor == d.tensor[expected]) & (
+        (listed.low >= d.low[expected]) & (listed.high <= d.high[expected])
+    ).all(axis=1)
     size = int(((listed.high - listed.low - 1) // listed.stride + 1).prod(axis=1).sum())
     whole = size == int((d.high[expected] - d.low[expected]).prod())
-    if not inside.all() or not whole or _gap(d.low[expected], d.high[expected], d.stride[expected], listed) is not None:
+    if (
+        not inside.all()
+        or not whole
+        or _gap(d.low[expected], d.high[expected], d.stride[expected], listed) is not None
+    ):
         right = t.box_name(int(d.tensor[expected]), d.low[expected], d.high[expected])
         findings.add(
             "coverage",
-            f"{t.part_name(part)} lists a write of {names}, its op {'writes' if t.exact[expected] else 'may write'} {right}",
+            f"{t.part_name(part)} lists a write of {names}, its op"
+            f" {'writes' if t.exact[expected] else 'may write'} {right}",
             t.rank(part),
         )
 
@@ -182,13 +207,19 @@ def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, A
         plain = stride[d] == 1 and (boxes.stride[:, d] == 1).all()
         if not plain and (high[d] - low[d]) // stride[d] > CELLS:
             return low, high  # too large to look into: not proved
-        cuts.append(np.unique(np.clip(ends, low[d], high[d])) if plain else np.append(np.arange(low[d], high[d], stride[d]), high[d]))
+        cuts.append(
+            np.unique(np.clip(ends, low[d], high[d]))
+            if plain
+            else np.append(np.arange(low[d], high[d], stride[d]), high[d])
+        )
     if math.prod(len(c) - 1 for c in cuts) > CELLS:
         return low, high
     missing = np.ones([len(c) - 1 for c in cuts], bool)
     for i in range(len(boxes.part)):
         inside = [
-            (c[:-1] >= boxes.low[i, d]) & (c[:-1] < boxes.high[i, d]) & ((c[:-1] - boxes.low[i, d]) % boxes.stride[i, d] == 0)
+            (c[:-1] >= boxes.low[i, d])
+            & (c[:-1] < boxes.high[i, d])
+            & ((c[:-1] - boxes.low[i, d]) % boxes.stride[i, d] == 0)
             for d, c in enumerate(cuts)
         ]
         missing[np.ix_(*inside)] = False
@@ -198,7 +229,8 @@ def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, A
 
 
 def reads_listed(t: Table, cells: dict[int, Cells], findings: Findings) -> int:
-    """The listed reads of a part contain all that its op says it reads, and stand in step order; the count of needed reads."""
+    """The listed reads of a part contain all that its op says it reads, and stand in step order; the count of
+    needed reads."""
     tensors = len(t.tensors)
     key = t.reads.part * tensors + t.reads.tensor
     order = np.argsort(key, kind="stable")
@@ -210,7 +242,9 @@ def reads_listed(t: Table, cells: dict[int, Cells], findings: Findings) -> int:
     _report_disorder(t, cells, need, read, findings)
     known = np.isin(key, wanted)
     for i in np.flatnonzero(~known).tolist():
-        findings.add("coverage", f"{t.read_name(i)}, a tensor that its op does not read", t.rank(t.reads.part[i]))
+        findings.add(
+            "coverage", f"{t.read_name(i)}, a tensor that its op does not read", t.rank(t.reads.part[i])
+        )
     return len(t.needs.part)
 
 
@@ -224,9 +258,17 @@ def _within(t: Table, need: Array, read: Array) -> Mask:
 
 
 def _report_unlisted(
-    t: Table, cells: dict[int, Cells], order: Array, left: Array, right: Array, inside: Mask, need: Array, findings: Findings
+    t: Table,
+    cells: dict[int, Cells],
+    order: Array,
+    left: Array,
+    right: Array,
+    inside: Mask,
+    need: Array,
+    findings: Findings,
 ) -> None:
-    """Needed reads that no single listed read contains: several may, so their union is looked at, once per pattern."""
+    """Needed reads that no single listed read contains: several may, so their union is looked at, once per
+    pattern."""
     done = np.bincount(need[inside], minlength=len(t.needs.part)) > 0
     done |= ~t.steps.required & ~np.isin(t.needs.tensor, list(cells))
     listed = t.reads.take(order)
@@ -234,7 +276,9 @@ def _report_unlisted(
     for i in np.flatnonzero(~done).tolist():
         span = slice(left[i], right[i])
         box = t.needs.low[i], t.needs.high[i], t.needs.stride[i]
-        pattern = b"".join(a.tobytes() for a in (*box, listed.low[span], listed.high[span], listed.stride[span]))
+        pattern = b"".join(
+            a.tobytes() for a in (*box, listed.low[span], listed.high[span], listed.stride[span])
+        )
         if pattern not in known:
             known[pattern] = _gap(*box, listed.take(span))
         gap = known[pattern]
@@ -242,13 +286,15 @@ def _report_unlisted(
             tensor, part = int(t.needs.tensor[i]), t.needs.part[i]
             findings.add(
                 "coverage",
-                f"{t.part_name(part)} reads {t.box_name(tensor, *box)}, the listed reads leave out {t.box_name(tensor, *gap)}",
+                f"{t.part_name(part)} reads {t.box_name(tensor, *box)}, the listed reads leave out"
+                f" {t.box_name(tensor, *gap)}",
                 t.rank(part),
             )
 
 
 def _report_disorder(t: Table, cells: dict[int, Cells], need: Array, read: Array, findings: Findings) -> None:
-    """A wait holds for the reads of its step and later ones: a read of an earlier step must not rely on it by standing behind it."""
+    """A wait holds for the reads of its step and later ones: a read of an earlier step must not rely on it by
+    standing behind it."""
     n, r, s = t.needs.take(need), t.reads.take(read), t.steps
     meet = ((n.low < r.high) & (r.low < n.high)).all(axis=1)
     need, read = need[meet], read[meet]
@@ -264,13 +310,15 @@ def _report_disorder(t: Table, cells: dict[int, Cells], need: Array, read: Array
     for i in np.flatnonzero(matched & np.isin(t.reads.tensor, list(cells)) & (late < behind)).tolist():
         findings.add(
             "coverage",
-            f"{t.read_name(i)} in step {late[i]}, but lists it behind a wait of step {behind[i]}: reads must stand in step order",
+            f"{t.read_name(i)} in step {late[i]}, but lists it behind a wait of step {behind[i]}: reads must"
+            " stand in step order",
             t.rank(t.reads.part[i]),
         )
 
 
 def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edges:
-    """Each listed read of a written element stands behind a full wait for a semaphore that its writer posts to."""
+    """Each listed read of a written element stands behind a full wait for a semaphore that its writer posts
+    to."""
     cover, reads, pairs, by_proxy = _Cover(t, findings), 0, 0, dict[tuple[int, int], int]()
     for tensor in np.unique(t.reads.tensor).tolist():
         where = np.flatnonzero(t.reads.tensor == tensor)
@@ -281,12 +329,17 @@ def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edge
                 pairs += count
         elif t.roles[tensor] not in ("input", "weight", "state"):
             for i in where.tolist():
-                findings.add("coverage", f"{t.read_name(i)}: no tile writes this {t.roles[tensor]}", t.rank(t.reads.part[i]))
+                findings.add(
+                    "coverage",
+                    f"{t.read_name(i)}: no tile writes this {t.roles[tensor]}",
+                    t.rank(t.reads.part[i]),
+                )
     return Edges(reads, len(set(cells) & set(t.reads.tensor.tolist())), pairs, by_proxy, cover.apart)
 
 
 class _Cover:
-    """Looks up, for pairs of a wait state and a writing part, whether a post of that part has been awaited."""
+    """Looks up, for pairs of a wait state and a writing part, whether a post of that part has been
+    awaited."""
 
     def __init__(self, t: Table, findings: Findings):
         self.t, self.findings, self.apart = t, findings, 0
@@ -303,13 +356,26 @@ class _Cover:
         return np.bincount(pair[self.t.states[at] == key], minlength=len(state)) > 0
 
     def tensor(self, tensor: int, cells: Cells, where: Array) -> dict[tuple[int, int], int]:
-        """Checks the listed reads `where` of one tensor; equal ones (same cells, wait state, proxy) at once."""
+        """Checks the listed reads `where` of one tensor; equal ones (same cells, wait state, proxy) at
+        once."""
         t = self.t
         reads = t.reads.take(where)
         first, end = cells.touched(reads.low, reads.high)
         strided = [reads.low, reads.stride] if (reads.stride > 1).any() else []
-        keys = np.concatenate([first, end, t.read_state[where, None], t.read_proxy[where, None], t.before[where, None], *strided], axis=1)
-        _, one, group, times = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)
+        keys = np.concatenate(
+            [
+                first,
+                end,
+                t.read_state[where, None],
+                t.read_proxy[where, None],
+                t.before[where, None],
+                *strided,
+            ],
+            axis=1,
+        )
+        _, one, group, times = np.unique(
+            keys, axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
         proxy = np.zeros(len(t.part_tile), np.int64)
         mine = t.writes.tensor == tensor
         proxy[t.writes.part[mine]] = t.write_proxy[mine]
@@ -335,8 +401,11 @@ class _Cover:
                 self._report(cells, tensor, where, group.reshape(-1), which[~good], flat[~good])
         return {(k // kinds, k % kinds): int(n) for k, n in enumerate(found) if n}
 
-    def _report(self, cells: Cells, tensor: int, where: Array, group: Array, which: Array, flat: Array) -> None:
-        """One violation for each listed read of the failing groups `which`, naming the first writer it does not wait for."""
+    def _report(
+        self, cells: Cells, tensor: int, where: Array, group: Array, which: Array, flat: Array
+    ) -> None:
+        """One violation for each listed read of the failing groups `which`, naming the first writer it does
+        not wait for."""
         failing, first, ranges = np.unique(which, return_index=True, return_counts=True)
         total = int(np.isin(group, failing).sum())
         for g, cell, count in zip(failing.tolist(), flat[first].tolist(), ranges.tolist(), strict=True):
@@ -344,8 +413,14 @@ class _Cover:
                 break
             more = f" ({count - 1} more such ranges)" if count > 1 else ""
             for i in where[group == g].tolist():
-                why = self._reason(int(cells.owner[cell]), self.t.box_name(tensor, *cells.box(cell)), int(self.t.read_state[i]))
-                self.findings.add("coverage", self.t.read_name(i) + why + more, self.t.rank(self.t.reads.part[i]), 0)
+                why = self._reason(
+                    int(cells.owner[cell]),
+                    self.t.box_name(tensor, *cells.box(cell)),
+                    int(self.t.read_state[i]),
+                )
+                self.findings.add(
+                    "coverage", self.t.read_name(i) + why + more, self.t.rank(self.t.reads.part[i]), 0
+                )
         self.findings.add_count("coverage", total)
 
     def _reason(self, owner: int, written: str, state: int) -> str:

@@ -1,7 +1,9 @@
-"""What each part of a tile reads and writes, worked out anew from the ops of a plan: kind, attributes, operands, tile, parts.
+"""What each part of a tile reads and writes, worked out anew from the ops of a plan: kind, attributes,
+operands, tile, parts.
 
-This is the proof's own reading of docs/plan-format.md. It shares nothing with the planner, so that a slip there (a forgotten
-halo, a second row block) does not hide itself here. All tiles of an op are worked out at once, one array row per part.
+This is the proof's own reading of docs/plan-format.md. It shares nothing with the planner, so that a slip
+there (a forgotten halo, a second row block) does not hide itself here. All tiles of an op are worked out at
+once, one array row per part.
 """
 
 from __future__ import annotations
@@ -42,17 +44,28 @@ def _linear(op: Op) -> Footprint:
     depth, start = f.span(k0 + tk * first, k0 + tk * end, k1), tn * f.coord[1]
     reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
     for g in range(groups):
-        reads += f.read(w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk)
+        reads += f.read(
+            w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk
+        )
     if "norm_eps" in op.attributes:
         if (k0, k1) != (0, k) or op.parts > 1:
-            raise Malformed(f"norm_eps with k_range [{k0}, {k1}] of {k} and {op.parts} parts, expected whole rows in one part")
+            raise Malformed(
+                f"norm_eps with k_range [{k0}, {k1}] of {k} and {op.parts} parts, expected whole rows in one"
+                " part"
+            )
         reads += f.read(op.operand(2, k), f.span(0, k, k), base=FIRST)
     return f.footprint(reads, f.lines(tm * f.coord[0], tm, m), f.columns(start, tn, n))
 
 
 def _matmul(op: Op) -> Footprint:
     (tm, tn, tk), batch, right_batch = op.tiles(3), op.integer("batch"), op.integer("b_batch")
-    m, n, k, ta, tb = op.integer("m"), op.integer("n"), op.integer("k"), op.flag("transpose_a"), op.flag("transpose_b")
+    m, n, k, ta, tb = (
+        op.integer("m"),
+        op.integer("n"),
+        op.integer("k"),
+        op.flag("transpose_a"),
+        op.flag("transpose_b"),
+    )
     if right_batch not in (1, batch):
         raise Malformed(f"b_batch is {right_batch}, expected 1 or {batch}")
     a = op.operand(0, *((batch * k, m) if ta else (batch * m, k)))
@@ -70,14 +83,21 @@ def _matmul(op: Op) -> Footprint:
         """An operand whose summed dimension is its rows (of its batch) or its columns."""
         if rows:
             return f.read(view, depth(outer * k), block, axis=0, origin=outer * k, size=tk)
-        return f.read(view, Span(outer * length + block.low, outer * length + block.high), depth(0), axis=1, size=tk)
+        return f.read(
+            view, Span(outer * length + block.low, outer * length + block.high), depth(0), axis=1, size=tk
+        )
 
     reads = read(a, b, m, ta, f.block(1, tm, m)) + read(c, own, n, not tb, f.block(2, tn, n))
-    return f.footprint(reads, f.lines(b * m + tm * f.coord[1], tm, (b + 1) * m), f.columns(tn * f.coord[2], tn, n))
+    return f.footprint(
+        reads, f.lines(b * m + tm * f.coord[1], tm, (b + 1) * m), f.columns(tn * f.coord[2], tn, n)
+    )
 
 
-def _windows(f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]) -> list[Span]:
-    """Input rows under a block of output rows, as one progression per piece; window: filter rows, stride, dilation, padding."""
+def _windows(
+    f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]
+) -> list[Span]:
+    """Input rows under a block of output rows, as one progression per piece; window: filter rows, stride,
+    dilation, padding."""
     taps, stride, dilation, padding = window
     if min(size, outputs) * taps > 1 << 18:
         raise Malformed(f"a tile of {size} output rows under {taps} filter rows is too large to check")
@@ -87,12 +107,15 @@ def _windows(f: Frame, axis: int, size: int, outputs: int, inputs: int, window: 
         rows = np.unique(outs[:, None] * stride + np.arange(taps) * dilation - padding)
         table.append(_progressions(rows[(rows >= 0) & (rows < inputs)]))
     pieces = max(map(len, table), default=0)
-    padded = np.array([t + [(0, 0, 1)] * (pieces - len(t)) for t in table], np.int64).reshape(len(table), pieces, 3)[f.coord[axis]]
+    padded = np.array([t + [(0, 0, 1)] * (pieces - len(t)) for t in table], np.int64).reshape(
+        len(table), pieces, 3
+    )[f.coord[axis]]
     return [Span(padded[:, p, 0], padded[:, p, 1], padded[:, p, 2]) for p in range(pieces)]
 
 
 def _progressions(points: Array) -> list[tuple[int, int, int]]:
-    """Sorted points as [low, high) by stride: one progression where they are one, else the runs of neighbours."""
+    """Sorted points as [low, high) by stride: one progression where they are one, else the runs of
+    neighbours."""
     if len(points) == 0:
         return []
     gaps = np.diff(points)
@@ -116,7 +139,9 @@ def _conv2d(op: Op) -> Footprint:
     for rows in _windows(f, 1, th, p, height, (r, sh, dh, ph)):
         for columns in _windows(f, 2, tw, q, width, (s, sw, dw, pw)):
             reads += f.read(x, f.block(0, tb, images), rows, columns, depth, axis=3, size=tc)
-    return f.footprint(reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tn * f.coord[3], tn, n))
+    return f.footprint(
+        reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tn * f.coord[3], tn, n)
+    )
 
 
 def _max_pool2d(op: Op) -> Footprint:
@@ -128,7 +153,9 @@ def _max_pool2d(op: Op) -> Footprint:
     for rows in _windows(f, 1, th, p, x.shape[1], (r, sh, 1, ph)):
         for columns in _windows(f, 2, tw, q, x.shape[2], (s, sw, 1, pw)):
             reads += f.once(x, f.block(0, tb, images), rows, columns, f.block(3, tc, c))
-    return f.footprint(reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tc * f.coord[3], tc, c))
+    return f.footprint(
+        reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tc * f.coord[3], tc, c)
+    )
 
 
 def _global_avg_pool(op: Op) -> Footprint:
@@ -136,7 +163,9 @@ def _global_avg_pool(op: Op) -> Footprint:
     x = op.operand(0, images, None, None, c)
     f = op.frame(ceil_div(images, tb), ceil_div(c, tc))
     _, height, width, _ = x.shape
-    reads = f.once(x, f.block(0, tb, images), f.span(0, height, height), f.span(0, width, width), f.block(1, tc, c))
+    reads = f.once(
+        x, f.block(0, tb, images), f.span(0, height, height), f.span(0, width, width), f.block(1, tc, c)
+    )
     return f.footprint(reads, f.block(0, tb, images), f.columns(tc * f.coord[1], tc, c))
 
 
@@ -146,26 +175,43 @@ def _softmax(op: Op) -> Footprint:
     f = op.frame(batch, ceil_div(rows, tm))
     own = f.nested(0, 1, tm, rows)
     seen: Array | int = np.minimum(tm * (f.coord[1] + 1), rows) + n - rows if op.flag("causal") else n
-    return f.footprint(f.once(op.operand(0, batch * rows, n), own, f.span(0, seen, n)), own, f.columns(0, n, n))
+    return f.footprint(
+        f.once(op.operand(0, batch * rows, n), own, f.span(0, seen, n)), own, f.columns(0, n, n)
+    )
 
 
 def _attention(op: Op) -> Footprint:
-    (tq, tk, th), batch, q_len, k_len = op.tiles(3), op.integer("batch"), op.integer("q_len"), op.integer("k_len")
-    heads, kv_heads, d, shares = op.integer("heads"), op.integer("kv_heads"), op.integer("head_dim"), op.integer("shares") if "shares" in op.attributes else 1
+    (tq, tk, th), batch, q_len, k_len = (
+        op.tiles(3),
+        op.integer("batch"),
+        op.integer("q_len"),
+        op.integer("k_len"),
+    )
+    heads, kv_heads, d, shares = (
+        op.integer("heads"),
+        op.integer("kv_heads"),
+        op.integer("head_dim"),
+        op.integer("shares") if "shares" in op.attributes else 1,
+    )
     passed = op.flag("passed")
     if heads % kv_heads or heads // kv_heads % th:
         raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
     if shares > 1 and len(op.views) < 4:
         raise Malformed("shares of the keys, but no position, expected a cache")
     if passed != (len(op.views) > 4) or "theta" in op.attributes and not passed:
-        raise Malformed(f"passed is {passed} with {len(op.views)} operands, expected 6 where new rows are passed (and may be turned), else 3 or 4")
+        raise Malformed(
+            f"passed is {passed} with {len(op.views)} operands, expected 6 where new rows are passed (and may"
+            " be turned), else 3 or 4"
+        )
     width = d if shares == 1 else d + SHARE_STATE
     op.target(shares * batch * q_len, heads * width)
     grid = (batch, heads // th, ceil_div(q_len, tq))
     f = op.frame(*grid) if shares == 1 else op.frame(*grid, shares)
     own, head = f.nested(0, 2, tq, q_len), f.coord[1] * th
     base, group = f.coord[0] * k_len, head // (heads // kv_heads)
-    reads = f.read(op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST)
+    reads = f.read(
+        op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST
+    )
     if shares == 1:
         length = np.full_like(head, k_len)
         if op.flag("causal") and len(op.views) < 4:
@@ -179,7 +225,9 @@ def _attention(op: Op) -> Footprint:
     columns = f.span(group * d, group * d + d, LIMIT)
     before = _cut(op.operand(3, 1), k_len) if passed else None
     for index in (1, 2):
-        cached = f.read(op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size)
+        cached = f.read(
+            op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size
+        )
         reads += [replace(a, before=before) for a in cached]
         if passed:
             rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
@@ -188,7 +236,12 @@ def _attention(op: Op) -> Footprint:
 
 
 def _combine(op: Op) -> Footprint:
-    (tm, th), shares, heads, d = op.tiles(2), op.integer("shares"), op.integer("heads"), op.integer("head_dim")
+    (tm, th), shares, heads, d = (
+        op.tiles(2),
+        op.integer("shares"),
+        op.integer("heads"),
+        op.integer("head_dim"),
+    )
     m = op.target(None, heads * d).shape[0]
     f = op.frame(ceil_div(m, tm), ceil_div(heads, th))
     partial = op.operand(0, shares * m, heads * (d + SHARE_STATE))
@@ -223,17 +276,31 @@ def _cut(position: View, rows: int) -> Cut:
 
 
 def _append(op: Op) -> Footprint:
-    (tn,), batch, seq, longest, at = op.tiles(1), op.integer("batch"), op.integer("seq"), op.integer("max_len"), op.integer("at", -1)
+    (tn,), batch, seq, longest, at = (
+        op.tiles(1),
+        op.integer("batch"),
+        op.integer("seq"),
+        op.integer("max_len"),
+        op.integer("at", -1),
+    )
     c = op.target(batch * longest, None).shape[1]
     if op.operand(0, batch * longest, c) != op.result or at + seq > longest:
-        raise Malformed(f"appends {seq} rows at {at} of {longest} to {op.result.tensor}, expected room for them in operand 0")
+        raise Malformed(
+            f"appends {seq} rows at {at} of {longest} to {op.result.tensor}, expected room for them in"
+            " operand 0"
+        )
     since = _cut(op.operand(2, 1), longest) if at < 0 else None
     if "theta" in op.attributes and tn % op.integer("head_dim"):
-        raise Malformed(f"a tile of {tn} columns of heads of {op.integer('head_dim')} that are turned, expected whole heads")
+        raise Malformed(
+            f"a tile of {tn} columns of heads of {op.integer('head_dim')} that are turned, expected whole"
+            " heads"
+        )
     f = op.frame(batch, ceil_div(c, tn))
     b, columns = f.coord[0], f.columns(tn * f.coord[1], tn, c)
     start, end = (b * longest, (b + 1) * longest) if at < 0 else (b * longest + at, b * longest + at + seq)
-    reads = f.once(op.operand(1, batch * seq, c), f.span(b * seq, (b + 1) * seq, LIMIT), f.block(1, tn, c)) + f.position(2)
+    reads = f.once(
+        op.operand(1, batch * seq, c), f.span(b * seq, (b + 1) * seq, LIMIT), f.block(1, tn, c)
+    ) + f.position(2)
     return replace(f.footprint(reads, f.span(start, end, LIMIT), columns, exact=at >= 0), since=since)
 
 

@@ -1,4 +1,5 @@
-"""The parts of an op's tiles as array rows, and the boxes of a tensor behind a range of a view: what `footprint` is written in."""
+"""The parts of an op's tiles as array rows, and the boxes of a tensor behind a range of a view: what
+`footprint` is written in."""
 
 from __future__ import annotations
 
@@ -37,12 +38,14 @@ class Span:
     stride: Array | int = 1
 
 
-Cut = tuple[str, int, int]  # a position: its tensor and place there; and the rows of a batch in which it counts
+# a position: its tensor and place there; and the rows of a batch in which it counts
+Cut = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
 class Access:
-    """One box of a tensor per row; no access where a dimension is empty. A box that begins at `low` on `axis` begins with step
+    """One box of a tensor per row; no access where a dimension is empty. A box that begins at `low` on `axis`
+    begins with step
     `base + (low - origin) // size`."""
 
     tensor: str
@@ -99,7 +102,9 @@ class Op:
 
     def pair(self, key: str, least: int = 0) -> tuple[int, int]:
         value = self.attributes.get(key)
-        if not (isinstance(value, (list, tuple)) and len(value) == 2 and all(is_int(v, least) for v in value)):
+        if not (
+            isinstance(value, (list, tuple)) and len(value) == 2 and all(is_int(v, least) for v in value)
+        ):
             raise Malformed(f"attribute {key!r} is {value!r}, expected two ints >= {least}")
         return value[0], value[1]
 
@@ -128,14 +133,17 @@ class Op:
 
 
 def _fits(view: View, what: str, shape: Sequence[int | None]) -> View:
-    if len(view.shape) != len(shape) or any(w is not None and w != g for g, w in zip(view.shape, shape, strict=True)):
+    if len(view.shape) != len(shape) or any(
+        w is not None and w != g for g, w in zip(view.shape, shape, strict=True)
+    ):
         wanted = ", ".join("any" if s is None else str(s) for s in shape)
         raise Malformed(f"{what} ({view.tensor}) has shape {list(view.shape)}, expected [{wanted}]")
     return view
 
 
 class Frame:
-    """The parts of all listed tiles of an op, in plan order: one row each. Every point of the grid must be listed once."""
+    """The parts of all listed tiles of an op, in plan order: one row each. Every point of the grid must be
+    listed once."""
 
     def __init__(self, op: Op, grid: tuple[int, ...]):
         self.op = op
@@ -148,7 +156,9 @@ class Frame:
     def _coords(self, grid: tuple[int, ...]) -> Array:
         listed = self.op.coords
         for c in listed:
-            if len(c) != len(grid) or not all(type(v) is int and 0 <= v < g for v, g in zip(c, grid, strict=True)):
+            if len(c) != len(grid) or not all(
+                type(v) is int and 0 <= v < g for v, g in zip(c, grid, strict=True)
+            ):
                 raise Malformed(f"tile {_point(c)} is outside the grid {' x '.join(map(str, grid))}")
         seen = {tuple(c) for c in listed}
         if len(seen) < len(listed):
@@ -157,8 +167,8 @@ class Frame:
         if len(seen) < math.prod(grid):
             missing = next(p for p in (_unravel(i, grid) for i in range(len(seen) + 1)) if p not in seen)
             raise Malformed(
-                f"tile {_point(missing)} is missing: the grid {' x '.join(map(str, grid))} has {math.prod(grid)} tiles, "
-                f"{len(seen)} are listed"
+                f"tile {_point(missing)} is missing: the grid {' x '.join(map(str, grid))} has"
+                f" {math.prod(grid)} tiles, {len(seen)} are listed"
             )
         return np.array(listed, np.int64).reshape(len(listed), len(grid))
 
@@ -174,7 +184,11 @@ class Frame:
     def nested(self, batch: int, axis: int, size: int, limit: int) -> Span:
         """Block `axis` of the rows inside each of the batches that grid axis `batch` counts."""
         start = self.coord[axis] * size
-        return self.span(self.coord[batch] * limit + start, self.coord[batch] * limit + np.minimum(start + size, limit), LIMIT)
+        return self.span(
+            self.coord[batch] * limit + start,
+            self.coord[batch] * limit + np.minimum(start + size, limit),
+            LIMIT,
+        )
 
     def lines(self, start: Array | int, size: int, limit: Array | int) -> Span:
         """The part's share of the tile's rows: all of them unless rows are shared out."""
@@ -189,7 +203,8 @@ class Frame:
         return Span(start + part * size // parts, np.minimum(start + (part + 1) * size // parts, limit))
 
     def share(self, steps: Array | int) -> tuple[Array, Array]:
-        """The steps [first, end) that the part runs: its share, or all where rows or columns are shared out."""
+        """The steps [first, end) that the part runs: its share, or all where rows or columns are shared
+        out."""
         if self.op.share != "steps":
             return 0 * self.part, 0 * self.part + steps
         return self.part * steps // self.op.parts, (self.part + 1) * steps // self.op.parts
@@ -201,7 +216,14 @@ class Frame:
         return self.read(view, head, *spans[1:])
 
     def read(
-        self, view: View, *spans: Span, axis: int = 0, origin: Array | int = 0, size: int = 1 << 62, base: int = 0, required: bool = True
+        self,
+        view: View,
+        *spans: Span,
+        axis: int = 0,
+        origin: Array | int = 0,
+        size: int = 1 << 62,
+        base: int = 0,
+        required: bool = True,
     ) -> list[Access]:
         """The elements of the tensor behind these elements of the view."""
         origin = np.zeros_like(self.rows) + origin
@@ -220,13 +242,33 @@ class Frame:
             for piece in _unflatten(spans[1].low, np.minimum(spans[1].high, view.shape[1]), inner)
         ]
 
-    def _access(self, view: View, spans: Sequence[Span], axis: int, origin: Array, size: int, base: int, required: bool) -> Access:
+    def _access(
+        self,
+        view: View,
+        spans: Sequence[Span],
+        axis: int,
+        origin: Array,
+        size: int,
+        base: int,
+        required: bool,
+    ) -> Access:
         low = np.zeros((len(self.rows), DIMENSIONS), np.int64)
         high, stride = np.ones_like(low), np.ones_like(low)
         for d, (s, limit) in enumerate(zip(spans, view.full, strict=True)):
             low[:, d], high[:, d], stride[:, d] = s.low, np.minimum(s.high, limit), s.stride
         live = (high > low).all(axis=1)
-        return Access(view.tensor, self.rows[live], low[live], high[live], stride[live], axis, origin[live], size, base, required)
+        return Access(
+            view.tensor,
+            self.rows[live],
+            low[live],
+            high[live],
+            stride[live],
+            axis,
+            origin[live],
+            size,
+            base,
+            required,
+        )
 
     def position(self, index: int) -> list[Access]:
         """The read of a position operand, where there is one."""
@@ -237,7 +279,9 @@ class Frame:
     def footprint(self, reads: list[Access], *spans: Span, exact: bool = True) -> Footprint:
         """Reads, epilogue reads and the write of the result at these spans."""
         reads = reads + [
-            a for view, as_columns in _epilogue(self.op) for a in self.read(view, *(spans[-1:] if as_columns else spans), base=EPILOGUE)
+            a
+            for view, as_columns in _epilogue(self.op)
+            for a in self.read(view, *(spans[-1:] if as_columns else spans), base=EPILOGUE)
         ]
         return Footprint(tuple(reads), self.read(self.op.result, *spans)[0], exact)
 
@@ -256,19 +300,27 @@ def _point(coord: Sequence[Any]) -> str:
 
 
 def _unflatten(low: Array, high: Array, shape: Sequence[int]) -> list[list[Span]]:
-    """Elements low…high-1 of the merged dimensions `shape`, as boxes of these: the heads and tails of rows, and what is between."""
+    """Elements low…high-1 of the merged dimensions `shape`, as boxes of these: the heads and tails of rows,
+    and what is between."""
     if len(shape) == 1:
         return [[Span(low, high)]]
     inner = math.prod(shape[1:])
     first, last, empty = low // inner, (high - 1) // inner, high <= low
     whole_low, whole_high = ceil_div(low, inner), high // inner
-    boxes = [[Span(whole_low, np.where(empty, whole_low, whole_high)), *(Span(0 * low, 0 * low + s) for s in shape[1:])]]
+    boxes = [
+        [
+            Span(whole_low, np.where(empty, whole_low, whole_high)),
+            *(Span(0 * low, 0 * low + s) for s in shape[1:]),
+        ]
+    ]
     one = first == last  # begins and ends in one row: the head does it all, the tail nothing
     head_end = np.where(one, high - first * inner, inner)
     head = ~empty & ((low % inner != 0) | (one & (high % inner != 0)))
     tail = ~empty & ~one & (high % inner != 0)
     for row, start, end, live in ((first, low % inner, head_end, head), (last, 0 * low, high % inner, tail)):
-        boxes += [[Span(row, np.where(live, row + 1, row)), *rest] for rest in _unflatten(start, end, shape[1:])]
+        boxes += [
+            [Span(row, np.where(live, row + 1, row)), *rest] for rest in _unflatten(start, end, shape[1:])
+        ]
     return boxes
 
 
@@ -281,7 +333,9 @@ def _epilogue(op: Op) -> list[tuple[View, bool]]:
     for entry in epilogue["operands"]:
         index, way = entry["index"], entry["as"]
         if not is_int(index) or way not in ("columns", "elements"):
-            raise Malformed(f"epilogue operand {entry!r}: expected an operand index, read as 'columns' or 'elements'")
+            raise Malformed(
+                f"epilogue operand {entry!r}: expected an operand index, read as 'columns' or 'elements'"
+            )
         shape = op.result.shape[-1:] if way == "columns" else op.result.shape
         out.append((op.operand(index, *shape), way == "columns"))
     return out

@@ -1,8 +1,9 @@
-"""How the kernels of each target read and write, and which chain of instructions makes one tile's writes visible to another's reads.
+"""How the kernels of each target read and write, and which chain of instructions makes one tile's writes
+visible to another's reads.
 
-This is the proof's own table. The target says in the plan through which proxy each read and write goes; what it says
-must be what stands here (ways_of). Every edge of a plan must fall under a row, which cites the rule it rests on, or says
-that no rule is complete.
+This is the proof's own table. The target says in the plan through which proxy each read and write goes; what
+it says must be what stands here (ways_of). Every edge of a plan must fall under a row, which cites the rule
+it rests on, or says that no rule is complete.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ TWO_BYTES = ("bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Row:
-    """How a write through `writer` is ordered before a read through `reader`. instructions: those of the chain that
-    stand in the generated text by these names."""
+    """How a write through `writer` is ordered before a read through `reader`. instructions: those of the
+    chain that stand in the generated text by these names."""
 
     writer: str
     reader: str
@@ -35,8 +36,10 @@ _CPU = (
     Row(
         GENERIC,
         GENERIC,
-        "plain stores; fetch_add(memory_order_release); load(memory_order_acquire) until the target is reached; plain loads",
-        "C++ [atomics.order]: a release operation synchronises with the acquire load that reads from its release sequence",
+        "plain stores; fetch_add(memory_order_release); load(memory_order_acquire) until the target is"
+        " reached; plain loads",
+        "C++ [atomics.order]: a release operation synchronises with the acquire load that reads from its"
+        " release sequence",
         ("fetch_add", "memory_order_release", "memory_order_acquire"),
     ),
 )
@@ -45,7 +48,8 @@ _INTERPRET = (
     Row(
         GENERIC,
         GENERIC,
-        "one event at a time; a post joins the tile's vector clock into the semaphore's; a wait joins that into its tile's",
+        "one event at a time; a post joins the tile's vector clock into the semaphore's; a wait joins that"
+        " into its tile's",
         "happens-before of Lamport's clocks: every read is checked against them, element by element",
         (),
     ),
@@ -91,7 +95,8 @@ _SM90 = (
         ASYNC,
         GENERIC,
         f"{_STORED}; {_HANDED}; mbarrier; ld.global (not .nc)",
-        "PTX async proxy: completion of cp.async.bulk implies a generic-async proxy fence; then release and acquire patterns",
+        "PTX async proxy: completion of cp.async.bulk implies a generic-async proxy fence; then release and"
+        " acquire patterns",
         (_STORES, "cp.async.bulk.wait_group 0", _POST, *_WAIT),
     ),
     Row(
@@ -115,7 +120,8 @@ def row(target: str, writer: str, reader: str) -> Row | None:
     return next((r for r in _TABLES.get(target, ()) if (r.writer, r.reader) == (writer, reader)), None)
 
 
-# --- through which proxy --------------------------------------------------------------------------------------
+# --- through which proxy
+# --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,9 @@ class Ways:
 
 def ways_of(target: str, op: Op, dtype: str) -> Ways:
     """Those of an op whose result has this dtype. Only kernels for sm_90a use the async proxy."""
-    through_tma, stores = _OF_SM90[op.kind](op, dtype) if target == "sm_90a" and op.kind in _OF_SM90 else ((), False)
+    through_tma, stores = (
+        _OF_SM90[op.kind](op, dtype) if target == "sm_90a" and op.kind in _OF_SM90 else ((), False)
+    )
     reads: dict[str, frozenset[str]] = {}
     for n, view in enumerate(op.views):
         how = ASYNC if n in through_tma else GENERIC
@@ -137,14 +145,15 @@ def ways_of(target: str, op: Op, dtype: str) -> Ways:
 
 
 def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has at least 128 rows of it."""
+    """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has at least 128 rows of
+    it."""
     rows = op.tile[0] // (op.parts if op.share == "rows" else 1)
     return (0, 1), dtype in TWO_BYTES and rows >= 128
 
 
 def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Pixels come by TMA where they are whole 16-byte units. Results leave so where a box takes more than 64 rows of
-    shared memory, in whole blocks of 64 channels."""
+    """Pixels come by TMA where they are whole 16-byte units. Results leave so where a box takes more than 64
+    rows of shared memory, in whole blocks of 64 channels."""
     (_, _, width, channels), (images, lines, pixels, filters, step) = op.views[1].shape, op.tile
     if channels % 8:
         return (), False

@@ -1,6 +1,7 @@
 """A parsed plan as flat arrays, or the reasons why it is not a plan ("format").
 
-Everything that a JSON value can get wrong ends here: the checks that follow deal with well-formed numbers only.
+Everything that a JSON value can get wrong ends here: the checks that follow deal with well-formed numbers
+only.
 """
 
 from __future__ import annotations
@@ -87,19 +88,24 @@ class _Reader:
         plan = self.plan
         if plan["version"] != 2:
             raise Malformed(f"version is {plan['version']!r}, expected 2")
-        program, sizes, machine = plan["program"], _expect(plan["sizes"], dict, "sizes"), _expect(plan["machine"], dict, "machine")
+        program, sizes, machine = (
+            plan["program"],
+            _expect(plan["sizes"], dict, "sizes"),
+            _expect(plan["machine"], dict, "machine"),
+        )
         _expect(program, str, "program"), _expect(machine["name"], str, "the machine's name")
         _expect(plan["target"], str, "target")
         if not is_int(machine["sms"], 1) or plan["lowering"] not in ("persistent", "streams"):
             raise Malformed(
-                f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >= 1, "
-                "and 'persistent' or 'streams'"
+                f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >="
+                " 1, and 'persistent' or 'streams'"
             )
         if not all(type(v) is int for v in sizes.values()):
             raise Malformed(f"sizes are {sizes!r:.60}, expected ints")
         placement = plan["placement"]
         if placement != "ticket" and not (
-            isinstance(placement, list) and all(isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in placement)
+            isinstance(placement, list)
+            and all(isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in placement)
         ):
             raise Malformed(f"placement is {placement!r:.60}, expected 'ticket' or a list of ranks per SM")
         self._tensors()
@@ -116,7 +122,10 @@ class _Reader:
         footprints = self._footprints(known)
         reads, writes = (
             self._boxes(*lists)
-            for lists in ((self.read_part, self.read_tensor, self.read_box), (self.write_part, self.write_tensor, self.write_box))
+            for lists in (
+                (self.read_part, self.read_tensor, self.read_box),
+                (self.write_part, self.write_tensor, self.write_box),
+            )
         )
         if self.findings.counts or reads is None or writes is None:
             return None
@@ -154,7 +163,9 @@ class _Reader:
     def _tensors(self) -> None:
         for name, tensor in _expect(self.plan["tensors"], dict, "tensors").items():
             shape, role = tensor["shape"], tensor["role"]
-            if not (isinstance(shape, list) and 1 <= len(shape) <= DIMENSIONS and all(is_int(s, 1) for s in shape)):
+            if not (
+                isinstance(shape, list) and 1 <= len(shape) <= DIMENSIONS and all(is_int(s, 1) for s in shape)
+            ):
                 raise Malformed(f"tensor {name!r} has shape {shape!r}, expected 1 to {DIMENSIONS} ints >= 1")
             if role not in ROLES:
                 raise Malformed(f"tensor {name!r} has role {role!r}, expected one of {', '.join(ROLES)}")
@@ -166,7 +177,10 @@ class _Reader:
     def _semaphores(self) -> Array:
         targets = _expect(self.plan["semaphores"], list, "semaphores")
         if not all(is_int(t, 1) for t in targets):
-            raise Malformed(f"semaphore targets hold {next(t for t in targets if not is_int(t, 1))!r}, expected ints >= 1 and < 2^31")
+            raise Malformed(
+                f"semaphore targets hold {next(t for t in targets if not is_int(t, 1))!r}, expected ints >= 1"
+                " and < 2^31"
+            )
         return _array(targets)
 
     def _tile(self, position: int, tile: Any, ops: dict[str, Any]) -> None:
@@ -180,7 +194,9 @@ class _Reader:
         self.tiles.append(f"{name} ({', '.join(map(str, coord))})")
         parts = _expect(tile["parts"], list, "parts")
         if len(parts) != ops[name]["parts"]:
-            raise Malformed(f"{self.tiles[-1]} rank {position} has {len(parts)} parts, its op has {ops[name]['parts']!r}")
+            raise Malformed(
+                f"{self.tiles[-1]} rank {position} has {len(parts)} parts, its op has {ops[name]['parts']!r}"
+            )
         for index, part in enumerate(parts):
             number = len(self.part_tile)
             self.part_tile.append(position)
@@ -234,11 +250,15 @@ class _Reader:
             raise Malformed(f"semaphore {index!r} is unknown, expected an int below {len(self.targets)}")
 
     def _proxy(self, access: dict[str, Any]) -> int:
-        return self.proxies.setdefault(_expect(access.get("proxy", "generic"), str, "proxy"), len(self.proxies))
+        return self.proxies.setdefault(
+            _expect(access.get("proxy", "generic"), str, "proxy"), len(self.proxies)
+        )
 
     def _states(self) -> Array:
         count = len(self.targets)
-        return np.sort(_array([state * count + s for state, members in enumerate(self.members) for s in members]))
+        return np.sort(
+            _array([state * count + s for state, members in enumerate(self.members) for s in members])
+        )
 
     def _boxes(self, part: list[int], tensor: list[int], boxes: list[Any]) -> Boxes | None:
         """All boxes as arrays; the slow way round only to name what is wrong."""
@@ -250,13 +270,28 @@ class _Reader:
             ranges = list(chain.from_iterable(boxes))
             sizes, lengths = _array(list(map(len, boxes))), _array(list(map(len, ranges)))
             flat = list(chain.from_iterable(ranges))
-            good = set(map(type, flat)) <= {int} and bool(((lengths == 2) | (lengths == 3)).all()) and bool((sizes == dims[tensor]).all())
+            good = (
+                set(map(type, flat)) <= {int}
+                and bool(((lengths == 2) | (lengths == 3)).all())
+                and bool((sizes == dims[tensor]).all())
+            )
             if good:
                 values, start = _array(flat), np.cumsum(lengths) - lengths
-                at = np.repeat(np.arange(len(boxes)), sizes), np.arange(len(ranges)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+                at = (
+                    np.repeat(np.arange(len(boxes)), sizes),
+                    np.arange(len(ranges)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+                )
                 low[at], high[at] = values[start], values[start + 1]
                 stride[at] = np.where(lengths == 3, values[np.minimum(start + 2, len(values) - 1)], 1)
-                good = bool(((low >= 0) & (low < high) & (high <= shapes[tensor]) & (stride >= 1) & (stride < LIMIT)).all())
+                good = bool(
+                    (
+                        (low >= 0)
+                        & (low < high)
+                        & (high <= shapes[tensor])
+                        & (stride >= 1)
+                        & (stride < LIMIT)
+                    ).all()
+                )
         except _BROKEN:
             good = False
         if good:
@@ -266,8 +301,9 @@ class _Reader:
                 rank = self.part_tile[p]
                 self.findings.add(
                     "format",
-                    f"{self.tiles[rank]} rank {rank}: box {box!r} of tensor {list(self.tensors)[t]} "
-                    f"{list(self.shapes[t])}, expected a range [lo, hi] or [lo, hi, stride] inside each dimension",
+                    f"{self.tiles[rank]} rank {rank}: box {box!r} of tensor {list(self.tensors)[t]}"
+                    f" {list(self.shapes[t])}, expected a range [lo, hi] or [lo, hi, stride] inside each"
+                    " dimension",
                     rank,
                 )
         return None
@@ -313,20 +349,38 @@ class _Reader:
         if not _finite(op["attributes"]):
             raise Malformed("an attribute is not finite")
         if self.roles[self._tensor(result)] in ("input", "weight"):
-            raise Malformed(f"result {result} has role {self.roles[self._tensor(result)]}, expected one that is written")
+            raise Malformed(
+                f"result {result} has role {self.roles[self._tensor(result)]}, expected one that is written"
+            )
         views = tuple(map(self._view, _expect(op["operands"], list, "operands")))
         attributes = _expect(op["attributes"], dict, "attributes")
-        return Op(name, kind, attributes, views, self._view(result), tuple(tile), parts, share, self.coords.get(name, []))
+        return Op(
+            name,
+            kind,
+            attributes,
+            views,
+            self._view(result),
+            tuple(tile),
+            parts,
+            share,
+            self.coords.get(name, []),
+        )
 
     def _view(self, operand: Any) -> View:
         if isinstance(operand, str):
             full = self.shapes[self._tensor(operand)]
             return View(operand, full, full)
         full = self.shapes[self._tensor(operand["tensor"])]
-        if operand.get("flatten") is True and len(full) == DIMENSIONS and set(operand) == {"tensor", "flatten"}:
+        if (
+            operand.get("flatten") is True
+            and len(full) == DIMENSIONS
+            and set(operand) == {"tensor", "flatten"}
+        ):
             return View(operand["tensor"], full, (full[0], math.prod(full[1:])), flat=True)
         if set(operand) != {"tensor", "columns"}:
-            raise Malformed(f"operand is {operand!r}, expected a tensor, columns of one, or a spatial one flattened")
+            raise Malformed(
+                f"operand is {operand!r}, expected a tensor, columns of one, or a spatial one flattened"
+            )
         low, high = operand["columns"]
         if not (is_int(low) and is_int(high) and low < high <= full[-1]):
             raise Malformed(f"columns are {operand['columns']!r}, expected a range of [0, {full[-1]}]")
@@ -335,13 +389,18 @@ class _Reader:
     def _derived(
         self, footprints: list[tuple[Array, Footprint]], ops: dict[str, Any], listed: Boxes, written: Boxes
     ) -> tuple[Boxes, Steps, Boxes, np.ndarray[Any, Any]]:
-        """What the ops say is read (with its steps) and written (and whether exactly so); for declared ops what is listed."""
+        """What the ops say is read (with its steps) and written (and whether exactly so); for declared ops
+        what is listed."""
         reads = [(parts, a) for parts, f in footprints for a in f.reads]
         writes = [(parts, f.write) for parts, f in footprints]
-        exact = np.concatenate([np.zeros(0, bool), *(np.full(len(f.write.rows), f.exact) for _, f in footprints)])
+        exact = np.concatenate(
+            [np.zeros(0, bool), *(np.full(len(f.write.rows), f.exact) for _, f in footprints)]
+        )
 
         def each(key: str) -> Array:
-            return np.repeat(_array([getattr(a, key) for _, a in reads]), _array([len(a.rows) for _, a in reads]))
+            return np.repeat(
+                _array([getattr(a, key) for _, a in reads]), _array([len(a.rows) for _, a in reads])
+            )
 
         origin = np.concatenate([_array([]), *(a.origin for _, a in reads)])
         steps = Steps(each("axis"), origin, each("size"), each("base"), each("required").astype(bool))
@@ -360,8 +419,14 @@ class _Reader:
         return _joined(self._gather(reads), needs), steps, _joined(self._gather(writes), own), exact
 
     def _cuts(self, footprints: list[tuple[Array, Footprint]], listed: Boxes) -> tuple[Array, Array]:
-        """For listed reads the cut before which their op reads of that tensor, for parts the cut from which on they write; 0: none, or several."""
-        numbers = {cut: n for n, cut in enumerate(sorted({c for _, f in footprints for c in (f.since, *(a.before for a in f.reads)) if c}), 1)}
+        """For listed reads the cut before which their op reads of that tensor, for parts the cut from which
+        on they write; 0: none, or several."""
+        numbers = {
+            cut: n
+            for n, cut in enumerate(
+                sorted({c for _, f in footprints for c in (f.since, *(a.before for a in f.reads)) if c}), 1
+            )
+        }
         since, before = np.zeros(len(self.part_tile), np.int64), np.zeros(len(listed.part), np.int64)
         for parts, f in footprints:
             since[parts] = numbers[f.since] if f.since else 0
@@ -371,24 +436,37 @@ class _Reader:
             for tensor, found in cuts.items():
                 cut = found.pop()
                 if cut and not found:
-                    before[np.isin(listed.part, parts) & (listed.tensor == self.tensors[tensor])] = numbers[cut]
+                    before[np.isin(listed.part, parts) & (listed.tensor == self.tensors[tensor])] = numbers[
+                        cut
+                    ]
         return before, since
 
     def _gather(self, accesses: Sequence[tuple[Array, Access]]) -> Boxes:
         none = np.zeros((0, DIMENSIONS), np.int64)
-        low, high, stride = (np.concatenate([none, *(getattr(a, key) for _, a in accesses)]) for key in ("low", "high", "stride"))
+        low, high, stride = (
+            np.concatenate([none, *(getattr(a, key) for _, a in accesses)])
+            for key in ("low", "high", "stride")
+        )
         part = np.concatenate([_array([]), *(parts[a.rows] for parts, a in accesses)])
-        tensor = np.repeat(_array([self.tensors[a.tensor] for _, a in accesses]), _array([len(a.rows) for _, a in accesses]))
+        tensor = np.repeat(
+            _array([self.tensors[a.tensor] for _, a in accesses]), _array([len(a.rows) for _, a in accesses])
+        )
         return Boxes(part, tensor, low, *ends(low, high, stride))
 
 
 def _declared(op: Any) -> bool:
-    """An op of a kind of somebody's own, whose footprint the plan declares: there is nothing here to derive it from."""
+    """An op of a kind of somebody's own, whose footprint the plan declares: there is nothing here to derive
+    it from."""
     return isinstance(op, dict) and op.get("footprint") == "declared" and op.get("kind") not in KINDS
 
 
 def _joined(a: Boxes, b: Boxes) -> Boxes:
-    return Boxes(*(np.concatenate([getattr(a, key), getattr(b, key)]) for key in ("part", "tensor", "low", "high", "stride")))
+    return Boxes(
+        *(
+            np.concatenate([getattr(a, key), getattr(b, key)])
+            for key in ("part", "tensor", "low", "high", "stride")
+        )
+    )
 
 
 def _array(values: Any) -> Array:

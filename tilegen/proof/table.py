@@ -43,7 +43,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes of tensors (one row each) and the parts that touch them; progressions end at their last element."""
+    """Boxes of tensors (one row each) and the parts that touch them; progressions end at their last
+    element."""
 
     part: Array
     tensor: Array
@@ -52,12 +53,15 @@ class Boxes:
     stride: Array
 
     def take(self, where: np.ndarray[Any, Any] | slice) -> Boxes:
-        return Boxes(self.part[where], self.tensor[where], self.low[where], self.high[where], self.stride[where])
+        return Boxes(
+            self.part[where], self.tensor[where], self.low[where], self.high[where], self.stride[where]
+        )
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Per needed read, the step at which a box that begins somewhere begins (see footprint_frame.Access), and whether it must be listed."""
+    """Per needed read, the step at which a box that begins somewhere begins (see footprint_frame.Access), and
+    whether it must be listed."""
 
     axis: Array
     origin: Array
@@ -68,7 +72,8 @@ class Steps:
 
 @dataclass(frozen=True)
 class Table:
-    """A well-formed plan. `states`: state * semaphores + semaphore, sorted, for each semaphore fully awaited in a wait state."""
+    """A well-formed plan. `states`: state * semaphores + semaphore, sorted, for each semaphore fully awaited
+    in a wait state."""
 
     program: str
     sizes: tuple[tuple[str, int], ...]
@@ -97,7 +102,8 @@ class Table:
     steps: Steps
     derived: Boxes
     exact: np.ndarray[Any, Any]
-    before: Array  # of listed reads: the number of the cut before which all rows lie that the op reads there; 0: none
+    # of listed reads: the number of the cut before which all rows lie that the op reads there; 0: none
+    before: Array
     since: Array  # of parts: the number of the cut from which on they write; 0: none
     declared: tuple[str, ...]  # ops whose footprint is taken as listed
     target: str
@@ -105,7 +111,9 @@ class Table:
 
     def part_name(self, part: int) -> str:
         rank = int(self.part_tile[part])
-        return f"{self.tiles[rank]} rank {rank}" + (f" part {int(self.part_index[part])}" if self.gangs else "")
+        return f"{self.tiles[rank]} rank {rank}" + (
+            f" part {int(self.part_index[part])}" if self.gangs else ""
+        )
 
     def rank(self, part: int) -> int:
         return int(self.part_tile[part])
@@ -113,12 +121,18 @@ class Table:
     def read_name(self, read: int) -> str:
         """The part of a listed read and its box: "down (3, 7) rank 912 reads h[384:512, 0:6144]"."""
         r = self.reads
-        return f"{self.part_name(r.part[read])} reads {self.box_name(int(r.tensor[read]), r.low[read], r.high[read], r.stride[read])}"
+        return (
+            f"{self.part_name(r.part[read])} reads"
+            f" {self.box_name(int(r.tensor[read]), r.low[read], r.high[read], r.stride[read])}"
+        )
 
     def box_name(self, tensor: int, low: Array, high: Array, stride: Array | None = None) -> str:
         count = len(self.shapes[tensor])
         steps = [1] * count if stride is None else stride.tolist()
-        ranges = (f"{a}:{b}" + (f":{s}" if s > 1 else "") for a, b, s in zip(low.tolist()[:count], high.tolist(), steps, strict=False))
+        ranges = (
+            f"{a}:{b}" + (f":{s}" if s > 1 else "")
+            for a, b, s in zip(low.tolist()[:count], high.tolist(), steps, strict=False)
+        )
         return f"{self.tensors[tensor]}[{', '.join(ranges)}]"
 
 

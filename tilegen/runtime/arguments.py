@@ -2,7 +2,8 @@
 
     kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1) = kernel(w2=w2, x=x, w1=w1)
 
-A kernel reads and writes memory by address. So a tensor is taken only where it has memory of its own that holds its
+A kernel reads and writes memory by address. So a tensor is taken only where it has memory of its own that
+holds its
 values as they are: no FakeTensor, no sparse layout, no view that is negated or conjugated when read.
 """
 
@@ -150,7 +151,8 @@ def _way_out(a: torch.Tensor) -> str:
 
 
 def refuse_tracing(what: str) -> None:
-    """ArgumentError while torch records operations instead of running them: a kernel would be left out unseen."""
+    """ArgumentError while torch records operations instead of running them: a kernel would be left out
+    unseen."""
     if torch._C._is_tracing():
         raise ArgumentError(
             f"{what}: torch.jit.trace cannot see into a tilegen kernel; call it outside the traced function"
@@ -160,14 +162,16 @@ def refuse_tracing(what: str) -> None:
             if isinstance(mode, TRACING):
                 name = type(mode).__name__
                 raise ArgumentError(
-                    f"{what}: called under {name}, where tensors are fakes or records; a tilegen kernel needs real ones"
+                    f"{what}: called under {name}, where tensors are fakes or records; a tilegen kernel needs"
+                    " real ones"
                 )
 
 
 def given_outputs(
     program: str, declared: Sequence[Tensor], out: Any, device: str = "cpu"
 ) -> list[torch.Tensor]:
-    """The tensors of out=, checked: one for each declared output. Whether they lie apart: see refuse_shared."""
+    """The tensors of out=, checked: one for each declared output. Whether they lie apart: see
+    refuse_shared."""
     given = list(out) if isinstance(out, (tuple, list)) else [out]
     if len(given) != len(declared):
         raise ArgumentError(f"out: {program} has {len(declared)} outputs, {len(given)} were given")

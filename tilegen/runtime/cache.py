@@ -1,7 +1,9 @@
-"""The cache: request key -> plan and certificate, plan digest -> binary. Content-keyed, safe between processes, never half-written.
+"""The cache: request key -> plan and certificate, plan digest -> binary. Content-keyed, safe between
+processes, never half-written.
 
-An entry is a folder that is built under a temporary name and renamed into place, so it is there whole or not at all. A lock per key
-keeps two processes from building the same entry. Every file's hash is recorded; an entry changed afterwards is refused.
+An entry is a folder that is built under a temporary name and renamed into place, so it is there whole or not
+at all. A lock per key keeps two processes from building the same entry. Every file's hash is recorded; an
+entry changed afterwards is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def _own() -> str:
 
 
 def fingerprint() -> str:
-    """Names the code that makes plans and binaries: tilegen's, and the sources and templates of users' own ops."""
+    """Names the code that makes plans and binaries: tilegen's, and the sources and templates of users' own
+    ops."""
     digest = hashlib.sha256(_own().encode())
     for k in foreign_kinds():
         source = sys.modules[type(k).__module__].__file__
@@ -64,7 +67,10 @@ def _folder(level: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CacheError(f"cannot create the cache folder {folder}: {error.strerror}; set TILEGEN_CACHE_DIR to a writable one") from None
+        raise CacheError(
+            f"cannot create the cache folder {folder}: {error.strerror}; set TILEGEN_CACHE_DIR to a"
+            " writable one"
+        ) from None
     return folder
 
 
@@ -73,7 +79,10 @@ def locked(folder: Path, key: str) -> Iterator[None]:
     try:
         lock = os.open(folder / f"{key}.lock", os.O_CREAT | os.O_RDWR)
     except OSError as error:
-        raise CacheError(f"the cache folder {folder} is not writable: {error.strerror}; set TILEGEN_CACHE_DIR to a writable one") from None
+        raise CacheError(
+            f"the cache folder {folder} is not writable: {error.strerror}; set TILEGEN_CACHE_DIR to a"
+            " writable one"
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -90,24 +99,36 @@ def load(level: str, key: str) -> dict[str, Path] | None:
         for name, path in files.items():
             if hashlib.sha256(path.read_bytes()).hexdigest() != meta["files"][name]:
                 raise CorruptEntryError(
-                    f"cache entry {entry}: {name} was changed after it was stored; remove the entry or run `tilegen cache clear`"
+                    f"cache entry {entry}: {name} was changed after it was stored; remove the entry or run"
+                    " `tilegen cache clear`"
                 )
     except (FileNotFoundError, NotADirectoryError):
         if entry.exists():
-            raise CorruptEntryError(f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`") from None
+            raise CorruptEntryError(
+                f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`"
+            ) from None
         log.debug("%s %s is not in the cache", level, key)
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise CorruptEntryError(f"cache entry {entry}: meta.json is not readable; remove the entry or run `tilegen cache clear`") from None
-    log.info("%s of %s: from the cache in %.3f s", WORDS[level][0], meta.get("note", "?"), time.perf_counter() - start)
+        raise CorruptEntryError(
+            f"cache entry {entry}: meta.json is not readable; remove the entry or run `tilegen cache clear`"
+        ) from None
+    log.info(
+        "%s of %s: from the cache in %.3f s",
+        WORDS[level][0],
+        meta.get("note", "?"),
+        time.perf_counter() - start,
+    )
     log.debug("%s %s: %s", level, key, entry)
     return files
 
 
 def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]]) -> dict[str, Path]:
-    """The entry's files. build(folder) writes them into a fresh folder and gives notes for meta.json; it runs in one process at a time.
+    """The entry's files. build(folder) writes them into a fresh folder and gives notes for meta.json; it runs
+    in one process at a time.
 
-    CacheError names the folder where an entry cannot be written (the disk is full); nothing of it is left then.
+    CacheError names the folder where an entry cannot be written (the disk is full); nothing of it is left
+    then.
     """
     files = load(level, key)
     if files is not None:
@@ -137,7 +158,9 @@ def _built(folder: Path, key: str, level: str, build: Callable[[Path], Mapping[s
         if not isinstance(error, OSError):
             raise
         why = error.strerror or error
-        raise CacheError(f"cannot write into the cache folder {folder}: {why}; free space, or set TILEGEN_CACHE_DIR") from None
+        raise CacheError(
+            f"cannot write into the cache folder {folder}: {why}; free space, or set TILEGEN_CACHE_DIR"
+        ) from None
     log.info("%s %s in %.2f s", WORDS[level][1], notes.get("note", "?"), time.perf_counter() - start)
     log.debug("%s %s: %s", level, key, entry)
     return {name: entry / name for name in hashes}

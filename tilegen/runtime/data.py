@@ -12,7 +12,8 @@ from tilegen.frontend.spec import Program, Tensor
 
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
-    """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in their caches."""
+    """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in
+    their caches."""
     generator = torch.Generator(device).manual_seed(seed)
     if device == "cpu":
         _check_memory(program)
@@ -56,7 +57,8 @@ def free_rows(program: Program, position: str) -> int:
 
 
 def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
-    """‖result - reference‖ / ‖reference‖, or ‖result‖ where the reference is all zero; in float64, NaN for a NaN."""
+    """‖result - reference‖ / ‖reference‖, or ‖result‖ where the reference is all zero; in float64, NaN for a
+    NaN."""
     r = reference.double()
     apart, size = float((result.double().reshape(r.shape) - r).norm()), float(r.norm())
     return apart / size if size else apart

@@ -1,4 +1,5 @@
-"""The driver side of CUDA: load a cubin, encode tensor maps, launch on torch's current stream. Touched only where a driver and a GPU are."""
+"""The driver side of CUDA: load a cubin, encode tensor maps, launch on torch's current stream. Touched only
+where a driver and a GPU are."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def missing() -> str:
-    """Why no GPU can be used, or an empty string. Asked before any driver call: without libcuda some of them hang."""
+    """Why no GPU can be used, or an empty string. Asked before any driver call: without libcuda some of them
+    hang."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -39,14 +41,16 @@ def _checked(result: tuple[Any, ...]) -> Any:
 
 
 def current_stream(device: int) -> int:
-    """The handle of torch's current stream, as the code that inductor generates asks for it: torch.cuda.current_stream() makes an object each time."""
+    """The handle of torch's current stream, as the code that inductor generates asks for it:
+    torch.cuda.current_stream() makes an object each time."""
     import torch
 
     return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 class Parameters:
-    """Kernel parameters in memory that stays: one buffer each, and the array of their addresses that a launch takes."""
+    """Kernel parameters in memory that stays: one buffer each, and the array of their addresses that a launch
+    takes."""
 
     def __init__(self, buffers: Sequence[bytes]):
         self._buffers = [ctypes.create_string_buffer(b, len(b)) for b in buffers]
@@ -57,7 +61,9 @@ class Parameters:
 class Launcher:
     """A kernel with its grid, ready to be launched on any stream."""
 
-    def __init__(self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool, programmatic: bool):
+    def __init__(
+        self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool, programmatic: bool
+    ):
         from cuda.bindings import driver
 
         self._function, self._launch = function, driver.cuLaunchKernelEx
@@ -107,9 +113,16 @@ class Module:
         self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
 
     def launcher(
-        self, name: str, grid: int, block: int, shared_bytes: int = 0, cooperative: bool = True, programmatic: bool = False
+        self,
+        name: str,
+        grid: int,
+        block: int,
+        shared_bytes: int = 0,
+        cooperative: bool = True,
+        programmatic: bool = False,
     ) -> Launcher:
-        """Cooperative launches fail rather than hang when not all CTAs fit; programmatic ones may start while the one before ends."""
+        """Cooperative launches fail rather than hang when not all CTAs fit; programmatic ones may start while
+        the one before ends."""
         from cuda.bindings import driver
 
         kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
@@ -119,7 +132,9 @@ class Module:
             _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
         return Launcher(function, grid, block, shared_bytes, cooperative, programmatic)
 
-    def launch(self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0) -> None:
+    def launch(
+        self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0
+    ) -> None:
         """Launch cooperatively on torch's current stream. Arguments are 64-bit."""
         import torch
 
@@ -128,7 +143,8 @@ class Module:
 
 
 def encode(address: int, m: TensorMap) -> bytes:
-    """The 128 bytes of a tensor map whose first element is at the address (CUDA driver API, cuTensorMapEncodeTiled)."""
+    """The 128 bytes of a tensor map whose first element is at the address (CUDA driver API,
+    cuTensorMapEncodeTiled)."""
     from cuda.bindings import driver
 
     u64, u32 = driver.cuuint64_t, driver.cuuint32_t
@@ -151,13 +167,18 @@ def encode(address: int, m: TensorMap) -> bytes:
 
 
 class Counters:
-    """Zeroed words in device memory, allocated outside torch and outside any capture: a graph must not zero them again at each replay."""
+    """Zeroed words in device memory, allocated outside torch and outside any capture: a graph must not zero
+    them again at each replay."""
 
     def __init__(self, words: int):
         from cuda.bindings import driver
 
         self.words = words
-        mode = _checked(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        mode = _checked(
+            driver.cuThreadExchangeStreamCaptureMode(
+                driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            )
+        )
         try:
             self.address = int(_checked(driver.cuMemAlloc(4 * words)))
             self.zero()

@@ -21,7 +21,8 @@ AFTER_SEMAPHORES = ("ticket", "exits", "abort")  # a counter each
 MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
 WORDS = ("counters", "hang", "patience_ns")  # of the last parameter, 8 bytes each
 MISPLACED_WORD = "misplaced"  # one more where there are positions
-HANG = ("rank", "part", "operand", "step", "semaphore", "seen", "target")  # int32; the rank is -1 before a hang
+# int32; the rank is -1 before a hang
+HANG = ("rank", "part", "operand", "step", "semaphore", "seen", "target")
 MISPLACED = 32  # bytes from there to the record of a position without room: its number, -1 before, and value
 RECORD_BYTES = 64  # of both
 

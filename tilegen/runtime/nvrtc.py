@@ -19,7 +19,8 @@ class Cubin:
 
 
 def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()) -> Cubin:
-    """Compile straight to machine code. CompilerMissing when no NVRTC is installed; CompileError carries the log."""
+    """Compile straight to machine code. CompilerMissing when no NVRTC is installed; CompileError carries the
+    log."""
     from cuda.bindings import nvrtc
 
     def checked(result: tuple[Any, ...]) -> Any:
@@ -34,7 +35,9 @@ def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, 
         raise CompilerMissing(_missing(error)) from None
     flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v", *options]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
-    log = _text(checked, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().rstrip("\0")
+    log = (
+        _text(checked, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().rstrip("\0")
+    )
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         nvrtc.nvrtcDestroyProgram(program)
         raise CompileError(f"NVRTC refused the generated source for {architecture}", log, source)
@@ -64,4 +67,6 @@ def version() -> str:
 def _missing(error: RuntimeError) -> str:
     """What cuda-bindings says goes on over several lines, the first of which names the libraries."""
     first = (str(error).strip().splitlines() or [""])[0].partition(":")[0]
-    return f"NVRTC was not found ({first}); pip install 'nvidia-cuda-nvrtc==13.0.*', or install the CUDA toolkit"
+    return (
+        f"NVRTC was not found ({first}); pip install 'nvidia-cuda-nvrtc==13.0.*', or install the CUDA toolkit"
+    )

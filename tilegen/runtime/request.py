@@ -41,14 +41,16 @@ def refuse_lowering(lowering: str, programmatic: bool) -> None:
         raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
     if programmatic and lowering != "streams":
         raise TargetError(
-            "programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic where that pays"
+            "programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic"
+            " where that pays"
         )
 
 
 def settled_lowering(
     program: Program, place: Place, options: Options, lowering: str, programmatic: bool
 ) -> tuple[str, bool]:
-    """(lowering, programmatic): where the lowering is left open, and launches may start early, as was measured best."""
+    """(lowering, programmatic): where the lowering is left open, and launches may start early, as was
+    measured best."""
     if lowering != "auto" or not place.target.launches_early:
         return lowering, programmatic
     found = tuned_lowering(program, place.label, options)
@@ -57,16 +59,23 @@ def settled_lowering(
 
 def launch_options(program: Program, place: Place, asked: Options) -> Options:
     """The options of launches of single ops: as asked, else the tiles measured best."""
-    return asked if asked != Options() else dataclasses.replace(settled(program, place, Options()), policies=())
+    return (
+        asked if asked != Options() else dataclasses.replace(settled(program, place, Options()), policies=())
+    )
 
 
 def request_key(program: Program, place: Place, options: Options) -> str:
     """Names a request: the spec's content, sizes, options, place and tilegen's version."""
-    parts = (json.dumps(dataclasses.asdict(x), sort_keys=True, default=str) for x in (program, place.machine, options))
+    parts = (
+        json.dumps(dataclasses.asdict(x), sort_keys=True, default=str)
+        for x in (program, place.machine, options)
+    )
     return cache.key_of(*parts, place.forms.name, place.target.name)
 
 
-def planned(program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet) -> tuple[Plan, Certificate]:
+def planned(
+    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+) -> tuple[Plan, Certificate]:
     """Plan and certificate, from the cache where they are."""
     fresh: list[tuple[Plan, Certificate]] = []
 

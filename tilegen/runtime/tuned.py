@@ -1,6 +1,8 @@
-"""Measured choices: `tilegen tune` times the model's best few plans on the GPU and remembers the fastest; `tilegen.compile` then uses it.
+"""Measured choices: `tilegen tune` times the model's best few plans on the GPU and remembers the fastest;
+`tilegen.compile` then uses it.
 
-Remembered in the cache folder (tuned.json), per place (tilegen.graph.forms.Place.label) and program; those that ship with tilegen stand in tilegen/tuned.json.
+Remembered in the cache folder (tuned.json), per place (tilegen.graph.forms.Place.label) and program; those
+that ship with tilegen stand in tilegen/tuned.json.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from tilegen.runtime.cache import locked
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering: streams where one launch of all ops is slower."""
+    """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering: streams
+    where one launch of all ops is slower."""
 
     program: str
     sizes: Mapping[str, Any]
@@ -34,13 +37,30 @@ class Tuned:
     lowering: str = "persistent"
 
     def to_json(self) -> dict[str, Any]:
-        options = {k: dict(v) if isinstance(v, tuple) else v for k, v in asdict(self.options).items() if v not in ((), "auto")}
-        found = {"program": self.program, "sizes": dict(self.sizes), "options": options, "us": self.us, "tried": self.tried}
+        options = {
+            k: dict(v) if isinstance(v, tuple) else v
+            for k, v in asdict(self.options).items()
+            if v not in ((), "auto")
+        }
+        found = {
+            "program": self.program,
+            "sizes": dict(self.sizes),
+            "options": options,
+            "us": self.us,
+            "tried": self.tried,
+        }
         return found if self.lowering == "persistent" else {**found, "lowering": self.lowering}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Tuned:
-        return Tuned(data["program"], data["sizes"], Options.from_json(data["options"]), data["us"], data["tried"], data.get("lowering", "persistent"))
+        return Tuned(
+            data["program"],
+            data["sizes"],
+            Options.from_json(data["options"]),
+            data["us"],
+            data["tried"],
+            data.get("lowering", "persistent"),
+        )
 
 
 def key_of(program: Program) -> str:
@@ -59,10 +79,12 @@ def _hash(content: str) -> str:
 
 
 def lookup(program: Program, on: str) -> Tuned | None:
-    """The remembered choice, the user's own first, then that of the same program with the other 16-bit type; None where there is none."""
+    """The remembered choice, the user's own first, then that of the same program with the other 16-bit type;
+    None where there is none."""
     files = [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
     content = _content(program)
-    other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)  # a plan takes as long on either type
+    # a plan takes as long on either type
+    other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)
     found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
     return None if found is None else Tuned.from_json(found)
 

@@ -15,7 +15,8 @@ from tilegen.schedule.plan import Plan
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
-    """Check a plan, its JSON, or a file of it; ProofError names the tile, the elements and the missing edge."""
+    """Check a plan, its JSON, or a file of it; ProofError names the tile, the elements and the missing
+    edge."""
     return prove(as_expanded(what))
 
 
@@ -28,7 +29,9 @@ def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     if isinstance(what, Plan):
         return expanded(what)
     if not isinstance(what, (Mapping, str, Path)):
-        way = {Program: "tg.verify(tg.plan(program, on=…))", Spec: "tg.verify(tg.plan(spec(…), on=…))"}.get(type(what), "")
+        way = {Program: "tg.verify(tg.plan(program, on=…))", Spec: "tg.verify(tg.plan(spec(…), on=…))"}.get(
+            type(what), ""
+        )
         raise PlanError(
             f"expected a Plan, its JSON or a file of it, given a {type(what).__name__}{way and f': {way}'}"
         )
@@ -38,7 +41,15 @@ def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     made = Plan.from_json(data)
     try:
         return expanded(made)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        ZeroDivisionError,
+        AnalysisError,
+    ) as error:
         ops = ", ".join(op.name for op in made.graph.ops)
         raise PlanError(f"the plan of {ops} was changed by hand: {type(error).__name__} {error}") from None
 

@@ -1,4 +1,5 @@
-"""A plan tile by tile: the JSON of docs/plan-format.md, for the checker, the interpreter and anyone else's program."""
+"""A plan tile by tile: the JSON of docs/plan-format.md, for the checker, the interpreter and anyone else's
+program."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ def expanded(plan: Plan) -> dict[str, Any]:
         coords = np.stack(list(grid.coords.values()), axis=1).tolist() if grid.coords else [[]]
         parts = [list(_part(plan, b, grid, part, waits)) for part in range(b.op.parts)]
         for tile, rank in enumerate(ranks.tolist()):
-            tiles[rank] = {"rank": rank, "op": b.op.name, "coord": coords[tile], "parts": [p[tile] for p in parts]}
+            tiles[rank] = {
+                "rank": rank,
+                "op": b.op.name,
+                "coord": coords[tile],
+                "parts": [p[tile] for p in parts],
+            }
     return {**plan.to_json(), "tiles": tiles}
 
 
@@ -49,7 +55,14 @@ def _part(
     for tile in range(tiles.count):
         entries = []
         for step, operand, tensor, box, how in reads[tile]:
-            entries.append({"tensor": tensor, "box": box, "waits": waits.get((ranks[tile], part, operand, step), []), **how})
+            entries.append(
+                {
+                    "tensor": tensor,
+                    "box": box,
+                    "waits": waits.get((ranks[tile], part, operand, step), []),
+                    **how,
+                }
+            )
         write = writes[tile]
         yield {
             "reads": entries,
@@ -65,7 +78,11 @@ def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[_Read]]:
     start, end = step_range(tiles, part)
     cuts = _wait_steps(plan, b, part)
     for access in b.reads:
-        shared = Access(access.operand, share_box(b, access.box, part), access.when, access.exact) if access.when == "epilogue" else access
+        shared = (
+            Access(access.operand, share_box(b, access.box, part), access.when, access.exact)
+            if access.when == "epilogue"
+            else access
+        )
         tensor, box, _ = b.tensor_box(shared)
         how = {"proxy": "async"} if access.operand in through_tma else {}
         everything = np.arange(tiles.count)
@@ -73,7 +90,9 @@ def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[_Read]]:
             step = np.full(tiles.count, -1) if access.when == "first" else tiles.steps
             tile, lo, hi = everything, step, step
         else:
-            tile, lo, hi = _pieces(everything, start, end, cuts.get(access.operand, {}) if depends_on_step(box) else {})
+            tile, lo, hi = _pieces(
+                everything, start, end, cuts.get(access.operand, {}) if depends_on_step(box) else {}
+            )
         lows = _boxes(b, tiles, box, {n: a[tile] for n, a in tiles.coords.items()}, tile, lo, hi)
         for t, step, bounds in zip(tile.tolist(), lo.tolist(), lows, strict=True):
             if bounds is not None:
@@ -90,13 +109,17 @@ def _wait_steps(plan: Plan, b: Bound, part: int) -> dict[int, dict[int, list[int
     tile_of[ranks] = np.arange(len(ranks))
     mine = (tile_of[table.rank] >= 0) & (table.part == part)
     out: dict[int, dict[int, list[int]]] = {}
-    rows = np.unique(np.stack((table.operand[mine], tile_of[table.rank[mine]], table.step[mine]), axis=1), axis=0)
+    rows = np.unique(
+        np.stack((table.operand[mine], tile_of[table.rank[mine]], table.step[mine]), axis=1), axis=0
+    )
     for operand, tile, step in rows.tolist():
         out.setdefault(operand, {}).setdefault(tile, []).append(step)
     return out
 
 
-def _pieces(everything: Array, start: Array, end: Array, cuts: dict[int, list[int]]) -> tuple[Array, Array, Array]:
+def _pieces(
+    everything: Array, start: Array, end: Array, cuts: dict[int, list[int]]
+) -> tuple[Array, Array, Array]:
     """(tile, first step, last step) of the reads: the tile's steps, cut where a wait stands."""
     tiles, lows, highs = [], [], []
     for tile, a, z in zip(everything.tolist(), start.tolist(), end.tolist(), strict=True):
@@ -112,7 +135,13 @@ def _pieces(everything: Array, start: Array, end: Array, cuts: dict[int, list[in
 
 
 def _boxes(
-    b: Bound, tiles: Tiles, box: Box, coords: dict[str, Array], tile: Array, first: Array | None = None, last: Array | None = None
+    b: Bound,
+    tiles: Tiles,
+    box: Box,
+    coords: dict[str, Array],
+    tile: Array,
+    first: Array | None = None,
+    last: Array | None = None,
 ) -> list[Any]:
     """The box at each entry as nested lists, the union over steps first … last; None where it is empty."""
     n = len(tile)

@@ -5,20 +5,24 @@ from __future__ import annotations
 from tilegen.schedule.plan import Plan
 
 
-def describe_hang(plan: Plan, rank: int, part: int, operand: int, step: int, semaphore: int, seen: int, target: int) -> str:
+def describe_hang(
+    plan: Plan, rank: int, part: int, operand: int, step: int, semaphore: int, seen: int, target: int
+) -> str:
     """Who waits for what, in the plan's words."""
     op, coord = tile_at(plan, rank)
     producer = next(m for m in plan.semaphores if m.base <= semaphore < m.base + m.count)
     what = next(o for o in plan.graph.ops if o.name == op).operands[operand].tensor
     return (
-        f"{op}{coord} (rank {rank}, part {part}) waits before step {step} for {what!r}: semaphore {semaphore} of {producer.producer} "
-        f"has {seen} of {target} posts"
+        f"{op}{coord} (rank {rank}, part {part}) waits before step {step} for {what!r}: semaphore {semaphore}"
+        f" of {producer.producer} has {seen} of {target} posts"
     )
 
 
 def tile_at(plan: Plan, rank: int) -> tuple[str, tuple[int, ...]]:
     """(op, coordinates) of a rank."""
-    for segment, start, end in zip(plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False):
+    for segment, start, end in zip(
+        plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False
+    ):
         if rank < end:
             return segment.op, tuple(int(c[rank - start]) for c in segment.coords())
     raise IndexError(rank)

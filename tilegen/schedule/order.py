@@ -1,7 +1,9 @@
-"""Orders: one rank for every tile of every op, as a list of segments: a box of one op's grid, walked in one way.
+"""Orders: one rank for every tile of every op, as a list of segments: a box of one op's grid, walked in one
+way.
 
-Phase order walks op after op. Banded order cuts each op's rows into bands and lets band b of an op follow band b of the op before:
-with lag 1 a consumer's band comes right after its producer's band, so that waits are met early and intermediates stay in L2.
+Phase order walks op after op. Banded order cuts each op's rows into bands and lets band b of an op follow
+band b of the op before: with lag 1 a consumer's band comes right after its producer's band, so that waits are
+met early and intermediates stay in L2.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from tilegen.graph.graph import Graph
 
 @dataclass(frozen=True)
 class Segment:
-    """Tiles lo ≤ coord < hi of an op, the first coordinate slowest; `group` > 1 walks columns inside groups of so many rows (an L2
-    super-tile of a two-dimensional grid); `last_first` walks the last coordinate slowest, downwards (the longest causal tiles first, of all heads)."""
+    """Tiles lo ≤ coord < hi of an op, the first coordinate slowest; `group` > 1 walks columns inside groups
+    of so many rows (an L2 super-tile of a two-dimensional grid); `last_first` walks the last coordinate
+    slowest, downwards (the longest causal tiles first, of all heads)."""
 
     op: str
     lo: tuple[int, ...]
@@ -71,30 +74,41 @@ class Order:
         return self.starts[-1]
 
     def ranks(self, graph: Graph) -> dict[str, Array]:
-        """For each op: the rank of its tiles, in row-major order of its grid. PlanError unless each tile stands exactly once."""
+        """For each op: the rank of its tiles, in row-major order of its grid. PlanError unless each tile
+        stands exactly once."""
         out = {}
         for op in graph.ops:
             tiles = tiles_of(graph.bound(op))
             rank = np.full(tiles.count, -1, dtype=np.int64)
             for segment, start in zip(self.segments, self.starts, strict=False):
                 if segment.op == op.name and segment.count:
-                    flat = np.ravel_multi_index(segment.coords(), tiles.grid) if tiles.grid else np.zeros(1, dtype=np.int64)
+                    flat = (
+                        np.ravel_multi_index(segment.coords(), tiles.grid)
+                        if tiles.grid
+                        else np.zeros(1, dtype=np.int64)
+                    )
                     if (rank[flat] >= 0).any():
                         raise PlanError(f"order {self.name}: a tile of {op.name!r} stands twice")
                     rank[flat] = start + np.arange(segment.count)
             if (rank < 0).any():
-                raise PlanError(f"order {self.name}: tile {np.argwhere(rank < 0)[0]} of {op.name!r} is missing")
+                raise PlanError(
+                    f"order {self.name}: tile {np.argwhere(rank < 0)[0]} of {op.name!r} is missing"
+                )
             out[op.name] = rank
         return out
 
 
 def phase(graph: Graph, group: int = 1) -> Order:
     """Op after op."""
-    return Order("phase" if group == 1 else f"phase:{group}", tuple(_segment(graph, op.name, 0, None, group) for op in graph.ops))
+    return Order(
+        "phase" if group == 1 else f"phase:{group}",
+        tuple(_segment(graph, op.name, 0, None, group) for op in graph.ops),
+    )
 
 
 def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
-    """Bands of rows (the first coordinate of rows with more than one tile): band b of the op at depth d stands in slot b + lag·d."""
+    """Bands of rows (the first coordinate of rows with more than one tile): band b of the op at depth d
+    stands in slot b + lag·d."""
     depth = depths(graph)
     slots: list[tuple[int, int, Segment]] = []
     for position, op in enumerate(graph.ops):
@@ -104,7 +118,9 @@ def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
         cuts = [n * b // bands for b in range(bands + 1)]
         for b, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
             if lo < hi:
-                slots.append((b + lag * depth[op.name], position, _segment(graph, op.name, axis, (lo, hi), group)))
+                slots.append(
+                    (b + lag * depth[op.name], position, _segment(graph, op.name, axis, (lo, hi), group))
+                )
     slots.sort(key=lambda s: s[:2])
     return Order(f"bands:{bands}:{lag}", tuple(s for _, _, s in slots))
 
@@ -113,13 +129,19 @@ def depths(graph: Graph) -> dict[str, int]:
     """Longest path from an op without producers."""
     depth: dict[str, int] = {}
     for op in graph.ops:
-        before = [depth[w.name] for o in op.operands for w in graph.writers(o.tensor) if w.name in depth and w.name != op.name]
+        before = [
+            depth[w.name]
+            for o in op.operands
+            for w in graph.writers(o.tensor)
+            if w.name in depth and w.name != op.name
+        ]
         depth[op.name] = 1 + max(before, default=-1)
     return depth
 
 
 def _band_axis(kind: str, grid: Sequence[int]) -> int:
-    rows = (0, 2) if kind == "attention" else range(len(grid) - 1)  # an attention's coordinates are batch, head, queries
+    # an attention's coordinates are batch, head, queries
+    rows = (0, 2) if kind == "attention" else range(len(grid) - 1)
     return next((d for d in rows if grid[d] > 1), 0)
 
 
@@ -131,7 +153,13 @@ def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, g
         lo[axis], hi[axis] = band
     causal = op.kind == "attention" and dict(op.attributes).get("causal", False) and len(op.operands) < 4
     two = len(grid) == 2 and op.kind == "linear"
-    return Segment(name, tuple(lo), tuple(hi), min(group, hi[0] - lo[0]) if two and group > 1 else 1, causal and len(grid) > 0)
+    return Segment(
+        name,
+        tuple(lo),
+        tuple(hi),
+        min(group, hi[0] - lo[0]) if two and group > 1 else 1,
+        causal and len(grid) > 0,
+    )
 
 
 def candidates(graph: Graph, sms: int) -> list[Order]:
@@ -150,7 +178,11 @@ def candidates(graph: Graph, sms: int) -> list[Order]:
 def by_name(graph: Graph, name: str) -> Order:
     """phase, phase:GROUP, bands:N or bands:N:LAG, as `--order` takes it."""
     head, *numbers = str(name).split(":")
-    if head in ("phase", "bands") and all(n.isdecimal() and int(n) >= 1 for n in numbers) and len(numbers) <= (1 if head == "phase" else 2):
+    if (
+        head in ("phase", "bands")
+        and all(n.isdecimal() and int(n) >= 1 for n in numbers)
+        and len(numbers) <= (1 if head == "phase" else 2)
+    ):
         values = [int(n) for n in numbers]
         if head == "phase":
             return phase(graph, *values)

@@ -1,6 +1,7 @@
 """Plan: the only contract between analysis and code generation. Frozen, serialisable, versioned.
 
-What is stored is small (ops, tiles, semaphore maps, order, placement); everything else follows from the ops' access maps and is
+What is stored is small (ops, tiles, semaphore maps, order, placement); everything else follows from the ops'
+access maps and is
 derived here: edges, waits, and, on demand, the expanded list of tiles of docs/plan-format.md.
 """
 
@@ -61,7 +62,8 @@ class Plan:
     target: str = ""  # the name of the target that emits its kernel
     proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
 
-    # --- derived -------------------------------------------------------------------------------------------------------
+    # --- derived
+    # -------------------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -85,7 +87,11 @@ class Plan:
             if (e.producer.op.name, e.tensor) not in maps and len(relation(e).tile):
                 raise PlanError(f"the plan has no semaphores for {e.name} through {e.tensor!r}")
         found: list[Wait] = []
-        for w in (wait(e, maps[e.producer.op.name, e.tensor]) for e in self.edges if (e.producer.op.name, e.tensor) in maps):
+        for w in (
+            wait(e, maps[e.producer.op.name, e.tensor])
+            for e in self.edges
+            if (e.producer.op.name, e.tensor) in maps
+        ):
             if not any(w.repeats(other) for other in found):
                 found.append(w)
         return tuple(found)
@@ -107,8 +113,8 @@ class Plan:
         """PlanError where the kernel of another target is to be emitted than the plan was proved for."""
         if self.target != target:
             raise PlanError(
-                f"{self.program}: the plan is one for target {self.target or 'unknown'}, not {target}: its proof says "
-                f"nothing of other kernels; plan it with target={target!r}"
+                f"{self.program}: the plan is one for target {self.target or 'unknown'}, not {target}: its"
+                f" proof says nothing of other kernels; plan it with target={target!r}"
             )
 
     def proxies_of(self, op: str) -> Proxies:
@@ -116,7 +122,8 @@ class Plan:
         return dict(self.proxies).get(op, Proxies())
 
     def sms_of(self, op: TileOp, place: int) -> range:
-        """Of its gang, the SMs that a tile at this place of a static list takes: all, or where it has one part each in turn."""
+        """Of its gang, the SMs that a tile at this place of a static list takes: all, or where it has one
+        part each in turn."""
         first = place % self.gang
         return range(self.gang) if op.parts > 1 else range(first, first + 1)
 
@@ -128,12 +135,16 @@ class Plan:
 
     def blocking(self, m: SemaphoreMap) -> tuple[Blocking, ...]:
         """How the producer cuts the tensor that a semaphore map is for."""
-        return next(e.blocking for e in self.edges if e.producer.op.name == m.producer and e.tensor == m.tensor)
+        return next(
+            e.blocking for e in self.edges if e.producer.op.name == m.producer and e.tensor == m.tensor
+        )
 
     def posted(self, m: SemaphoreMap) -> Array:
         """The semaphore that each tile of the producer posts to, in row-major order of its grid."""
         tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
-        numbers = m.number([g.of(tiles.value(c.index)) for g, c in zip(m.partition, self.blocking(m), strict=True)])
+        numbers = m.number(
+            [g.of(tiles.value(c.index)) for g, c in zip(m.partition, self.blocking(m), strict=True)]
+        )
         return np.broadcast_to(np.asarray(numbers, dtype=np.int64), (tiles.count,))
 
     @cached_property
@@ -145,8 +156,14 @@ class Plan:
                 tile, step, first = part_steps(tiles, w, part)
                 entry, semaphore, target = w.entries(tile, step, first)
                 operand = np.full(len(entry), w.edge.access.operand)
-                columns.append((ranks[tile[entry]], np.full(len(entry), part), step[entry], operand, semaphore, target))
-        table = [np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True)] if columns else [np.zeros(0, np.int64)] * 6
+                columns.append(
+                    (ranks[tile[entry]], np.full(len(entry), part), step[entry], operand, semaphore, target)
+                )
+        table = (
+            [np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True)]
+            if columns
+            else [np.zeros(0, np.int64)] * 6
+        )
         order = np.lexsort(tuple(reversed(table[:5])))
         return WaitTable(*(c[order] for c in table))
 
@@ -158,7 +175,10 @@ class Plan:
     def __repr__(self) -> str:
         tiles = listed([f"{op.name} {'x'.join(map(str, op.tile))}" for op in self.graph.ops])
         where = f"{self.program}({listed([f'{k}={v}' for k, v in self.sizes])}) on {self.machine.name}"
-        return f"<Plan {where}: {self.order.count} tiles ({tiles}), {len(self.targets)} semaphores, order {self.order.name}>"
+        return (
+            f"<Plan {where}: {self.order.count} tiles ({tiles}), {len(self.targets)} semaphores, order"
+            f" {self.order.name}>"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Plan.from_json, (self._stored(),)
@@ -166,18 +186,24 @@ class Plan:
     def __deepcopy__(self, memo: Any) -> Plan:
         return self  # frozen
 
-    # --- JSON ----------------------------------------------------------------------------------------------------------
+    # --- JSON
+    # --------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """The compact plan. `formulas` is for people: reading a plan back derives them anew."""
         return {
             **self._stored(),
-            "formulas": {"ops": {b.op.name: _formulas(b) for b in self.bounds}, "waits": [_wait_words(w) for w in self.waits]},
+            "formulas": {
+                "ops": {b.op.name: _formulas(b) for b in self.bounds},
+                "waits": [_wait_words(w) for w in self.waits],
+            },
         }
 
     def _stored(self) -> dict[str, Any]:
         """What a plan consists of."""
-        placement = self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
+        placement = (
+            self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
+        )
         return {
             "version": VERSION,
             "program": self.program,
@@ -193,7 +219,10 @@ class Plan:
             "policies": dict(self.policies),
             "semaphores": list(self.targets),
             "maps": [_map_to_json(m) for m in self.semaphores],
-            "order": {"name": self.order.name, "segments": [_segment_to_json(s) for s in self.order.segments]},
+            "order": {
+                "name": self.order.name,
+                "segments": [_segment_to_json(s) for s in self.order.segments],
+            },
         }
 
     @staticmethod
@@ -206,10 +235,20 @@ class Plan:
         try:
             plan = _plan_from_json(data)
             same = list(plan.targets) == list(data["semaphores"])
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            IndexError,
+            AttributeError,
+            ZeroDivisionError,
+            AnalysisError,
+        ) as error:
             raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
         if not same:
-            raise PlanError("the plan's semaphore targets do not follow from its maps: the file was changed by hand")
+            raise PlanError(
+                "the plan's semaphore targets do not follow from its maps: the file was changed by hand"
+            )
         return plan
 
 
@@ -219,7 +258,8 @@ def strided(tiles: int, workers: int) -> tuple[tuple[int, ...], ...]:
 
 
 def step_range(tiles: Tiles, part: int) -> tuple[Array, Array]:
-    """The steps [start, end) that a part of each tile runs: its share of them, or all where the gang shares rows or columns."""
+    """The steps [start, end) that a part of each tile runs: its share of them, or all where the gang shares
+    rows or columns."""
     op = tiles.bound.op
     if op.share != "steps":
         return np.zeros_like(tiles.steps), tiles.steps
@@ -246,7 +286,13 @@ def part_steps(tiles: Tiles, w: Wait, part: int) -> tuple[Array, Array, Array]:
 
 
 def _tensor_to_json(t: Tensor) -> dict[str, Any]:
-    return {"shape": list(t.plan_shape), "dtype": t.dtype, "role": t.role, "declared": list(t.shape), "form": t.form}
+    return {
+        "shape": list(t.plan_shape),
+        "dtype": t.dtype,
+        "role": t.role,
+        "declared": list(t.shape),
+        "form": t.form,
+    }
 
 
 def _op_to_json(b: Bound, proxies: Proxies) -> dict[str, Any]:
@@ -263,7 +309,11 @@ def _op_to_json(b: Bound, proxies: Proxies) -> dict[str, Any]:
         "parts": op.parts,
         **({"share": op.share} if op.parts > 1 else {}),
         **({} if b.kind.built_in else {"footprint": "declared"}),
-        **({} if proxies == Proxies() else {"async": {"reads": list(proxies.reads), "writes": proxies.writes}}),
+        **(
+            {}
+            if proxies == Proxies()
+            else {"async": {"reads": list(proxies.reads), "writes": proxies.writes}}
+        ),
     }
 
 
@@ -279,7 +329,13 @@ def _formulas(b: Bound) -> dict[str, Any]:
 
 def _wait_words(w: Wait) -> dict[str, Any]:
     groups = [[pretty(r.lo), pretty(r.hi)] for r in w.ranges]
-    return {"edge": w.edge.name, "tensor": w.edge.tensor, "operand": w.edge.access.operand, "when": w.edge.access.when, "groups": groups}
+    return {
+        "edge": w.edge.name,
+        "tensor": w.edge.tensor,
+        "operand": w.edge.access.operand,
+        "when": w.edge.access.when,
+        "groups": groups,
+    }
 
 
 def _map_to_json(m: SemaphoreMap) -> dict[str, Any]:
@@ -299,12 +355,18 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
     attributes = dict(data["attributes"])
     epilogue = Epilogue.from_json(attributes.pop("epilogue")) if "epilogue" in attributes else None
     if epilogue is not None:
-        names = {f"e{n}" for n in range(len(epilogue.operands))} | {f"acc{g}" for g in range(attributes.get("groups", 1))}
+        names = {f"e{n}" for n in range(len(epilogue.operands))} | {
+            f"acc{g}" for g in range(attributes.get("groups", 1))
+        }
         check_expression(epilogue.expression, names, f"op {name!r} of the plan")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
     kind(data["kind"])
     for what, numbers in (("tile", data["tile"]), ("parts", [data["parts"]])):
-        if not isinstance(numbers, list) or not numbers or not all(type(n) is int and 1 <= n < 2**31 for n in numbers):
+        if (
+            not isinstance(numbers, list)
+            or not numbers
+            or not all(type(n) is int and 1 <= n < 2**31 for n in numbers)
+        ):
             raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
     share = data.get("share", "steps")
     if share not in SHARES:
@@ -325,7 +387,11 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
 def _proxies_from_json(name: str, op: Mapping[str, Any]) -> Proxies:
     reads, writes = op["async"]["reads"], op["async"]["writes"]
     known = range(len(op["operands"]))
-    if not isinstance(reads, list) or any(type(n) is not int or n not in known for n in reads) or type(writes) is not bool:
+    if (
+        not isinstance(reads, list)
+        or any(type(n) is not int or n not in known for n in reads)
+        or type(writes) is not bool
+    ):
         raise PlanError(
             f"op {name!r} of the plan: async is {op['async']!r}, expected reads, a list of numbers of its "
             f"{len(known)} operands, and writes, true or false"
@@ -356,7 +422,10 @@ def _grouping_from_json(producer: str, g: Mapping[str, Any]) -> Grouping:
 
 
 def _plan_from_json(data: Mapping[str, Any]) -> Plan:
-    tensors = {n: Tensor(n, tuple(t["declared"]), t["dtype"], t["role"], "", t["form"]) for n, t in data["tensors"].items()}
+    tensors = {
+        n: Tensor(n, tuple(t["declared"]), t["dtype"], t["role"], "", t["form"])
+        for n, t in data["tensors"].items()
+    }
     for name in (data["program"], *data["tensors"], *data["ops"]):
         try:
             check_name(name, "the plan")  # names are written into the generated source
@@ -365,8 +434,15 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     ops = tuple(_op_from_json(name, op) for name, op in data["ops"].items())
     for t in tensors.values():
         if t.dtype not in DTYPES:
-            raise PlanError(f"tensor {t.name!r} of the plan has dtype {t.dtype!r}, expected one of {', '.join(DTYPES)}")
-    used = [*data["arguments"], *data["outputs"], *(op.result for op in ops), *(o.tensor for op in ops for o in op.operands)]
+            raise PlanError(
+                f"tensor {t.name!r} of the plan has dtype {t.dtype!r}, expected one of {', '.join(DTYPES)}"
+            )
+    used = [
+        *data["arguments"],
+        *data["outputs"],
+        *(op.result for op in ops),
+        *(o.tensor for op in ops for o in op.operands),
+    ]
     unknown = [n for n in used if n not in tensors]
     if unknown:
         raise PlanError(f"the plan has no tensor {unknown[0]!r}")
@@ -374,8 +450,15 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     for m in data["maps"]:
         partition = tuple(_grouping_from_json(m["producer"], g) for g in m["groups"])
         maps.append(SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"]))
-    segments = tuple(Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"]) for s in data["order"]["segments"])
-    placement = data["placement"] if isinstance(data["placement"], str) else tuple(tuple(ranks) for ranks in data["placement"])
+    segments = tuple(
+        Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"])
+        for s in data["order"]["segments"]
+    )
+    placement = (
+        data["placement"]
+        if isinstance(data["placement"], str)
+        else tuple(tuple(ranks) for ranks in data["placement"])
+    )
     graph = Graph(data["program"], tensors, ops, tuple(data["outputs"]))
     for op in ops:
         problem = gang_problem(graph.bound(op))

@@ -33,17 +33,26 @@ FREE = Options()
 GENERIC = Proxies()
 
 
-def plan(program: Program, place: Place, options: Options = FREE, progress: Progress = lambda _: None) -> Plan:
+def plan(
+    program: Program, place: Place, options: Options = FREE, progress: Progress = lambda _: None
+) -> Plan:
     """The plan for a program with all sizes given.
 
     Raises PlanError where an option does not fit the program, or the target has no kernel for the plan.
     """
     check_acyclic(as_program(program))
     if program.symbolic:
-        names = {str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}
-        raise PlanError(f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them")
+        names = {
+            str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols
+        }
+        raise PlanError(
+            f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them"
+        )
     graph = tiled(rewritten(fuse(program), place, options), place, options)
-    progress(f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)} tiles")
+    progress(
+        f"{program.name}: {len(graph.ops)} ops, {sum(tiles_of(graph.bound(op)).count for op in graph.ops)}"
+        " tiles"
+    )
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
@@ -57,15 +66,21 @@ def plan(program: Program, place: Place, options: Options = FREE, progress: Prog
 
 
 def emitted_by(target: Forms, made: Plan) -> Plan:
-    """The plan with the target that emits it, and how that reads and writes. PlanError where it has no kernel for it."""
+    """The plan with the target that emits it, and how that reads and writes. PlanError where it has no kernel
+    for it."""
     target.refuse(made.graph, made.machine, not isinstance(made.placement, str))
     proxies = target.proxies(made.graph, made.machine)
-    said = tuple((op.name, proxies[op.name]) for op in made.graph.ops if proxies.get(op.name, GENERIC) != GENERIC)
+    said = tuple(
+        (op.name, proxies[op.name]) for op in made.graph.ops if proxies.get(op.name, GENERIC) != GENERIC
+    )
     return replace(made, target=target.name, proxies=said)
 
 
-def tiled(graph: Graph, place: Place, options: Options, taken: Set[str] = frozenset(), shares: bool = True) -> Graph:
-    """Give every op its tile, gang and split. taken: names besides the graph's that a split may not make; shares: whether attentions may be split unasked."""
+def tiled(
+    graph: Graph, place: Place, options: Options, taken: Set[str] = frozenset(), shares: bool = True
+) -> Graph:
+    """Give every op its tile, gang and split. taken: names besides the graph's that a split may not make;
+    shares: whether attentions may be split unasked."""
     names = {op.name for op in graph.ops}
     for what in ("tiles", "split", "parts"):
         for name, _ in getattr(options, what):
@@ -89,7 +104,8 @@ def tiled(graph: Graph, place: Place, options: Options, taken: Set[str] = frozen
 
 
 def _key_shares(graph: Graph, place: Place, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
-    """Attention -> shares of its keys, where the user fixes nothing, they pay, and the names that it takes are free."""
+    """Attention -> shares of its keys, where the user fixes nothing, they pay, and the names that it takes
+    are free."""
     if options.tiles or options.parts:
         return ()
     names = {op.name for op in graph.ops} | set(graph.tensors) | taken
@@ -107,13 +123,18 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
             b.op.where,
         )
     tile = b.kind.whole_tile(tuple(tile), expected)
-    if len(tile) != len(expected) or any(not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile):
+    if len(tile) != len(expected) or any(
+        not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile
+    ):
         raise PlanError(
-            f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)} positive sizes, such as {expected}",
+            f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)}"
+            f" positive sizes, such as {expected}",
             b.op.where,
         )
     if max(tile) > 1 << 16 or math.prod(tile[:-1]) > 1 << 24:
-        raise PlanError(f"tile {'x'.join(map(str, tile))} of {b.op.name!r} is too large: at most 65536 a side", b.op.where)
+        raise PlanError(
+            f"tile {'x'.join(map(str, tile))} of {b.op.name!r} is too large: at most 65536 a side", b.op.where
+        )
     problem = b.kind.check_tile(b, tile)
     if problem:
         raise PlanError(f"tile {tile} of {b.op.name!r}: {problem}", b.op.where)
@@ -126,8 +147,8 @@ def checked_parts(graph: Graph, op: TileOp, given: int | str, machine: Machine) 
     share = share if colon else "steps"
     if not isinstance(given, (int, str)) or not count.isdecimal() or int(count) < 1 or share not in SHARES:
         raise PlanError(
-            f"{op.name!r}: a gang of {given}: expected its size, and what it shares after a colon where that is not steps, "
-            f"such as 2 or '2:rows'; it may share {', '.join(SHARES)}",
+            f"{op.name!r}: a gang of {given}: expected its size, and what it shares after a colon where that"
+            f" is not steps, such as 2 or '2:rows'; it may share {', '.join(SHARES)}",
             op.where,
         )
     op = replace(op, parts=int(count), share=share if int(count) > 1 else "steps")
@@ -167,7 +188,9 @@ def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[di
     chosen = {tensor: _allowed(lat)[0] for tensor, lat in lattices.items()}
     fixed = set()
     for key, name in options.policies:
-        tensors = [t for t, lat in lattices.items() if key in (t, "*") or any(e.name == key for e in lat.edges)]
+        tensors = [
+            t for t, lat in lattices.items() if key in (t, "*") or any(e.name == key for e in lat.edges)
+        ]
         if not tensors:
             edges = sorted({e.name for lat in lattices.values() for e in lat.edges})
             raise PlanError(
@@ -177,7 +200,10 @@ def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[di
         for tensor in tensors:
             point = lattices[tensor].point(name)
             if point.unawaited:
-                raise PlanError(f"policy {key}={name}: {point.unawaited} of its {point.semaphores} semaphores would be awaited by nobody")
+                raise PlanError(
+                    f"policy {key}={name}: {point.unawaited} of its {point.semaphores} semaphores would be"
+                    " awaited by nobody"
+                )
             chosen[tensor] = point
             fixed.add(tensor)
     return chosen, fixed
@@ -192,7 +218,9 @@ def _allowed(lat: Lattice) -> list[Point]:
 def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[str, Point]) -> Plan:
     maps, first = [], 0
     for tensor, lat in lattices.items():
-        m = SemaphoreMap(lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).parts)
+        m = SemaphoreMap(
+            lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).parts
+        )
         maps.append(m)
         first += m.count
     return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
@@ -208,12 +236,16 @@ def _progresses(candidate: Plan) -> bool:
 
 
 def _orders(graph: Graph, machine: Machine) -> list[Order]:
-    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2, which the simulator does not see; and it is the only
-    one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream in, which the simulator does not see either."""
+    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2,
+    which the simulator does not see; and it is the only
+    one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream
+    in, which the simulator does not see either."""
     if not machine.architecture.mma_sync:
         return candidates(graph, machine.sms)
     linears = [graph.bound(op) for op in graph.ops if op.kind == "linear"]
-    streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and all(op.kind != "conv2d" for op in graph.ops)
+    streaming = (
+        linears and all(int(b.grid[0]) == 1 for b in linears) and all(op.kind != "conv2d" for op in graph.ops)
+    )
     return [phase(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 
@@ -252,9 +284,17 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
     return best[1]
 
 
-def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[str, Point], fixed: set[str], progress: Progress) -> Plan:
-    """Tensor by tensor the point with the least makespan of its producer and consumers alone; when level, the one that lets its consumers
-    start early, a wait weighing as much as two producer tiles: the model knows no variance between SMs, and an early start forgives it."""
+def _best_policies(
+    start: Plan,
+    lattices: Mapping[str, Lattice],
+    chosen: dict[str, Point],
+    fixed: set[str],
+    progress: Progress,
+) -> Plan:
+    """Tensor by tensor the point with the least makespan of its producer and consumers alone; when level, the
+    one that lets its consumers
+    start early, a wait weighing as much as two producer tiles: the model knows no variance between SMs, and
+    an early start forgives it."""
     for tensor, lat in lattices.items():
         points = _allowed(lat)
         if tensor in fixed or len(points) == 1:
@@ -266,8 +306,14 @@ def _best_policies(start: Plan, lattices: Mapping[str, Lattice], chosen: dict[st
             if _progresses(candidate):
                 times[point] = simulate(candidate).makespan
         least = min(times.values())
-        chosen[tensor] = min((p for p, time in times.items() if time <= least * 1.001), key=lambda p: (p.start + 2 * p.waits, p.semaphores))
-        progress(f"policy {tensor}: {chosen[tensor].name} of " + ", ".join(f"{p.name} {t:.1f} µs" for p, t in times.items()))
+        chosen[tensor] = min(
+            (p for p, time in times.items() if time <= least * 1.001),
+            key=lambda p: (p.start + 2 * p.waits, p.semaphores),
+        )
+        progress(
+            f"policy {tensor}: {chosen[tensor].name} of "
+            + ", ".join(f"{p.name} {t:.1f} µs" for p, t in times.items())
+        )
     return _with_policies(start, lattices, chosen)
 
 
@@ -282,8 +328,8 @@ def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
 
 
 def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
-    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy run gives it; strided: worker w
-    gets ranks w, w + workers, …"""
+    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy
+    run gives it; strided: worker w gets ranks w, w + workers, …"""
     workers = p.machine.sms // p.gang
     if placement == "auto":
         placement = _best_placement(p)
@@ -301,8 +347,9 @@ def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
 
 
 def _best_placement(p: Plan) -> str:
-    """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through once, since they then start sooner; and where ops of
-    several kinds follow each other, since a ticket costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
+    """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through
+    once, since they then start sooner; and where ops of several kinds follow each other, since a ticket costs
+    a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
     simulator's own are better by 3 %: then tickets, if tiles are long on average."""
     if not p.machine.architecture.mma_sync:
         return "ticket"
@@ -311,7 +358,9 @@ def _best_placement(p: Plan) -> str:
     if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.bounds if b.op.kind == "attention"):
         return "strided"
     workers = p.machine.sms // p.gang
-    even, greedy = (simulate(replace(p, placement=how)).makespan for how in (strided(p.order.count, workers), "ticket"))
+    even, greedy = (
+        simulate(replace(p, placement=how)).makespan for how in (strided(p.order.count, workers), "ticket")
+    )
     if even <= 1.03 * greedy:
         return "strided"
     return "ticket" if greedy * workers / p.order.count > LONG_US else "static"

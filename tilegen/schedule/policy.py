@@ -1,8 +1,10 @@
-"""Policies: which producer tiles share a semaphore. Points of one lattice, found from the dependences; none is coded by name.
+"""Policies: which producer tiles share a semaphore. Points of one lattice, found from the dependences; none
+is coded by name.
 
-A policy partitions the producer's blocks. Consumer classes: blocks needed by exactly the same consumer tiles. Step classes: with,
-besides, the same first-use step in each. A plan uses partitions that are products over the tensor's dimensions, so that semaphore
-numbers are arithmetic; each class point is the coarsest such product that refines the classes.
+A policy partitions the producer's blocks. Consumer classes: blocks needed by exactly the same consumer tiles.
+Step classes: with, besides, the same first-use step in each. A plan uses partitions that are products over
+the tensor's dimensions, so that semaphore numbers are arithmetic; each class point is the coarsest such
+product that refines the classes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from tilegen.ops.base import ceil_div
 
 @dataclass(frozen=True)
 class Grouping:
-    """How the blocks of one dimension share semaphores: all one, each its own, every G in a row, modulo R, or by a table."""
+    """How the blocks of one dimension share semaphores: all one, each its own, every G in a row, modulo R, or
+    by a table."""
 
     how: str  # "all" | "each" | "every" | "modulo" | "table"
     blocks: Any
@@ -77,13 +80,22 @@ class Grouping:
                 else sp.Min(self.size, self.blocks - self.size * group)
             )
         if self.how == "modulo":
-            return sp.floor(sp.sympify(self.blocks - 1 - group) / self.size) + 1 if self.blocks % self.size else self.blocks // self.size
+            return (
+                sp.floor(sp.sympify(self.blocks - 1 - group) / self.size) + 1
+                if self.blocks % self.size
+                else self.blocks // self.size
+            )
         return 1
 
     def words(self, name: str) -> str:
         if self.how == "all" or self.blocks == 1:
             return ""
-        return {"each": name, "every": f"⌊{name}/{self.size}⌋", "modulo": f"{name} mod {self.size}", "table": f"class({name})"}[self.how]
+        return {
+            "each": name,
+            "every": f"⌊{name}/{self.size}⌋",
+            "modulo": f"{name} mod {self.size}",
+            "table": f"class({name})",
+        }[self.how]
 
 
 def grouping(labels: Sequence[int] | Array, blocks: int) -> Grouping:
@@ -140,8 +152,11 @@ def join(a: Array, b: Array) -> Array:
         label = merged
 
 
-def classes(shape: Sequence[int], relations: Sequence[Relation], by_step: bool, readers: Sequence[int] | None = None) -> Array:
-    """Label of each block: equal for blocks needed by the same consumer tiles (by_step: first at the same step of each).
+def classes(
+    shape: Sequence[int], relations: Sequence[Relation], by_step: bool, readers: Sequence[int] | None = None
+) -> Array:
+    """Label of each block: equal for blocks needed by the same consumer tiles (by_step: first at the same
+    step of each).
 
     readers: which consumer each relation belongs to; by default each is one of its own.
     """
@@ -159,8 +174,8 @@ def classes(shape: Sequence[int], relations: Sequence[Relation], by_step: bool, 
 
 
 def product_refinement(labels: Array, shape: Sequence[int]) -> Partition:
-    """The coarsest partition refining `labels` that is a product over dimensions: two indices of a dimension merge when
-    their slices are labelled alike."""
+    """The coarsest partition refining `labels` that is a product over dimensions: two indices of a dimension
+    merge when their slices are labelled alike."""
     grid = labels.reshape(shape)
     out = []
     for d, blocks in enumerate(shape):
@@ -171,7 +186,8 @@ def product_refinement(labels: Array, shape: Sequence[int]) -> Partition:
 
 @dataclass(frozen=True)
 class Point:
-    """A lattice point of one producer and tensor, with what it costs: waits and how many posts must be in before a tile may start."""
+    """A lattice point of one producer and tensor, with what it costs: waits and how many posts must be in
+    before a tile may start."""
 
     name: str
     partition: Partition
@@ -187,7 +203,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Lattice:
-    """All points worth knowing for the semaphores of one producer and tensor, coarsest first, from all its consumers together."""
+    """All points worth knowing for the semaphores of one producer and tensor, coarsest first, from all its
+    consumers together."""
 
     producer: str
     tensor: str
@@ -200,8 +217,15 @@ class Lattice:
         for point in self.points:
             if name in point.name.split("="):
                 return point
-        if isinstance(name, str) and name.startswith("chunk:") and name[6:].isdecimal() and int(name[6:]) >= 1:
-            return measure(name, chunk_partition(block_shape(self.edges[0]), int(name[6:])), self.edges, self.relations)
+        if (
+            isinstance(name, str)
+            and name.startswith("chunk:")
+            and name[6:].isdecimal()
+            and int(name[6:]) >= 1
+        ):
+            return measure(
+                name, chunk_partition(block_shape(self.edges[0]), int(name[6:])), self.edges, self.relations
+            )
         known = [n for p in self.points for n in p.name.split("=")]
         edges = ", ".join(sorted({e.name for e in self.edges}))
         raise PlanError(
@@ -223,8 +247,12 @@ def measure(name: str, partition: Partition, edges: Sequence[Edge], relations: S
     target = np.bincount(label, minlength=count)
     first_tile: dict[str, int] = {}
     for e in edges:
-        first_tile.setdefault(e.consumer.op.name, sum(tiles_of(x.consumer).count for x in edges[: edges.index(e)]))
-    tile = np.concatenate([r.tile + first_tile[e.consumer.op.name] for e, r in zip(edges, relations, strict=True)])
+        first_tile.setdefault(
+            e.consumer.op.name, sum(tiles_of(x.consumer).count for x in edges[: edges.index(e)])
+        )
+    tile = np.concatenate(
+        [r.tile + first_tile[e.consumer.op.name] for e, r in zip(edges, relations, strict=True)]
+    )
     step = np.maximum(np.concatenate([r.step for r in relations]), 0)
     sem = label[np.concatenate([r.block for r in relations])]
     tile, sem, step = distinct(tile, sem, step)
@@ -258,5 +286,7 @@ def lattice(edges: Sequence[Edge]) -> Lattice:
     names: dict[Partition, list[str]] = {}
     for name, partition in named:
         names.setdefault(partition, []).append(name)
-    points = sorted((measure("=".join(n), p, edges, relations) for p, n in names.items()), key=lambda p: p.semaphores)
+    points = sorted(
+        (measure("=".join(n), p, edges, relations) for p, n in names.items()), key=lambda p: p.semaphores
+    )
     return Lattice(edges[0].producer.op.name, edges[0].tensor, tuple(edges), relations, tuple(points))

@@ -1,8 +1,9 @@
 """A discrete-event model of a plan on its machine: when each tile starts, waits and ends.
 
-An SM takes its next tile as soon as it is free. A tile takes max(FLOPs / rate, bytes from memory / bandwidth, bytes from cache /
-bandwidth) plus a fixed cost; a wait at step k of n holds back only the share 1 - k/n of the work that comes after it. Every tile waits
-only for lower ranks, so walking the ranks once in order is the exact event order.
+An SM takes its next tile as soon as it is free. A tile takes max(FLOPs / rate, bytes from memory / bandwidth,
+bytes from cache / bandwidth) plus a fixed cost; a wait at step k of n holds back only the share 1 - k/n of
+the work that comes after it. Every tile waits only for lower ranks, so walking the ranks once in order is the
+exact event order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tilegen.schedule.plan import Plan
 
 @dataclass(frozen=True)
 class Timeline:
-    """One entry per rank, times in µs: where a tile ran, from when to when, how long of that it stood waiting."""
+    """One entry per rank, times in µs: where a tile ran, from when to when, how long of that it stood
+    waiting."""
 
     plan: Plan
     sm: Array
@@ -67,10 +69,11 @@ class Timeline:
         lines = [f"{'op':<14}{'tiles':>7}{'waves':>8}{'from µs':>10}{'to µs':>10}{'work':>8}{'waiting':>9}"]
         total = self.makespan * workers(self.plan)
         for name, tiles, waves, first, last, work, waiting in self.by_op():
-            lines.append(f"{name:<14}{tiles:>7}{waves:>8.2f}{first:>10.1f}{last:>10.1f}{work / total:>8.1%}{waiting / total:>9.1%}")
-        lines.append(
-            f"makespan {self.makespan:.1f} µs on {self._where()}, {self.busy:.1%} busy"
-        )
+            lines.append(
+                f"{name:<14}{tiles:>7}{waves:>8.2f}{first:>10.1f}{last:>10.1f}"
+                f"{work / total:>8.1%}{waiting / total:>9.1%}"
+            )
+        lines.append(f"makespan {self.makespan:.1f} µs on {self._where()}, {self.busy:.1%} busy")
         return "\n".join(lines)
 
 
@@ -93,7 +96,9 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
 def simulate(plan: Plan) -> Timeline:
     """Run the plan on its machine's model. PlanError where it is given no Plan."""
     if not isinstance(plan, Plan):
-        raise PlanError(f"expected a Plan, given a {type(plan).__name__}: tg.simulate(tg.plan(program, on=…))")
+        raise PlanError(
+            f"expected a Plan, given a {type(plan).__name__}: tg.simulate(tg.plan(program, on=…))"
+        )
     machine, count = plan.machine, plan.order.count
     duration, op_of = np.zeros(count), np.zeros(count, dtype=np.int64)
     posts: list[list[int]] = [[] for _ in range(count)]
@@ -112,7 +117,9 @@ def simulate(plan: Plan) -> Timeline:
             owner[list(ranks_of_sm)] = sm
             place[list(ranks_of_sm)] = np.arange(len(ranks_of_sm))
         idle = [[0.0] * plan.gang for _ in plan.placement]
-        taken = [plan.sms_of(plan.graph.ops[n], p) for n, p in zip(op_of.tolist(), place.tolist(), strict=True)]
+        taken = [
+            plan.sms_of(plan.graph.ops[n], p) for n, p in zip(op_of.tolist(), place.tolist(), strict=True)
+        ]
     ready = [0.0] * len(plan.targets)
     sms, start, end, waited = [0] * count, [0.0] * count, [0.0] * count, [0.0] * count
     times = duration.tolist()

@@ -1,4 +1,5 @@
-"""From a dependence and a partition to the waits of the consumer: which semaphores, before which step, as formulas."""
+"""From a dependence and a partition to the waits of the consumer: which semaphores, before which step, as
+formulas."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tilegen.schedule.policy import Grouping, Partition
 
 @dataclass(frozen=True)
 class SemaphoreMap:
-    """Semaphores of one producer: number = base + row-major number of the groups of a tile's block; every part of a tile posts once."""
+    """Semaphores of one producer: number = base + row-major number of the groups of a tile's block; every
+    part of a tile posts once."""
 
     producer: str
     tensor: str
@@ -52,7 +54,8 @@ class SemaphoreMap:
 
 @dataclass(frozen=True)
 class Range:
-    """One dimension of a wait: group indices lo … hi, or blocks lo … hi whose groups are looked up (modulo and table groupings)."""
+    """One dimension of a wait: group indices lo … hi, or blocks lo … hi whose groups are looked up (modulo
+    and table groupings)."""
 
     grouping: Grouping
     lo: Any
@@ -66,10 +69,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Wait:
-    """Before the step that first needs them, the consumer waits for the semaphores of all groups in the ranges.
+    """Before the step that first needs them, the consumer waits for the semaphores of all groups in the
+    ranges.
 
-    At the first step of a part: all of lo(k) … hi(k). At a later step, where one dimension moves on: only what is new, from
-    max(lo(k), hi(k-1) + 1). A read before the first step or in the epilogue waits once.
+    At the first step of a part: all of lo(k) … hi(k). At a later step, where one dimension moves on: only
+    what is new, from max(lo(k), hi(k-1) + 1). A read before the first step or in the epilogue waits once.
     """
 
     edge: Edge
@@ -81,19 +85,24 @@ class Wait:
         return any(r.stepped for r in self.ranges)
 
     def repeats(self, other: Wait) -> bool:
-        """Whether it is for the same semaphores as another wait of its consumer, both before the first step, where no read is empty."""
+        """Whether it is for the same semaphores as another wait of its consumer, both before the first step,
+        where no read is empty."""
         early = self.edge.access.when == other.edge.access.when == "first"
-        same = self.edge.consumer.op.name == other.edge.consumer.op.name and self.semaphores is other.semaphores
+        same = (
+            self.edge.consumer.op.name == other.edge.consumer.op.name and self.semaphores is other.semaphores
+        )
         return early and same and self.ranges == other.ranges
 
     @property
     def moving(self) -> int | None:
-        """The one dimension that moves with the step, if there is just one: there only new groups are waited for."""
+        """The one dimension that moves with the step, if there is just one: there only new groups are waited
+        for."""
         moving = [d for d, r in enumerate(self.ranges) if r.stepped]
         return moving[0] if len(moving) == 1 else None
 
     def entries(self, tile: Array, step: Array, first: Array) -> tuple[Array, Array, Array]:
-        """(entry, semaphore, target) of all waits at the given (tile, step); `first`: whether it is the part's first step."""
+        """(entry, semaphore, target) of all waits at the given (tile, step); `first`: whether it is the
+        part's first step."""
         tiles = tiles_of(self.edge.consumer)
         where: dict[str, Any] = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
         before = {**where, "k": step - 1}
@@ -112,7 +121,11 @@ class Wait:
             counts.append(np.where(empty, 0, np.maximum(hi - lo + 1, 0)))
         entry, index = expand(lows, counts)
         groups = [r.grouping.of(i) if r.by_block else i for r, i in zip(self.ranges, index, strict=True)]
-        return entry, _full(self.semaphores.number(groups), len(entry)), _full(self.semaphores.target(groups), len(entry))
+        return (
+            entry,
+            _full(self.semaphores.number(groups), len(entry)),
+            _full(self.semaphores.target(groups), len(entry)),
+        )
 
 
 def wait(edge: Edge, semaphores: SemaphoreMap) -> Wait:

@@ -1,4 +1,5 @@
-"""What a target is: one object, asked by graph rewrites and the planner (tilegen.graph.forms) and by what makes kernels.
+"""What a target is: one object, asked by graph rewrites and the planner (tilegen.graph.forms) and by what
+makes kernels.
 
 A folder below tilegen/targets is a slice, with its object as TARGET in target.py: nothing else names it.
 """
@@ -26,7 +27,8 @@ from tilegen.schedule.plan import Plan
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel as text. architecture: what CUDA text is compiled for; launch: what a launch is; neither for C++."""
+    """A kernel as text. architecture: what CUDA text is compiled for; launch: what a launch is; neither for
+    C++."""
 
     text: str
     source_name: str
@@ -63,7 +65,8 @@ class Target(Forms):
         return ""
 
     def refuse(self, graph: Graph, machine: Machine, static: bool) -> None:
-        """PlanError that names every op that it has no form for, and the targets that have one for all of them."""
+        """PlanError that names every op that it has no form for, and the targets that have one for all of
+        them."""
         plan = unproved(graph, machine, static)
         problems = [(b.op, problem) for b in plan.bounds if (problem := self.problem(plan, b))]
         if not problems:
@@ -87,8 +90,11 @@ def unproved(graph: Graph, machine: Machine, static: bool = False) -> Plan:
 
 @lru_cache(maxsize=1)
 def known() -> Mapping[str, Target]:
-    """Name -> target, of all folders here: those for GPUs first, the newest of them before others, those that write
-    no source last."""
+    """Name -> target, of all folders here: those for GPUs first, the newest of them before others, those that
+    write no source last."""
     folders = [m.name for m in pkgutil.iter_modules(targets.__path__) if m.ispkg]
-    found = [importlib.import_module(f"{targets.__name__}.{name}.target").TARGET for name in sorted(folders, reverse=True)]
+    found = [
+        importlib.import_module(f"{targets.__name__}.{name}.target").TARGET
+        for name in sorted(folders, reverse=True)
+    ]
     return {t.name: t for t in sorted(found, key=lambda t: (not t.on_gpu, not t.emits))}

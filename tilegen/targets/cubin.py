@@ -1,4 +1,5 @@
-"""What the CUDA libraries share: a plan's text compiled by NVRTC once, kept in the cache, loaded when it is first launched."""
+"""What the CUDA libraries share: a plan's text compiled by NVRTC once, kept in the cache, loaded when it is
+first launched."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ logger = logging.getLogger("tilegen")
 def fewest_spills(
     writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], program: str
 ) -> tuple[str, Cubin]:
-    """The first text that spills nothing, else the one that spills least. Raises CompileError where the log of each is bad."""
+    """The first text that spills nothing, else the one that spills least. Raises CompileError where the log
+    of each is bad."""
     best: tuple[int, str, Cubin] | None = None
     refused: CompileError | None = None
     for write in writes:
@@ -39,15 +41,21 @@ def fewest_spills(
         assert refused is not None
         raise refused
     if best[0]:
-        logger.warning("%s: ptxas spilled %d bytes of registers for %s; smaller tiles may be faster", program, best[0], architecture)
+        logger.warning(
+            "%s: ptxas spilled %d bytes of registers for %s; smaller tiles may be faster",
+            program,
+            best[0],
+            architecture,
+        )
     return best[1], best[2]
 
 
 class CubinLibrary:
     """A plan's kernel for one architecture. Nothing here needs a GPU until it is launched.
 
-    writes: give the text where the cache has no binary. spilled: bytes of registers by the compiler's log; raises CompileError
-    where the log is bad. The first text without any is kept, else the one with the fewest.
+    writes: give the text where the cache has no binary. spilled: bytes of registers by the compiler's log;
+    raises CompileError where the log is bad. The first text without any is kept, else the one with the
+    fewest.
     """
 
     target: str
@@ -70,7 +78,9 @@ class CubinLibrary:
             (folder / "log.txt").write_text(made.log)
             return {"note": f"{plan.program} {dict(plan.sizes)} {architecture}"}
 
-        self.files = cache.get_or_build("binaries", cache.key_of(plan.digest, architecture, version(), *kind), build)
+        self.files = cache.get_or_build(
+            "binaries", cache.key_of(plan.digest, architecture, version(), *kind), build
+        )
 
     @property
     def source(self) -> str:
@@ -89,8 +99,8 @@ class CubinLibrary:
         return Module(self.code)
 
     def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
-        """What a launch is. exclusive: nothing else that waits inside keeps its CTAs out; programmatic: it may
-        start while the one before ends."""
+        """What a launch is. exclusive: nothing else that waits inside keeps its CTAs out; programmatic: it
+        may start while the one before ends."""
         raise NotImplementedError
 
     def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:

@@ -110,8 +110,10 @@ def of_call(plan: Plan, target: str, source: str) -> dict[str, Any]:
     }
     interface = {
         "create": "void* tg_create(void): counters of one run at a time, zero",
-        "run": "int tg_run(void* state, void* const* tensors, int workers, int64_t timeout_ms, int* hang): "
-        "0, or 1 and seven words of hang",
+        "run": (
+            "int tg_run(void* state, void* const* tensors, int workers, int64_t timeout_ms, int* hang): "
+            "0, or 1 and seven words of hang"
+        ),
         "destroy": "void tg_destroy(void* state)",
         "tensors": list(plan.graph.tensors),
         "hang": list(HANG),
@@ -186,5 +188,7 @@ def _semaphores(launch: Launch) -> dict[str, Any]:
         "stride_words": LINE,
         "layout": f"word n·{LINE} counts semaphore n; then, as far apart, {', '.join(AFTER_SEMAPHORES)}",
         "initial": 0,
-        "reset": "by the kernel, whose last CTA to leave zeroes them; by the host once, when it allocates them",
+        "reset": (
+            "by the kernel, whose last CTA to leave zeroes them; by the host once, when it allocates them"
+        ),
     }

@@ -21,7 +21,8 @@ BEST = "cuda"  # the best of CUDA for this GPU
 CUDA = tuple(t.name for t in known().values() if t.on_gpu)
 EMITTED = tuple(t.name for t in known().values() if t.emits)  # those that source is generated for
 TARGETS = (AUTO, *known())
-USUAL = {"sm_90a": "h200", "sm_80": "a100", "cpu": "cpu"}  # the machine that a target is planned for where none is named
+# the machine that a target is planned for where none is named
+USUAL = {"sm_90a": "h200", "sm_80": "a100", "cpu": "cpu"}
 
 
 def named(name: str) -> Target:

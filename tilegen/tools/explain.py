@@ -23,12 +23,14 @@ from tilegen.schedule.planner import lattices_of, plan, tiled
 from tilegen.schedule.policy import Grouping, Lattice, Partition, Point
 from tilegen.schedule.simulate import simulate
 
-SAMPLES = (1000, 250, 60)  # open sizes are tried at such a value to find the shape of their policies, which does not depend on it
+# open sizes are tried at such a value to find the shape of their policies, which does not depend on it
+SAMPLES = (1000, 250, 60)
 MOST_TILES = 1 << 15  # of a sample, where a smaller one is left to try: a batch of 1000 images has 170,000
 
 
 def explain_program(program: Program, place: Place, options: Options) -> str:
-    """With all sizes given: the plan's explanation. With open sizes: dependences and lattice points symbolic in them."""
+    """With all sizes given: the plan's explanation. With open sizes: dependences and lattice points symbolic
+    in them."""
     if not program.symbolic:
         return explain_plan(plan(program, place, options), place)
     return _explain_open(program, place, options)
@@ -37,7 +39,10 @@ def explain_program(program: Program, place: Place, options: Options) -> str:
 def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
     """Ops, edges with their lattices, order, simulated time, and the proof where there is one."""
     lines = [
-        f"{p.program}({', '.join(f'{k}={v}' for k, v in p.sizes)}) on {p.machine.name}: {p.order.count} tiles, {len(p.targets)} semaphores",
+        (
+            f"{p.program}({', '.join(f'{k}={v}' for k, v in p.sizes)}) on {p.machine.name}: {p.order.count}"
+            f" tiles, {len(p.targets)} semaphores"
+        ),
         "",
     ]
     lines += _ops(p.graph)
@@ -48,18 +53,26 @@ def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
     for tensor, lat in lattices.items():
         lines += ["", f"{tensor}: written by {lat.producer}"]
         lines += _edges(lat.edges)
-        coords = [f"block{d}" if len(lat.edges[0].first) > 1 else "block" for d in range(len(lat.edges[0].first))]
-        lines.append(f"  {'policy':<30}{'semaphores':<34}{'count':>6}{'waits per tile':>16}{'tiles before start':>20}")
+        coords = [
+            f"block{d}" if len(lat.edges[0].first) > 1 else "block" for d in range(len(lat.edges[0].first))
+        ]
+        lines.append(
+            f"  {'policy':<30}{'semaphores':<34}{'count':>6}{'waits per tile':>16}{'tiles before start':>20}"
+        )
         for point in lat.points:
             mark = "*" if point.name == policies.get(tensor) else " "
             unfit = f"   {point.unawaited} would be awaited by nobody" if point.unawaited else ""
             lines.append(
-                f" {mark}{point.name:<30}{point.formula(coords):<34}{point.semaphores:>6}{point.waits:>16.2f}{point.start:>20.1f}{unfit}"
+                f" {mark}{point.name:<30}{point.formula(coords):<34}{point.semaphores:>6}"
+                f"{point.waits:>16.2f}{point.start:>20.1f}{unfit}"
             )
         lines.append(f"  {_why(p, lat, policies.get(tensor, ''))}")
     lines += [
         "",
-        f"order: {p.order.name}, placement: {p.placement if isinstance(p.placement, str) else f'static lists of {len(p.placement)} SMs'}",
+        (
+            f"order: {p.order.name}, placement:"
+            f" {p.placement if isinstance(p.placement, str) else f'static lists of {len(p.placement)} SMs'}"
+        ),
     ]
     lines += ["", "simulated:", *("  " + line for line in simulate(p).text().splitlines())]
     if certificate is not None:
@@ -77,7 +90,10 @@ def _ops(graph: Graph) -> list[str]:
         lines.append(f"  tile {' x '.join(map(str, op.tile))}{gang}; tiles {grid}; steps {pretty(b.steps)}")
         for access in b.reads:
             tensor, box, exact = b.tensor_box(access)
-            lines.append(f"  reads  {tensor}{pretty_box(box)}{_when(access.when)}{'' if exact else ' (covering range)'}")
+            lines.append(
+                "  reads "
+                f" {tensor}{pretty_box(box)}{_when(access.when)}{'' if exact else ' (covering range)'}"
+            )
         lines.append(f"  writes {op.result}{pretty_box(b.write)}")
     return lines
 
@@ -87,7 +103,10 @@ def _when(when: str) -> str:
 
 
 def _edges(edges: tuple[Edge, ...]) -> list[str]:
-    return [f"  {e.name}: {e.tensor}{pretty_box(e.box)}{_when(e.access.when)} lies in {e.formula()}" for e in edges]
+    return [
+        f"  {e.name}: {e.tensor}{pretty_box(e.box)}{_when(e.access.when)} lies in {e.formula()}"
+        for e in edges
+    ]
 
 
 def _why(p: Plan, lat: Lattice, chosen: str) -> str:
@@ -98,41 +117,61 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
     others = [x for x in lat.points if x is not point and not x.unawaited]
     if not others:
         return f"chosen: {chosen}, the only point: producer and consumers have one block in common"
-    finer = min((x for x in others if x.semaphores > point.semaphores), key=lambda x: x.semaphores, default=None)
-    coarser = max((x for x in others if x.semaphores < point.semaphores), key=lambda x: x.semaphores, default=None)
+    finer = min(
+        (x for x in others if x.semaphores > point.semaphores), key=lambda x: x.semaphores, default=None
+    )
+    coarser = max(
+        (x for x in others if x.semaphores < point.semaphores), key=lambda x: x.semaphores, default=None
+    )
     reasons = []
     if coarser is not None:
         gain = coarser.start - point.start
         reasons.append(
-            f"{coarser.name} would hold a tile back for {coarser.start:.1f} producer tiles instead of {point.start:.1f}"
+            f"{coarser.name} would hold a tile back for {coarser.start:.1f} producer tiles instead of"
+            f" {point.start:.1f}"
             if gain > 0
             else f"{coarser.name} starts no later but costs more waits"
         )
     if finer is not None:
         earlier = point.start - finer.start
         reasons.append(
-            f"{finer.name} starts {earlier:.1f} producer tiles earlier for {finer.waits:.1f} waits per tile instead of {point.waits:.1f}, which the model "
-            f"for {p.machine.name} does not pay back"
+            f"{finer.name} starts {earlier:.1f} producer tiles earlier for {finer.waits:.1f} waits per tile"
+            f" instead of {point.waits:.1f}, which the model for {p.machine.name} does not pay back"
             if earlier > 0
             else f"{finer.name} has {finer.semaphores} semaphores and starts no tile earlier"
         )
     return f"chosen: {chosen}; " + "; ".join(reasons)
 
 
-# --- open sizes --------------------------------------------------------------------------------------------------------------
+# --- open sizes
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _explain_open(program: Program, place: Place, options: Options) -> str:
     """Policies are found at sample sizes; their shape holds for all, and is printed over the open ones."""
     if options.split:
-        raise PlanError(f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in options.split)}) needs all of them")
-    symbols = sorted({s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols}, key=lambda s: s.name)
+        raise PlanError(
+            f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in options.split)})"
+            " needs all of them"
+        )
+    symbols = sorted(
+        {s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols},
+        key=lambda s: s.name,
+    )
     at, concrete = _sample(program, symbols, place, options)
     tiles = {op.name: op for op in concrete.ops}
     graph = fuse(program)
-    graph = replace(graph, ops=tuple(replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops))
+    graph = replace(
+        graph,
+        ops=tuple(
+            replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops
+        ),
+    )
     lines = [
-        f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for {', '.join(f'{s.name} = {at}' for s in symbols)})",
+        (
+            f"{program.name} for open {', '.join(s.name for s in symbols)} (tiles as for"
+            f" {', '.join(f'{s.name} = {at}' for s in symbols)})"
+        ),
         "",
     ]
     lines += _ops(graph)
@@ -170,9 +209,14 @@ def _open_counts(edges: tuple[Edge, ...], point: Point) -> str:
     """Semaphores, waits per tile and tiles before the start, over the open sizes."""
     if any(g.how == "table" for g in point.partition):
         return f"{point.semaphores} semaphores at the sample size"
-    partition = tuple(replace(g, blocks=c.count) for g, c in zip(point.partition, edges[0].blocking, strict=True))
+    partition = tuple(
+        replace(g, blocks=c.count) for g, c in zip(point.partition, edges[0].blocking, strict=True)
+    )
     semaphores = sp.Mul(*(g.count for g in partition))
-    parts = [f"{pretty(semaphores)} semaphore{'' if semaphores == 1 else 's'} of {pretty(_target(partition, edges[0].producer))} posts"]
+    parts = [
+        f"{pretty(semaphores)} semaphore{'' if semaphores == 1 else 's'} of"
+        f" {pretty(_target(partition, edges[0].producer))} posts"
+    ]
     for e in edges:
         needed = sp.Mul(*(_groups(g, lo, hi) for g, lo, hi in zip(partition, e.first, e.last, strict=True)))
         parts.append(f"{e.name} waits for {pretty(sp.simplify(needed))}{' at a step' if e.stepped else ''}")
@@ -190,13 +234,23 @@ def _target(partition: Partition, producer: Bound) -> Any:
     """Posts of a whole group (the last one of a dimension may have fewer)."""
     n: Any = producer.op.parts
     for g in partition:
-        n = n * {"all": g.blocks, "each": 1, "every": g.size, "modulo": sp.ceiling(sp.sympify(g.blocks) / g.size)}[g.how]
+        n = (
+            n
+            * {
+                "all": g.blocks,
+                "each": 1,
+                "every": g.size,
+                "modulo": sp.ceiling(sp.sympify(g.blocks) / g.size),
+            }[g.how]
+        )
     return n
 
 
 def _whole(program: Program, values: dict[Any, int]) -> bool:
     """Whether all shapes and attributes are whole numbers there: heads divide widths."""
-    numbers = [n for t in program.tensors for n in t.shape] + [v for c in program.calls for k, v in c.attributes if k != "scale"]
+    numbers = [n for t in program.tensors for n in t.shape] + [
+        v for c in program.calls for k, v in c.attributes if k != "scale"
+    ]
     return all(n.subs(values).is_integer for n in numbers if hasattr(n, "free_symbols"))
 
 

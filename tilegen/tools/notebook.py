@@ -1,4 +1,5 @@
-"""What a notebook shows of a plan and of a kernel: a heading, the simulated timeline, the folded certificate."""
+"""What a notebook shows of a plan and of a kernel: a heading, the simulated timeline, the folded
+certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where the time of a launch went: per tile, when it waited, loaded, multiplied and stored, by time stamps from inside or simulated."""
+"""Where the time of a launch went: per tile, when it waited, loaded, multiplied and stored, by time stamps
+from inside or simulated."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ NEVER = float("nan")
 class TileTrace:
     """One tile on one CTA; times in µs from the launch's start, NaN where the role has no such event.
 
-    waited: first load of activations issued, all waits over; loaded: the last; ahead, ahead_last: the same of weights; arrived: first
-    stage at the math warps; multiplied: main loop over; finished: results out of the registers; posted: stored and posted.
+    waited: first load of activations issued, all waits over; loaded: the last; ahead, ahead_last: the same of
+    weights; arrived: first stage at the math warps; multiplied: main loop over; finished: results out of the
+    registers; posted: stored and posted.
     """
 
     rank: int
@@ -51,7 +53,8 @@ class TileTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """All tiles of a launch, by CTA and turn; `span`: first and last µs of each CTA; `clocks`: its SM's MHz, where they were measured."""
+    """All tiles of a launch, by CTA and turn; `span`: first and last µs of each CTA; `clocks`: its SM's MHz,
+    where they were measured."""
 
     plan: Plan
     tiles: tuple[TileTrace, ...]
@@ -60,7 +63,8 @@ class Trace:
 
     @staticmethod
     def read(plan: Plan, notes: Array, ctas: int, turns: int) -> Trace:
-        """From the words that the traced kernel wrote: clocks of each SM, set right by two looks at the global timer."""
+        """From the words that the traced kernel wrote: clocks of each SM, set right by two looks at the
+        global timer."""
         notes = notes.astype(np.int64) & (WORD - 1)
         tiles, span, clocks = [], [], []
         for cta, (start, took, clock, ticks) in enumerate(_anchors(notes[ctas * turns :])):
@@ -71,14 +75,18 @@ class Trace:
                 if words[RANK] == 0:
                     break
                 op, coord = tile_at(plan, int(words[RANK]) - 1)
-                since = {e: start + (int(w) - clock) % WORD / clocks[-1] if w else NEVER for e, w in zip(EVENTS, words, strict=False)}
+                since = {
+                    e: start + (int(w) - clock) % WORD / clocks[-1] if w else NEVER
+                    for e, w in zip(EVENTS, words, strict=False)
+                }
                 if not all(map(np.isnan, since.values())):  # else the other CTA of the pair ran it
                     tiles.append(TileTrace(int(words[RANK]) - 1, op, coord, cta, turn, since))
         return Trace(plan, tuple(tiles), tuple(span), tuple(clocks))
 
     @staticmethod
     def simulated(plan: Plan) -> Trace:
-        """The plan on its machine's model, in the form of a measured launch. A gang's CTAs do the same; roles have no own times."""
+        """The plan on its machine's model, in the form of a measured launch. A gang's CTAs do the same; roles
+        have no own times."""
         t = simulate(plan)
         turns = [0] * (int(t.sm.max()) + 1)
         tiles = []
@@ -86,10 +94,18 @@ class Trace:
             sm, end = int(t.sm[rank]), float(t.end[rank])
             op, coord = tile_at(plan, rank)
             ready = float(t.start[rank] + t.waited[rank])
-            times = dict.fromkeys(EVENTS, NEVER) | {"waited": ready, "arrived": ready, "multiplied": end, "finished": end}
+            times = dict.fromkeys(EVENTS, NEVER) | {
+                "waited": ready,
+                "arrived": ready,
+                "multiplied": end,
+                "finished": end,
+            }
             times["posted"] = end if plan.posts_of(op) else NEVER
             place = 0 if isinstance(plan.placement, str) else turns[sm]  # who drew a ticket runs it
-            tiles += [TileTrace(rank, op, coord, sm * plan.gang + n, turns[sm], times) for n in plan.sms_of(plan.graph.op(op), place)]
+            tiles += [
+                TileTrace(rank, op, coord, sm * plan.gang + n, turns[sm], times)
+                for n in plan.sms_of(plan.graph.op(op), place)
+            ]
             turns[sm] += 1
         tiles.sort(key=lambda tile: (tile.cta, tile.turn))
         return Trace(plan, tuple(tiles), ((0.0, t.makespan),) * (plan.gang * workers(plan)))
@@ -101,12 +117,19 @@ class Trace:
     @cached_property
     def before(self) -> tuple[TileTrace | None, ...]:
         """The tile that the same CTA ran before each tile."""
-        return tuple(a if a is not None and a.cta == b.cta else None for a, b in zip((None, *self.tiles), self.tiles, strict=False))
+        return tuple(
+            a if a is not None and a.cta == b.cta else None
+            for a, b in zip((None, *self.tiles), self.tiles, strict=False)
+        )
 
     @cached_property
     def ready(self) -> tuple[float, ...]:
-        """When the math warps could have begun with each tile: they had ended the one before, or the CTA was there."""
-        return tuple(a.end if a is not None else self.span[b.cta][0] for a, b in zip(self.before, self.tiles, strict=True))
+        """When the math warps could have begun with each tile: they had ended the one before, or the CTA was
+        there."""
+        return tuple(
+            a.end if a is not None else self.span[b.cta][0]
+            for a, b in zip(self.before, self.tiles, strict=True)
+        )
 
     @property
     def measured(self) -> bool:
@@ -120,7 +143,9 @@ class Trace:
     @property
     def busy(self) -> float:
         """Share of the SM time in which math warps multiply or store."""
-        return float(np.nansum([t.end - t.times["arrived"] for t in self.tiles])) / (self.makespan * len(self.span))
+        return float(np.nansum([t.end - t.times["arrived"] for t in self.tiles])) / (
+            self.makespan * len(self.span)
+        )
 
     def text(self) -> str:
         """Least, mean and greatest time of each event, op by op, and the SMs' clocks."""
@@ -128,16 +153,26 @@ class Trace:
         for op in self.plan.graph.ops:
             for event in EVENTS:
                 lines += _row(op.name, event, [t.times[event] for t in self.tiles if t.op == op.name])
-        lines += _row("", "start", [start for start, _ in self.span]) + _row("", "exit", [end for _, end in self.span])
+        lines += _row("", "start", [start for start, _ in self.span]) + _row(
+            "", "exit", [end for _, end in self.span]
+        )
         if self.clocks:
-            lines += _row("", "SM clock", self.clocks) + ["", f"MHz of each CTA's SM, {np.mean(self.clocks):.0f} on average:"]
-            lines += [" ".join(f"{mhz:.0f}" for mhz in self.clocks[n : n + 24]) for n in range(0, len(self.clocks), 24)]
+            lines += _row("", "SM clock", self.clocks) + [
+                "",
+                f"MHz of each CTA's SM, {np.mean(self.clocks):.0f} on average:",
+            ]
+            lines += [
+                " ".join(f"{mhz:.0f}" for mhz in self.clocks[n : n + 24])
+                for n in range(0, len(self.clocks), 24)
+            ]
         return "\n".join(lines)
 
 
 def _anchors(words: Array) -> list[tuple[float, float, int, int]]:
-    """(start, duration in µs, clock at the start, clocks until the end) of each CTA; the first starts at 0."""
-    ns = (words[:, 0] - words[0, 0] + WORD // 2) % WORD - WORD // 2  # the timer's word may have started again between two CTAs
+    """(start, duration in µs, clock at the start, clocks until the end) of each CTA; the first starts at
+    0."""
+    # the timer's word may have started again between two CTAs
+    ns = (words[:, 0] - words[0, 0] + WORD // 2) % WORD - WORD // 2
     start, took = (ns - ns.min()) / 1000, np.maximum((words[:, 2] - words[:, 0]) % WORD, 1) / 1000
     ticks = np.maximum((words[:, 3] - words[:, 1]) % WORD, 1)
     return list(zip(start.tolist(), took.tolist(), words[:, 1].tolist(), ticks.tolist(), strict=True))
@@ -145,4 +180,8 @@ def _anchors(words: Array) -> list[tuple[float, float, int, int]]:
 
 def _row(op: str, event: str, values: Sequence[float]) -> list[str]:
     known = np.array([v for v in values if not np.isnan(v)])
-    return [f"{op:<14}{event:<12}{known.min():>9.2f}{known.mean():>9.2f}{known.max():>10.2f}"] if len(known) else []
+    return (
+        [f"{op:<14}{event:<12}{known.min():>9.2f}{known.mean():>9.2f}{known.max():>10.2f}"]
+        if len(known)
+        else []
+    )

@@ -1,4 +1,5 @@
-"""What a trace shows: for whom each tile waited, what that cost edge by edge, and all of it as JSON for Perfetto or chrome://tracing."""
+"""What a trace shows: for whom each tile waited, what that cost edge by edge, and all of it as JSON for
+Perfetto or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ TRACKS = ("activations", "weights", "maths", "results")
 
 @dataclass(frozen=True)
 class Awaited:
-    """A semaphore that a part of a tile waits for, after `share` of its steps, and the last tile to post to it."""
+    """A semaphore that a part of a tile waits for, after `share` of its steps, and the last tile to post to
+    it."""
 
     edge: str
     semaphore: int
@@ -51,7 +53,9 @@ def last_posters(trace: Trace) -> dict[int, TileTrace]:
         runs[t.rank].append(t)
     last: dict[int, TileTrace] = {}
     for m in trace.plan.semaphores:
-        for rank, semaphore in zip(trace.plan.ranks[m.producer].tolist(), trace.plan.posted(m).tolist(), strict=True):
+        for rank, semaphore in zip(
+            trace.plan.ranks[m.producer].tolist(), trace.plan.posted(m).tolist(), strict=True
+        ):
             for t in runs[rank]:
                 if t.times["posted"] > (last[semaphore].times["posted"] if semaphore in last else -np.inf):
                     last[semaphore] = t
@@ -76,14 +80,18 @@ def awaited(trace: Trace) -> dict[tuple[int, int], list[Awaited]]:
     for rank, part, step, operand, semaphore in zip(*(c.tolist() for c in columns), strict=True):
         if semaphore in last:
             share = min(max(step / steps[rank], 0.0), 1.0)
-            found[rank, part].append(Awaited(edges[op_of[rank], operand, semaphore], semaphore, share, last[semaphore]))
+            found[rank, part].append(
+                Awaited(edges[op_of[rank], operand, semaphore], semaphore, share, last[semaphore])
+            )
     return found
 
 
 def lost(trace: Trace) -> list[Lost]:
-    """For each edge, the time from when a tile's maths could have come to a wait until the awaited post, summed over tiles.
+    """For each edge, the time from when a tile's maths could have come to a wait until the awaited post,
+    summed over tiles.
 
-    Maths could come to a wait at ready + share·(the op's shortest main loop). Edges that hold back one tile together count each.
+    Maths could come to a wait at ready + share·(the op's shortest main loop). Edges that hold back one tile
+    together count each.
     """
     waits = awaited(trace)
     loops: dict[str, float] = {}
@@ -98,23 +106,34 @@ def lost(trace: Trace) -> list[Lost]:
                 late[w.edge] = max(late.get(w.edge, (0.0, "")), (us, f"{t.name} for {w.poster.name}"))
         for edge, one in late.items():
             cost[edge].append(one)
-    return [Lost(edge, len(c), sum(us for us, _ in c), *max(c, default=(0.0, ""))) for edge, c in cost.items()]
+    return [
+        Lost(edge, len(c), sum(us for us, _ in c), *max(c, default=(0.0, ""))) for edge, c in cost.items()
+    ]
 
 
 def lost_text(trace: Trace) -> str:
     """Edge by edge, the tiles that it held back, µs in all (of one CTA's time) and at most, and where."""
     lines = [f"{'edge':<22}{'held back':>10}{'sum':>10}{'greatest':>10}  µs"]
-    lines += [f"{r.edge:<22}{r.tiles:>10}{r.sum_us:>10.1f}{r.max_us:>10.2f}  {r.worst}".rstrip() for r in lost(trace)]
+    lines += [
+        f"{r.edge:<22}{r.tiles:>10}{r.sum_us:>10.1f}{r.max_us:>10.2f}  {r.worst}".rstrip()
+        for r in lost(trace)
+    ]
     return "\n".join(lines)
 
 
 def chrome(trace: Trace) -> dict[str, Any]:
-    """Trace Event Format: a process for each CTA, in it a track each for activations, weights, maths and results."""
+    """Trace Event Format: a process for each CTA, in it a track each for activations, weights, maths and
+    results."""
     events: list[dict[str, Any]] = []
     for cta in range(len(trace.span)):
         clock = f", {trace.clocks[cta]:.0f} MHz" if trace.clocks else ""
-        events.append({"ph": "M", "name": "process_name", "pid": cta, "tid": 0, "args": {"name": f"SM {cta}{clock}"}})
-        events += [{"ph": "M", "name": "thread_name", "pid": cta, "tid": n, "args": {"name": name}} for n, name in enumerate(TRACKS)]
+        events.append(
+            {"ph": "M", "name": "process_name", "pid": cta, "tid": 0, "args": {"name": f"SM {cta}{clock}"}}
+        )
+        events += [
+            {"ph": "M", "name": "thread_name", "pid": cta, "tid": n, "args": {"name": name}}
+            for n, name in enumerate(TRACKS)
+        ]
     waits = awaited(trace)
     for t, before in zip(trace.tiles, trace.before, strict=True):
         last = max(waits.get((t.rank, trace.part(t)), []), key=lambda w: w.posted, default=None)
@@ -123,7 +142,12 @@ def chrome(trace: Trace) -> dict[str, Any]:
                 args: dict[str, Any] = {"tile": t.name, "rank": t.rank}
                 if what == "wait" and last is not None:
                     args |= {"for": last.text, "posted": round(last.posted, 3)}
-                where = {"ts": round(start, 3), "dur": round(end - start, 3), "pid": t.cta, "tid": TRACKS.index(track)}
+                where = {
+                    "ts": round(start, 3),
+                    "dur": round(end - start, 3),
+                    "pid": t.cta,
+                    "tid": TRACKS.index(track),
+                }
                 events.append({"ph": "X", "name": f"{what} {t.op}", "cat": what, **where, "args": args})
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 

@@ -64,11 +64,14 @@ def test_formula_of_gemm_to_gemm() -> None:
 @tg.spec
 def strided(stride=3, filter_size=1, padding=2):
     h = tg.conv2d(tg.input("x", (1, 7, 12, 4), F), tg.weight("w1", (4, 1, 1, 4), F), name="one")
-    return tg.conv2d(h, tg.weight("w2", (4, 4, filter_size, 4), F), stride=stride, padding=(0, padding), name="two")
+    return tg.conv2d(
+        h, tg.weight("w2", (4, 4, filter_size, 4), F), stride=stride, padding=(0, padding), name="two"
+    )
 
 
 def test_strided_columns_skip_blocks() -> None:
-    """Columns 3·q - 2 for q = 0 … 5: 1, 4, 7, 10 and two on padding. Blocks of one column: the others are needed by nobody."""
+    """Columns 3·q - 2 for q = 0 … 5: 1, 4, 7, 10 and two on padding. Blocks of one column: the others are
+    needed by nobody."""
     graph = checked(graph_of(strided(), tiles={"one": (1, 7, 1, 4, 4), "two": (1, 2, 6, 4, 4)}))
     (edge,) = graph.edges
     assert sorted(block for _, block in derived(edge)) == [1, 4, 7, 10]
@@ -98,11 +101,14 @@ def test_causal_attention_needs_no_later_rows() -> None:
 
 
 def test_shared_key_heads() -> None:
-    """Four query heads, two key heads: columns of K are block 4 for heads 0 and 1, block 5 for heads 2 and 3."""
+    """Four query heads, two key heads: columns of K are block 4 for heads 0 and 1, block 5 for heads 2 and
+    3."""
 
     @tg.spec
     def grouped(S=6, D=3):
-        q, k, v = tg.linear(tg.input("x", (1, S, 4), F), tg.weight("w", (8 * D, 4), F), name="qkv").split([4 * D, 2 * D, 2 * D])
+        q, k, v = tg.linear(tg.input("x", (1, S, 4), F), tg.weight("w", (8 * D, 4), F), name="qkv").split(
+            [4 * D, 2 * D, 2 * D]
+        )
         return tg.attention(q, k, v, heads=4, kv_heads=2, name="attention")
 
     graph = checked(graph_of(grouped(), tiles={"qkv": (6, 3, 4), "attention": (6, 6, 1)}))
@@ -117,7 +123,8 @@ def test_split_sum_waits_for_its_shares_in_the_epilogue() -> None:
         ("up->down_k0", "step"), ("up->down", "step"), ("down_k0->down", "epilogue"),
     ]  # fmt: skip
     assert derived(graph.edges[0]) == {(0, 0): 0, (0, 1): 1, (1, 0): 0, (1, 1): 1}  # columns 0-7
-    assert derived(graph.edges[1]) == {(0, 1): 0, (0, 2): 0, (1, 1): 0, (1, 2): 0}  # columns 8-13, of which 12-13 come later
+    # columns 8-13, of which 12-13 come later
+    assert derived(graph.edges[1]) == {(0, 1): 0, (0, 2): 0, (1, 1): 0, (1, 2): 0}
     assert derived(graph.edges[2]) == {(0, 0): 2, (1, 1): 2}
 
 
@@ -147,18 +154,25 @@ def test_what_two_ops_read_stays_a_tensor() -> None:
     assert all(name in made or graph.tensors[name].role in ("input", "weight") for name in read)
 
 
-# --- pieces ------------------------------------------------------------------------------------------------------------------
+# --- pieces
+# ------------------------------------------------------------------------------------------------------------
 
 
 @LAWS
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 5), st.integers(0, 20), st.integers(0, 8))
 def test_meets(lo: int, length: int, stride: int, block: int, width: int) -> None:
-    found = meets(*(np.array([v]) for v in (lo, lo + length)), stride, np.array([block]), np.array([block + width]))
+    found = meets(
+        *(np.array([v]) for v in (lo, lo + length)), stride, np.array([block]), np.array([block + width])
+    )
     assert bool(found[0]) == bool(set(range(lo, lo + length, stride)) & set(range(block, block + width)))
 
 
 @LAWS
-@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3), st.integers(-3, 3), st.integers(0, 3)), max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(-3, 3), st.integers(0, 3), st.integers(-3, 3), st.integers(0, 3)), max_size=5
+    )
+)
 def test_expand(boxes: list[tuple[int, int, int, int]]) -> None:
     first = [np.array([b[d] for b in boxes], dtype=np.int64) for d in (0, 2)]
     counts = [np.array([b[d] for b in boxes], dtype=np.int64) for d in (1, 3)]
@@ -172,14 +186,18 @@ SMALL = st.integers(1, 16)
 
 @settings(LAWS, max_examples=40)
 @given(SMALL, SMALL, SMALL, SMALL, SMALL, SMALL, st.sampled_from([sp.Min, sp.Max]))
-def test_quotients_of_minima_are_rounded(c: int, d: int, bound: int, tile: int, offset: int, q: int, kind: Any) -> None:
+def test_quotients_of_minima_are_rounded(
+    c: int, d: int, bound: int, tile: int, offset: int, q: int, kind: Any
+) -> None:
     d, offset = d - 8, offset - 8
     e = c * kind(bound, tile * I + offset) + d
     at = np.arange(8)
     value = c * (np.minimum if kind is sp.Min else np.maximum)(bound, tile * at + offset) + d
     assert np.broadcast_to(evaluate(divide(e, q), {"i": at}), at.shape).tolist() == (value // q).tolist()
     assert np.broadcast_to(evaluate(modulo(e, q), {"i": at}), at.shape).tolist() == (value % q).tolist()
-    assert np.broadcast_to(evaluate(ceil_div(e, q), {"i": at}), at.shape).tolist() == (-(-value // q)).tolist()
+    assert (
+        np.broadcast_to(evaluate(ceil_div(e, q), {"i": at}), at.shape).tolist() == (-(-value // q)).tolist()
+    )
 
 
 def test_a_fraction_is_refused() -> None:

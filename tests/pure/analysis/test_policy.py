@@ -1,4 +1,5 @@
-"""Policies: partitions form a lattice, the classes are what a person would write, and a point's costs are counted right."""
+"""Policies: partitions form a lattice, the classes are what a person would write, and a point's costs are
+counted right."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def same(a: Any, b: Any) -> bool:
     return refines(a, b) and refines(b, a)
 
 
-# --- the laws of a lattice ---------------------------------------------------------------------------------------------------
+# --- the laws of a lattice
+# ---------------------------------------------------------------------------------------------------
 
 
 @LAWS
@@ -78,7 +80,8 @@ def test_join_by_hand() -> None:
     assert meet(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])).tolist() == [0, 1, 2, 2]
 
 
-# --- groupings ---------------------------------------------------------------------------------------------------------------
+# --- groupings
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,9 @@ def test_join_by_hand() -> None:
 def test_grouping_is_the_simplest(labels: list[int], expected: Grouping) -> None:
     found = grouping(labels, len(labels))
     assert found == expected
-    assert found.count == len(set(labels)) and found.sizes.tolist() == [labels.count(n) for n in dict.fromkeys(labels)]
+    assert found.count == len(set(labels)) and found.sizes.tolist() == [
+        labels.count(n) for n in dict.fromkeys(labels)
+    ]
 
 
 @LAWS
@@ -112,8 +117,14 @@ def test_grouping_keeps_the_partition(labels: list[int]) -> None:
 
 
 def test_product_refinement_by_hand() -> None:
-    assert product_refinement(np.array([0, 0, 0, 1, 1, 1]), (2, 3)) == (Grouping("each", 2), Grouping("all", 3))
-    assert product_refinement(np.array([0, 1, 0, 1]), (1, 4)) == (Grouping("all", 1), Grouping("modulo", 4, 2))
+    assert product_refinement(np.array([0, 0, 0, 1, 1, 1]), (2, 3)) == (
+        Grouping("each", 2),
+        Grouping("all", 3),
+    )
+    assert product_refinement(np.array([0, 1, 0, 1]), (1, 4)) == (
+        Grouping("all", 1),
+        Grouping("modulo", 4, 2),
+    )
     # an L of three blocks is no product: the corner must be told from both its neighbours
     assert product_refinement(np.array([0, 0, 0, 1]), (2, 2)) == (Grouping("each", 2), Grouping("each", 2))
 
@@ -124,18 +135,21 @@ def test_product_refinement_is_the_coarsest(labels: Any) -> None:
     product = product_refinement(labels, (3, 4))
     assert refines(labels_of(product), labels)
     grid = labels.reshape(3, 4)
-    for g, slices in zip(product, (grid, grid.T), strict=True):  # two indices are kept apart only where their slices differ
+    # two indices are kept apart only where their slices differ
+    for g, slices in zip(product, (grid, grid.T), strict=True):
         group = g.of(np.arange(g.blocks))
         for a in range(g.blocks):
             for b in range(a):
                 assert (group[a] == group[b]) == (slices[a] == slices[b]).all()
 
 
-# --- classes -----------------------------------------------------------------------------------------------------------------
+# --- classes
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_classes_by_hand() -> None:
-    """Tile 0 needs blocks 0 and 1, tile 1 needs 1 and 2, and block 2 at its second step; nobody needs block 3."""
+    """Tile 0 needs blocks 0 and 1, tile 1 needs 1 and 2, and block 2 at its second step; nobody needs block
+    3."""
     r = Relation(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2]), np.array([0, 0, 0, 1]))
     assert classes((4,), [r], by_step=False).tolist() == [0, 1, 2, 3]
     both = Relation(np.array([0, 0, 0]), np.array([0, 1, 2]), np.array([0, 0, 1]))
@@ -175,7 +189,8 @@ def heads(B=2, S=8, H=3, D=4):
 
 
 def test_heads_are_the_strided_classes() -> None:
-    """One query block, no mask: head h needs columns h of Q, of K and of V, and each of these three is needed by head h alone."""
+    """One query block, no mask: head h needs columns h of Q, of K and of V, and each of these three is needed
+    by head h alone."""
     qkv = lattice_of(heads(), "qkv", qkv=(8, 4, 16), attention=(8, 8))
     assert hows(qkv, "class") == [("each", 1), ("modulo", 3)]
     assert qkv.point("class").waits == 1.0 and qkv.point("class").start == 3.0
@@ -199,16 +214,21 @@ def test_halo_of_a_convolution() -> None:
     assert wide.point("class").partition[1].table == (0, 0, 0, 1, 1, 2, 2, 2)
 
 
-# --- points ------------------------------------------------------------------------------------------------------------------
+# --- points
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_costs_are_counted() -> None:
-    """up has 4 x 6 tiles, down 4 x 3 of 3 steps; each tile of down needs the 6 of its row, two at each step."""
+    """up has 4 x 6 tiles, down 4 x 3 of 3 steps; each tile of down needs the 6 of its row, two at each
+    step."""
     up = lattice_of(mlp(), "up", up=(16, 16, 32), down=(16, 16, 32))
     costs = {p.name: (p.semaphores, p.waits, p.start, p.unawaited) for p in up.points}
     assert costs == {
-        "kernel": (1, 1.0, 24.0, 0), "row=class": (4, 1.0, 6.0, 0), "column": (6, 6.0, 8.0, 0),
-        "step": (12, 3.0, 2.0, 0), "tile": (24, 6.0, 2.0, 0),
+        "kernel": (1, 1.0, 24.0, 0),
+        "row=class": (4, 1.0, 6.0, 0),
+        "column": (6, 6.0, 8.0, 0),
+        "step": (12, 3.0, 2.0, 0),
+        "tile": (24, 6.0, 2.0, 0),
     }
     assert up.point("chunk:3").semaphores == 8 and up.point("chunk:3").start == 3.0
     with pytest.raises(PlanError, match="no policy 'diagonal'"):
@@ -217,7 +237,9 @@ def test_costs_are_counted() -> None:
 
 @tg.spec
 def half(M=8, K=8):
-    h, _ = tg.linear(tg.input("x", (M, K), "float32"), tg.weight("w1", (16, K), "float32"), name="up").chunk(2)
+    h, _ = tg.linear(tg.input("x", (M, K), "float32"), tg.weight("w1", (16, K), "float32"), name="up").chunk(
+        2
+    )
     return tg.linear(h, tg.weight("w2", (8, 8), "float32"), name="down")
 
 
@@ -239,7 +261,8 @@ def test_kernel_class_step_tile_is_a_chain(number: int) -> None:
     for lat in lattices_of(graph).values():
         assert all(refines(finer, coarser) for coarser, finer in pairwise(chain(lat)))
         for name, exact in zip(("class", "step"), chain(lat)[1:3], strict=True):
-            assert refines(labels_of(lat.point(name).partition), exact) or len(lat.edges) > 1  # two reads of one op are one use
+            # two reads of one op are one use
+            assert refines(labels_of(lat.point(name).partition), exact) or len(lat.edges) > 1
         for point in lat.points:
             assert point.semaphores == len(np.unique(labels_of(point.partition)))
 

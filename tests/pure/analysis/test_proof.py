@@ -1,4 +1,5 @@
-"""Right plans are proved; what the proof derives, and what it says of spoiled plans, is what the element-wise oracle says."""
+"""Right plans are proved; what the proof derives, and what it says of spoiled plans, is what the element-wise
+oracle says."""
 
 from __future__ import annotations
 
@@ -11,7 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_plans import PLANS, Maker, Plan, blocks, conv_strided, decode, mlp_rows, mlp_tiles, op, part, read, tensor
+from hand_plans import (
+    PLANS,
+    Maker,
+    Plan,
+    blocks,
+    conv_strided,
+    decode,
+    mlp_rows,
+    mlp_tiles,
+    op,
+    part,
+    read,
+    tensor,
+)
 
 from tests.oracles.elements import _parts, examine
 from tilegen.proof import memory_order
@@ -31,12 +45,17 @@ def test_right_plans_are_proved(make: Any) -> None:
     assert examine(plan).ok
 
 
-def _elements(boxes: Boxes, names: list[str], shapes: list[tuple[int, ...]], part: int) -> set[tuple[str, tuple[int, ...]]]:
+def _elements(
+    boxes: Boxes, names: list[str], shapes: list[tuple[int, ...]], part: int
+) -> set[tuple[str, tuple[int, ...]]]:
     out = set()
     for i in np.flatnonzero(boxes.part == part):
         t = int(boxes.tensor[i])
-        ranges = [range(*r) for r in zip(boxes.low[i].tolist(), boxes.high[i].tolist(), boxes.stride[i].tolist(), strict=True)]
-        out |= {(names[t], at) for at in product(*ranges[:len(shapes[t])])}
+        ranges = [
+            range(*r)
+            for r in zip(boxes.low[i].tolist(), boxes.high[i].tolist(), boxes.stride[i].tolist(), strict=True)
+        ]
+        out |= {(names[t], at) for at in product(*ranges[: len(shapes[t])])}
     return out
 
 
@@ -56,6 +75,7 @@ def _compare_elements(plan: Plan) -> None:
 
 def _random_op(kind: str, r: random.Random) -> Plan:
     """A plan of one op of random shape, tile and gang; its tiles list nothing."""
+
     def n(high: int) -> int:
         return r.randint(1, high)
 
@@ -64,42 +84,89 @@ def _random_op(kind: str, r: random.Random) -> Plan:
     if kind == "linear":
         k0 = r.randrange(k)
         attributes = {"groups": n(2), "k_range": [k0, r.randint(k0 + 1, k)]}
-        attributes["epilogue"] = {"expression": "acc0", "operands": [{"index": 2, "as": "columns"}, {"index": 3, "as": "elements"}]}
+        attributes["epilogue"] = {
+            "expression": "acc0",
+            "operands": [{"index": 2, "as": "columns"}, {"index": 3, "as": "elements"}],
+        }
         operands, result = [[m, k + 2], [attributes["groups"] * cols, k], [cols], [m, cols]], [m, cols]
         grid = (-(-m // tile[0]), -(-cols // tile[1]))
     elif kind == "matmul":
         ta, tb, right = r.random() < 0.5, r.random() < 0.5, r.choice([1, batch])
-        attributes = {"batch": batch, "m": m, "n": cols, "k": k, "transpose_a": ta, "transpose_b": tb, "b_batch": right}
+        attributes = {
+            "batch": batch,
+            "m": m,
+            "n": cols,
+            "k": k,
+            "transpose_a": ta,
+            "transpose_b": tb,
+            "b_batch": right,
+        }
         operands = [[batch * k, m] if ta else [batch * m, k], [right * cols, k] if tb else [right * k, cols]]
         result, grid = [batch * m, cols], (batch, -(-m // tile[0]), -(-cols // tile[1]))
     elif kind in ("conv2d", "max_pool2d"):
         (h, w), window, out = (n(9), n(9)), [n(3), n(3)], [n(5), n(5)]
-        attributes = {"stride": [n(4), n(4)], "padding": [n(2), n(2)], "dilation": [n(3), n(3)], "window": window}
+        attributes = {
+            "stride": [n(4), n(4)],
+            "padding": [n(2), n(2)],
+            "dilation": [n(3), n(3)],
+            "window": window,
+        }
         operands = [[batch, h, w, k]] + ([[cols, *window, k]] if kind == "conv2d" else [])
-        result, tile = [batch, *out, cols if kind == "conv2d" else k], [n(2), n(3), n(3), n(4)] + ([n(3)] if kind == "conv2d" else [])
+        result, tile = (
+            [batch, *out, cols if kind == "conv2d" else k],
+            [n(2), n(3), n(3), n(4)] + ([n(3)] if kind == "conv2d" else []),
+        )
         grid = tuple(-(-s // t) for s, t in zip(result, tile, strict=False))
     elif kind == "softmax":
         cols += m
         attributes = {"batch": batch, "rows": m, "scale": 1.0, "causal": r.random() < 0.5}
-        operands, result, tile, grid = [[batch * m, cols]], [batch * m, cols], tile[:1], (batch, -(-m // tile[0]))
+        operands, result, tile, grid = (
+            [[batch * m, cols]],
+            [batch * m, cols],
+            tile[:1],
+            (batch, -(-m // tile[0])),
+        )
     elif kind == "attention":
         kv, group = n(2), n(2)
-        attributes = {"batch": batch, "q_len": m, "k_len": k, "heads": kv * group, "kv_heads": kv, "head_dim": d, "scale": 1.0}
+        attributes = {
+            "batch": batch,
+            "q_len": m,
+            "k_len": k,
+            "heads": kv * group,
+            "kv_heads": kv,
+            "head_dim": d,
+            "scale": 1.0,
+        }
         attributes["causal"] = r.random() < 0.7
-        operands, result = [[batch * m, kv * group * d], [batch * k, kv * d], [batch * k, kv * d]], [batch * m, kv * group * d]
+        operands, result = (
+            [[batch * m, kv * group * d], [batch * k, kv * d], [batch * k, kv * d]],
+            [batch * m, kv * group * d],
+        )
         tile[2] = r.choice([th for th in (1, 2) if group % th == 0])
         grid = (batch, kv * group // tile[2], -(-m // tile[0]))
         if r.random() < 0.4:  # over caches, and the keys shared out
             operands += [[1]]
             shares = n(3)
             if shares > 1:
-                attributes["shares"], result, grid, parts = shares, [shares * batch * m, kv * group * (d + 8)], (*grid, shares), 1
+                attributes["shares"], result, grid, parts = (
+                    shares,
+                    [shares * batch * m, kv * group * (d + 8)],
+                    (*grid, shares),
+                    1,
+                )
     elif kind == "combine":
         heads, shares = n(4), n(3)
-        attributes, operands = {"shares": shares, "heads": heads, "head_dim": d}, [[shares * m, heads * (d + 8)]]
+        attributes, operands = (
+            {"shares": shares, "heads": heads, "head_dim": d},
+            [[shares * m, heads * (d + 8)]],
+        )
         result, tile, grid, parts = [m, heads * d], tile[:2], (-(-m // tile[0]), -(-heads // tile[1])), 1
     names: list[Any] = [f"t{i}" for i in range(len(operands))]
-    maker = Maker(kind, {f"t{i}": tensor(shape, "input") for i, shape in enumerate(operands)} | {"y": tensor(result)}, {})
+    maker = Maker(
+        kind,
+        {f"t{i}": tensor(shape, "input") for i, shape in enumerate(operands)} | {"y": tensor(result)},
+        {},
+    )
     if kind == "linear":
         names[0] = {"tensor": "t0", "columns": [1, k + 1]}
     maker.plan["ops"]["o"] = op(kind, names, "y", tile, parts, **attributes)
@@ -108,7 +175,9 @@ def _random_op(kind: str, r: random.Random) -> Plan:
     return maker.plan
 
 
-@pytest.mark.parametrize("kind", ["linear", "matmul", "conv2d", "max_pool2d", "softmax", "attention", "combine"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "matmul", "conv2d", "max_pool2d", "softmax", "attention", "combine"]
+)
 def test_random_shapes_are_the_oracles(kind: str) -> None:
     for seed in range(40):
         _compare_elements(_random_op(kind, random.Random(seed)))
@@ -117,8 +186,21 @@ def test_random_shapes_are_the_oracles(kind: str) -> None:
 def test_flattened_operand_is_the_oracles() -> None:
     """Steps of any length over [2, h w c] are boxes of [2, h, w, c]."""
     for step, parts in product(range(1, 25), (1, 2, 3)):
-        m = Maker("flat", {"x": tensor([2, 2, 3, 4], "input"), "w": tensor([3, 24], "weight"), "y": tensor([2, 3])},
-                  {"o": op("linear", [{"tensor": "x", "flatten": True}, "w"], "y", [1, 3, step], parts, groups=1, k_range=[step // 3, 23])})
+        m = Maker(
+            "flat",
+            {"x": tensor([2, 2, 3, 4], "input"), "w": tensor([3, 24], "weight"), "y": tensor([2, 3])},
+            {
+                "o": op(
+                    "linear",
+                    [{"tensor": "x", "flatten": True}, "w"],
+                    "y",
+                    [1, 3, step],
+                    parts,
+                    groups=1,
+                    k_range=[step // 3, 23],
+                )
+            },
+        )
         for i in range(2):
             m.tile("o", (i, 0), *({"reads": [], "writes": [], "posts": []} for _ in range(parts)))
         _compare_elements(m.plan)
@@ -139,7 +221,8 @@ def test_text_and_dict() -> None:
 
 
 def test_strided_listing_may_be_wider() -> None:
-    """All columns may be listed where every other one is needed; all rows may not: nobody waits for the odd ones."""
+    """All columns may be listed where every other one is needed; all rows may not: nobody waits for the odd
+    ones."""
     plan = conv_strided()
     for tile in plan["tiles"][6:]:
         tile["parts"][0]["reads"][0]["box"][2] = [0, 6]
@@ -154,7 +237,10 @@ def test_one_read_listed_in_pieces() -> None:
         for one in tile["parts"]:
             head, tail = [list(r) for r in one["reads"][0]["box"]], [list(r) for r in one["reads"][0]["box"]]
             head[1][1] = tail[1][0] = 3
-            one["reads"][:1] = [{**one["reads"][0], "box": head}, {"tensor": one["reads"][0]["tensor"], "box": tail, "waits": []}]
+            one["reads"][:1] = [
+                {**one["reads"][0], "box": head},
+                {"tensor": one["reads"][0]["tensor"], "box": tail, "waits": []},
+            ]
     assert check(plan).ok
 
 
@@ -190,14 +276,19 @@ def test_memory_order_rows(writer: str, reader: str, monkeypatch: pytest.MonkeyP
     assert ("fence.proxy.async.global" in statement) == (reader == "async")
     assert ("wait_group 0" in statement) == (writer == "async")
     for target in ("cpu", "sm_80", "interpret"):
-        assert (memory_order.row(target, writer, reader) is not None) == ((writer, reader) == ("generic", "generic"))
+        assert (memory_order.row(target, writer, reader) is not None) == (
+            (writer, reader) == ("generic", "generic")
+        )
 
 
 def test_a_target_that_the_proof_does_not_know_is_named() -> None:
     """What it declares is taken as listed, and the certificate says so."""
     plan = mlp_rows()
     plan["target"] = "toy"
-    assert "54 edges generic -> generic: left to target 'toy', not known here" in prove(plan).checks[-1].statement
+    assert (
+        "54 edges generic -> generic: left to target 'toy', not known here"
+        in prove(plan).checks[-1].statement
+    )
 
 
 def swap(plan: Plan, a: int, b: int) -> None:
@@ -209,8 +300,13 @@ def swap(plan: Plan, a: int, b: int) -> None:
 def _mutants(plan: Plan, chance: random.Random) -> Iterator[Plan]:
     """Plans with one thing changed: waits, posts, ranks, listed reads and writes."""
     tiles = plan["tiles"]
-    waits = [(t, p, r, w) for t, tile in enumerate(tiles) for p, one in enumerate(tile["parts"]) for r, rd in enumerate(one["reads"])
-             for w in range(len(rd["waits"]))]
+    waits = [
+        (t, p, r, w)
+        for t, tile in enumerate(tiles)
+        for p, one in enumerate(tile["parts"])
+        for r, rd in enumerate(one["reads"])
+        for w in range(len(rd["waits"]))
+    ]
     posts = [(t, p) for t, tile in enumerate(tiles) for p, one in enumerate(tile["parts"]) if one["posts"]]
     parts = [(t, p) for t, tile in enumerate(tiles) for p in range(len(tile["parts"]))]
 
@@ -246,7 +342,9 @@ def _mutants(plan: Plan, chance: random.Random) -> Iterator[Plan]:
             elif plan["semaphores"][semaphore] > 1:  # a count that adds up, without this tile
                 post.clear()
                 new["semaphores"][semaphore] -= 1
-                for wait in (w for x in new["tiles"] for one in x["parts"] for rd in one["reads"] for w in rd["waits"]):
+                for wait in (
+                    w for x in new["tiles"] for one in x["parts"] for rd in one["reads"] for w in rd["waits"]
+                ):
                     wait[1] -= wait[0] == semaphore
             yield new
     for t, p in chance.sample(parts, min(8, len(parts))):
@@ -282,21 +380,37 @@ def test_agrees_with_the_oracle(make: Callable[[], Plan]) -> None:
 
 
 def large(size: int, tile: int, chunks: int) -> Plan:
-    """Two square products of `size` in square tiles, a semaphore per producer tile, the sum awaited in chunks."""
-    m = Maker("large", {"x": tensor([size, 64], "input"), "w1": tensor([size, 64], "weight"), "h": tensor([size, size]),
-                        "w2": tensor([size, size], "weight"), "y": tensor([size, size], "output")},
-              {"up": op("linear", ["x", "w1"], "h", [tile, tile, 64], groups=1),
-               "down": op("linear", ["h", "w2"], "y", [tile, tile, 64], groups=1)})
+    """Two square products of `size` in square tiles, a semaphore per producer tile, the sum awaited in
+    chunks."""
+    m = Maker(
+        "large",
+        {
+            "x": tensor([size, 64], "input"),
+            "w1": tensor([size, 64], "weight"),
+            "h": tensor([size, size]),
+            "w2": tensor([size, size], "weight"),
+            "y": tensor([size, size], "output"),
+        },
+        {
+            "up": op("linear", ["x", "w1"], "h", [tile, tile, 64], groups=1),
+            "down": op("linear", ["h", "w2"], "y", [tile, tile, 64], groups=1),
+        },
+    )
     cut = blocks(size, tile)
     one = {at: m.semaphore(1) for at in product(range(len(cut)), range(len(cut)))}
     for (i, r), (j, c) in product(enumerate(cut), enumerate(cut)):
-        m.tile("up", (i, j), part([read("x", [r, [0, 64]]), read("w1", [c, [0, 64]])], "h", [r, c], [one[i, j]]))
+        m.tile(
+            "up", (i, j), part([read("x", [r, [0, 64]]), read("w1", [c, [0, 64]])], "h", [r, c], [one[i, j]])
+        )
     width = -(-len(cut) // chunks)
     for (i, r), (j, c) in product(enumerate(cut), enumerate(cut)):
         reads = []
         for first in range(0, len(cut), width):
             depth = [first * tile, min((first + width) * tile, size)]
-            reads += [read("h", [r, depth], m.waits(one[i, k] for k in range(first, min(first + width, len(cut))))), read("w2", [c, depth])]
+            reads += [
+                read("h", [r, depth], m.waits(one[i, k] for k in range(first, min(first + width, len(cut))))),
+                read("w2", [c, depth]),
+            ]
         m.tile("down", (i, j), part(reads, "y", [r, c]))
     return m.plan
 

@@ -1,4 +1,5 @@
-"""Random pairs of ops: the dependences that tilegen derives are those of a loop over elements, and those of isl.
+"""Random pairs of ops: the dependences that tilegen derives are those of a loop over elements, and those of
+isl.
 
 A sample; tests/full.py draws thousands.
 """

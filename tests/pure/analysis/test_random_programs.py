@@ -1,4 +1,5 @@
-"""Random programs: every plan passes the proof, the element-wise oracle, its JSON and a run. A sample; tests/full.py draws hundreds."""
+"""Random programs: every plan passes the proof, the element-wise oracle, its JSON and a run. A sample;
+tests/full.py draws hundreds."""
 
 from __future__ import annotations
 

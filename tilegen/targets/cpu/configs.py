@@ -26,8 +26,12 @@ def _matmul(b: Bound) -> Tiles:
 
 
 def _conv2d(b: Bound) -> Tiles:
-    filters, channels = (n if isinstance(n, int) else usual for n, usual in ((b.out[3], 256), (b.shape(1)[3], 64)))
-    return [(*t, min(filters, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)]
+    filters, channels = (
+        n if isinstance(n, int) else usual for n, usual in ((b.out[3], 256), (b.shape(1)[3], 64))
+    )
+    return [
+        (*t, min(filters, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)
+    ]
 
 
 def _attention(b: Bound) -> Tiles:

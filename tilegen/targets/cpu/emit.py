@@ -17,7 +17,8 @@ from tilegen.ops import attention, gemm
 from tilegen.schedule.plan import Plan
 
 C_TYPES = {"bfloat16": "tg::bf16", "float16": "tg::f16", "float32": "float", "int32": "int32_t"}
-LIBRARIES = ("types", "gemm", "rows", "conv2d", "attention", "pool")  # in the order in which they need each other
+# in the order in which they need each other
+LIBRARIES = ("types", "gemm", "rows", "conv2d", "attention", "pool")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class CpuOp(OpText):
 
     @property
     def left(self) -> str:
-        """linear: the rows that a step multiplies, and their stride: the tile's activations, or what a folded norm has made of them."""
+        """linear: the rows that a step multiplies, and their stride: the tile's activations, or what a folded
+        norm has made of them."""
         x = self.operands[0]
         return f"rows, {self.tile[2]}" if self.normed else f"{x.pointer} + int64_t(lo0) * {x.ld} + k0, {x.ld}"
 
@@ -92,7 +94,8 @@ class CpuOp(OpText):
         pointer = f"T.{operand.tensor}" + (f" + {lo}" if lo else "")
         return View(operand.tensor, f"({pointer})" if lo else pointer, shape[-1], shape, hi - lo)
 
-    # --- epilogue ------------------------------------------------------------------------------------------------------
+    # --- epilogue
+    # ------------------------------------------------------------------------------------------------------
 
     @property
     def expression(self) -> str:
@@ -101,7 +104,11 @@ class CpuOp(OpText):
     def _epilogue_operands(self, how: str) -> list[dict[str, Any]]:
         epilogue = self.bound.op.epilogue
         found = enumerate(epilogue.operands if epilogue else ())
-        return [{"name": f"e{n}", "pointer": self.operands[i].pointer, "ld": self.operands[i].ld} for n, (i, h) in found if h == how]
+        return [
+            {"name": f"e{n}", "pointer": self.operands[i].pointer, "ld": self.operands[i].ld}
+            for n, (i, h) in found
+            if h == how
+        ]
 
     @cached_property
     def vectors(self) -> list[dict[str, Any]]:
@@ -113,7 +120,11 @@ class CpuOp(OpText):
 
     @cached_property
     def accumulators(self) -> list[str]:
-        return [f"acc{g}" for g in range(dict(self.bound.op.attributes).get("groups", 1))] if self.bound.op.kind != "pointwise" else []
+        return (
+            [f"acc{g}" for g in range(dict(self.bound.op.attributes).get("groups", 1))]
+            if self.bound.op.kind != "pointwise"
+            else []
+        )
 
     @cached_property
     def _names(self) -> list[str]:
@@ -126,9 +137,13 @@ class CpuOp(OpText):
 
     def arguments(self, width: int) -> str:
         """The floats of row r, column x."""
-        return ", ".join(f"{name}[int64_t(r) * {width} + x]" if name.startswith("acc") else f"{name}[x]" for name in self._names)
+        return ", ".join(
+            f"{name}[int64_t(r) * {width} + x]" if name.startswith("acc") else f"{name}[x]"
+            for name in self._names
+        )
 
-    # --- rows and columns of the result ----------------------------------------------------------------------------------
+    # --- rows and columns of the result
+    # ----------------------------------------------------------------------------------
 
     @property
     def _last(self) -> int:

@@ -1,4 +1,5 @@
-"""The CPU target: the plan's C++, compiled with the system's compiler and called on torch tensors without copies."""
+"""The CPU target: the plan's C++, compiled with the system's compiler and called on torch tensors without
+copies."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-pthread", "-ffp-contract=fast")
-WARNINGS = ("-Wall", "-Wextra", "-Werror")  # for our own builds: another compiler's new warning must not stop a user
+# for our own builds: another compiler's new warning must not stop a user
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 TSAN_FLAGS = ("-O2", "-g", "-std=c++20", "-pthread", "-fsanitize=thread", "-DTG_MAIN")
 
 
@@ -36,19 +38,25 @@ def _find(name: str) -> str | None:
 
 
 def compiler() -> str:
-    """$TILEGEN_CXX, $CXX, c++, g++ or clang++, whichever is there first. CompilerMissing when the one named, or all, are not."""
+    """$TILEGEN_CXX, $CXX, c++, g++ or clang++, whichever is there first. CompilerMissing when the one named,
+    or all, are not."""
     for variable in ("TILEGEN_CXX", "CXX"):
         named = os.environ.get(variable)
         if named:
             path = _find(named)
             if path is None:
-                raise CompilerMissing(f"${variable} names {named!r}, which is not an executable on this machine")
+                raise CompilerMissing(
+                    f"${variable} names {named!r}, which is not an executable on this machine"
+                )
             return path
     for name in ("c++", "g++", "clang++"):
         path = _find(name)
         if path is not None:
             return path
-    raise CompilerMissing("the CPU target needs a C++20 compiler; install g++ or clang++ (Debian: apt-get install g++), or set TILEGEN_CXX")
+    raise CompilerMissing(
+        "the CPU target needs a C++20 compiler; install g++ or clang++ (Debian: apt-get install g++), or set"
+        " TILEGEN_CXX"
+    )
 
 
 @lru_cache(maxsize=8)
@@ -58,7 +66,9 @@ def version(path: str) -> str:
     except OSError as error:
         raise CompileError(f"the compiler {path} cannot be started: {error.strerror}") from None
     if done.returncode or not done.stdout.strip():
-        raise CompileError(f"{path} --version failed with status {done.returncode}: is it a C++ compiler?", done.stderr)
+        raise CompileError(
+            f"{path} --version failed with status {done.returncode}: is it a C++ compiler?", done.stderr
+        )
     return done.stdout.splitlines()[0]
 
 
@@ -66,7 +76,9 @@ def version(path: str) -> str:
 def native() -> str:
     """This machine's instruction sets: a binary of -march=native runs only where they are the same."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), os.uname().machine)
+    return next(
+        (line for line in text.splitlines() if line.startswith(("flags", "Features"))), os.uname().machine
+    )
 
 
 def compile_source(source: str, folder: Path, flags: Sequence[str], output: str) -> Path:
@@ -77,7 +89,10 @@ def compile_source(source: str, folder: Path, flags: Sequence[str], output: str)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise CompileError(f"{' '.join(command)} failed", done.stderr, source)
-    if not (folder / output).is_file() or (folder / output).read_bytes()[:4] not in (b"\x7fELF", b"\xcf\xfa\xed\xfe"):
+    if not (folder / output).is_file() or (folder / output).read_bytes()[:4] not in (
+        b"\x7fELF",
+        b"\xcf\xfa\xed\xfe",
+    ):
         raise CompileError(f"{' '.join(command)} ended well and wrote no library", done.stderr, source)
     return folder / output
 
@@ -101,7 +116,13 @@ class Library:
         self._library = ctypes.CDLL(str(files["kernel.so"]))
         self._library.tg_create.restype = ctypes.c_void_p
         self._library.tg_destroy.argtypes = [ctypes.c_void_p]
-        self._library.tg_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p]
+        self._library.tg_run.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+        ]
         self._library.tg_counter_value.argtypes = [ctypes.c_void_p, ctypes.c_int]
 
     def __reduce__(self) -> tuple[type[Library], tuple[Plan]]:

@@ -1,9 +1,11 @@
-"""The interpreter: a plan run tile by tile with real numbers, under adversarial interleavings, with vector clocks.
+"""The interpreter: a plan run tile by tile with real numbers, under adversarial interleavings, with vector
+clocks.
 
-It is the definition of what a plan means. Virtual SMs take ranks and interleave at every wait, read, write and post; each read is
-checked, element by element, to be ordered after the write it needs (by posts and waits alone, whatever the interleaving happened to
-be; with tickets not even the order of tiles on one SM counts, since that is chance), and tiles compute from nothing but what they read:
-everything else in their operands is garbage.
+It is the definition of what a plan means. Virtual SMs take ranks and interleave at every wait, read, write
+and post; each read is checked, element by element, to be ordered after the write it needs (by posts and waits
+alone, whatever the interleaving happened to be; with tickets not even the order of tiles on one SM counts,
+since that is chance), and tiles compute from nothing but what they read: everything else in their operands is
+garbage.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ STRATEGIES = ("random", "reverse", "starve", "round-robin")
 
 @dataclass
 class _Shadow:
-    """Who wrote each element of a tensor last: thread and its clock then; -1 where nobody did. Reads are kept for states only."""
+    """Who wrote each element of a tensor last: thread and its clock then; -1 where nobody did. Reads are kept
+    for states only."""
 
     thread: Any
     clock: Any
@@ -50,15 +53,19 @@ class _Run:
     doing: dict[int, str] = field(default_factory=dict)  # thread -> what it stands at
 
 
-Step = Generator[tuple[int, int] | None, None, None]  # yields (semaphore, target) to wait for, or None between events
+# yields (semaphore, target) to wait for, or None between events
+Step = Generator[tuple[int, int] | None, None, None]
 
 
 class Interpreter:
-    """Runs a plan; has the interface of a compiled library. strategy: one of STRATEGIES; the same seed gives the same interleaving."""
+    """Runs a plan; has the interface of a compiled library. strategy: one of STRATEGIES; the same seed gives
+    the same interleaving."""
 
     target, source_name = "interpret", "plan.expanded.json"
 
-    def __init__(self, plan: Plan, strategy: str = "random", seed: int = 0, data: Mapping[str, Any] | None = None):
+    def __init__(
+        self, plan: Plan, strategy: str = "random", seed: int = 0, data: Mapping[str, Any] | None = None
+    ):
         if strategy not in STRATEGIES:
             raise TargetError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
         self.plan, self.strategy, self.seed = plan, strategy, seed
@@ -84,10 +91,17 @@ class Interpreter:
     def run(self, state: int, tensors: Mapping[str, torch.Tensor], workers: int = 0) -> None:
         """RaceError or DeadlockError names the tiles."""
         lists = self.data["placement"]
-        gangs = len(lists) if not isinstance(lists, str) else (workers or min(16, self.plan.machine.sms // self.plan.gang))
+        gangs = (
+            len(lists)
+            if not isinstance(lists, str)
+            else (workers or min(16, self.plan.machine.sms // self.plan.gang))
+        )
         threads = gangs * self.plan.gang
         shaped = {n: t.reshape(self.plan.graph.tensors[n].plan_shape) for n, t in tensors.items()}
-        shadows = {t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64)) for t in self._synchronised}
+        shadows = {
+            t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64))
+            for t in self._synchronised
+        }
         targets = self.data["semaphores"]
         run = _Run(
             shaped,
@@ -100,12 +114,17 @@ class Interpreter:
         self._schedule(run, [self._gang(run, g, lists) for g in range(gangs)])
         for semaphore, (count, target) in enumerate(zip(run.counts, targets, strict=True)):
             if count != target:
-                raise RaceError(f"semaphore {semaphore} ends at {count}, its target is {target}: the next run would start wrong")
+                raise RaceError(
+                    f"semaphore {semaphore} ends at {count}, its target is {target}: the next run would start"
+                    " wrong"
+                )
 
-    # --- scheduling ------------------------------------------------------------------------------------------------------
+    # --- scheduling
+    # ------------------------------------------------------------------------------------------------------
 
     def _schedule(self, run: _Run, gangs: list[Step]) -> None:
-        """Advance gangs in the strategy's order until all are done; a gang that waits is passed over until its semaphore is there."""
+        """Advance gangs in the strategy's order until all are done; a gang that waits is passed over until
+        its semaphore is there."""
         chance = random.Random(self.seed)
         waiting: dict[int, tuple[int, int]] = {}
         alive = list(range(len(gangs)))
@@ -113,7 +132,9 @@ class Interpreter:
         while alive:
             ready = [g for g in alive if g not in waiting or run.counts[waiting[g][0]] >= waiting[g][1]]
             if not ready:
-                raise DeadlockError("no SM can go on: " + "; ".join(self._stuck(run, g, waiting[g]) for g in alive[:4]))
+                raise DeadlockError(
+                    "no SM can go on: " + "; ".join(self._stuck(run, g, waiting[g]) for g in alive[:4])
+                )
             turn += 1
             g = self._pick(ready, turn, chance)
             waiting.pop(g, None)
@@ -138,7 +159,10 @@ class Interpreter:
 
     def _stuck(self, run: _Run, gang: int, wanted: tuple[int, int]) -> str:
         semaphore, target = wanted
-        return f"{run.doing.get(gang, '?')} waits for semaphore {semaphore}: {run.counts[semaphore]} of {target} posts"
+        return (
+            f"{run.doing.get(gang, '?')} waits for semaphore {semaphore}: {run.counts[semaphore]} of {target}"
+            " posts"
+        )
 
     def _gang(self, run: _Run, gang: int, lists: Any) -> Step:
         turn = 0
@@ -153,10 +177,12 @@ class Interpreter:
             yield from self._tile(run, gang, turn, self.data["tiles"][rank])
             turn += 1
 
-    # --- one tile ----------------------------------------------------------------------------------------------------------
+    # --- one tile
+    # --------------------------------------------------------------------------------------------------------
 
     def _tile(self, run: _Run, gang: int, turn: int, tile: Mapping[str, Any]) -> Step:
-        """The parts of a gang read in turn, then each writes its share and posts; where they share steps, they exchange sums in between.
+        """The parts of a gang read in turn, then each writes its share and posts; where they share steps,
+        they exchange sums in between.
 
         A tile of fewer parts is run by the gang's first SMs; of a list one of a single part by each in turn.
         """
@@ -167,7 +193,8 @@ class Interpreter:
         first = gang * self.plan.gang + (turn % self.plan.gang if alone else 0)
         threads = [first + part for part in range(len(tile["parts"]))]
         exchange = b.op.share == "steps"
-        buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]  # one for all, or one each
+        # one for all, or one each
+        buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]
         if isinstance(self.data["placement"], str):
             run.clocks[threads] = 0  # which tiles share an SM is chance: what ran here before orders nothing
         else:
@@ -186,18 +213,30 @@ class Interpreter:
             run.clocks[threads] = known
             run.times[threads] += 1
         results = [self._compute(run, b, tile, own) for own in (buffers[:1] if exchange else buffers)]
-        for thread, part, result in zip(threads, tile["parts"], results * len(threads) if exchange else results, strict=True):
+        for thread, part, result in zip(
+            threads, tile["parts"], results * len(threads) if exchange else results, strict=True
+        ):
             for write in part["writes"]:
                 self._write(run, thread, name, b, write, result)
                 yield None
             for semaphore, amount in part["posts"]:
                 run.clocks[thread, thread] = run.times[thread]
-                np.maximum(run.semaphore_clocks[semaphore], run.clocks[thread], out=run.semaphore_clocks[semaphore])
+                np.maximum(
+                    run.semaphore_clocks[semaphore], run.clocks[thread], out=run.semaphore_clocks[semaphore]
+                )
                 run.counts[semaphore] += amount
                 run.times[thread] += 1
                 yield None
 
-    def _read(self, run: _Run, thread: int, name: str, b: Bound, read: Mapping[str, Any], buffers: dict[str, torch.Tensor]) -> None:
+    def _read(
+        self,
+        run: _Run,
+        thread: int,
+        name: str,
+        b: Bound,
+        read: Mapping[str, Any],
+        buffers: dict[str, torch.Tensor],
+    ) -> None:
         tensor, source = read["tensor"], run.tensors[read["tensor"]]
         bounds = tuple((lo, hi, stride[0] if stride else 1) for lo, hi, *stride in read["box"])
         box = slices(b.kind.runtime_read(b, tensor, bounds, self._position(run, b)))
@@ -211,48 +250,81 @@ class Interpreter:
 
     def _position(self, run: _Run, b: Bound) -> int:
         """The op's position, 0 where it has none."""
-        return next((int(run.tensors[o.tensor][0]) for n, o in enumerate(b.op.operands) if b.dtype(n) == "int32"), 0)
+        return next(
+            (int(run.tensors[o.tensor][0]) for n, o in enumerate(b.op.operands) if b.dtype(n) == "int32"), 0
+        )
 
-    def _check_read(self, run: _Run, thread: int, name: str, tensor: str, box: tuple[slice, ...], shadow: _Shadow, where: Any) -> None:
+    def _check_read(
+        self,
+        run: _Run,
+        thread: int,
+        name: str,
+        tensor: str,
+        box: tuple[slice, ...],
+        shadow: _Shadow,
+        where: Any,
+    ) -> None:
         writer, clock = shadow.thread[box], shadow.clock[box]
         role = self.plan.graph.tensors[tensor].role
         if role != "state" and (writer < 0).any():
-            raise RaceError(f"{name} reads {tensor}{where} before all of it is written: element {first_of(writer < 0, box)} is missing")
+            raise RaceError(
+                f"{name} reads {tensor}{where} before all of it is written: element"
+                f" {first_of(writer < 0, box)} is missing"
+            )
         late = (writer >= 0) & (clock > run.clocks[thread][np.maximum(writer, 0)])
         if late.any():
-            raise RaceError(f"{name} reads {tensor}{where}: nothing orders it after the write of element {first_of(late, box)}")
+            raise RaceError(
+                f"{name} reads {tensor}{where}: nothing orders it after the write of element"
+                f" {first_of(late, box)}"
+            )
         if role == "state":
             shadow.reads.append((box, thread, int(run.times[thread]), name))
 
-    def _compute(self, run: _Run, b: Bound, tile: Mapping[str, Any], buffers: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The op on operands that hold what the tile read and garbage elsewhere; right only inside the tile."""
+    def _compute(
+        self, run: _Run, b: Bound, tile: Mapping[str, Any], buffers: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """The op on operands that hold what the tile read and garbage elsewhere; right only inside the
+        tile."""
         operands: list[Any] = []
         for n, o in enumerate(b.op.operands):
             value = buffers.get(o.tensor)
             if value is None:  # nothing of it was read
                 value = garbage(run.tensors[o.tensor])
-            operands.append(int(value[0]) if b.dtype(n) == "int32" else view(value.reshape(b.tensors[o.tensor].plan_shape), o))
+            operands.append(
+                int(value[0])
+                if b.dtype(n) == "int32"
+                else view(value.reshape(b.tensors[o.tensor].plan_shape), o)
+            )
         accumulators = b.kind.reference(b, operands)
         if b.op.epilogue is None:
             return accumulators[0]
         names = {f"acc{g}": a for g, a in enumerate(accumulators)}
         names |= {f"e{n}": operands[index] for n, (index, _) in enumerate(b.op.epilogue.operands)}
-        return torch.as_tensor(evaluate(b.op.epilogue.expression, names), device=run.tensors[b.op.result].device)
+        return torch.as_tensor(
+            evaluate(b.op.epilogue.expression, names), device=run.tensors[b.op.result].device
+        )
 
-    def _write(self, run: _Run, thread: int, name: str, b: Bound, write: Mapping[str, Any], result: torch.Tensor) -> None:
+    def _write(
+        self, run: _Run, thread: int, name: str, b: Bound, write: Mapping[str, Any], result: torch.Tensor
+    ) -> None:
         tensor = write["tensor"]
-        bounds = b.kind.runtime_write(b, tuple((lo, hi, 1) for lo, hi, *_ in write["box"]), self._position(run, b))
+        bounds = b.kind.runtime_write(
+            b, tuple((lo, hi, 1) for lo, hi, *_ in write["box"]), self._position(run, b)
+        )
         box = tuple(slice(*x) for x in bounds)
         shadow = run.shadows[tensor]
         writer = shadow.thread[box]
         twice = (writer >= 0) & (shadow.clock[box] > run.clocks[thread][np.maximum(writer, 0)])
         if twice.any():
             raise RaceError(
-                f"{name} writes {tensor}{write['box']}: nothing orders it after another write of element {first_of(twice, box)}"
+                f"{name} writes {tensor}{write['box']}: nothing orders it after another write of element"
+                f" {first_of(twice, box)}"
             )
         for other, reader, clock, reader_name in shadow.reads:
             if overlap(box, other) and clock > run.clocks[thread][reader] and reader_name != name:
-                raise RaceError(f"{name} writes {tensor}{write['box']}: nothing orders it after the read by {reader_name}")
+                raise RaceError(
+                    f"{name} writes {tensor}{write['box']}: nothing orders it after the read by {reader_name}"
+                )
         shadow.thread[box] = thread
         shadow.clock[box] = run.times[thread]
         target = run.tensors[tensor]
@@ -266,7 +338,9 @@ def slices(box: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 def garbage(like: torch.Tensor) -> torch.Tensor:
     """Finite nonsense: masked-out factors still give 0, used ones a result that is visibly wrong."""
     real = like.dtype != torch.int32
-    return torch.full(like.shape, -7.0e3 if real else 0, dtype=torch.float32 if real else like.dtype, device=like.device)
+    return torch.full(
+        like.shape, -7.0e3 if real else 0, dtype=torch.float32 if real else like.dtype, device=like.device
+    )
 
 
 def first_of(mask: Any, box: tuple[slice, ...]) -> tuple[int, ...]:

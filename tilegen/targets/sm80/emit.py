@@ -1,6 +1,8 @@
-"""CUDA for sm_80 and later: one persistent kernel for all GeMMs of a plan, with mma.sync and cp.async (templates/cuda/portable.cu.j2).
+"""CUDA for sm_80 and later: one persistent kernel for all GeMMs of a plan, with mma.sync and cp.async
+(templates/cuda/portable.cu.j2).
 
-The schedule text is that of every other target; a gang's parts run as one tile of one CTA, which waits and posts for each of them.
+The schedule text is that of every other target; a gang's parts run as one tile of one CTA, which waits and
+posts for each of them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ ROWS = 512  # of activations and weights in a stage: three stages of 32 columns 
 
 @dataclass(frozen=True)
 class Block:
-    """What a CTA multiplies at a time: 8 warps, `across` of them side by side, each with m x 16 rows and n x 8 columns of each group."""
+    """What a CTA multiplies at a time: 8 warps, `across` of them side by side, each with m x 16 rows and n x
+    8 columns of each group."""
 
     across: int
     m: int
@@ -57,23 +60,29 @@ class Block:
         return 4 * self.m * self.n * self.groups + 2 * (4 * self.m + 2 * self.n * self.groups)
 
     def cost(self, tm: int, tn: int) -> float:
-        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading; and a little of all three."""
+        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading;
+        and a little of all three."""
         blocks = math.ceil(tm / self.rows) * math.ceil(tn / self.columns)
         multiply = WARPS * self.m * self.n * self.groups * 1.6  # 2,500 FLOP a clock
         fragments = WARPS * (self.m * 512 + self.n * self.groups * 256) / 128
-        load = min(tm, self.rows) + self.groups * min(tn, self.columns)  # 32 bytes a row; an SM gets 32 bytes a clock from L2
+        # 32 bytes a row; an SM gets 32 bytes a clock from L2
+        load = min(tm, self.rows) + self.groups * min(tn, self.columns)
         return blocks * (max(multiply, fragments, load) + 0.1 * (multiply + fragments + load))
 
 
 def best_block(tm: int, tn: int, groups: int) -> Block:
-    """The cheapest block that fits registers and stages; larger than the tile, whose edge then bounds it, or smaller and repeated."""
+    """The cheapest block that fits registers and stages; larger than the tile, whose edge then bounds it, or
+    smaller and repeated."""
     found = [
         Block(across, m, n, groups)
         for across in (1, 2, 4, 8)
         for m in range(1, math.ceil(tm * across / (16 * WARPS)) + 1)
         for n in range(1, math.ceil(tn / (8 * across)) + 1)
     ]
-    return min((b for b in found if b.registers <= REGISTERS and b.loaded <= ROWS), key=lambda b: (b.cost(tm, tn), b.registers, b.across))
+    return min(
+        (b for b in found if b.registers <= REGISTERS and b.loaded <= ROWS),
+        key=lambda b: (b.cost(tm, tn), b.registers, b.across),
+    )
 
 
 @dataclass(frozen=True)
@@ -99,13 +108,17 @@ class PortableOp(OpText):
             for what, size in (("rows of", self.pitch(n)), ("first column", self.first_column(n))):
                 if size % 8:
                     padded = math.ceil(size / 8) * 8
-                    return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad to {padded}"
+                    return (
+                        f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units;"
+                        f" pad to {padded}"
+                    )
         for what, size in (("result columns", self.columns), ("tile columns", b.tile[1])):
             if size % 8:
                 return f"{what} are {size}, expected a multiple of 8"
         return self.epilogue.problem
 
-    # --- the product ------------------------------------------------------------------------------------------------------
+    # --- the product
+    # ------------------------------------------------------------------------------------------------------
 
     @property
     def groups(self) -> int:
@@ -148,7 +161,8 @@ class PortableOp(OpText):
         first = self.first_column(n)
         return f"T.{self.bound.op.operands[n].tensor}" + (f" + {first}" if first else "")
 
-    # --- how a tile is computed ---------------------------------------------------------------------------------------------
+    # --- how a tile is computed
+    # ---------------------------------------------------------------------------------------------
 
     @cached_property
     def block(self) -> Block:
@@ -183,7 +197,8 @@ class PortableOp(OpText):
     def end(self) -> str:
         return ", ".join(to_c(i.hi) for i in self.bound.write)
 
-    # --- waits and posts ----------------------------------------------------------------------------------------------------
+    # --- waits and posts
+    # ----------------------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> int:
@@ -210,7 +225,8 @@ class PortableOp(OpText):
 
     @property
     def part_of_step(self) -> str:
-        """The part whose share of the steps holds `step`. Parts that share rows or columns wait for the same, which one does for all."""
+        """The part whose share of the steps holds `step`. Parts that share rows or columns wait for the same,
+        which one does for all."""
         return f"((step + 1) * {self.parts} - 1) / {self.steps}" if self.shares_steps else "0"
 
     @property
@@ -221,7 +237,8 @@ class PortableOp(OpText):
         starts = [self.steps * p // self.parts for p in range(self.parts + 1)]
         return [(p, starts[p]) for p in range(self.parts) if starts[p] < starts[p + 1]]
 
-    # --- text -----------------------------------------------------------------------------------------------------------------
+    # --- text
+    # --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def epilogue(self) -> EpilogueText:
@@ -272,4 +289,8 @@ def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int)
 
 def _tensor(plan: Plan, name: str) -> dict[str, Any]:
     t = plan.graph.tensors[name]
-    return {"name": name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
+    return {
+        "name": name,
+        "type": TYPES[t.dtype],
+        "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]",
+    }

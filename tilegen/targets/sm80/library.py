@@ -1,4 +1,5 @@
-"""The portable CUDA target, sm_80 and later: a plan's kernel compiled by NVRTC for the GPU that is here, and its launches."""
+"""The portable CUDA target, sm_80 and later: a plan's kernel compiled by NVRTC for the GPU that is here, and
+its launches."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tilegen.targets.sm80.launch import portable_launch
 
 
 class PortableLibrary(CubinLibrary):
-    """A plan's kernel for one architecture. Weights are read as they are: `packed` names those that another library might pack."""
+    """A plan's kernel for one architecture. Weights are read as they are: `packed` names those that another
+    library might pack."""
 
     target = "sm_80"
 
@@ -30,9 +32,16 @@ class PortableLibrary(CubinLibrary):
         return portable_launch(self.plan, self.generated, self.architecture, exclusive, programmatic)
 
     def parameters(
-        self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
+        self,
+        addresses: Mapping[str, int],
+        packed: Mapping[str, int],
+        counters: int,
+        hang: int,
+        patience_ns: int,
+        trace: int = 0,
     ) -> Parameters:
-        """The kernel's two parameters for tensors at these addresses: no tensor maps, no packed weights, no trace."""
+        """The kernel's two parameters for tensors at these addresses: no tensor maps, no packed weights, no
+        trace."""
         tensors = self.plan.graph.tensors
         pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
         return Parameters([pointers, struct.pack("<3Q", counters, hang, patience_ns)])

@@ -1,4 +1,5 @@
-"""attention on sm_90a: queries beside the ring, keys and values block by block through it (templates/cuda/attention.cuh.j2)."""
+"""attention on sm_90a: queries beside the ring, keys and values block by block through it
+(templates/cuda/attention.cuh.j2)."""
 
 from __future__ import annotations
 
@@ -39,26 +40,39 @@ class Attention(OpText):
         if self.rows > 128:
             return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected at most 128 in all"
         if self.key_shares > 1 and not self.halved:
-            return f"a tile of a share of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at most {FEW} in all"
+            return (
+                f"a tile of a share of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at"
+                f" most {FEW} in all"
+            )
         if self.keys % 16 or not 16 <= self.keys <= MOST_KEYS:
             return f"a block has {self.keys} keys, expected a multiple of 16 up to {MOST_KEYS}"
         if self.keys // 2 + self.keys // 4 + self.head // 2 > HELD:
-            return f"a thread would hold the products with {self.keys} keys and {self.head} columns of sums; at most {HELD} registers: choose fewer keys"
+            return (
+                f"a thread would hold the products with {self.keys} keys and {self.head} columns of sums; at"
+                f" most {HELD} registers: choose fewer keys"
+            )
         if not b.scale > 0:
             return f"the scale is {b.scale}, expected a positive number"
         if self.passed and (not self.halved or b.tile[0] < b.q_len):
             given = f"a tile has {b.tile[0]} queries of {b.tile[2]} heads"
-            return f"{given}, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with appends='awaited'"
+            return (
+                f"{given}, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with"
+                " appends='awaited'"
+            )
         for operand in (*b.op.operands[:3], *b.op.operands[4:]):
             pitch, first = self._pitch(operand.tensor), (operand.columns or (0, 0))[0]
             if pitch % 8 or first % 8:
-                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of 8; pad it"
+                return (
+                    f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
+                    " must be multiples of 8; pad it"
+                )
         return ""
 
     def _pitch(self, tensor: str) -> int:
         return math.prod(int(n) for n in self.bound.tensors[tensor].plan_shape[1:])
 
-    # --- numbers ------------------------------------------------------------------------------------------------------------
+    # --- numbers
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def head(self) -> int:
@@ -118,14 +132,16 @@ class Attention(OpText):
 
     @property
     def given_bytes(self) -> int:
-        """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes their place."""
+        """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes
+        their place."""
         threads = math.ceil(self.rows / 16) * 32
         sums = (self.head + 4) * threads  # of eight of each 16 rows, and their m and Σ p
         return max(self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0)
 
     @property
     def given_overrun(self) -> int:
-        """Bytes from their start that wgmma may touch: it takes 64 rows, of which those that are no query's may hold anything."""
+        """Bytes from their start that wgmma may touch: it takes 64 rows, of which those that are no query's
+        may hold anything."""
         return (self.blocks - 1) * self.row_block + (FEW if self.halved else 128) * ROW_BYTES
 
     @property
@@ -134,7 +150,8 @@ class Attention(OpText):
 
     @property
     def looks_early(self) -> bool:
-        """Whether the math warps look at arguments before a role tells that these are there: at the position."""
+        """Whether the math warps look at arguments before a role tells that these are there: at the
+        position."""
         return bool(self.position)
 
     @property
@@ -150,7 +167,8 @@ class Attention(OpText):
         """Queries, keys, values and new rows come by TMA; results leave from registers."""
         return Proxies(tuple(n for n in range(len(self.bound.op.operands)) if n != POSITION))
 
-    # --- loads --------------------------------------------------------------------------------------------------------------
+    # --- loads
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> str:
@@ -164,7 +182,9 @@ class Attention(OpText):
     def position(self) -> str:
         """The device's word on how far the caches are filled, or an empty string."""
         b = self.bound
-        return f"tg_position(T.{b.op.operands[POSITION].tensor}, {b.k_len - b.q_len})" if over_caches(b) else ""
+        return (
+            f"tg_position(T.{b.op.operands[POSITION].tensor}, {b.k_len - b.q_len})" if over_caches(b) else ""
+        )
 
     @property
     def first_query(self) -> str:
@@ -173,7 +193,8 @@ class Attention(OpText):
 
     @property
     def setup(self) -> tuple[str, ...]:
-        """What the roles find out about a tile: `seen` keys, the last one that its first query sees, how many blocks of keys it takes, from which on."""
+        """What the roles find out about a tile: `seen` keys, the last one that its first query sees, how many
+        blocks of keys it takes, from which on."""
         b, rows = self.bound, self.bound.write[0]
         count = f"{to_c(rows.hi)} - ({to_c(rows.lo)})"
         if self.position:
@@ -187,7 +208,10 @@ class Attention(OpText):
         there = f"(seen + {self.keys - 1}) / {self.keys}"
         blocks = [f"const int blocks = {there};"]
         if self.key_shares > 1:
-            blocks = [f"const int there = {there}, from = there * s / {self.key_shares}, blocks = there * (s + 1) / {self.key_shares} - from;  // this share's"]
+            blocks = [
+                f"const int there = {there}, from = there * s / {self.key_shares}, blocks = there * (s + 1) /"
+                f" {self.key_shares} - from;  // this share's"
+            ]
         return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", *blocks)
 
     @property
@@ -197,21 +221,32 @@ class Attention(OpText):
 
     @property
     def a(self) -> Loads:
-        given = Load(self._query_copies() + self._new_copies(), self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES)
+        given = Load(
+            self._query_copies() + self._new_copies(),
+            self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES,
+        )
         return replace(self._in_turn(not self.passed), before=given, first=tuple(self.waiting("first")))
 
     @property
     def b(self) -> Loads:
-        """Nothing to load, unless new rows are passed: then keys and values are there from the beginning, as weights are."""
+        """Nothing to load, unless new rows are passed: then keys and values are there from the beginning, as
+        weights are."""
         return self._in_turn(self.passed)
 
     def _in_turn(self, loads: bool) -> Loads:
-        """Keys and values as the math warps use them: a block's in one stage where one warpgroup takes it, else values one step behind keys."""
+        """Keys and values as the math warps use them: a block's in one stage where one warpgroup takes it,
+        else values one step behind keys."""
         keys, values = (
-            Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) if loads else Load() for letter, n in (("k", 1), ("v", 2))
+            Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) if loads else Load()
+            for letter, n in (("k", 1), ("v", 2))
         )
         if self.halved:
-            both = Load(keys.copies + values.copies, keys.bytes + values.bytes, keys.waits + values.waits, condition="k < blocks")
+            both = Load(
+                keys.copies + values.copies,
+                keys.bytes + values.bytes,
+                keys.waits + values.waits,
+                condition="k < blocks",
+            )
             return Loads((both,), setup=self.setup)
         keys = replace(keys, waited="k < last", condition="k < blocks")
         values = replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks")
@@ -225,11 +260,15 @@ class Attention(OpText):
         return self.blocks * self.keys * ROW_BYTES
 
     def _query_copies(self) -> tuple[Copy, ...]:
-        """Boxes of 64 columns of the tile's heads of its queries: row r of it is head r % heads of query r / heads."""
+        """Boxes of 64 columns of the tile's heads of its queries: row r of it is head r % heads of query r /
+        heads."""
         b = self.bound
         row = to_c(queries(b)[0].lo)
         head = f"{self.heads} * h" if self.heads > 1 else "h"
-        return tuple(Copy(f"&maps.{self.name}_q", (str(64 * n), head, row), n * self.row_block) for n in range(self.blocks))
+        return tuple(
+            Copy(f"&maps.{self.name}_q", (str(64 * n), head, row), n * self.row_block)
+            for n in range(self.blocks)
+        )
 
     def _new_copies(self) -> tuple[Copy, ...]:
         """Boxes of 64 columns of the head's new keys, then of its new values."""
@@ -255,7 +294,11 @@ class Attention(OpText):
         if self.key_shares > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
         return tuple(
-            Copy(f"&maps.{self.name}_{letter}", (f"{column}{f' + {64 * n}' if n else ''}", row), at + n * self.key_block)
+            Copy(
+                f"&maps.{self.name}_{letter}",
+                (f"{column}{f' + {64 * n}' if n else ''}", row),
+                at + n * self.key_block,
+            )
             for n in range(self.blocks)
         )
 
@@ -265,16 +308,40 @@ class Attention(OpText):
         (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
         shape = (self.head, int(b.heads), int(b.batch * b.q_len))
         found: list[Map | BoxMap] = [
-            BoxMap(f"{self.name}_q", q.tensor, shape, (self.head, pitch), (64, th, tq), (1, 1, 1), (q.columns or (0, 0))[0]),
+            BoxMap(
+                f"{self.name}_q",
+                q.tensor,
+                shape,
+                (self.head, pitch),
+                (64, th, tq),
+                (1, 1, 1),
+                (q.columns or (0, 0))[0],
+            ),
         ]
-        boxes = [("k", k, self.keys), ("v", v, self.keys), *(("new_" + letter, operand, self.new_rows) for letter, operand in zip("kv", new, strict=False))]
+        boxes = [
+            ("k", k, self.keys),
+            ("v", v, self.keys),
+            *(("new_" + letter, operand, self.new_rows) for letter, operand in zip("kv", new, strict=False)),
+        ]
         for letter, operand, height in boxes:
             rows, first = int(b.tensors[operand.tensor].plan_shape[0]), (operand.columns or (0, 0))[0]
             columns = int(b.kv_heads) * self.head
-            found.append(Map(f"{self.name}_{letter}", operand.tensor, rows, columns, self._pitch(operand.tensor), first, (height, 64), True))
+            found.append(
+                Map(
+                    f"{self.name}_{letter}",
+                    operand.tensor,
+                    rows,
+                    columns,
+                    self._pitch(operand.tensor),
+                    first,
+                    (height, 64),
+                    True,
+                )
+            )
         return found
 
-    # --- text ---------------------------------------------------------------------------------------------------------------
+    # --- text
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def result_type(self) -> str:
@@ -310,7 +377,8 @@ class Attention(OpText):
 
     @property
     def corner(self) -> str:
-        """The arguments of tg_attend that say where the tile's results go: first row, how many, first column."""
+        """The arguments of tg_attend that say where the tile's results go: first row, how many, first
+        column."""
         rows, columns = self.bound.write
         return f"{to_c(rows.lo)}, {to_c(rows.hi)} - ({to_c(rows.lo)}), {to_c(columns.lo)}"
 
@@ -318,4 +386,7 @@ class Attention(OpText):
     def cut(self) -> str:
         b = self.bound
         of = f" of {self.heads} heads" if self.heads > 1 else ""
-        return f"tile of {b.tile[0]} queries{of}, grid {' x '.join(map(str, self.grid))}; blocks of {self.keys} keys"
+        return (
+            f"tile of {b.tile[0]} queries{of}, grid {' x '.join(map(str, self.grid))}; blocks of {self.keys}"
+            " keys"
+        )

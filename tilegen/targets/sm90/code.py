@@ -1,4 +1,5 @@
-"""The names of an op in a Hopper kernel: its own, or those of a body that several ops share (shared_bodies)."""
+"""The names of an op in a Hopper kernel: its own, or those of a body that several ops share
+(shared_bodies)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from tilegen.codegen.schedule import enum
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of shared memory that an op's tiles take. overruns: how far wgmma may touch, from the start of a stage and
-    of what is given."""
+    """Bytes of shared memory that an op's tiles take. overruns: how far wgmma may touch, from the start of a
+    stage and of what is given."""
 
     stage: int = 0
     overrun: int = 0
@@ -40,7 +41,8 @@ class Code(OpText):
 
     @property
     def locals(self) -> str:
-        """The tile's coordinates, and which of the members the tile is of: their numbers rise in even steps."""
+        """The tile's coordinates, and which of the members the tile is of: their numbers rise in even
+        steps."""
         if not self.members:
             return super().locals
         numbers = [[op.name for op in self.plan.graph.ops].index(name) for name in self.members[:2]]
@@ -59,8 +61,8 @@ class Code(OpText):
 
     @property
     def result_member(self) -> str:
-        """The result among its tensors; those that its epilogue reads are called as the epilogue calls them where the
-        body is shared."""
+        """The result among its tensors; those that its epilogue reads are called as the epilogue calls them
+        where the body is shared."""
         return "y" if self.members else self.bound.op.result
 
     def map_address(self, name: str) -> str:

@@ -1,12 +1,13 @@
-"""conv2d on sm_90a: a product whose activations are boxes of pixels, one filter position and 64 channels at a time.
+"""conv2d on sm_90a: a product whose activations are boxes of pixels, one filter position and 64 channels at a
+time.
 
-y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c]. TMA shifts the box and fills in zeros for
-the padding; with a stride it takes every second pixel. A box lies in shared memory as rows of 64 channels, a pixel each:
-what wgmma reads as 64 or 128 rows of activations.
+y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c]. TMA shifts the box and fills
+in zeros for the padding; with a stride it takes every second pixel. A box lies in shared memory as rows of 64
+channels, a pixel each: what wgmma reads as 64 or 128 rows of activations.
 
-Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and position s
-reads from row s on. Its products then have rows that belong to no pixel, at the end of each line. (The swizzle is a
-matter of addresses, so an operand may begin at any row.)
+Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and
+position s reads from row s on. Its products then have rows that belong to no pixel, at the end of each line.
+(The swizzle is a matter of addresses, so an operand may begin at any row.)
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def _box_problem(b: Bound) -> str:
     """Why TMA does not take its pixels, or an empty string."""
     columns, pixels = int(b.out[-1]), math.prod(b.tile[:3])
     if columns % 8:
-        return f"{b.op.result!r} has {columns} channels: pixels must be whole 16-byte units; pad to {math.ceil(columns / 8) * 8}"
+        return (
+            f"{b.op.result!r} has {columns} channels: pixels must be whole 16-byte units; pad to"
+            f" {math.ceil(columns / 8) * 8}"
+        )
     if pixels > 128:
         return f"a tile has {pixels} pixels, expected at most 128"
     if max(b.stride) > MOST_STRIDE:
@@ -98,13 +102,21 @@ class _Box:
         return self.filter[0] if self.slides else math.prod(self.filter)
 
     def stage(self, tile: Tile) -> Stage:
-        """Products with 64 channels: those of a filter line where the tile slides, from row after row, else of the
+        """Products with 64 channels: those of a filter line where the tile slides, from row after row, else
+        of the
         channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
         whole = math.ceil(self.rows / 8) * 8
         blocks = self.filter[1] if self.slides else tile.depth // 64
         loaded = 1 if self.slides else blocks
         a_block = self.bound.dilation[1] * ROW_BYTES if self.slides else whole * ROW_BYTES
-        return Stage(blocks, self.rows, a_block, self.rows * ROW_BYTES * loaded, whole * ROW_BYTES * loaded, tile.cta_columns)
+        return Stage(
+            blocks,
+            self.rows,
+            a_block,
+            self.rows * ROW_BYTES * loaded,
+            whole * ROW_BYTES * loaded,
+            tile.cta_columns,
+        )
 
 
 @dataclass(frozen=True)
@@ -136,15 +148,20 @@ class _Load:
         shifts = (f"position / {width}", f"position % {width}")
         if positions == 1 or self.box.slides:
             shifts = ("position" if positions > 1 else "0", "0")
-        line, pixel = (_shifted(*one) for one in zip(first, shifts, b.stride, b.dilation, b.padding, strict=True))
+        line, pixel = (
+            _shifted(*one) for one in zip(first, shifts, b.stride, b.dilation, b.padding, strict=True)
+        )
         address = self.code.map_address(f"{self.code.name}_a")
         loaded = 1 if self.box.slides else self.stage.blocks
         return [
-            Copy(address, (self._channel(block), pixel, line, image), block * self.stage.a_block) for block in range(loaded)
+            Copy(address, (self._channel(block), pixel, line, image), block * self.stage.a_block)
+            for block in range(loaded)
         ]
 
     def _b_copies(self) -> list[Copy]:
-        column = to_c(self.code.bound.write[3].lo) + (f" + part * {self.tile.cta_columns}" if self.tile.shares("columns") else "")
+        column = to_c(self.code.bound.write[3].lo) + (
+            f" + part * {self.tile.cta_columns}" if self.tile.shares("columns") else ""
+        )
         position = "position" if self.box.positions > 1 else "0"
         of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"
         out, address = [], self.code.map_address(f"{self.code.name}_b")
@@ -167,7 +184,9 @@ class _Load:
         x, w = (o.tensor for o in b.op.operands[:2])
         return [
             BoxMap(f"{name}_a", x, sizes, pitches, (64, self.box.line, th, tb), (1, sw, sh, 1)),
-            BoxMap(f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0][3]), (1, 1, 1)),
+            BoxMap(
+                f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0][3]), (1, 1, 1)
+            ),
         ]
 
 

@@ -1,4 +1,5 @@
-"""CUDA for sm_90a: one persistent kernel for all ops of a plan, around the shared schedule (templates/cuda/kernel.cu.j2)."""
+"""CUDA for sm_90a: one persistent kernel for all ops of a plan, around the shared schedule
+(templates/cuda/kernel.cu.j2)."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ REGISTERS, ROOMY = (40, 232), (56, 224)  # of a thread that loads, of one that c
 class HopperSource(Source):
     """The text, and what the host must know to launch it."""
 
-    roomy: Callable[[], str]  # the text with more registers for threads that load: many ops with waits need them
+    # the text with more registers for threads that load: many ops with waits need them
+    roomy: Callable[[], str]
     maps: tuple[Map | BoxMap, ...]
-    tensors: tuple[str, ...]  # whose addresses the kernel is given: the plan's, then those that shared bodies see under other names
+    # whose addresses the kernel is given: the plan's, then those that shared bodies see under other names
+    tensors: tuple[str, ...]
     packed: tuple[tuple[str, Product], ...]  # map -> the op whose weight it packs
     shared_bytes: int
     gang: int
@@ -57,16 +60,18 @@ def hopper_op(plan: Plan, b: Bound, packed: frozenset[str] = frozenset()) -> Op:
 
 
 def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
-    """Shared memory of a kernel for all these ops. PlanError where there is no room for two stages, or where pairs of
-    CTAs that load together would come out of step."""
+    """Shared memory of a kernel for all these ops. PlanError where there is no room for two stages, or where
+    pairs of CTAs that load together would come out of step."""
     layout = Layout(tuple(ops), plan.placement == "ticket")
     together = next((op for op in ops if op.a.pairs or op.b.pairs), None)
     uneven = next((op for op in layout.products if op.tile.exchanges and op.tile.steps % 2), None)
     single = next((op for op in ops if op.parts < layout.gang), None)
-    if together and uneven:  # one CTA would be a stage ahead of the other, and their loads would land in different ones
+    # one CTA would be a stage ahead of the other, and their loads would land in different ones
+    if together and uneven:
         raise PlanError(
-            f"on sm_90a a pair that loads together (for {together.name!r}) must take equal shares: {uneven.name!r} has "
-            f"{uneven.tile.steps} steps, an odd number; share its rows or columns, or choose steps of another width",
+            f"on sm_90a a pair that loads together (for {together.name!r}) must take equal shares:"
+            f" {uneven.name!r} has {uneven.tile.steps} steps, an odd number; share its rows or columns, or"
+            " choose steps of another width",
             uneven.bound.op.where,
         )
     if together and single:
@@ -80,22 +85,28 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
 
 
 def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
-    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and do not change (Kernel.prepare).
+    """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and
+    do not change (Kernel.prepare).
 
-    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts and after products, to stress the order.
-    PlanError where an op has no form on sm_90a.
+    variant: "trace" notes times; "jitter" sleeps for random times before waits and posts and after products,
+    to stress the order. PlanError where an op has no form on sm_90a.
     """
     plan.refuse_other("sm_90a")
     ops = tuple(hopper_op(plan, b, packed) for b in plan.bounds)
     layout = layout_of(plan, ops)
     found = bodies(ops)
-    turns = plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
+    turns = (
+        plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
+    )
     kernel = Kernel(plan, found, layout, variant, turns)
     return HopperSource(
         partial(_text, kernel, REGISTERS),
         partial(_text, kernel, ROOMY),
         tuple(m for body in found for same in body.maps for m in same),
-        (*plan.graph.tensors, *(tensor for body in found for member in body.tensors for _, _, tensor in member)),
+        (
+            *plan.graph.tensors,
+            *(tensor for body in found for member in body.tensors for _, _, tensor in member),
+        ),
         tuple((f"{op.name}_b", op) for op in layout.products if op.packing),
         layout.bytes,
         layout.gang,

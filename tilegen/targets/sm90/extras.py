@@ -1,4 +1,5 @@
-"""What a product's epilogue reads beside its sums: fetched late, or held, or brought near before the main loop."""
+"""What a product's epilogue reads beside its sums: fetched late, or held, or brought near before the main
+loop."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ MOST_HELD = 8  # eights of columns of operands of the epilogue
 
 
 def epilogue_is_older(code: Code) -> bool:
-    """Whether what an epilogue reads is written by ops before the one that its steps wait for, as a residual is: then it
-    is awaited first, since the posts have come by then, and a look at a semaphore after the last wait would hold the
-    loads back."""
+    """Whether what an epilogue reads is written by ops before the one that its steps wait for, as a residual
+    is: then it is awaited first, since the posts have come by then, and a look at a semaphore after the last
+    wait would hold the loads back."""
     return all(_is_older(code, name) for name in code.served)
 
 
@@ -24,7 +25,9 @@ def _is_older(code: Code, name: str) -> bool:
     numbers = {op.name: n for n, op in enumerate(code.plan.graph.ops)}
 
     def producers(when: str) -> list[int]:
-        return [numbers[w.edge.producer.op.name] for w in code.plan.waits_of(name) if w.edge.access.when == when]
+        return [
+            numbers[w.edge.producer.op.name] for w in code.plan.waits_of(name) if w.edge.access.when == when
+        ]
 
     epilogue = producers("epilogue")
     return not epilogue or max(epilogue) < max(producers("step"), default=-1)
@@ -54,7 +57,10 @@ class Extras:
         return [self._operand(e) for e in self.text.operands]
 
     def _operand(self, e: EpilogueOperand) -> dict[str, Any]:
-        fetch, near = "tg_fetch_constant" if e.stays else "tg_fetch", "tg_touch" if self.touches else "tg_warm"
+        fetch, near = (
+            "tg_fetch_constant" if e.stays else "tg_fetch",
+            "tg_touch" if self.touches else "tg_warm",
+        )
         inside = "column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS"
         tensor = f"T.{e.name if self.code.members else e.tensor}"
         pointer = f"{tensor} + {e.at}"
@@ -63,21 +69,23 @@ class Extras:
             "tensor": tensor,
             "fetch": f"{fetch}({pointer}, {inside})",
             "word": "tg_pair" if e.dtype == "float32" else "unsigned",
-            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({pointer}, true);" if e.vector else f"if ({inside}) {near}({pointer});",
+            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({pointer}, true);"
+            if e.vector
+            else f"if ({inside}) {near}({pointer});",
             "columns": e.vector,
         }
 
     @property
     def held(self) -> bool:
-        """Whether a tile fetches them before its products: they are there then, small, and a load that comes behind the
-        weights of the next tile takes microseconds."""
+        """Whether a tile fetches them before its products: they are there then, small, and a load that comes
+        behind the weights of the next tile takes microseconds."""
         small = self.tile.m64 == 1 and 0 < self.tile.finished_octets * len(self.text.operands) <= MOST_HELD
         return small and not self.staged and (self.holds_late or all(e.constant for e in self.text.operands))
 
     @property
     def holds_late(self) -> bool:
-        """Whether that is when the first stage is there, before whose load what other ops write for the epilogue has been
-        awaited."""
+        """Whether that is when the first stage is there, before whose load what other ops write for the
+        epilogue has been awaited."""
         early = all(e.stays for e in self.text.operands)
         return (epilogue_is_older(self.code) or self.tile.steps == 1) and not early
 
@@ -87,6 +95,6 @@ class Extras:
 
     @property
     def touches(self) -> bool:
-        """Whether a tile looks at what its epilogue will read and write long before, so that its pages are known to the
-        SM: where weights stream once, and ops of other kinds let it wait for its activations."""
+        """Whether a tile looks at what its epilogue will read and write long before, so that its pages are
+        known to the SM: where weights stream once, and ops of other kinds let it wait for its activations."""
         return self.weights_once and any(op.kind != "linear" for op in self.code.plan.graph.ops)

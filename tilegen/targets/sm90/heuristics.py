@@ -1,5 +1,5 @@
-"""Tile configs on a Hopper GPU: every one of a GeMM or a convolution that its kernel can run, the best by the cost model;
-and into how many shares the keys of an attention over caches are split."""
+"""Tile configs on a Hopper GPU: every one of a GeMM or a convolution that its kernel can run, the best by the
+cost model; and into how many shares the keys of an attention over caches are split."""
 
 from __future__ import annotations
 
@@ -20,23 +20,30 @@ from tilegen.targets.sm90.pixels import beside, by_threads, slides
 SUMS = 192  # sums that a math thread can hold
 L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
 SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
-COUPLED = {128: 1.03, 256: 1.08}  # what waiting for each other costs a pair that loads together, by rows of a CTA
+# what waiting for each other costs a pair that loads together, by rows of a CTA
+COUPLED = {128: 1.03, 256: 1.08}
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
-DEEP, MOST_STAGE = 4, 256  # blocks of 64 columns in a step, and rows of 128 bytes in a stage, where weights stream
+# blocks of 64 columns in a step, and rows of 128 bytes in a stage, where weights stream
+DEEP, MOST_STAGE = 4, 256
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
-MIXED = 0.97  # gangs of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that one runs
+# gangs of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that one
+# runs
+MIXED = 0.97
 
 
 Staged = tuple[Config, int]  # a config, and the bytes of its stage
 
 
 def best_configs(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Config]:
-    """Product -> its best config. Linears all with gangs of one size: of the sizes given that with the least sum of times. Empty where none fits all products.
+    """Product -> its best config. Linears all with gangs of one size: of the sizes given that with the least
+    sum of times. Empty where none fits all products.
 
-    Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would drift apart. Pairs are for products with hardly
-    anything between them: norms, rope and attention on half of the SMs cost more than pairs gain. In a net of convolutions each has the gang that suits it.
+    Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would
+    drift apart. Pairs are for products with hardly
+    anything between them: norms, rope and attention on half of the SMs cost more than pairs gain. In a net of
+    convolutions each has the gang that suits it.
     """
     products = [op for op in graph.ops if op.kind in CONFIGS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
@@ -48,7 +55,11 @@ def best_configs(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) 
         found = {}
         for op in products:
             b = graph.bound(op)
-            fitting = (c for c in CONFIGS[op.kind](b, machine, parts) if alone or parts == 1 or not _loads_together(b, c))
+            fitting = (
+                c
+                for c in CONFIGS[op.kind](b, machine, parts)
+                if alone or parts == 1 or not _loads_together(b, c)
+            )
             found[op.name] = min(fitting, key=lambda c: c.us, default=None)
         if found and all(found.values()):
             chosen = {name: config for name, config in found.items() if config is not None}
@@ -56,13 +67,21 @@ def best_configs(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) 
     return min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
 
 
-def _net_configs(graph: Graph, products: Sequence[TileOp], machine: Machine, gangs: Sequence[int]) -> Mapping[str, Config]:
-    """The configs of a net of convolutions with the least sum of times: gangs of one size or of several, and stages of the ring, which are all of one size,
-    not so large for some that too few bytes of others are on their way."""
+def _net_configs(
+    graph: Graph, products: Sequence[TileOp], machine: Machine, gangs: Sequence[int]
+) -> Mapping[str, Config]:
+    """The configs of a net of convolutions with the least sum of times: gangs of one size or of several, and
+    stages of the ring, which are all of one size, not so large for some that too few bytes of others are on
+    their way."""
     fitting: dict[str, list[Staged]] = {}
     for op in products:
         b = graph.bound(op)
-        every = (c for parts in gangs for c in CONFIGS[op.kind](b, machine, parts) if parts == 1 or not _loads_together(b, c))
+        every = (
+            c
+            for parts in gangs
+            for c in CONFIGS[op.kind](b, machine, parts)
+            if parts == 1 or not _loads_together(b, c)
+        )
         fitting[op.name] = [(c, stage_bytes(b, c)) for c in every]
     room = SHARED - (GATHERED if any(op.kind == "conv2d" and op not in products for op in graph.ops) else 0)
     best, least = dict[str, Staged](), math.inf
@@ -77,8 +96,13 @@ def _net_configs(graph: Graph, products: Sequence[TileOp], machine: Machine, gan
 
 
 def _cheapest(configs: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
-    """Of the configs for gangs of these sizes and stages of at most so many bytes; one that takes forever where there is none."""
-    return min((c for c in configs if c[0].parts in allowed and c[1] <= most), key=lambda c: c[0].us, default=(Config((), 1, "", math.inf), most))
+    """Of the configs for gangs of these sizes and stages of at most so many bytes; one that takes forever
+    where there is none."""
+    return min(
+        (c for c in configs if c[0].parts in allowed and c[1] <= most),
+        key=lambda c: c[0].us,
+        default=(Config((), 1, "", math.inf), most),
+    )
 
 
 def _net_us(chosen: Collection[Staged], room: int) -> float:
@@ -90,7 +114,9 @@ def _net_us(chosen: Collection[Staged], room: int) -> float:
 def stage_bytes(b: Bound, c: Config) -> int:
     """Of a product's step in the ring."""
     if b.op.kind == "linear":
-        return (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + b.groups * c.tile[1]) * 128 * (c.tile[2] // 64)
+        return (
+            (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + b.groups * c.tile[1]) * 128 * (c.tile[2] // 64)
+        )
     sliding = slides(Bound(replace(b.op, tile=c.tile), b.tensors))
     a, w = _blocks(b, c.tile, sliding)
     rows = 64 if _loaded(b, c.tile, sliding) <= 64 else 128
@@ -108,13 +134,23 @@ def _loaded(b: Bound, tile: tuple[int, ...], sliding: bool) -> int:
 
 
 def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> dict[str, Config]:
-    """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one size, that of the largest of any op."""
+    """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one
+    size, that of the largest of any op."""
     linears = {op.name: graph.bound(op) for op in graph.ops if op.kind == "linear" and op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
-    rows = {name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1] for name, b in linears.items()}
-    least = max([*rows.values(), *(stage_rows(graph.bound(op), machine) for op in graph.ops if op.kind == "attention")])
-    most = MOST_STAGE if all(op.kind == "linear" for op in graph.ops if op.name in chosen) else least  # convolutions have stages of their own
+    rows = {
+        name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1]
+        for name, b in linears.items()
+    }
+    least = max(
+        [
+            *rows.values(),
+            *(stage_rows(graph.bound(op), machine) for op in graph.ops if op.kind == "attention"),
+        ]
+    )
+    # convolutions have stages of their own
+    most = MOST_STAGE if all(op.kind == "linear" for op in graph.ops if op.name in chosen) else least
 
     def depth(name: str, stage: int) -> int:
         return max(1, min(DEEP, stage // rows[name]))
@@ -124,18 +160,24 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
         return sum(n * depth(name, stage) * rows[name] / stage for name, n in bytes_of.items())
 
     stage = max(range(least, max(least, most) + 1, 8), key=filled)
-    return {name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c for name, c in chosen.items()}
+    return {
+        name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c
+        for name, c in chosen.items()
+    }
 
 
 def stage_rows(b: Bound, machine: Machine) -> int:
-    """Rows of 128 bytes in a stage of an attention: a block of keys, and its values where one warpgroup takes it."""
+    """Rows of 128 bytes in a stage of an attention: a block of keys, and its values where one warpgroup takes
+    it."""
     tq, tk, th = b.kind.tiles(b, machine)[0]
     return tk * ceil_div(int(b.head_dim), 64) * (2 if tq * th <= FEW else 1)
 
 
 def _loads_together(b: Bound, c: Config) -> bool:
     """Whether both CTAs of a pair get some of what they load from one copy (linear._Load.multicast)."""
-    return b.op.kind == "linear" and (c.share == "rows" or (c.share == "columns" and min(c.tile[0], int(b.out[0])) > 56))
+    return b.op.kind == "linear" and (
+        c.share == "rows" or (c.share == "columns" and min(c.tile[0], int(b.out[0])) > 56)
+    )
 
 
 def linear_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
@@ -144,7 +186,8 @@ def linear_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
     lo, hi = k_range(b)
     if normed(b) and parts > 1:
         return
-    even = ceil_div(hi - lo, 64) % parts == 0  # a pair must take equal shares of the steps, or its rings drift apart
+    # a pair must take equal shares of the steps, or its rings drift apart
+    even = ceil_div(hi - lo, 64) % parts == 0
     for share in ("steps", "rows", "columns") if parts > 1 else ("steps",):
         if share == "steps" and not even:
             continue
@@ -153,8 +196,17 @@ def linear_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
                 continue
             for width in range(16, 257, 8):
                 if _fits(b, height, width, parts, share) and width < columns + 16:
-                    tile = (height * (parts if share == "rows" else 1), width * (parts if share == "columns" else 1), 64)
-                    yield Config(tile, parts, share if parts > 1 else "steps", product_us(b, machine, height, width, parts, share))
+                    tile = (
+                        height * (parts if share == "rows" else 1),
+                        width * (parts if share == "columns" else 1),
+                        64,
+                    )
+                    yield Config(
+                        tile,
+                        parts,
+                        share if parts > 1 else "steps",
+                        product_us(b, machine, height, width, parts, share),
+                    )
 
 
 def _fits(b: Bound, height: int, width: int, parts: int, share: str) -> bool:
@@ -169,11 +221,13 @@ def _fits(b: Bound, height: int, width: int, parts: int, share: str) -> bool:
     return 3 * (height + b.groups * width) * 128 + exchanged + results <= SHARED
 
 
-# --- convolutions ------------------------------------------------------------------------------------------------------------
+# --- convolutions
+# ------------------------------------------------------------------------------------------------------------
 
 
 def conv_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
-    """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every width. A pair shares steps."""
+    """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
+    width. A pair shares steps."""
     channels = int(b.shape(0)[3])
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
@@ -197,7 +251,11 @@ def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
             for sliding in (True, False):
                 taken = beside((1, th, tw), int(b.shape(1)[2]), b.dilation[1]) if sliding else th * tw
                 tb = min(images, rows // taken)
-                if tb < 1 or (rows == 128 and tb * taken <= 64) or slides(Bound(replace(b.op, tile=(tb, th, tw, 16, depth)), b.tensors)) != sliding:
+                if (
+                    tb < 1
+                    or (rows == 128 and tb * taken <= 64)
+                    or slides(Bound(replace(b.op, tile=(tb, th, tw, 16, depth)), b.tensors)) != sliding
+                ):
                     continue
                 count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
                 rank = (count, tb * (th + 2) * (tw + 2))
@@ -209,13 +267,17 @@ def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
 def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> bool:
     blocks_a, blocks_w = _blocks(b, tile, sliding)
     exchanged = rows * tile[3] * 2 if parts > 1 else 0
-    return 4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0) <= SHARED
+    return (
+        4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0)
+        <= SHARED
+    )
 
 
 CONFIGS = {"linear": linear_configs, "conv2d": conv_configs}  # kinds that tensor cores compute tile by tile
 
 
-# --- attention over caches -----------------------------------------------------------------------------------------------------
+# --- attention over caches
+# -----------------------------------------------------------------------------------------------------
 
 
 def best_shares(b: Bound, machine: Machine) -> int:

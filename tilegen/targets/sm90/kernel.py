@@ -1,5 +1,5 @@
-"""What the template of a Hopper kernel asks (templates/cuda/kernel.cu.j2): the plan, the bodies of its ops, and what they
-have in common."""
+"""What the template of a Hopper kernel asks (templates/cuda/kernel.cu.j2): the plan, the bodies of its ops,
+and what they have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ from tilegen.targets.sm90.shared_bodies import Body, Op, convolves
 from tilegen.targets.sm90.stage import BoxMap, Loads, Map
 from tilegen.targets.sm90.thread_tile import THREADS, ThreadTile
 
-NOTES = ("TG_WAITED", "TG_LOADED", "TG_AHEAD", "TG_AHEAD_LAST", "TG_ARRIVED", "TG_MULTIPLIED", "TG_FINISHED", "TG_POSTED", "TG_RANK")
+NOTES = (
+    "TG_WAITED",
+    "TG_LOADED",
+    "TG_AHEAD",
+    "TG_AHEAD_LAST",
+    "TG_ARRIVED",
+    "TG_MULTIPLIED",
+    "TG_FINISHED",
+    "TG_POSTED",
+    "TG_RANK",
+)
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
@@ -38,7 +48,8 @@ class Kernel:
     note_words = NOTE_WORDS
     thread_count = THREADS
 
-    # --- the plan -------------------------------------------------------------------------------------------------
+    # --- the plan
+    # -------------------------------------------------------------------------------------------------
 
     @property
     def sizes(self) -> str:
@@ -64,7 +75,8 @@ class Kernel:
     def jitter(self) -> bool:
         return self.variant == "jitter"
 
-    # --- its ops --------------------------------------------------------------------------------------------------
+    # --- its ops
+    # --------------------------------------------------------------------------------------------------
 
     @cached_property
     def ops(self) -> list[Op]:
@@ -116,7 +128,8 @@ class Kernel:
     def turning(self) -> bool:
         return any(op.turning for op in self.ops)
 
-    # --- how results leave ----------------------------------------------------------------------------------------
+    # --- how results leave
+    # ----------------------------------------------------------------------------------------
 
     @property
     def staged(self) -> bool:
@@ -144,7 +157,8 @@ class Kernel:
     def barriers(self) -> list[dict[str, Any]]:
         return self.layout.barriers(self.coupled)
 
-    # --- tensors --------------------------------------------------------------------------------------------------
+    # --- tensors
+    # --------------------------------------------------------------------------------------------------
 
     @property
     def maps(self) -> list[dict[str, Any]]:
@@ -154,7 +168,11 @@ class Kernel:
     def tensors(self) -> list[dict[str, Any]]:
         found = self.plan.graph.tensors.values()
         return [
-            {"name": t.name, "type": TYPES[t.dtype], "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]"}
+            {
+                "name": t.name,
+                "type": TYPES[t.dtype],
+                "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]",
+            }
             for t in found
         ]
 
@@ -162,7 +180,8 @@ class Kernel:
     def shared_bodies(self) -> list[dict[str, Any]]:
         return [_shared(body) for body in self.bodies if body.shared]
 
-    # --- instructions ---------------------------------------------------------------------------------------------
+    # --- instructions
+    # ---------------------------------------------------------------------------------------------
 
     @property
     def mma(self) -> list[dict[str, Any]]:
@@ -191,7 +210,11 @@ def _map(same: Sequence[Map | BoxMap]) -> dict[str, Any]:
     if n == 1:
         return {"declared": first.name, "comment": first.comment, "each": [first.name]}
     comment = ", ".join(m.tensor for m in same) + first.comment.removeprefix(first.tensor)
-    return {"declared": f"{first.name}[{n}]", "comment": comment, "each": [f"{first.name}[{i}]" for i in range(n)]}
+    return {
+        "declared": f"{first.name}[{n}]",
+        "comment": comment,
+        "each": [f"{first.name}[{i}]" for i in range(n)],
+    }
 
 
 def _shared(body: Body) -> dict[str, Any]:
@@ -222,7 +245,9 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
         },
         {
             "name": "tg_load_weights",
-            "comment": "// Weights: runs ahead as far as the ring is deep; waits only where another op makes them.",
+            "comment": (
+                "// Weights: runs ahead as far as the ring is deep; waits only where another op makes them."
+            ),
             "ops": [_loads(op, op.b, not early and _caches_early(op)) for op in ops],
             "policies": sorted({op.b.policy for op in ops} - {""}),
             "waits": any(load.waits for op in ops for load in op.b.each),
@@ -236,13 +261,20 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
 
 
 def _caches_early(op: Op) -> bool:
-    """Whether the weights' role must wait for the launch before, where only caches and their position are not weights:
-    before an attention's loads. Until then weights come in."""
+    """Whether the weights' role must wait for the launch before, where only caches and their position are not
+    weights: before an attention's loads. Until then weights come in."""
     return isinstance(op, Attention) and bool(op.position)
 
 
 def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:
-    own = {"cases": op.cases, "waits_function": op.waits_function, "locals": op.locals, "range": op.range, "steps": op.steps, "parts": op.parts}
+    own = {
+        "cases": op.cases,
+        "waits_function": op.waits_function,
+        "locals": op.locals,
+        "range": op.range,
+        "steps": op.steps,
+        "parts": op.parts,
+    }
     return {**own, "loads": loads, "at": f" + {loads.at}" if loads.at else "", "depends": depends}
 
 

@@ -34,12 +34,14 @@ class Layout:
 
     @property
     def runner(self) -> str:
-        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of tickets the one that draws them."""
+        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of tickets the one that
+        draws them."""
         return "0" if self.ticket else "turn % TG_GANG"
 
     @property
     def slots(self) -> int:
-        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as possible."""
+        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as
+        possible."""
         return 1 if self.ticket else 4
 
     @cached_property
@@ -53,12 +55,14 @@ class Layout:
 
     @cached_property
     def sums_regions(self) -> int:
-        """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for each."""
+        """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for
+        each."""
         return 1 if all(op.tile.splits_columns for op in self.products if op.tile.exchanges) else 2
 
     @cached_property
     def given_bytes(self) -> int:
-        """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass through."""
+        """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass
+        through."""
         return max(op.needs.given for op in self.ops)
 
     @cached_property
@@ -76,8 +80,9 @@ class Layout:
 
     @cached_property
     def buffers(self) -> int:
-        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for stores, if that leaves four stages, or the three
-        that convolutions do as well with; one where weights stream, since there only the ring hides memory's latency."""
+        """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for
+        stores, if that leaves four stages, or the three that convolutions do as well with; one where weights
+        stream, since there only the ring hides memory's latency."""
         staged = [op for op in self.products if op.store.staged]
         if not staged:
             return 0
@@ -85,7 +90,9 @@ class Layout:
             return 1
         most = min(4, max(op.tile.m64 * -(-op.tile.finished_octets // 8) for op in staged))
         enough = 3 if any(map(convolves, self.ops)) else 4
-        return next((n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1)
+        return next(
+            (n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1
+        )
 
     def _stages_beside(self, buffers: int) -> int:
         """The longest ring that leaves room for everything else."""
@@ -100,9 +107,9 @@ class Layout:
         if self.stages < 2:
             largest = max(self.ops, key=lambda op: op.needs.stage).bound.op
             raise PlanError(
-                f"a stage of {self.stage_bytes:,} bytes, which a tile {'x'.join(map(str, largest.tile))} of "
-                f"{largest.name!r} takes, leaves no room for a second one in {SHARED:,} bytes of shared memory; "
-                "choose smaller tiles",
+                f"a stage of {self.stage_bytes:,} bytes, which a tile {'x'.join(map(str, largest.tile))} of"
+                f" {largest.name!r} takes, leaves no room for a second one in {SHARED:,} bytes of shared"
+                " memory; choose smaller tiles",
                 largest.where,
             )
 
@@ -145,19 +152,42 @@ class Layout:
         both = " of both CTAs" if self.ticket and self.gang == 2 else ""
         rows = [
             ("TG_SLOT_FILLED_AT", self.slots, 1, "a tile is handed out"),
-            ("TG_SLOT_READ_AT", self.slots, readers, f"a tile is taken: by three roles and eight math warps{both}"),
+            (
+                "TG_SLOT_READ_AT",
+                self.slots,
+                readers,
+                f"a tile is taken: by three roles and eight math warps{both}",
+            ),
             ("TG_FULL_AT", self.stages, 2, "a stage is loaded: both loaders"),
-            ("TG_EMPTY_AT", self.stages, 4 if coupled else 2, f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}"),
+            (
+                "TG_EMPTY_AT",
+                self.stages,
+                4 if coupled else 2,
+                f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}",
+            ),
         ]
         if self.buffers:
-            rows += [("TG_FILLED_AT", 2 * self.buffers, 4, "a result buffer is written: the warps of its warpgroup")]
+            rows += [
+                (
+                    "TG_FILLED_AT",
+                    2 * self.buffers,
+                    4,
+                    "a result buffer is written: the warps of its warpgroup",
+                )
+            ]
             rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
-        rows += [("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"), ("TG_STORED_SEEN_AT", 1, 1, "and that is known")]
+        rows += [
+            ("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"),
+            ("TG_STORED_SEEN_AT", 1, 1, "and that is known"),
+        ]
         if any(op.form != "product" for op in self.ops):
             rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
             rows += [("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
         if self.sums_bytes:
-            rows += [("TG_SUMS_HERE_AT", 2, 1, "sums are here"), ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup")]
+            rows += [
+                ("TG_SUMS_HERE_AT", 2, 1, "sums are here"),
+                ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup"),
+            ]
         return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
 
     @property
@@ -189,13 +219,20 @@ class Layout:
             "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
             "TG_SLOT_READ_AT": "barriers: a tile is taken",
             "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
-            "TG_SCRATCH_AT": "for ops that threads compute: a number of each warp, and what else they want to share; rows' sums of squares",
+            "TG_SCRATCH_AT": (
+                "for ops that threads compute: a number of each warp, and what else they want to share; rows'"
+                " sums of squares"
+            ),
         }
         head = [
             ("TG_STAGES", self.stages, "of the ring"),
             ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
             ("TG_SLOTS", self.slots, "tiles handed out ahead"),
             ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
-            ("TG_SUMS_STRIDE", self.sums_bytes if self.sums_regions == 2 else 0, "from one math warpgroup's sums to the other's"),
+            (
+                "TG_SUMS_STRIDE",
+                self.sums_bytes if self.sums_regions == 2 else 0,
+                "from one math warpgroup's sums to the other's",
+            ),
         ]
         return head + [(name, self._places[name], text) for name, text in words.items()]

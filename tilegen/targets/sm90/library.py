@@ -25,19 +25,25 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "sm_90a"
 SPILLS = 128  # bytes of registers, of the some 700 that a math thread's sums take
-MANY_OPS = 32  # whose waits spill unless threads that load have more registers: those are tried first, since a net of so many ops compiles for long
+# whose waits spill unless threads that load have more registers: those are tried first, since a net of so
+# many ops compiles for long
+MANY_OPS = 32
 
 
 def spilled(log: str, source: str) -> int:
     """Bytes of registers that the compiler spilled; a few are what an epilogue holds.
 
-    Raises CompileError where it spilled more than SPILLS, which are sums of the main loop, or serialised wgmma: such a kernel is
-    right, and several times too slow.
+    Raises CompileError where it spilled more than SPILLS, which are sums of the main loop, or serialised
+    wgmma: such a kernel is right, and several times too slow.
     """
     serialised = sorted(set(re.findall(r"C75\d\d", log)))
     most = max((int(n) for n in re.findall(r"(\d+) bytes spill stores", log)), default=0)
     if serialised or most > SPILLS:
-        what = f"serialised wgmma ({', '.join(serialised)})" if serialised else f"spilled {most} bytes of registers"
+        what = (
+            f"serialised wgmma ({', '.join(serialised)})"
+            if serialised
+            else f"spilled {most} bytes of registers"
+        )
         raise CompileError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
     return most
 
@@ -66,23 +72,42 @@ class HopperLibrary(CubinLibrary):
         return tuple(tensor_map(self.plan, m) for m in self.generated.maps)
 
     def parameters(
-        self, addresses: Mapping[str, int], packed: Mapping[str, int], counters: int, hang: int, patience_ns: int, trace: int = 0
+        self,
+        addresses: Mapping[str, int],
+        packed: Mapping[str, int],
+        counters: int,
+        hang: int,
+        patience_ns: int,
+        trace: int = 0,
     ) -> Parameters:
-        """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed weight."""
-        maps = b"".join(encode((packed[m.name] if m.packed else addresses[m.tensor]) + m.offset, m) for m in self._maps)
-        pointers = struct.pack(f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors))
-        words = [counters, hang, patience_ns, *([hang + MISPLACED] if self.generated.positions else []), trace]
+        """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed
+        weight."""
+        maps = b"".join(
+            encode((packed[m.name] if m.packed else addresses[m.tensor]) + m.offset, m) for m in self._maps
+        )
+        pointers = struct.pack(
+            f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors)
+        )
+        words = [
+            counters,
+            hang,
+            patience_ns,
+            *([hang + MISPLACED] if self.generated.positions else []),
+            trace,
+        ]
         return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
 
 
 def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
-    """What writes the kernel, the best first; a later one where the compiler spills registers of that before."""
+    """What writes the kernel, the best first; a later one where the compiler spills registers of that
+    before."""
     found = [lambda: source.text, source.roomy]
     return found[::-1] if len(plan.graph.ops) > MANY_OPS else found
 
 
 def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each contiguous.
+    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each
+    contiguous.
     given: all that is packed, by name."""
     import torch
 

@@ -1,4 +1,5 @@
-"""A linear on sm_90a: rows of activations and of weights, 64 columns at a time, by TMA; weights as they are or packed."""
+"""A linear on sm_90a: rows of activations and of weights, 64 columns at a time, by TMA; weights as they are
+or packed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from tilegen.ops.base import Access, Bound
 from tilegen.ops.gemm import k_range, normed
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
-from tilegen.targets.sm90.product import Norm, Packing, Product, types_problem, waits_for_activations, waits_for_weights
+from tilegen.targets.sm90.product import (
+    Norm,
+    Packing,
+    Product,
+    types_problem,
+    waits_for_activations,
+    waits_for_weights,
+)
 from tilegen.targets.sm90.stage import Copy, Load, Loads, Map
 from tilegen.targets.sm90.store import RowStore
 from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
@@ -24,13 +32,15 @@ FEW_EIGHTS = 128  # of columns in a step, in all rows: two warps add up their sq
 
 
 def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
-    """A linear of a plan. may_pack: tensors that may come packed tile by tile. PlanError where its tile does not fit the
-    machine's instructions."""
+    """A linear of a plan. may_pack: tensors that may come packed tile by tile. PlanError where its tile does
+    not fit the machine's instructions."""
     b = code.bound
     tile = _tile(b)
     store = RowStore(code, tile)
     extras = Extras(code, tile, store.staged, _weights_once(code))
-    refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile) or extras.text.problem)
+    refuse(
+        b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile) or extras.text.problem
+    )
     stage = _stage(b, tile)
     packs = tuple(o.tensor for o in b.op.operands[1 : 3 if normed(b) else 2])
     packed = extras.weights_once and may_pack.issuperset(packs)
@@ -75,12 +85,21 @@ def _operands_problem(b: Bound) -> str:
     if problem:
         return problem
     for n in (0, 1):
-        for what, size in (("columns", int(b.shape(n)[1])), ("first column", (b.op.operands[n].columns or (0, 0))[0])):
+        for what, size in (
+            ("columns", int(b.shape(n)[1])),
+            ("first column", (b.op.operands[n].columns or (0, 0))[0]),
+        ):
             if size % 8:
                 padded = math.ceil(size / 8) * 8
-                return f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it to {padded}"
+                return (
+                    f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it"
+                    f" to {padded}"
+                )
     if int(b.out[1]) % 8:
-        return f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to {math.ceil(int(b.out[1]) / 8) * 8}"
+        return (
+            f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to"
+            f" {math.ceil(int(b.out[1]) / 8) * 8}"
+        )
     return ""
 
 
@@ -92,9 +111,15 @@ def _sum_problem(code: Code, tile: Tile) -> str:
         if int(b.out[0]) > 64 or tile.cta_rows != 64 or tile.parts > 1 or written:
             return "a norm is folded into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:
-            return f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is folded in: threads hold their share of a step"
+            return (
+                f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is folded in:"
+                " threads hold their share of a step"
+            )
     if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
-        return f"its share of the sum ends at column {hi}, inside a step of {tile.depth}, which would bring the next share's columns too"
+        return (
+            f"its share of the sum ends at column {hi}, inside a step of {tile.depth}, which would bring the"
+            " next share's columns too"
+        )
     return ""
 
 
@@ -103,7 +128,15 @@ def _norm(b: Bound, tile: Tile, packed: bool) -> Norm:
     lookers = 64 if packed and 8 * rows * blocks <= FEW_EIGHTS else 256
     of_row = lookers >> (rows - 1).bit_length()
     weight = b.op.operands[2].tensor
-    return Norm(weight, TYPES[b.dtype(2)], int(b.shape(0)[1]), b.norm_eps, lookers, of_row, math.ceil(8 * blocks / of_row))
+    return Norm(
+        weight,
+        TYPES[b.dtype(2)],
+        int(b.shape(0)[1]),
+        b.norm_eps,
+        lookers,
+        of_row,
+        math.ceil(8 * blocks / of_row),
+    )
 
 
 @dataclass(frozen=True)
@@ -151,12 +184,17 @@ class _Load:
             at = block * self.stage.a_block
             if self.multicast == "activations":
                 half = self.stage.a_rows // 2
-                out.append(self._copy("a", column, f"{row} + part * {half}", at, policy, f"part * {half * ROW_BYTES}"))
+                out.append(
+                    self._copy(
+                        "a", column, f"{row} + part * {half}", at, policy, f"part * {half * ROW_BYTES}"
+                    )
+                )
             else:
                 out.append(self._copy("a", column, row, at, policy))
         return out
 
-    # --- weights --------------------------------------------------------------------------------------------------
+    # --- weights
+    # --------------------------------------------------------------------------------------------------
 
     @property
     def _packed_box(self) -> int:
@@ -179,7 +217,14 @@ class _Load:
         if self.multicast == "weights":
             own = rows // 2
             return [
-                self._copy("b", "0", f"{row} + part * {own} + {n}", n * ROW_BYTES, policy, f"part * {own * ROW_BYTES}")
+                self._copy(
+                    "b",
+                    "0",
+                    f"{row} + part * {own} + {n}",
+                    n * ROW_BYTES,
+                    policy,
+                    f"part * {own * ROW_BYTES}",
+                )
                 for n in range(0, own, self._packed_box)
             ]
         starts = range(0, rows, self._packed_box)
@@ -196,14 +241,19 @@ class _Load:
                 to = block * self.stage.b_block + at * ROW_BYTES
                 if self.multicast == "weights":
                     half = rows // 2
-                    out.append(self._copy("b", column, f"{row} + part * {half}", to, policy, f"part * {half * ROW_BYTES}"))
+                    out.append(
+                        self._copy(
+                            "b", column, f"{row} + part * {half}", to, policy, f"part * {half * ROW_BYTES}"
+                        )
+                    )
                 else:
                     out.append(self._copy("b", column, row, to, policy))
         return out
 
     @cached_property
     def packed_rows(self) -> Array:
-        """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is none."""
+        """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is
+        none."""
         n, width = int(self.code.bound.out[1]), self.tile.cta_columns
         tiles = math.ceil(n / self.tile.columns) * (2 if self.tile.shares("columns") else 1)
         out = np.full((tiles, self.stage.b_rows), -1, dtype=np.int64)
@@ -212,11 +262,16 @@ class _Load:
             out[:, at : at + rows] = np.where(column < n, group * n + column, -1)
         return out
 
-    # --- maps -----------------------------------------------------------------------------------------------------
+    # --- maps
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def maps(self) -> list[Map]:
-        found = [self._map("a", 0, self.stage.a_rows // 2 if self.multicast == "activations" else self.stage.a_rows)]
+        found = [
+            self._map(
+                "a", 0, self.stage.a_rows // 2 if self.multicast == "activations" else self.stage.a_rows
+            )
+        ]
         if not self.packed:
             return [*found, self._map("b", 1, self._piece_rows)]
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
@@ -229,4 +284,6 @@ class _Load:
         pitch = math.prod(int(s) for s in shape[1:])
         first = operand.columns[0] if operand.columns else 0
         rows, columns = (int(s) for s in self.code.bound.shape(n))
-        return Map(f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True)
+        return Map(
+            f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True
+        )

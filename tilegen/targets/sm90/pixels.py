@@ -21,30 +21,42 @@ def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
 
 
 def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
-    """Rows of shared memory that a tile's pixels take, each line with the pixels that a filter line reaches beyond it."""
+    """Rows of shared memory that a tile's pixels take, each line with the pixels that a filter line reaches
+    beyond it."""
     return tile[0] * tile[1] * (tile[2] + (window - 1) * dilation)
 
 
 def slides(b: Bound) -> bool:
-    """Whether a GPU loads a tile's lines once for all positions of a filter line, which read them one pixel further each."""
-    return bool(b.shape(1)[2] > 1 and b.stride[1] == 1 and b.tile[4] == 64 and beside(b.tile, b.shape(1)[2], b.dilation[1]) <= 128)
+    """Whether a GPU loads a tile's lines once for all positions of a filter line, which read them one pixel
+    further each."""
+    return bool(
+        b.shape(1)[2] > 1
+        and b.stride[1] == 1
+        and b.tile[4] == 64
+        and beside(b.tile, b.shape(1)[2], b.dilation[1]) <= 128
+    )
 
 
 def by_threads(b: Bound) -> bool:
-    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them (few_tiles)."""
+    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them
+    (few_tiles)."""
     return bool(b.op.kind == "conv2d" and b.shape(0)[3] % 8)
 
 
 def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
     """(tb, th, tw) for a convolution by threads.
 
-    A tile costs more than its products, so it has up to many pixels, as long as what it reads is MOST_SEEN elements.
-    Of patches that see more than that, it has the most that fit beside their filters.
+    A tile costs more than its products, so it has up to many pixels, as long as what it reads is MOST_SEEN
+    elements. Of patches that see more than that, it has the most that fit beside their filters.
     """
     (_, *window, channels), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
 
     def held(images: int, *pixels: int) -> Any:
-        return math.prod(seen(*size) for size in zip(pixels, window, b.stride, b.dilation, strict=True)) * images * channels
+        return (
+            math.prod(seen(*size) for size in zip(pixels, window, b.stride, b.dilation, strict=True))
+            * images
+            * channels
+        )
 
     if not isinstance(channels, int):
         return found
@@ -52,7 +64,8 @@ def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
     if fitting:
         return fitting
     smaller = spatial_tiles(b.out, (64, 32, 16, 8, 4, 2, 1))
-    room = MOST_HELD - (FEWEST_FILTERS + 2) * (math.prod(window) * channels + 16)  # an offset for each position, too
+    # an offset for each position, too
+    room = MOST_HELD - (FEWEST_FILTERS + 2) * (math.prod(window) * channels + 16)
     return next(([t] for t in smaller if held(*t) <= room), smaller[-1:])
 
 
@@ -65,11 +78,14 @@ def gathered_tiles(b: Bound) -> list[tuple[int, ...]]:
 
 
 def as_rows(b: Bound) -> str:
-    """How patches can be declared in the same memory so that TMA takes them, or an empty string: a patch of R x S pixels
-    of C channels as R pixels of S·C channels."""
+    """How patches can be declared in the same memory so that TMA takes them, or an empty string: a patch of R
+    x S pixels of C channels as R pixels of S·C channels."""
     (n, height, width, c), (filters, r, s, _) = b.shape(0), b.shape(1)
     patches = tuple(b.stride) == (r, s) and tuple(b.padding) == (0, 0) and tuple(b.dilation) == (1, 1)
     if not patches or height % r or width % s or s * c % 8:
         return ""
     x, w = (n * (height // r), r, width // s, s * c), (filters, r, 1, s * c)
-    return f"declare {b.op.operands[0].tensor!r} as {x} and {b.op.operands[1].tensor!r} as {w}, the same memory, with stride 1"
+    return (
+        f"declare {b.op.operands[0].tensor!r} as {x} and {b.op.operands[1].tensor!r} as {w}, the same memory,"
+        " with stride 1"
+    )

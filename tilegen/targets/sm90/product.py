@@ -1,5 +1,5 @@
-"""A product on tensor cores: a tile and its stage, a load role, a store role, an epilogue, put together by linear.py and
-conv2d.py."""
+"""A product on tensor cores: a tile and its stage, a load role, a store role, an epilogue, put together by
+linear.py and conv2d.py."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm folded into a linear: its weight, and how many threads look at activations, how many of them at a row (a
-    power of two), and how many eights of columns of a step each of these has."""
+    """A norm folded into a linear: its weight, and how many threads look at activations, how many of them at
+    a row (a power of two), and how many eights of columns of a step each of these has."""
 
     weight: str
     type: str
@@ -37,8 +37,8 @@ class Norm:
 
 @dataclass(frozen=True)
 class Packing:
-    """Weights that come packed tile by tile: the tensors that they are made of, and which row of the weight lies in each
-    row of a tile's block, -1 where there is none: (tiles, rows)."""
+    """Weights that come packed tile by tile: the tensors that they are made of, and which row of the weight
+    lies in each row of a tile's block, -1 where there is none: (tiles, rows)."""
 
     tensors: tuple[str, ...]
     rows: Array = field(compare=False)
@@ -48,8 +48,8 @@ class Packing:
 class Product(Code):
     """A linear or a convolution of a plan.
 
-    a, b: what the roles for activations and weights do. weights_once: each weight is used by one or two rows of tiles
-    only, so that it need not stay in L2.
+    a, b: what the roles for activations and weights do. weights_once: each weight is used by one or two rows
+    of tiles only, so that it need not stay in L2.
     """
 
     tile: Tile = field(kw_only=True)
@@ -72,12 +72,16 @@ class Product(Code):
     @property
     def range(self) -> str:
         if self.tile.exchanges:
-            return f"const int first = part * {self.steps} / 2, last = (part + 1) * {self.steps} / 2;  // this CTA's share of the steps"
+            return (
+                f"const int first = part * {self.steps} / 2, last = (part + 1) * {self.steps} / 2;  // this"
+                " CTA's share of the steps"
+            )
         return f"const int first = 0, last = {self.steps};"
 
     @property
     def needs(self) -> Needs:
-        """Scratch: a sum of squares for each row, or each warp that has a row of its own; sums that are swapped."""
+        """Scratch: a sum of squares for each row, or each warp that has a row of its own; sums that are
+        swapped."""
         scratch = max(256 if self.norm else 0, self.tile.scratch_bytes)
         return Needs(self.stage.bytes, self.stage.overrun(self.tile), self.tile.sums_bytes, scratch)
 
@@ -88,15 +92,18 @@ class Product(Code):
 
     @property
     def looks_early(self) -> bool:
-        """Whether the math warps look at arguments before the role that loads activations tells that these are there."""
+        """Whether the math warps look at arguments before the role that loads activations tells that these
+        are there."""
         return bool(self.extras.operands) or bool(self.norm and not self.packing)
 
     @property
     def loads_early(self) -> bool:
-        """Whether the role that loads weights must wait for the launch before: not for packed ones, which do not change."""
+        """Whether the role that loads weights must wait for the launch before: not for packed ones, which do
+        not change."""
         return not self.packing
 
-    # --- text -----------------------------------------------------------------------------------------------------
+    # --- text
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def rows(self) -> int:

@@ -1,8 +1,9 @@
-"""Convolutions of a Hopper kernel that differ in their tensors alone, as those of a residual stage do, share their code.
+"""Convolutions of a Hopper kernel that differ in their tensors alone, as those of a residual stage do, share
+their code.
 
-Where an op has a tile or two for each SM, code is a cost of its own: what an SM runs for the first time comes from L2 or
-memory, a few hundred bytes at a time, between the last tile of one op and the first of the next. And a net of forty
-convolutions compiles as fast as one of ten.
+Where an op has a tile or two for each SM, code is a cost of its own: what an SM runs for the first time comes
+from L2 or memory, a few hundred bytes at a time, between the last tile of one op and the first of the next.
+And a net of forty convolutions compiles as fast as one of ten.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Body:
 
     @property
     def tensors(self) -> tuple[tuple[tuple[str, str, str], ...], ...]:
-        """Of each member of a shared body: (name there, type, tensor) of its result and of what its epilogue reads. The
-        rest comes through maps."""
+        """Of each member of a shared body: (name there, type, tensor) of its result and of what its epilogue
+        reads. The rest comes through maps."""
         shared = [op for op in self.members if self.shared and isinstance(op, Product)]
         return tuple(
             (
@@ -67,8 +68,8 @@ def convolves(op: Op) -> bool:
 
 
 def bodies(ops: Sequence[Op]) -> tuple[Body, ...]:
-    """The ops by the body that they share, in the order of their first. Their numbers rise in even steps, so that a
-    tile's op says which of them it is of."""
+    """The ops by the body that they share, in the order of their first. Their numbers rise in even steps, so
+    that a tile's op says which of them it is of."""
     found: list[list[int]] = []
     last: dict[Hashable, list[int]] = {}
     for n, op in enumerate(ops):
@@ -83,12 +84,15 @@ def bodies(ops: Sequence[Op]) -> tuple[Body, ...]:
 
 
 def likeness_of(op: Op) -> Hashable:
-    """All that the code of an op depends on but for its tensors and waits; of ops that share no body, the op."""
+    """All that the code of an op depends on but for its tensors and waits; of ops that share no body, the
+    op."""
     if not isinstance(op, Product) or not convolves(op):
         return op.name
     b = op.bound
     operands = tuple(replace(o, tensor="") for o in b.op.operands)
-    shapes: tuple[Any, ...] = tuple((t.dtype, t.plan_shape) for t in (b.result, *(b.tensors[o.tensor] for o in b.op.operands)))
+    shapes: tuple[Any, ...] = tuple(
+        (t.dtype, t.plan_shape) for t in (b.result, *(b.tensors[o.tensor] for o in b.op.operands))
+    )
     stays = tuple(e.stays for e in op.extras.text.operands)
     epilogue = op.extras.held, op.extras.holds_late, epilogue_is_older(op), stays
     return replace(b.op, name="", result="", operands=operands), shapes, epilogue

@@ -1,4 +1,5 @@
-"""What fills a stage of a Hopper kernel's ring: tensor maps, the copies and waits of the two loading roles."""
+"""What fills a stage of a Hopper kernel's ring: tensor maps, the copies and waits of the two loading
+roles."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a tensor map is encoded from, innermost dimension first: sizes, elements from one to the next (but for the innermost), the box that one copy
-    spans, and of which elements in it every how manieth is moved."""
+    """What a tensor map is encoded from, innermost dimension first: sizes, elements from one to the next (but
+    for the innermost), the box that one copy spans, and of which elements in it every how manieth is moved.
+    """
 
     shape: tuple[int, ...]
     pitches: tuple[int, ...]
@@ -19,7 +21,8 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Map:
-    """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy moves."""
+    """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy
+    moves."""
 
     name: str
     tensor: str
@@ -38,12 +41,16 @@ class Map:
     @property
     def comment(self) -> str:
         what = f"{self.tensor}{', packed tile by tile' if self.packed else ''}"
-        return f"{what}: {self.rows} x {self.columns}, boxes of {self.box[0]} x {self.box[1]}{'' if self.swizzle else ', not swizzled'}"
+        return (
+            f"{what}: {self.rows} x {self.columns}, boxes of {self.box[0]} x"
+            f" {self.box[1]}{'' if self.swizzle else ', not swizzled'}"
+        )
 
 
 @dataclass(frozen=True)
 class BoxMap:
-    """A tensor map of more than two dimensions. Sizes, pitches and the box as in Geometry; the box counts elements that are moved."""
+    """A tensor map of more than two dimensions. Sizes, pitches and the box as in Geometry; the box counts
+    elements that are moved."""
 
     name: str
     tensor: str
@@ -79,9 +86,11 @@ class Wait:
 
 @dataclass(frozen=True)
 class Copy:
-    """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost first.
+    """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost
+    first.
 
-    pair: a copy that both CTAs get, each of which makes it for a share of the rows; from where on in the stage, as C.
+    pair: a copy that both CTAs get, each of which makes it for a share of the rows; from where on in the
+    stage, as C.
     """
 
     map: str
@@ -93,8 +102,8 @@ class Copy:
 
 @dataclass(frozen=True)
 class Load:
-    """What a loading role does for one stage of the ring: waits, then copies of so many bytes. staged: there is such a
-    stage; else it only waits."""
+    """What a loading role does for one stage of the ring: waits, then copies of so many bytes. staged: there
+    is such a stage; else it only waits."""
 
     copies: tuple[Copy, ...] = ()
     bytes: int = 0
@@ -102,14 +111,18 @@ class Load:
     staged: bool = True
     step: str = "k"  # that is waited for
     waited: str = ""  # the condition under which it is waited for
-    condition: str = ""  # under which there is such a stage; the waits are made in any case, so that all posts are in when the roles have ended
+    # under which there is such a stage; the waits are made in any case, so that all posts are in when the
+    # roles have ended
+    condition: str = ""
 
 
 @dataclass(frozen=True)
 class Loads:
-    """What a loading role does for a tile: waits before everything, then the stages of each step, each so many times.
+    """What a loading role does for a tile: waits before everything, then the stages of each step, each so
+    many times.
 
-    What the whole tile is given outside of the ring comes before the steps (queries) or after them (leave to begin, where the steps only wait).
+    What the whole tile is given outside of the ring comes before the steps (queries) or after them (leave to
+    begin, where the steps only wait).
     """
 
     each: tuple[Load, ...] = ()

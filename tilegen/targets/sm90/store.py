@@ -1,5 +1,5 @@
-"""How a product's sums leave the registers: swapped by the warpgroups, exchanged by the pair, stored row by row or
-through shared memory and TMA."""
+"""How a product's sums leave the registers: swapped by the warpgroups, exchanged by the pair, stored row by
+row or through shared memory and TMA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TWO_BYTES = ("bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with `count` octets of a warpgroup's sums from `first` on. other: the first of those swapped away."""
+    """What is done with `count` octets of a warpgroup's sums from `first` on. other: the first of those
+    swapped away."""
 
     does: Literal["swap", "give", "take", "store"]
     first: int
@@ -42,17 +43,27 @@ Steps = tuple[Step | Branch, ...]
 def finish(tile: Tile) -> Steps:
     """What is done after the main loop, until all sums are stored."""
     if tile.alternates:
-        return _halves(tile, "warpgroup", lambda own, other, half: (Step("swap", own, half, other), *_finish(tile, own, half)))
+        return _halves(
+            tile,
+            "warpgroup",
+            lambda own, other, half: (Step("swap", own, half, other), *_finish(tile, own, half)),
+        )
     if not tile.exchanges or tile.splits_columns:
         return _finish(tile, 0, tile.octets)
     return _halves(
-        tile, "part", lambda own, other, half: (Step("give", other, half), Step("take", own, half), Step("store", own, half))
+        tile,
+        "part",
+        lambda own, other, half: (
+            Step("give", other, half),
+            Step("take", own, half),
+            Step("store", own, half),
+        ),
     )
 
 
 def _halves(tile: Tile, who: str, steps: Callable[[int, int, int], Steps]) -> Steps:
-    """steps(first octet of its own half, of the other's, octets of a half) for warpgroup or part 0, which finishes the
-    first half, and for 1."""
+    """steps(first octet of its own half, of the other's, octets of a half) for warpgroup or part 0, which
+    finishes the first half, and for 1."""
     half = tile.octets // 2
     return (Branch(f"{who} == 0", steps(0, half, half), steps(half, 0, half)),)
 
@@ -62,7 +73,9 @@ def _finish(tile: Tile, first: int, count: int) -> Steps:
     store = Step("store", first, count)
     if not tile.exchanges:
         return (store,)
-    return (Branch("(int)warpgroup == part", (Step("take", first, count), store), (Step("give", first, count),)),)
+    return (
+        Branch("(int)warpgroup == part", (Step("take", first, count), store), (Step("give", first, count),)),
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +126,8 @@ class RowStore(Store):
 
     @property
     def staged(self) -> bool:
-        """Whether results leave through shared memory and TMA: where that pays and fits, else from registers."""
+        """Whether results leave through shared memory and TMA: where that pays and fits, else from
+        registers."""
         return self.tile.cta_rows >= 128 and self.two_bytes
 
     @property
@@ -175,8 +189,8 @@ class PixelStore(Store):
 
     @property
     def boxes(self) -> tuple[int, int, int]:
-        """Copies of 64 channels, rows from one to the next, and lines of an image: a copy for each line where the tile
-        slides, else one."""
+        """Copies of 64 channels, rows from one to the next, and lines of an image: a copy for each line where
+        the tile slides, else one."""
         tb, th, _ = self.box
         return (tb * th, self.line, th) if self.slides else (1, 0, 1)
 
@@ -185,5 +199,17 @@ class PixelStore(Store):
         if not self.staged:
             return []
         (images, lines, pixels), c, (tb, th, tw) = self.sizes, int(self.code.bound.out[3]), self.box
-        pitches, box = (c, pixels * c, lines * pixels * c), (64, tw, 1, 1) if self.slides else (64, tw, th, tb)
-        return [BoxMap(self.map_name, self.code.bound.op.result, (c, pixels, lines, images), pitches, box, (1, 1, 1, 1))]
+        pitches, box = (
+            (c, pixels * c, lines * pixels * c),
+            (64, tw, 1, 1) if self.slides else (64, tw, th, tb),
+        )
+        return [
+            BoxMap(
+                self.map_name,
+                self.code.bound.op.result,
+                (c, pixels, lines, images),
+                pitches,
+                box,
+                (1, 1, 1, 1),
+            )
+        ]

@@ -1,8 +1,9 @@
-"""A convolution of a few input channels, whose pixels are no whole 16-byte units: threads gather them into the operands of mma.sync
-(templates/cuda/conv2d.cu.j2).
+"""A convolution of a few input channels, whose pixels are no whole 16-byte units: threads gather them into
+the operands of mma.sync (templates/cuda/conv2d.cu.j2).
 
-Y[pixel, n] = Σ_k A[pixel, k] · W[n, k], where k counts the filter's positions and channels, k = (r·S + s)·C + c, as W lies in memory. A is never written:
-the pixels that a tile sees, its *patch*, lie in shared memory, and A[pixel, k] is at the pixel's first element in it plus an offset that depends on k alone.
+Y[pixel, n] = Σ_k A[pixel, k] · W[n, k], where k counts the filter's positions and channels, k = (r·S + s)·C +
+c, as W lies in memory. A is never written: the pixels that a tile sees, its *patch*, lie in shared memory,
+and A[pixel, k] is at the pixel's first element in it plus an offset that depends on k alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Gather:
     def problem(self) -> str:
         b = self.bound
         if b.tile[4] < self.channels:
-            return f"threads compute a convolution of {self.channels} channels in one step, not in steps of {b.tile[4]}"
+            return (
+                f"threads compute a convolution of {self.channels} channels in one step, not in steps of"
+                f" {b.tile[4]}"
+            )
         return mma_problem(b)
 
     @property
@@ -48,7 +52,8 @@ class Gather:
     def window(self) -> tuple[int, int]:
         return int(self.bound.shape(1)[1]), int(self.bound.shape(1)[2])
 
-    # --- filters ----------------------------------------------------------------------------------------------------------
+    # --- filters
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def positions(self) -> int:
@@ -62,7 +67,8 @@ class Gather:
 
     @property
     def filter_pitch(self) -> int:
-        """From filter to filter: an odd number of 16-byte units, so that the eight that ldmatrix reads lie in different banks."""
+        """From filter to filter: an odd number of 16-byte units, so that the eight that ldmatrix reads lie in
+        different banks."""
         return self.depth + 8
 
     @property
@@ -75,11 +81,13 @@ class Gather:
         """Filters that a warp multiplies at once."""
         return 2 * TURN if self.filters % (2 * TURN) == 0 else TURN
 
-    # --- the patch --------------------------------------------------------------------------------------------------------
+    # --- the patch
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def unit(self) -> int:
-        """Elements copied at once: 16 bytes where all lines begin on such a boundary, so that a unit lies inside of the image or outside."""
+        """Elements copied at once: 16 bytes where all lines begin on such a boundary, so that a unit lies
+        inside of the image or outside."""
         return UNIT if self.line % UNIT == 0 else 1
 
     @cached_property
@@ -101,7 +109,8 @@ class Gather:
         """From line to line: whole units, the first of which the tile may begin inside of."""
         return math.ceil((self._seen(1) * self.channels + self.unit - 1) / UNIT) * UNIT
 
-    # --- bytes ------------------------------------------------------------------------------------------------------------
+    # --- bytes
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def offsets_at(self) -> int:

@@ -1,5 +1,5 @@
-"""An op that the 256 threads of the math warps compute from global memory: softmax, norms, rope, pools, pointwise maths,
-and ops of users' own. Threads take eight neighbouring columns at a time.
+"""An op that the 256 threads of the math warps compute from global memory: softmax, norms, rope, pools,
+pointwise maths, and ops of users' own. Threads take eight neighbouring columns at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class ThreadTile(OpText):
-    """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name. PlanError where threads cannot take eights."""
+    """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name.
+    PlanError where threads cannot take eights."""
 
     THREADS: ClassVar[int] = THREADS
     TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows
@@ -78,7 +79,10 @@ class ThreadTile(OpText):
         if self.gather and self.gather.problem:
             return self.gather.problem
         if self.scratch_bytes > SCRATCH:
-            taken = f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected at most {SCRATCH:,}"
+            taken = (
+                f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected"
+                f" at most {SCRATCH:,}"
+            )
             return f"{taken}; {as_rows(b) or 'choose smaller tiles, or pad the channels to a multiple of 8'}"
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
@@ -88,9 +92,15 @@ class ThreadTile(OpText):
             if len(tensor.plan_shape) == 1:
                 pitch = EIGHT  # of which there is one
             if first % EIGHT or pitch % EIGHT:
-                return f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both must be multiples of {EIGHT}; pad it"
+                return (
+                    f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
+                    f" must be multiples of {EIGHT}; pad it"
+                )
         if self.columns % EIGHT:
-            return f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to {math.ceil(self.columns / EIGHT) * EIGHT}"
+            return (
+                f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to"
+                f" {math.ceil(self.columns / EIGHT) * EIGHT}"
+            )
         if b.op.kind == "combine" and b.head_dim % EIGHT:
             return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
         if (b.op.kind == "rope" or self.turns) and b.head_dim % (2 * EIGHT):
@@ -123,7 +133,8 @@ class ThreadTile(OpText):
     def result(self) -> str:
         return f"T.{self.bound.op.result}"
 
-    # --- the tile ---------------------------------------------------------------------------------------------------------
+    # --- the tile
+    # --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def box(self) -> list[tuple[str, str]]:
@@ -169,7 +180,11 @@ class ThreadTile(OpText):
     def too_wide(self) -> str:
         """Why a CTA cannot hold rows of the result, or an empty string."""
         most = THREADS * EIGHT * HELD
-        return f"rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}" if self.columns > most else ""
+        return (
+            f"rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}"
+            if self.columns > most
+            else ""
+        )
 
     @property
     def even(self) -> bool:
@@ -178,7 +193,8 @@ class ThreadTile(OpText):
 
     @property
     def inside(self) -> str:
-        """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where it is not there."""
+        """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where
+        it is not there."""
         return "COLUMNS" if self.even else "column < COLUMNS"
 
     @property
@@ -187,7 +203,8 @@ class ThreadTile(OpText):
 
     @property
     def together(self) -> int:
-        """combine: shares of the keys that a thread looks at together: all, or as few times as registers allow."""
+        """combine: shares of the keys that a thread looks at together: all, or as few times as registers
+        allow."""
         return math.ceil(self.key_shares / math.ceil(self.key_shares / MOST_SHARES))
 
     @property
@@ -197,14 +214,16 @@ class ThreadTile(OpText):
 
     @property
     def early(self) -> bool:
-        """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile begins."""
+        """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile
+        begins."""
         if self.bound.op.kind not in ("rms_norm", "layer_norm"):
             return False
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.eights_of_thread * EIGHT * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
 
-    # --- loads ------------------------------------------------------------------------------------------------------------
+    # --- loads
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def range(self) -> str:
@@ -213,8 +232,15 @@ class ThreadTile(OpText):
     @property
     def a(self) -> Loads:
         """Each step waits for its operands, the last one also for what the epilogue reads."""
-        waits = [*(Wait(n, "each") for n in self.waiting("step")), *(Wait(n, "last") for n in self.waiting("epilogue"))]
-        return Loads((Load(waits=tuple(waits), staged=False),) if waits else (), after=Load(), first=tuple(self.waiting("first")))
+        waits = [
+            *(Wait(n, "each") for n in self.waiting("step")),
+            *(Wait(n, "last") for n in self.waiting("epilogue")),
+        ]
+        return Loads(
+            (Load(waits=tuple(waits), staged=False),) if waits else (),
+            after=Load(),
+            first=tuple(self.waiting("first")),
+        )
 
     @property
     def b(self) -> Loads:
@@ -222,11 +248,13 @@ class ThreadTile(OpText):
 
     @property
     def looks_early(self) -> bool:
-        """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch before has ended."""
+        """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch
+        before has ended."""
         near = any(e.stays for e in self.epilogue.operands)  # through L1
         return self.early or near or bool(self.gather) or self.bound.op.kind == "rope" or self.turns
 
-    # --- text -----------------------------------------------------------------------------------------------------------------
+    # --- text
+    # --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def epilogue(self) -> EpilogueText:
@@ -238,7 +266,10 @@ class ThreadTile(OpText):
 
     @property
     def cut(self) -> str:
-        return f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by threads, eight columns at a time"
+        return (
+            f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by"
+            " threads, eight columns at a time"
+        )
 
     @cached_property
     def text(self) -> str:

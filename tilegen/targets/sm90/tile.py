@@ -1,12 +1,13 @@
-"""How a Hopper kernel cuts a product's tile, in numbers: between the CTAs of a pair, their math warpgroups, and the
-stages of the ring."""
+"""How a Hopper kernel cuts a product's tile, in numbers: between the CTAs of a pair, their math warpgroups,
+and the stages of the ring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
-ALTERNATING = 64  # columns of a CTA's tile of 64 rows up to which wgmma takes longer to read activations than to multiply
+# columns of a CTA's tile of 64 rows up to which wgmma takes longer to read activations than to multiply
+ALTERNATING = 64
 BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
@@ -15,7 +16,8 @@ SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows, columns and depth (columns of a step) of a tile, and the parts of a pair that share it (TileOp.share)."""
+    """Rows, columns and depth (columns of a step) of a tile, and the parts of a pair that share it
+    (TileOp.share)."""
 
     rows: int
     columns: int
@@ -43,13 +45,14 @@ class Tile:
 
     @property
     def splits_columns(self) -> bool:
-        """The two math warpgroups finish half the columns each where a CTA has 64 rows, else half the rows."""
+        """The two math warpgroups finish half the columns each where a CTA has 64 rows, else half the
+        rows."""
         return self.cta_rows == 64
 
     @property
     def alternates(self) -> bool:
-        """Whether they get there by every other slice of K each, for all columns, and swap sums at the end: activations
-        are read once."""
+        """Whether they get there by every other slice of K each, for all columns, and swap sums at the end:
+        activations are read once."""
         return self.splits_columns and self.groups == 1 and self.cta_columns <= ALTERNATING
 
     @property
@@ -85,7 +88,8 @@ class Tile:
         """Of sums that the two math warpgroups swap."""
         return 4096 * self.finished_octets if self.alternates else 0
 
-    # --- where a math warpgroup reads a stage ---------------------------------------------------------------------
+    # --- where a math warpgroup reads a stage
+    # ---------------------------------------------------------------------
 
     @property
     def a_offset(self) -> str:
@@ -106,16 +110,21 @@ class Tile:
 
     @property
     def b_pieces(self) -> list[tuple[int, int, int, int]]:
-        """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column block lie in
-        shared memory."""
+        """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column
+        block lie in shared memory."""
         if not self.splits_columns or self.alternates:
             return [(g, 0, g * self.cta_columns, self.cta_columns) for g in range(self.groups)]
         half = self.cta_columns // 2
         if self.groups == 1:  # in one copy where it may move so many rows
-            return [(0, 0, 0, self.cta_columns)] if self.cta_columns <= BOX else [(0, w * half, w * half, half) for w in (0, 1)]
+            return (
+                [(0, 0, 0, self.cta_columns)]
+                if self.cta_columns <= BOX
+                else [(0, w * half, w * half, half) for w in (0, 1)]
+            )
         return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
 
-    # --- limits ---------------------------------------------------------------------------------------------------
+    # --- limits
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def problem(self) -> str:
@@ -130,7 +139,10 @@ class Tile:
         if self.cta_columns % (8 * halves):
             return f"a CTA's {self.cta_columns} columns do not split into {halves} times eight"
         if self.columns_of_warpgroup > 256 or self.m64 * self.columns_of_warpgroup // 2 > SUMS:
-            return f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not fit its registers"
+            return (
+                f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
+                " not fit its registers"
+            )
         if self.exchanges and self.steps < self.parts:
             return f"its {self.steps} steps cannot be shared by {self.parts} CTAs"
         return ""
@@ -138,10 +150,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a product in a stage of the ring: blocks of 64 columns of activations, then as many of weights.
+    """A step of a product in a stage of the ring: blocks of 64 columns of activations, then as many of
+    weights.
 
-    a_block: bytes from the activations of one block to those of the next; a_bytes: what is loaded of them; b_at: where
-    weights begin. Rows of activations beyond the tensor's last may hold anything.
+    a_block: bytes from the activations of one block to those of the next; a_bytes: what is loaded of them;
+    b_at: where weights begin. Rows of activations beyond the tensor's last may hold anything.
     """
 
     blocks: int
@@ -164,5 +177,6 @@ class Stage:
         return self.b_at + self.b_bytes
 
     def overrun(self, tile: Tile) -> int:
-        """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a stage."""
+        """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a
+        stage."""
         return (self.blocks - 1) * self.a_block + max(64, tile.cta_rows) * ROW_BYTES
