@@ -1,8 +1,8 @@
 """What synchronisation alone costs on this GPU: skeletons of one MLP under several policies, in CUDA graphs,
 interleaved.
 
-Every tile is taken, waits and posts as in a full kernel and computes nothing, so the time is launch + tickets
-+ hand-offs + waits.
+Every tile is taken, waits and posts as in a full kernel and computes nothing, so the time is
+launch + ranks drawn + hand-offs + waits.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ def main() -> None:
     program = load_program(str(ROOT.parent / "examples" / "gpt3_mlp.py"), {"M": 512})
     rows = []
     contenders = {}
-    for placement in ("ticket", "static"):
+    for scheduling in ("dynamic", "lists"):
         for policy in ("kernel", "row", "chunk:4", "tile"):
             plan = tg.plan(
                 program,
                 "h200",
                 tiles={"up": (128, 192), "down": (128, 192)},
                 policies={"h": policy},
-                order="phase",
-                placement=placement,
+                order="op_major",
+                scheduling=scheduling,
             )
-            contenders[policy, placement] = (plan, Skeleton(plan))
+            contenders[policy, scheduling] = (plan, Skeleton(plan))
     graphs = {key: captured(kernel) for key, (_, kernel) in contenders.items()}
     times: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}
     for _ in range(ROUNDS):
         for key, graph in graphs.items():
             times[key].append(measure(graph))
-    for (policy, placement), (plan, _) in contenders.items():
-        t = times[policy, placement]
+    for (policy, scheduling), (plan, _) in contenders.items():
+        t = times[policy, scheduling]
         us = statistics.median(t)
         rows.append(
             {
                 "workload": "skeleton of gpt3_mlp",
                 "sizes": {"M": 512},
-                "variant": f"{policy}, {placement}",
+                "variant": f"{policy}, {scheduling}",
                 "tiles": plan.order.count,
                 "semaphores": len(plan.targets),
                 "waits": len(plan.wait_table.rank),
@@ -79,7 +79,7 @@ def main() -> None:
             }
         )
         print(
-            f"{policy:<10}{placement:<8}{plan.order.count:>6} tiles {len(plan.wait_table.rank):>7} waits"
+            f"{policy:<10}{scheduling:<8}{plan.order.count:>6} tiles {len(plan.wait_table.rank):>7} waits"
             f" {us:>9.2f} us"
         )
     data = {

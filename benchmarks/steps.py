@@ -21,10 +21,10 @@ STEPS = 256
 ROWS = 6  # of tiles
 TILES: list[tuple[tuple[int, int, int], int | str]] = [
     ((128, 256, 64), 1),
-    ((256, 256, 64), "2:rows"),
+    ((256, 256, 64), "2:m"),
     ((128, 192, 64), 1),
-    ((256, 192, 64), "2:rows"),
-    ((128, 384, 64), "2:columns"),
+    ((256, 192, 64), "2:m"),
+    ((128, 384, 64), "2:n"),
     ((256, 192, 64), 1),
     ((256, 128, 64), 1),
 ]
@@ -32,17 +32,17 @@ TILES: list[tuple[tuple[int, int, int], int | str]] = [
 
 def main() -> None:
     for tile, parts in TILES:
-        gangs = H200.sms // int(str(parts)[0])
-        m, n, k = ROWS * tile[0], gangs // ROWS * tile[1], 64 * STEPS
+        clusters = H200.sms // int(str(parts)[0])
+        m, n, k = ROWS * tile[0], clusters // ROWS * tile[1], 64 * STEPS
         cut = {
             "tiles": {"gemm": tile},
-            "parts": {"gemm": parts},
-            "placement": "strided",
-            "order": f"phase:{ROWS}",
+            "cluster": {"gemm": parts},
+            "scheduling": "static",
+            "order": f"op_major:{ROWS}",
         }
         kernel = tg.compile(gemm(M=m, N=n, K=k), "cuda", exclusive=True, **cut)
         x, w = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
-        print("tile", "x".join(map(str, tile)), "parts", parts, flush=True)
+        print("tile", "x".join(map(str, tile)), "cluster", parts, flush=True)
         for _ in range(2):
             kernel(x, w)
             x @ w.T

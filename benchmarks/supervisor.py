@@ -8,6 +8,7 @@ for each contender that was at work when it did, without that one.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -71,7 +72,8 @@ def serve(
             return
         lines.write(kind="begun", cell=job.cell)
         try:
-            found = measure(job, lambda text, cell=job.cell: lines.write(kind="doing", cell=cell, text=text))  # type: ignore[misc]
+            doing = functools.partial(lines.write, kind="doing", cell=job.cell)
+            found = measure(job, lambda text, doing=doing: doing(text=text))
         except ContenderDied as error:
             lines.write(kind="died", cell=job.cell, variant=error.variant, error=str(error)[:400])
             os._exit(3)  # an orderly end would wait for the GPU

@@ -79,7 +79,7 @@ def picture(results: Path = RESULTS) -> str:
     policies = {"kernel boundary (one semaphore)": "kernel", "tile sync (one semaphore per row block)": "row"}
     panels = []
     for title, policy in policies.items():
-        plan = tg.plan(program, 16, tiles=tiles, policies={"h": policy}, order="phase")
+        plan = tg.plan(program, 16, tiles=tiles, policies={"h": policy}, order="op_major")
         panels.append((title, Trace.simulated(plan)))
     return svg(panels, notes(program, results))
 

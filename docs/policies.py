@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import tilegen as tg
 from tilegen.frontend.spec import Program
-from tilegen.graph.graph import fuse
+from tilegen.graph.fuse_epilogues import fuse
 from tilegen.options import Options
 from tilegen.schedule.planner import lattices_of, tiled
 from tilegen.schedule.policy import Lattice, Point

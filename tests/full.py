@@ -42,9 +42,9 @@ def one_pair(number: int) -> Found:
     wrong = wrong_in_pair(pair, counts)
     counts[f"producer {pair.producer}"] += 1
     counts[f"consumer {pair.consumer}"] += 1
-    counts["pairs: with gangs"] += any(op.parts > 1 for op in pair.graph.ops)
+    counts["pairs: with clusters"] += any(op.cluster > 1 for op in pair.graph.ops)
     counts["pairs: with split sums"] += any(
-        dict(op.attributes).get("k_range") is not None for op in pair.graph.ops
+        getattr(op.attributes, "k_range", None) is not None for op in pair.graph.ops
     )
     return counts, [f"pair {number}, {pair.producer} -> {pair.consumer}: {wrong}"] if wrong else []
 
@@ -67,11 +67,11 @@ def one_program(number: int) -> Found:
     counts["programs: orders refused, phase order taken"] += not as_asked
     counts[f"machine {case.machine}"] += 1
     counts[f"order {case.options.order}"] += 1
-    counts[f"placement {case.options.placement}"] += 1
+    counts[f"scheduling {case.options.scheduling}"] += 1
     counts[f"strategy {strategy}"] += 1
     for op in plan.graph.ops:
         counts[f"op {op.kind}"] += 1
-        counts[f"programs: gangs sharing {op.share}"] += op.parts > 1
+        counts[f"programs: clusters sharing {op.share}"] += op.cluster > 1
     return counts, [f"program {number}, {what}: {wrong}" for what, wrong in found.items() if wrong]
 
 

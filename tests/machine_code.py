@@ -65,7 +65,7 @@ class Way:
 ONE, PREPARED, EACH = (
     Way("sm_90a", "h200"),
     Way("sm_90a", "h200", prepared=True),
-    Way("sm_90a", "h200", "streams"),
+    Way("sm_90a", "h200", "multi_launch"),
 )
 
 

@@ -25,26 +25,26 @@ from tilegen.targets.cpu.emit import generate
 from tilegen.targets.cpu.library import TSAN_FLAGS, compile_source
 
 PLAIN_FLAGS = tuple(f for f in TSAN_FLAGS if f not in ("-fsanitize=thread", "-g"))
-FIELDS = ("kind", "rank", "part", "operand", "step", "semaphore", "a", "b", "late")
+FIELDS = ("kind", "rank", "cta_rank", "operand", "step", "semaphore", "a", "b", "late")
 SLEEP_MS, LIMIT_MS = 20, 1500
 
 WRAPPERS = """
-// ---- mutants: TG_MUTANT="kind rank part operand step semaphore a b late" ----
+// ---- mutants: TG_MUTANT="kind rank cta_rank operand step semaphore a b late" ----
 #include <cstring>
 struct tg_mutant_t {
   char kind[16] = "none";
-  int rank = -1, part = -1, operand = -1, step = -9, semaphore = -1, a = -1, b = -1, late = -1;
+  int rank = -1, cta_rank = -1, operand = -1, step = -9, semaphore = -1, a = -1, b = -1, late = -1;
 };
 static const tg_mutant_t tg_m = [] {
   tg_mutant_t m;
   if (const char* s = std::getenv("TG_MUTANT"))
-    std::sscanf(s, "%15s %d %d %d %d %d %d %d %d", m.kind, &m.rank, &m.part, &m.operand, &m.step,
+    std::sscanf(s, "%15s %d %d %d %d %d %d %d %d", m.kind, &m.rank, &m.cta_rank, &m.operand, &m.step,
                 &m.semaphore, &m.a, &m.b, &m.late);
   return m;
 }();
 static bool tg_is(const char* kind) { return std::strcmp(tg_m.kind, kind) == 0; }
 static void tg_sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(SLEEP_MS)); }
-// Each ticket worker rests after a tile, so that tiles run on different threads; one tile may come late.
+// Each dynamic worker rests after a tile, so that tiles run on different threads; one tile may come late.
 static void tg_hold(int rank, int turn) {
   if (turn > 0 && TG_REST) tg_sleep();
   if (rank == tg_m.late) tg_sleep(), tg_sleep();
@@ -60,7 +60,7 @@ TG_FN void tg_read(tg_context& g) {
 }
 TG_FN void tg_wait(tg_context& g, int semaphore, int target) {
   if (semaphore == tg_m.semaphore) {
-    const bool here = g.rank == tg_m.rank && g.part == tg_m.part &&
+    const bool here = g.rank == tg_m.rank && g.cta_rank == tg_m.cta_rank &&
                       g.operand == tg_m.operand && g.step == tg_m.step;
     if (here && tg_is("drop")) return;
     if (here && tg_is("late")) return void((tg_moved = semaphore, tg_moved_target = target));
@@ -73,11 +73,11 @@ TG_FN void tg_wait(tg_context& g, int semaphore, int target) {
   }
   tg_plain_wait(g, semaphore, target);
 }
-static thread_local int tg_poster = -1, tg_nth;  // counts a tile's posts to the semaphore: part after part
+static thread_local int tg_poster = -1, tg_nth;  // counts a tile's posts to the semaphore: CTA after CTA
 TG_FN void tg_post(tg_context& g, int semaphore) {
   if (semaphore == tg_m.semaphore) {
     if (tg_poster != g.rank) tg_poster = g.rank, tg_nth = 0;
-    const bool here = g.rank == tg_m.rank && tg_nth++ == tg_m.part;
+    const bool here = g.rank == tg_m.rank && tg_nth++ == tg_m.cta_rank;
     if (here && tg_is("silent")) return;
     if (here && tg_is("twice")) tg_plain_post(g, semaphore);
     if (here && tg_is("post")) semaphore = tg_m.a;
@@ -91,13 +91,13 @@ static thread_local bool tg_posted = false;
 BEFORE_TILES = """
 static void tg_early(tg_context& g, const tg_tile_t& t) {  // stands before every store
   if (!tg_is("early") || g.rank != tg_m.rank || tg_posted) return;
-  for (int part = 0; part < tg_m.part; ++part) tg_posts(g, t, part);
+  for (int cta_rank = 0; cta_rank < tg_m.cta_rank; ++cta_rank) tg_posts(g, t, cta_rank);
   tg_posted = true;
   tg_sleep();
 }
-static void tg_late_posts(tg_context& g, const tg_tile_t& t, int part) {
-  if (!tg_posted) tg_posts(g, t, part);
-  tg_posted = tg_posted && part < tg_m.part - 1;
+static void tg_late_posts(tg_context& g, const tg_tile_t& t, int cta_rank) {
+  if (!tg_posted) tg_posts(g, t, cta_rank);
+  tg_posted = tg_posted && cta_rank < tg_m.cta_rank - 1;
 }
 """
 
@@ -110,7 +110,7 @@ def replaced(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-def edited(source: str, ticket: bool) -> str:
+def edited(source: str, dynamic: bool) -> str:
     """The generated text with the switches built in."""
     for what, signature in (
         ("post", "(tg_context& g, int semaphore) {"),
@@ -119,13 +119,13 @@ def edited(source: str, ticket: bool) -> str:
         source = replaced(
             source, f"TG_FN void tg_{what}{signature}", f"TG_FN void tg_plain_{what}{signature}"
         )
-    wrappers = WRAPPERS.replace("SLEEP_MS", str(SLEEP_MS)).replace("TG_REST", str(ticket).lower())
-    at = "// Wait for what part `part` of a tile needs"
+    wrappers = WRAPPERS.replace("SLEEP_MS", str(SLEEP_MS)).replace("TG_REST", str(dynamic).lower())
+    at = "// Wait for what CTA `cta_rank` of a tile needs"
     source = replaced(source, at, f"{wrappers}\n{at}")
     source = replaced(
         source,
-        "  tg_waits(g, t, part, operand, step);\n}\n",
-        "  tg_read(g);\n  tg_waits(g, t, part, operand, step);\n}\n",
+        "  tg_waits(g, t, cta_rank, operand, step);\n}\n",
+        "  tg_read(g);\n  tg_waits(g, t, cta_rank, operand, step);\n}\n",
     )
     source = replaced(
         source, "return new tg_state(TG_SEMAPHORES);", "return new tg_state(TG_SEMAPHORES + 1);"
@@ -186,7 +186,7 @@ class Program:
 def built(subject: Subject, flags: Sequence[str]) -> Iterator[Program]:
     """The plan's program with all mutants in it."""
     with tempfile.TemporaryDirectory() as folder:
-        source = edited(generate(subject.plan), subject.plan.placement == "ticket")
+        source = edited(generate(subject.plan), subject.plan.scheduling == "dynamic")
         yield Program(subject, compile_source(source, Path(folder), flags, "kernel"))
 
 
@@ -270,19 +270,19 @@ class CodeMutant:
 def code_mutants(subject: Subject) -> Iterator[CodeMutant]:
     tiles, targets = subject.data["tiles"], subject.data["semaphores"]
     for tile in tiles:
-        if any(part["posts"] for part in tile["parts"]):
-            switches = {"kind": "early", "rank": tile["rank"], "part": len(tile["parts"])}
+        if any(part["posts"] for part in tile["ctas"]):
+            switches = {"kind": "early", "rank": tile["rank"], "cta_rank": len(tile["ctas"])}
             why = (
                 "a consumer that passes on this post reads what is not stored yet; nothing else orders"
                 " the two"
             )
             yield CodeMutant("post before the write", f"{tile['op']} rank {tile['rank']}", switches, 1, why)
-    first = min(t["rank"] for t in tiles if any(part["posts"] for part in t["parts"]))
+    first = min(t["rank"] for t in tiles if any(part["posts"] for part in t["ctas"]))
     why = "the next run starts with every counter at its target: each wait passes at once, whatever has run"
     yield CodeMutant("missing reset", "counters keep their posts", {"kind": "keep", "late": first}, 2, why)
     why = "posts made before are lost to those that still wait (a tile comes late, so that some do)"
-    late = [t["rank"] for t in tiles if any(targets[s] > 1 for part in t["parts"] for s, _ in part["posts"])]
-    for rank in late[-1:] if subject.data["placement"] == "ticket" else []:
+    late = [t["rank"] for t in tiles if any(targets[s] > 1 for part in t["ctas"] for s, _ in part["posts"])]
+    for rank in late[-1:] if subject.data["scheduling"] == "dynamic" else []:
         yield CodeMutant("early reset", "by the first to leave", {"kind": "hasty", "late": rank}, 1, why)
 
 

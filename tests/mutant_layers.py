@@ -22,7 +22,7 @@ from tilegen.targets.interpret.interpreter import Interpreter
 def ordered(data: Data) -> bool:
     """Whether every read comes after the writes it needs: by full waits, through other tiles, and along
     static lists."""
-    parts, posts, lists = elements._parts(data), elements._posts(data), data["placement"]
+    parts, posts, lists = elements._parts(data), elements._posts(data), data["scheduling"]
     posting: dict[int, int] = defaultdict(int)  # semaphore -> its posters, a bit each
     of_tile: dict[int, list[int]] = defaultdict(list)
     writer = {}
@@ -31,14 +31,14 @@ def ordered(data: Data) -> bool:
         for semaphore, _ in part.listed["posts"]:
             posting[semaphore] |= 1 << n
         writer.update({e: n for e in part.work.writes})
-    before = {b: a for ranks in (lists if lists != "ticket" else []) for a, b in pairwise(ranks)}
+    before = {b: a for ranks in (lists if lists != "dynamic" else []) for a, b in pairwise(ranks)}
     ends, changed = [1 << n for n in range(len(parts))], True  # what has ended when a part has ended
 
     def passing(n: int) -> Iterator[tuple[Data, int]]:
         """Each read of a part and what has ended before it."""
         rank = parts[n].rank
         known = (
-            ends[of_tile[before[rank]][parts[n].listed is not data["tiles"][rank]["parts"][0]]]
+            ends[of_tile[before[rank]][parts[n].listed is not data["tiles"][rank]["ctas"][0]]]
             if rank in before
             else 0
         )
@@ -68,19 +68,22 @@ RULES = {
     "ordered": (
         "ordered all the same, through other tiles or along a static list; the proof asks for a direct wait"
     ),
-    "static": "the static lists still run to their end; the proof asks that ranks ascend, as tickets need it",
+    "static": (
+        "the static lists still run to their end; the proof asks that ranks ascend, as dynamic scheduling"
+        " needs"
+    ),
 }
 
 
 def harmless(data: Data) -> str:
     """Why a mutant does not count (a key of RULES), or nothing when it does."""
-    report, tickets = elements.examine(data), data["placement"] == "ticket"
-    deadlocks = {d for d in report.deadlocks if tickets or d.startswith("static")}
+    report, dynamic = elements.examine(data), data["scheduling"] == "dynamic"
+    deadlocks = {d for d in report.deadlocks if dynamic or d.startswith("static")}
     if deadlocks or report.unwritten or report.bad_reuse or report.mislisted:
         return ""
     if report.races:
         return "ordered" if ordered(data) else ""
-    return "static" if not tickets and proof_objects(data) else "nothing"
+    return "static" if not dynamic and proof_objects(data) else "nothing"
 
 
 @contextmanager
@@ -122,22 +125,22 @@ TRIES = (
 
 class Holding(Interpreter):
     """An interleaving in which the tile of one rank comes to a stand, until nothing else can go on: as soon
-    as it is drawn, or, in a gang, when all parts but the last have posted."""
+    as it is drawn, or, in a cluster, when all parts but the last have posted."""
 
     def __init__(self, plan: Plan, strategy: str, seed: int, data: Data, rank: int | None):
         super().__init__(plan, strategy, seed, data)
         self.rank, self.held = rank, -1
 
-    def _tile(self, run: Any, gang: int, turn: int, tile: Any) -> Any:
-        parts, mine = tile["parts"], tile["rank"] == self.rank
+    def _tile(self, run: Any, cluster: int, turn: int, tile: Any) -> Any:
+        parts, mine = tile["ctas"], tile["rank"] == self.rank
         events = 0 if len(parts) == 1 else sum(1 + len(r["waits"]) for p in parts for r in p["reads"])
         events += sum(len(p["writes"]) + len(p["posts"]) for p in parts[:-1])
         if mine and not events:
-            self.held = gang
+            self.held = cluster
             yield None
-        for event in super()._tile(run, gang, turn, tile):
+        for event in super()._tile(run, cluster, turn, tile):
             events -= 1
-            self.held = gang if mine and events <= 0 else self.held
+            self.held = cluster if mine and events <= 0 else self.held
             yield event
         self.held = -1 if mine else self.held
 

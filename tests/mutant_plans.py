@@ -53,7 +53,7 @@ class Subject:
             {
                 "tiles": self.data["tiles"],
                 "semaphores": self.data["semaphores"],
-                "placement": self.data["placement"],
+                "scheduling": self.data["scheduling"],
             }
         )
 
@@ -63,8 +63,8 @@ class Subject:
 
     def workers(self, wanted: int = 0) -> int:
         """How many SMs: as many as wanted, or one for each tile; static lists know themselves how many."""
-        placement = self.plan.placement
-        return len(placement) if not isinstance(placement, str) else wanted or len(self.data["tiles"])
+        scheduling = self.plan.scheduling
+        return len(scheduling) if not isinstance(scheduling, str) else wanted or len(self.data["tiles"])
 
     @cached_property
     def arguments(self) -> list[torch.Tensor]:
@@ -90,15 +90,16 @@ def cached(F="float32"):
 
 @cache
 def subjects() -> dict[str, Subject]:
-    """Small plans of every shape: policies, split sum, gang, halo, attention, append, static lists, bands."""
+    """Small plans of every shape: policies, split sum, cluster, halo, attention, append, static lists,
+    bands."""
     mlp, small = example("gpt3_mlp", M=10, H=6, I=7), example("gpt3_mlp", M=6, H=5, I=4)
     tiles = {"up": (4, 3, 4), "down": (3, 2, 2)}
     tiny = {"up": (3, 2, 5), "down": (4, 3, 2)}
     heads = {"H": 4, "heads": 2, "kv_heads": 1, "D": 2}
-    phase, tile = {"order": "phase"}, {"policies": {"h": "tile"}}
-    gang = {
+    phase, tile = {"order": "op_major"}, {"policies": {"h": "tile"}}
+    cluster = {
         "tiles": {"up": (4, 4, 3), "down": (5, 4, 2)},
-        "parts": {"up": 2, "down": 2},
+        "cluster": {"up": 2, "down": 2},
         "policies": {"h": "row"},
     }
     conv = {"tiles": {"one": (1, 2, 3, 2, 2), "two": (1, 1, 2, 2, 2)}, "policies": {"*": "tile"}}
@@ -108,15 +109,17 @@ def subjects() -> dict[str, Subject]:
         Subject("mlp by row", small, "cpu:3", {"tiles": tiny, "policies": {"h": "row"}, **phase}),
         Subject("mlp by tile", small, "cpu:3", {"tiles": tiny, **tile, **phase}),
         Subject("mlp by chunk", mlp, "cpu:3", {"tiles": tiles, "policies": {"h": "chunk:2"}, **phase}),
-        Subject("mlp in bands", mlp, "cpu:3", {"tiles": tiles, "policies": {"h": "row"}, "order": "bands:2"}),
+        Subject(
+            "mlp in bands", mlp, "cpu:3", {"tiles": tiles, "policies": {"h": "row"}, "order": "banded:2"}
+        ),
         Subject(
             "mlp static",
             mlp,
             "cpu:3",
-            {"tiles": tiles, "policies": {"h": "class"}, "placement": "static", **phase},
+            {"tiles": tiles, "policies": {"h": "class"}, "scheduling": "lists", **phase},
         ),
-        Subject("split sum", mlp, "cpu:3", {"tiles": tiles, "split": {"down": 2}, **tile, **phase}),
-        Subject("gangs", mlp, "6", gang),
+        Subject("split sum", mlp, "cpu:3", {"tiles": tiles, "split_k": {"down": 2}, **tile, **phase}),
+        Subject("clusters", mlp, "6", cluster),
         Subject("convs", convs(), "cpu:3", conv),
         Subject(
             "attention",
@@ -128,7 +131,7 @@ def subjects() -> dict[str, Subject]:
             "shared keys",
             cached(),
             "cpu:3",
-            {"tiles": {"q": (1, 4, 2), "attn": (1, 2, 2)}, "split": {"attn": 2}, **phase},
+            {"tiles": {"q": (1, 4, 2), "attn": (1, 2, 2)}, "split_kv": {"attn": 2}, **phase},
         ),
         Subject(
             "decode",

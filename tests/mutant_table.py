@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -73,8 +74,8 @@ def through_plan(
         row.note("proof", refused)
         if interpret:
             row.note("interpreter", bool(said))
-            # a gang's parts run in turn: the others wait in full
-            in_turn = subject.plan.gang > 1 and m.operator == "wait target -1"
+            # a cluster's parts run in turn: the others wait in full
+            in_turn = subject.plan.cluster > 1 and m.operator == "wait target -1"
             unseen = not said and (in_turn or ordered(data))
             row.silent += unseen
             row.wrong += [f"{name}: the interpreter misses it"] * (not said and not unseen)
@@ -143,32 +144,38 @@ def document(rows: Rows, each: int, seconds: float) -> str:
     names = "; ".join(f"{s.name} ({len(s.data['tiles'])} tiles)" for s in subjects().values())
     rules = "\n".join(f"- *{name}*: {words}." for name, words in RULES.items())
     wrong = [w for row in rows.values() for w in row.wrong]
+    found = "".join(f"\n- {w}" for w in wrong)
+    verdict = f"Wrong:{found}" if wrong else "Missed by all layers, or false alarms: none."
+    plans = textwrap.fill(f"Plans: {names}.", 110, break_on_hyphens=False)
     return f"""# Mutants: what the checks catch
 
-Written by `python -m tests.mutants` ({seconds:.0f} s). Right plans are given one fault each, at every place where it can stand, and go
-through four layers: the **proof**; the **interpreter** (several interleavings, one tile held back); the generated C++ under
-ThreadSanitizer (**tsan**, one tile delayed); a plain **run** of it (hang or wrong bits). A cell says how many of the mutants tried there
-were caught; tsan and run try up to {each} of each operator and plan, {each // 2} of those that hang.
+Written by `python -m tests.mutants` ({seconds:.0f} s). Right plans are given one fault each, at every place
+where it can stand, and go through four layers: the **proof**; the **interpreter** (several interleavings, one
+tile held back); the generated C++ under ThreadSanitizer (**tsan**, one tile delayed); a plain **run** of it
+(hang or wrong bits). A cell says how many of the mutants tried there were caught; tsan and run try up to
+{each} of each operator and plan, {each // 2} of those that hang.
 
-A mutant **counts** when the element-wise oracle (`tests/oracles/elements.py`) finds a race, a deadlock, an unwritten read or a counter
-that cannot be reused in it; those that only code can hold count by construction (`tests/mutant_code.py` says why). *Unseen* are waits for
-a partial count where another wait, or that of another part of the gang, orders the same tiles: no run goes wrong here, and the plan is
-refused since a partial count never says which tiles posted.
+A mutant **counts** when the element-wise oracle (`tests/oracles/elements.py`) finds a race, a deadlock, an
+unwritten read or a counter that cannot be reused in it; those that only code can hold count by construction
+(`tests/mutant_code.py` says why). *Unseen* are waits for a partial count where another wait, or that of
+another CTA of the cluster, orders the same tiles: no run goes wrong here, and the plan is refused since a
+partial count never says which tiles posted.
 
-What tsan and run leave out is right on a CPU: an extra post by the only poster (it spoils the counter, which the run then zeroes); the
-wait of one part of a gang where another part waits too (parts run in turn on one thread, and post after all stores of the tile); a wait
-that comes late but before the step touches what it is for. The same bits come out of a second run without a reset, and x86 hides
-weakened memory orders: only tsan sees these.
+What tsan and run leave out is right on a CPU: an extra post by the only poster (it spoils the counter, which
+the run then zeroes); the wait of one CTA of a cluster where another CTA waits too (they run in turn on one
+thread, and post after all stores of the tile); a wait that comes late but before the step touches what it is
+for. The same bits come out of a second run without a reset, and x86 hides weakened memory orders: only tsan
+sees these.
 
-Plans: {names}.
+{plans}
 
 {table(rows)}
 
 Harmless mutants, and why:
 {rules}
 
-{"Missed by all layers, or false alarms: none." if not wrong else "Wrong:" + "".join(f"{chr(10)}- {w}" for w in wrong)}
-"""  # noqa: E501
+{verdict}
+"""
 
 
 def main(each: int = 4) -> int:

@@ -38,16 +38,16 @@ class Mutant:
 
 
 def part_of(data: Data, rank: int, part: int) -> Data:
-    one: Data = data["tiles"][rank]["parts"][part]
+    one: Data = data["tiles"][rank]["ctas"][part]
     return one
 
 
 def waits_of(subject: Subject) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
     """Every wait: rank, part, number of its read, its place there, and where the generated code has it."""
     t = subject.plan.wait_table
-    rows = iter(zip(*(c.tolist() for c in (t.rank, t.part, t.step, t.operand, t.semaphore)), strict=True))
+    rows = iter(zip(*(c.tolist() for c in (t.rank, t.cta_rank, t.step, t.operand, t.semaphore)), strict=True))
     for tile in subject.data["tiles"]:
-        for p, part in enumerate(tile["parts"]):
+        for p, part in enumerate(tile["ctas"]):
             for r, read in enumerate(part["reads"]):
                 for w, (semaphore, _) in enumerate(read["waits"]):
                     rank, own, step, operand, known = next(rows)
@@ -57,7 +57,13 @@ def waits_of(subject: Subject) -> Iterator[tuple[int, int, int, int, dict[str, i
                         p,
                         r,
                         w,
-                        {"rank": rank, "part": p, "operand": operand, "step": step, "semaphore": semaphore},
+                        {
+                            "rank": rank,
+                            "cta_rank": p,
+                            "operand": operand,
+                            "step": step,
+                            "semaphore": semaphore,
+                        },
                     )
 
 
@@ -66,7 +72,7 @@ def posters(data: Data, semaphore: int) -> list[int]:
     return [
         t["rank"]
         for t in data["tiles"]
-        for part in t["parts"]
+        for part in t["ctas"]
         for s, n in part["posts"]
         for _ in range(n)
         if s == semaphore
@@ -78,13 +84,13 @@ def late_poster(data: Data, semaphore: int, rank: int, reads: list[Data] | None 
     what the reads need."""
     ranks = posters(data, semaphore)
     own = (
-        next((ranks for ranks in data["placement"] if rank in ranks), [])
-        if data["placement"] != "ticket"
+        next((ranks for ranks in data["scheduling"] if rank in ranks), [])
+        if data["scheduling"] != "dynamic"
         else []
     )
 
     def needed(poster: int) -> bool:
-        writes = [w for part in data["tiles"][poster]["parts"] for w in part["writes"]]
+        writes = [w for part in data["tiles"][poster]["ctas"] for w in part["writes"]]
         return any(
             w["tensor"] == r["tensor"] and meet(w["box"], r["box"]) for w in writes for r in reads or []
         )
@@ -139,12 +145,12 @@ def wait_mutants(subject: Subject) -> Iterator[Mutant]:
 def post_mutants(subject: Subject) -> Iterator[Mutant]:
     data, count = subject.data, len(subject.data["semaphores"])
     for tile in data["tiles"]:
-        for p, part in enumerate(tile["parts"]):
+        for p, part in enumerate(tile["ctas"]):
             for n, (semaphore, _) in enumerate(part["posts"]):
                 rank = tile["rank"]
                 who, at = (
                     f"{tile['op']} rank {rank} part {p} semaphore {semaphore}",
-                    {"rank": rank, "part": p, "semaphore": semaphore},
+                    {"rank": rank, "cta_rank": p, "semaphore": semaphore},
                 )
 
                 def replaced(
@@ -183,9 +189,7 @@ def semaphore_mutants(subject: Subject) -> Iterator[Mutant]:
                 yield Mutant(f"semaphore target {sign:+}", who, _shift(semaphore, sign), switches, ranks[-1])
         if ranks[0] != ranks[-1]:
             cut = sorted(set(ranks))[len(set(ranks)) // 2]
-            reads = [
-                (t["rank"], read) for t in data["tiles"] for part in t["parts"] for read in part["reads"]
-            ]
+            reads = [(t["rank"], read) for t in data["tiles"] for part in t["ctas"] for read in part["reads"]]
             waiting = sorted({rank for rank, read in reads for s, _ in read["waits"] if s == semaphore})
             turn = waiting[(len(waiting) + 1) // 2] if len(waiting) > 1 else len(data["tiles"])
             first = sum(r < cut for r in ranks)
@@ -214,7 +218,7 @@ def _shift(semaphore: int, sign: int) -> Callable[[Data], None]:
         for wait in (
             w
             for t in d["tiles"]
-            for part in t["parts"]
+            for part in t["ctas"]
             for r in part["reads"]
             for w in r["waits"]
             if w[0] == semaphore
@@ -233,7 +237,7 @@ def _split(semaphore: int, cut: int, turn: int) -> Callable[[Data], None]:
         d["semaphores"].append(sum(r >= cut for r in ranks))
         d["semaphores"][semaphore] -= d["semaphores"][other]
         for tile in d["tiles"]:
-            for part in tile["parts"]:
+            for part in tile["ctas"]:
                 for post in part["posts"]:
                     if post[0] == semaphore and tile["rank"] >= cut:
                         post[0] = other
@@ -245,7 +249,7 @@ def _split(semaphore: int, cut: int, turn: int) -> Callable[[Data], None]:
 
 
 def order_mutants(subject: Subject) -> Iterator[Mutant]:
-    tiles, lists = subject.data["tiles"], subject.data["placement"]
+    tiles, lists = subject.data["tiles"], subject.data["scheduling"]
 
     def swapped(a: int, b: int) -> Callable[[Data], None]:
         def change(d: Data) -> None:
@@ -257,21 +261,23 @@ def order_mutants(subject: Subject) -> Iterator[Mutant]:
 
     def listed(sm: int, at: int, to: int) -> Callable[[Data], None]:
         def change(d: Data) -> None:
-            ranks = d["placement"][sm]
+            ranks = d["scheduling"][sm]
             ranks[at], ranks[to] = ranks[to], ranks[at]
 
         return change
 
     for a, b in combinations(range(len(tiles)), 2):
-        yield Mutant("swapped ranks", f"ranks {a} and {b}", swapped(a, b), {"kind": "swap", "a": a, "b": b})
-    for sm, ranks in enumerate(lists if lists != "ticket" else []):
+        yield Mutant(
+            "swapped ranks", f"ranks {a} and {b}", swapped(a, b), {"kind": "warpgroup_reduce", "a": a, "b": b}
+        )
+    for sm, ranks in enumerate(lists if lists != "dynamic" else []):
         for at, to in combinations(range(len(ranks)), 2):
             a, b = ranks[at], ranks[to]
             yield Mutant(
                 "swapped in a static list",
                 f"SM {sm}: ranks {a} and {b}",
                 listed(sm, at, to),
-                {"kind": "swap", "a": a, "b": b},
+                {"kind": "warpgroup_reduce", "a": a, "b": b},
             )
 
 

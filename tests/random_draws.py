@@ -9,14 +9,15 @@ from typing import Any
 import tilegen as tg
 from tilegen.frontend.spec import Value
 from tilegen.graph.graph import Graph
-from tilegen.ops.append import turns
-from tilegen.ops.base import Bound
+from tilegen.ops.append import ropes
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance
 from tilegen.options import Options
 
-GANGS = {
-    "linear": ("steps", "rows", "columns"),
-    "matmul": ("steps", "rows", "columns"),
-    "conv2d": ("steps", "columns"),
+CLUSTERS = {
+    "linear": ("k", "m", "n"),
+    "matmul": ("k", "m", "n"),
+    "conv2d": ("k", "n"),
 }
 
 
@@ -64,30 +65,31 @@ def divisor(d: Draw, n: int) -> int:
     return int(d.pick(t for t in range(1, n + 1) if n % t == 0))
 
 
-def inner_sizes(b: Bound) -> tuple[int, ...]:
+def inner_sizes(b: OpInstance) -> tuple[int, ...]:
     """What the entries of a tile cut, in order."""
     kind, out = b.op.kind, tuple(int(n) for n in b.out)
+    a: Any = b.attributes
     match kind:
         case "linear":
             return (*out, b.shape(0)[1])
         case "matmul":
-            return (b.m, b.n, b.k)
+            return (a.m, a.n, a.k)
         case "conv2d":
             return (*out, b.shape(0)[3])
         case "softmax":
-            return (b.rows,)
+            return (a.rows,)
         case "attention":
-            return (b.q_len, b.k_len)
+            return (a.q_len, a.k_len)
         case "rms_norm" | "layer_norm":
             return (out[0],)
         case "rope":
-            return (out[0], out[1] // b.head_dim)
+            return (out[0], out[1] // a.head_dim)
         case "append":
             return (b.shape(1)[1],)
     return out
 
 
-def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
+def draw_tile(d: Draw, b: OpInstance, parts: int, most: int = 80) -> tuple[int, ...]:
     """A tile of any size, wider than the tensor now and then, with at most about `most` tiles and 16
     steps."""
     sizes = inner_sizes(b)
@@ -95,11 +97,12 @@ def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
     while prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) > most:
         entry = d.n(len(tile) - 1, 0)
         tile[entry] = min(2 * tile[entry], sizes[entry])
+    a: Any = b.attributes
     if b.op.kind == "attention":
-        group = b.heads // b.kv_heads
+        group = a.heads // a.kv_heads
         tile.append(d.pick([n for n in range(1, group + 1) if group % n == 0]))
-    if b.op.kind == "append" and turns(b):
-        tile[0] = -(-tile[0] // b.head_dim) * b.head_dim
+    if b.op.kind == "append" and ropes(b):
+        tile[0] = -(-tile[0] // a.head_dim) * a.head_dim
     if parts > 1:
         for at in (3,) if b.op.kind == "conv2d" else (0, 1):
             tile[at] = -(-tile[at] // parts) * parts
@@ -107,22 +110,22 @@ def draw_tile(d: Draw, b: Bound, parts: int, most: int = 80) -> tuple[int, ...]:
 
 
 def draw_options(
-    d: Draw, graph: Graph, most: int = 80, gangs: tuple[int, ...] = (2,), **more: Any
+    d: Draw, graph: Graph, most: int = 80, clusters: tuple[int, ...] = (2,), **more: Any
 ) -> Options:
-    """Tiles for all ops, gangs for some, and a split sum where a linear has chunks enough."""
-    tiles, parts, split = {}, {}, {}
+    """Tiles for all ops, clusters for some, and a split sum where a linear has chunks enough."""
+    tiles, of_cluster, split_k, split_kv = {}, {}, {}, {}
     for op in graph.ops:
-        b, gang = graph.bound(op), 1
-        if op.kind in GANGS and d.maybe(0.3):
-            gang = d.pick(gangs)
-            parts[op.name] = f"{gang}:{d.pick(GANGS[op.kind])}"
-        tiles[op.name] = draw_tile(d, b, gang, most)
+        b, cluster = graph.bound(op), 1
+        if op.kind in CLUSTERS and d.maybe(0.3):
+            cluster = d.pick(clusters)
+            of_cluster[op.name] = f"{cluster}:{d.pick(CLUSTERS[op.kind])}"
+        tiles[op.name] = draw_tile(d, b, cluster, most)
         if op.kind == "linear":
             chunks = -(-b.shape(0)[1] // tiles[op.name][2])
             if chunks >= 2 and d.maybe(0.25):
-                split[op.name] = d.n(min(3, chunks), 2)
+                split_k[op.name] = d.n(min(3, chunks), 2)
         if op.kind == "attention" and len(op.operands) > 3:
-            steps = -(-b.k_len // tiles[op.name][1])
+            steps = -(-AttentionAttributes.of(b).k_len // tiles[op.name][1])
             if steps >= 2 and d.maybe(0.5):
-                split[op.name] = d.n(min(4, steps), 2)
-    return Options.of(tiles=tiles, parts=parts, split=split, **more)
+                split_kv[op.name] = d.n(min(4, steps), 2)
+    return Options.of(tiles=tiles, cluster=of_cluster, split_k=split_k, split_kv=split_kv, **more)

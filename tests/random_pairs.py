@@ -15,7 +15,8 @@ from typing import Any
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options, heads_of
 from tilegen.frontend.spec import Value
-from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.schedule.planner import tiled
 from tilegen.targets.select import place
 

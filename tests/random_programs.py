@@ -14,13 +14,14 @@ from typing import Any
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options
 from tilegen.frontend.spec import Program, Value
-from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.options import Options
 from tilegen.schedule.planner import lattices_of, tiled
 from tilegen.targets.select import place
 
 MACHINES = ("cpu:3", "h200", "7")
-ORDERS = ("auto", "phase", "phase:2", "bands:2", "bands:3", "bands:2:2", "bands:4:3")
+ORDERS = ("auto", "op_major", "op_major:2", "banded:2", "banded:3", "banded:2:2", "banded:4:3")
 
 
 @dataclass
@@ -241,7 +242,7 @@ class Case:
 
 
 def draw_case(seed: Any) -> Case:
-    """A program, a machine and options: tiles, gangs, split sums, policies, order, placement."""
+    """A program, a machine and options: tiles, clusters, split sums, policies, order, scheduling."""
     d = Draw(seed)
     case = None
     while case is None:
@@ -253,10 +254,10 @@ def _try_case(d: Draw) -> Case | None:
     """None when a consumer reads nothing at all of a tensor, as a 1x1 filter that only ever stands on
     padding: there is nothing to plan."""
     program = draw_program(d)
-    on, folded = d.pick(MACHINES), fuse(program)
-    placement, order = d.pick(("ticket", "static", "strided")), d.pick(ORDERS)
-    options = draw_options(d, folded, 24, (2, 3) if on == "h200" else (2,), placement=placement, order=order)
-    graph = tiled(folded, place(on), options)
+    on, fused = d.pick(MACHINES), fuse(program)
+    scheduling, order = d.pick(("dynamic", "lists", "static")), d.pick(ORDERS)
+    options = draw_options(d, fused, 24, (2, 3) if on == "h200" else (2,), scheduling=scheduling, order=order)
+    graph = tiled(fused, place(on), options)
     policies = {}
     for tensor, lattice in lattices_of(graph).items():
         if not any(len(r.tile) for r in lattice.relations):

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 LIMIT = re.compile(r"\d")  # of what a reason names
 KNOWN = re.compile(
-    r"expected|at most|must be|pad|takes|does not fit|do not fit|cannot|no room|norm is folded|has no"
+    r"expected|at most|must be|pad|takes|does not fit|do not fit|cannot|no room|norm is fused|has no"
     r" template"
 )
 
@@ -51,8 +51,8 @@ def _rows() -> st.SearchStrategy[int]:
 
 def _width(most: int = 2048) -> st.SearchStrategy[int]:
     """Mostly whole 16 bytes; now and then anything."""
-    eights = st.integers(1, most // 8).map(lambda n: 8 * n)
-    return st.one_of(eights, eights, eights, st.integers(1, most))
+    vectors = st.integers(1, most // 8).map(lambda n: 8 * n)
+    return st.one_of(vectors, vectors, vectors, st.integers(1, most))
 
 
 def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]:
@@ -95,7 +95,7 @@ def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]
                 "S": st.integers(1, 40),
                 "S_max": st.integers(40, 700),
                 "D": size,
-                "turned": st.booleans(),
+                "roped": st.booleans(),
             },
         ),
         (

@@ -87,7 +87,7 @@ def compile(
     kernel.
     threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same
     time (CudaKernel).
-    lowering: "persistent", one launch for all ops; on a GPU also "streams", one for each
+    lowering: "persistent", one launch for all ops; on a GPU also "multi_launch", one for each
     (tilegen.kernels.launches), with programmatic=True each started while the one before ends; "auto":
     persistent, or programmatic launches where no options are given and they were measured to be faster.
     """
@@ -99,18 +99,18 @@ def compile(
     place = select.place("cpu" if on is None and not chosen.on_gpu else on, chosen.name)
     asked = Options.asked(options, given)
     if not chosen.on_gpu:
-        if lowering == "streams":
-            raise TargetError(f"lowering 'streams' launches on a GPU, the target is {chosen.name}")
+        if lowering == "multi_launch":
+            raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {chosen.name}")
         from tilegen.kernels.kernel import Kernel
 
         made, certificate = planned(program, place, settled(program, place, asked), progress)
         progress("compiler")
         return Kernel(made, certificate, chosen.load(made), threads)
     lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
-    if lowering == "streams":
-        from tilegen.kernels.launches import compile_streams
+    if lowering == "multi_launch":
+        from tilegen.kernels.launches import compile_multi_launch
 
-        return compile_streams(
+        return compile_multi_launch(
             program, place, launch_options(program, place, asked), chosen.load, programmatic, progress
         )
     from tilegen.kernels.cuda_kernel import CudaKernel

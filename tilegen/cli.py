@@ -79,10 +79,14 @@ def parser() -> argparse.ArgumentParser:
     )
     target(v, "the best of --machine, else what `run` would take")
     v.add_argument(
-        "--lowering", default="auto", help="auto, persistent (one launch of all ops), streams (one for each)"
+        "--lowering",
+        default="auto",
+        help="auto, persistent (one launch of all ops), multi_launch (one for each)",
     )
     v.add_argument(
-        "--programmatic", action="store_true", help="streams: launches may start while the one before ends"
+        "--programmatic",
+        action="store_true",
+        help="multi_launch: launches may start while the one before ends",
     )
     v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
     v = verb(
@@ -151,31 +155,39 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         help="kernel, row, column, class, step, tile or chunk:N, per edge or tensor",
     )
     v.add_argument(
-        "--split",
+        "--split-k",
         action="append",
         default=[],
         metavar="up=2",
-        help="split an op's sum or an attention's keys into shares (partial tensors)",
+        help="split a linear's sum over K (partial tensors)",
     )
     v.add_argument(
-        "--parts",
+        "--split-kv",
         action="append",
         default=[],
-        metavar="up=2:rows",
-        help="run an op's tiles by gangs that share steps, rows or columns",
+        metavar="attn=4",
+        help="split the keys of an attention over caches (partial tensors)",
     )
-    v.add_argument("--order", default="auto", help="auto, phase, phase:GROUP, bands:N or bands:N:LAG")
-    v.add_argument("--placement", default="auto", help="auto, ticket, static or strided")
+    v.add_argument(
+        "--cluster",
+        action="append",
+        default=[],
+        metavar="up=2:m",
+        help="run an op's tiles by clusters of CTAs that split K, M or N between them",
+    )
+    v.add_argument("--order", default="auto", help="auto, op_major, op_major:GROUP, banded:N or banded:N:LAG")
+    v.add_argument("--scheduling", default="auto", help="auto, dynamic, static or lists")
     v.add_argument(
         "--norms",
         default="auto",
-        help="auto, rows (each norm an op of its own) or folded (into the linears that read it)",
+        help="auto, separate (each norm an op of its own) or fused (into the linears that read it)",
     )
     v.add_argument(
         "--appends",
         default="auto",
         help=(
-            "auto, awaited (by the attention that reads their caches) or passed (to it, as rows of their own)"
+            "auto, awaited (by the attention that reads their caches) or forwarded"
+            " (to it, as rows of their own)"
         ),
     )
     v.add_argument(
@@ -204,10 +216,11 @@ def _options(o: argparse.Namespace) -> Any:
     return Options.of(
         tiles=pairs("--tile", o.tile, lambda v: tuple(int(n) for n in v.split("x"))),
         policies=pairs("--policy", o.policy, str),
-        split=pairs("--split", o.split, int),
-        parts=pairs("--parts", o.parts, str),
+        split_k=pairs("--split-k", o.split_k, int),
+        split_kv=pairs("--split-kv", o.split_kv, int),
+        cluster=pairs("--cluster", o.cluster, str),
         order=o.order,
-        placement=o.placement,
+        scheduling=o.scheduling,
         norms=o.norms,
         appends=o.appends,
     )

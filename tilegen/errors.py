@@ -26,7 +26,7 @@ class SpecError(TilegenError):
 
 
 class PlanError(TilegenError):
-    """No plan can be made as asked (tile, policy, order, placement), or a plan file cannot be read."""
+    """No plan can be made as asked (tile, policy, order, scheduling), or a plan file cannot be read."""
 
 
 class AnalysisError(TilegenError):

@@ -8,10 +8,20 @@ from typing import Any
 
 from tilegen.errors import PlanError, nearest
 
-NORMS = ("auto", "rows", "folded")
-APPENDS = ("auto", "awaited", "passed")
+NORMS = ("auto", "separate", "fused")
+APPENDS = ("auto", "awaited", "forwarded")
 # what others call what a verb takes besides options
 OTHERWISE = {"device": "target", "backend": "target", "machine": "on", "gpu": "on"}
+# Earlier names of options and of their values, and today's.
+RENAMED = {
+    "parts": "cluster ('2:rows' is '2:m', '2:columns' is '2:n')",
+    "placement": "scheduling ('ticket' is 'dynamic', 'strided' is 'static', 'static' is 'lists')",
+    "split": "split_k for a linear, split_kv for an attention",
+}
+RENAMED_VALUES = {
+    "norms": {"rows": "separate", "folded": "fused"},
+    "appends": {"passed": "forwarded"},
+}
 
 
 @dataclass(frozen=True)
@@ -19,33 +29,43 @@ class Options:
     """What the user fixes; everything else is chosen. All as sorted pairs, so that options hash and go into
     the cache key.
 
-    tiles: op -> tile; policies: "up->down", or a tensor -> lattice point; split: op -> shares of its sum;
-    parts: op -> gang size, and what the gang shares (TileOp.share): 2, "2", "2:rows"; placement: auto,
-    ticket, static or strided; norms: auto, rows (each an op of its own) or folded (into the linears that read
-    them, wherever they can be); appends: auto, awaited (by the attention that reads their caches) or passed
-    (to it, as rows of their own, wherever they can be). Launches of single ops (lowering="streams") fold and
-    pass nothing.
+    tiles: op -> tile.
+    policies: "up->down", or a tensor -> lattice point.
+    split_k: linear -> splits of its sum. split_kv: attention over caches -> splits of its keys.
+    cluster: op -> CTAs of a cluster, and what they split (TileOp.cluster_split): 2, "2", "2:m".
+    order: auto, op_major, op_major:GROUP, banded:N or banded:N:LAG.
+    scheduling: auto, dynamic (an atomic counter hands out ranks), static (CTA c of C runs ranks c, c + C, …)
+    or lists (from the simulated run).
+    norms: auto, separate (each an op of its own) or fused (into the linears that read them, wherever they can
+    be).
+    appends: auto, awaited (by the attention that reads their caches) or forwarded (to it, as rows of their
+    own, wherever they can be). Launches of single ops (lowering="multi_launch") fuse and forward nothing.
     """
 
     tiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
     policies: tuple[tuple[str, str], ...] = ()
-    split: tuple[tuple[str, int], ...] = ()
-    parts: tuple[tuple[str, int | str], ...] = ()
+    split_k: tuple[tuple[str, int], ...] = ()
+    split_kv: tuple[tuple[str, int], ...] = ()
+    cluster: tuple[tuple[str, int | str], ...] = ()
     order: str = "auto"
-    placement: str = "auto"
+    scheduling: str = "auto"
     norms: str = "auto"
     appends: str = "auto"
 
     def __post_init__(self) -> None:
         for name, known in (("norms", NORMS), ("appends", APPENDS)):
-            if getattr(self, name) not in known:
-                raise PlanError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(known)}")
+            if (value := getattr(self, name)) not in known:
+                new = RENAMED_VALUES[name].get(value, "")
+                renamed = f"; {value!r} is {new!r} now" if new else ""
+                raise PlanError(f"{name}={value!r}: expected one of {', '.join(known)}{renamed}")
 
     @staticmethod
     def of(**given: Any) -> Options:
         """From plain dicts: Options.of(tiles={"up": (128, 256, 64)}, policies={"up->down": "row"})."""
         fields = Options.__dataclass_fields__
         for name, value in given.items():
+            if name in RENAMED:
+                raise PlanError(f"option {name!r} has a new name: {RENAMED[name]}")
             if name not in fields:
                 meant = f"; did you mean {OTHERWISE[name]!r}?" if name in OTHERWISE else nearest(name, fields)
                 raise PlanError(f"no option {name!r}; they are {', '.join(fields)}{meant}")
@@ -85,8 +105,8 @@ class Options:
 
     @property
     def shared(self) -> frozenset[str]:
-        """Ops whose sums these options split, or whose tiles they give to gangs."""
-        return frozenset(name for what in (self.split, self.parts) for name, _ in what)
+        """Ops whose sums these options split, or whose tiles they give to clusters."""
+        return frozenset(name for what in (self.split_k, self.split_kv, self.cluster) for name, _ in what)
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Options:

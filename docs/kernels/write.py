@@ -17,7 +17,7 @@ KERNELS = {"gpt3_mlp.sm_90a.cu": ("gpt3_mlp", {"M": 512}, "h200")}  # file -> ex
 def text(example: str, sizes: dict[str, int], machine: str) -> str:
     """The planner's own choice, not the tuned one: the plan that anybody gets anywhere."""
     plan = tg.plan(
-        load_program(str(EXAMPLES / f"{example}.py"), sizes), machine, tg.Options.of(order="phase:4")
+        load_program(str(EXAMPLES / f"{example}.py"), sizes), machine, tg.Options.of(order="op_major:4")
     )
     return known()[plan.target].emit(plan).text
 

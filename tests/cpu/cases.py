@@ -62,28 +62,30 @@ MIXED_MLP = {"up": (32, 40, 24), "down": (48, 56, 40)}
 MIXED_GATED = {"gate_up": (48, 24, 40), "down": (32, 88, 24)}
 
 CASES = (
-    # linear chains: M below, at and far above a tile; gangs, split sums, static lists, bands, super-tiles
+    # linear chains: M below, at and far above a tile; clusters, split sums, static lists, bands, super-tiles
     Case("gpt3_mlp", {"M": 1, **MLP}),
-    Case("gpt3_mlp", {"M": 1, **MLP}, "h200", {"split": {"down": 2}}, quick="compile"),
+    Case("gpt3_mlp", {"M": 1, **MLP}, "h200", {"split_k": {"down": 2}}, quick="compile"),
     Case(
         "gpt3_mlp", {"M": 17, **MLP}, options={"tiles": MIXED_MLP, "policies": {"h": "tile"}}, quick="compile"
     ),
-    Case("gpt3_mlp", {"M": 17, **MLP}, "h200", {"parts": {"up": 2, "down": 2}}),
+    Case("gpt3_mlp", {"M": 17, **MLP}, "h200", {"cluster": {"up": 2, "down": 2}}),
     Case(
         "gpt3_mlp",
         {"M": 64, **MLP},
         "h200",
-        {"tiles": MIXED_MLP, "parts": {"down": 2}, "policies": {"h": "chunk:2"}},
+        {"tiles": MIXED_MLP, "cluster": {"down": 2}, "policies": {"h": "chunk:2"}},
     ),
     Case(
-        "gpt3_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_MLP, "split": {"down": 3}, "order": "bands:2"}
+        "gpt3_mlp",
+        {"M": 64, **MLP},
+        options={"tiles": MIXED_MLP, "split_k": {"down": 3}, "order": "banded:2"},
     ),
-    Case("gpt3_mlp", {"M": 1000, **MLP}, options={"order": "bands:4:2", "placement": "static"}),
+    Case("gpt3_mlp", {"M": 1000, **MLP}, options={"order": "banded:4:2", "scheduling": "lists"}),
     Case(
         "gpt3_mlp",
         {"M": 1000, **MLP},
         "6",
-        {"placement": "static", "parts": {"up": 2}, "order": "phase:4", "split": {"down": 2}},
+        {"scheduling": "lists", "cluster": {"up": 2}, "order": "op_major:4", "split_k": {"down": 2}},
         quick="compile sanitize",
     ),
     Case("llama_mlp", {"M": 1, **MLP}),
@@ -91,19 +93,19 @@ CASES = (
         "llama_mlp",
         {"M": 17, **MLP},
         "h200",
-        {"parts": {"gate_up": 2}, "split": {"gate_up": 2}},
+        {"cluster": {"gate_up": 2}, "split_k": {"gate_up": 2}},
         quick="compile",
     ),
-    Case("llama_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_GATED, "split": {"gate_up": 3, "down": 2}}),
+    Case("llama_mlp", {"M": 64, **MLP}, options={"tiles": MIXED_GATED, "split_k": {"gate_up": 3, "down": 2}}),
     Case("llama_mlp", {"M": 64, **MLP}, "h200", {"tiles": MIXED_GATED, "policies": {"h": "step"}}),
     Case(
         "llama_mlp",
         {"M": 1000, **MLP},
         "5",
-        {"tiles": MIXED_GATED, "placement": "static", "order": "bands:5"},
+        {"tiles": MIXED_GATED, "scheduling": "lists", "order": "banded:5"},
     ),
-    Case("llama_mlp", {"M": 1000, **MLP}, options={"order": "phase:3"}),
-    Case("llama_mlp", {"M": 64, **MLP}, "h200", {"placement": "static", "tiles": MIXED_GATED}),
+    Case("llama_mlp", {"M": 1000, **MLP}, options={"order": "op_major:3"}),
+    Case("llama_mlp", {"M": 64, **MLP}, "h200", {"scheduling": "lists", "tiles": MIXED_GATED}),
     # attention
     Case("gpt3_attention", ATTENTION),
     Case(
@@ -116,7 +118,7 @@ CASES = (
         "gpt3_attention",
         {**ATTENTION, "B": 1},
         "h200",
-        {"parts": {"out": 2}, "placement": "ticket", "split": {"qkv": 2}},
+        {"cluster": {"out": 2}, "scheduling": "dynamic", "split_k": {"qkv": 2}},
     ),
     Case("llama_attention", LLAMA_ATTENTION),
     Case(
@@ -130,7 +132,7 @@ CASES = (
         "llama_attention",
         {**LLAMA_ATTENTION, "B": 1, "S": 61},
         "7",
-        {"placement": "static", "tiles": {"q_rope": (16, 1)}},
+        {"scheduling": "lists", "tiles": {"q_rope": (16, 1)}},
     ),
     # layers
     Case("llama_layer", {**LAYER, "S": 1}, quick="compile"),
@@ -144,35 +146,35 @@ CASES = (
         "llama_layer",
         {**LAYER, "S": 1},
         "h200",
-        {"tiles": {"attn": (1, 8, 2)}, "split": {"attn": 3}},
+        {"tiles": {"attn": (1, 8, 2)}, "split_kv": {"attn": 3}},
         quick="compile sanitize",
     ),
-    Case("llama_layer", {**LAYER, "S": 19}, "3", {"tiles": {"attn": (8, 8)}, "split": {"attn": 2}}),
+    Case("llama_layer", {**LAYER, "S": 19}, "3", {"tiles": {"attn": (8, 8)}, "split_kv": {"attn": 2}}),
     Case(
         "llama_layer",
         {**LAYER, "S": 19},
         "h200",
-        {"parts": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}},
+        {"cluster": {"qkv": 2, "out": 2}, "tiles": {"attn": (8, 8)}},
         quick="compile sanitize",
     ),
     Case(
         "llama_layer",
         {**LAYER, "S": 19},
         "4",
-        {"placement": "static", "split": {"down": 2}, "tiles": {"down": (16, 24, 8)}},
+        {"scheduling": "lists", "split_k": {"down": 2}, "tiles": {"down": (16, 24, 8)}},
     ),
     Case("gpt_layer", GPT_LAYER),
     Case(
         "gpt_layer",
         GPT_LAYER,
         "h200",
-        {"parts": {"up": 2}, "split": {"down": 2}, "tiles": {"n1": (7,), "out": (24, 40, 16)}},
+        {"cluster": {"up": 2}, "split_k": {"down": 2}, "tiles": {"n1": (7,), "out": (24, 40, 16)}},
         quick="compile",
     ),
     Case(
         "gpt_layer",
         GPT_LAYER,
-        options={"order": "bands:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}},
+        options={"order": "banded:3:3", "tiles": {"qkv": (16, 56, 24), "up": (8, 32, 40), "n2": (5,)}},
     ),
     # convolutions
     Case("resnet38", RESNET),
@@ -186,23 +188,23 @@ CASES = (
         "resnet38",
         {"HW": 96, "C": 6, "stage": 2},
         "h200",
-        {"order": "bands:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}},
+        {"order": "banded:2", "tiles": {"s2n1a": (1, 5, 5, 8, 5)}},
     ),
     Case(
         "resnet38",
         {"HW": 96, "C": 4, "B": 2, "stage": 3},
         "5",
-        {"placement": "static", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}},
+        {"scheduling": "lists", "tiles": {"s3n0b": (2, 2, 3, 8, 4)}},
     ),
     Case(
         "resnet38",
         {"HW": 96, "C": 3, "B": 3, "stage": 4},
         "h200",
-        {"parts": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}},
+        {"cluster": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}},
         quick="compile sanitize",
     ),
     Case("vgg19", VGG),
-    Case("vgg19", {**VGG, "B": 2}, "h200", {"split": {"fc2": 2}, "tiles": {"fc2": (2, 24, 16)}}),
+    Case("vgg19", {**VGG, "B": 2}, "h200", {"split_k": {"fc2": 2}, "tiles": {"fc2": (2, 24, 16)}}),
     Case(
         "vgg19",
         {"HW": 24, "C": 5, "B": 2, "block": 2},
@@ -216,13 +218,13 @@ CASES = (
         {"policies": {"*": "tile"}, "tiles": {"conv3_2": (1, 2, 5, 12, 8)}},
     ),
     # storage types
-    Case("gpt3_mlp", {"M": 33, **MLP, "dtype": "bfloat16"}, "h200", {"parts": {"up": 2}}, quick="compile"),
+    Case("gpt3_mlp", {"M": 33, **MLP, "dtype": "bfloat16"}, "h200", {"cluster": {"up": 2}}, quick="compile"),
     Case("llama_layer", {**LAYER, "S": 5, "dtype": "bfloat16"}),
     Case("gpt3_attention", {**ATTENTION, "dtype": "float16"}, "h200"),
     Case(
         "llama_mlp",
         {"M": 17, **MLP, "dtype": "float16"},
-        options={"split": {"gate_up": 2}, "tiles": MIXED_GATED},
+        options={"split_k": {"gate_up": 2}, "tiles": MIXED_GATED},
         quick="compile",
     ),
     Case("resnet38", {"HW": 32, "C": 8, "stage": 1, "dtype": "float16"}),
@@ -312,7 +314,7 @@ def execute(
     folder = program.parent
     for name, a in arguments.items():
         (folder / f"{name}.bin").write_bytes(a.contiguous().view(torch.uint8).numpy().tobytes())
-    count = workers if isinstance(plan.placement, str) else len(plan.placement)
+    count = workers if isinstance(plan.scheduling, str) else len(plan.scheduling)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
     return subprocess.run(
         [program, folder, str(count), str(runs)], env=environment, capture_output=True, text=True, timeout=600

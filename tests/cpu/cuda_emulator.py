@@ -23,15 +23,15 @@ from tilegen.targets.sm80.emit import generate
 from tilegen.targets.sm90 import emit as hopper
 from tilegen.targets.sm90.thread_tile import THREADS, ThreadTile
 
-EIGHT_OF_16 = "unsigned w[4]; memcpy(w, p, 16); return tg_eight_of(p, w);"
-EIGHT_OF_32 = "tg_eight y; memcpy(y.v, p, 32); return y;"
+EIGHT_OF_16 = "unsigned w[4]; memcpy(w, p, 16); return tg_vec8_of(p, w);"
+EIGHT_OF_32 = "tg_vec8 y; memcpy(y.v, p, 32); return y;"
 # name -> bodies of its overloads, in the order of the text
 BODIES = {
     "tg_load_relaxed": ["return *p;"],
     "tg_load_acquire": ["return *p;"],
     "tg_add_acq_rel": ["return (*p)++;"],
     "tg_nanoseconds": ["return 0;"],
-    "tg_ticket": ["return (int)(*g.ticket())++;"],
+    "tg_draw_rank": ["return (int)(*g.next_rank())++;"],
     "tg_post": ["emu::idle = 0, ++*g.word(semaphore);"],
     "tg_clear": ["*g.word(semaphore) = 0;"],
     "tg_wait": ["while (*g.word(semaphore) < (unsigned)target) emu::yield();"],
@@ -58,7 +58,7 @@ BODIES = {
     "tg_load_matrix": ["emu::load_matrix(v, at);", "emu::load_matrix(v, at);"],
     "tg_get8": [EIGHT_OF_16, EIGHT_OF_32],
     "tg_get8_constant": [EIGHT_OF_16, EIGHT_OF_32],
-    "tg_get8_packed": ["tg_packed_eight<T> y{}; if (there) memcpy(&y, p, 8 * sizeof(T)); return y;"],
+    "tg_get8_packed": ["tg_packed_vec8<T> y{}; if (there) memcpy(&y, p, 8 * sizeof(T)); return y;"],
     "tg_get1": ["unsigned short w; memcpy(&w, p, 2); return tg_unpack(p, w).x;", "return *p;", "return *p;"],
     "tg_put8": [
         (
@@ -245,7 +245,7 @@ def emulate(
     run = built(host_text(changed(source.text, change)), folder / "kernel.cpp")
     arguments, held, pointers = tensors_of(plan, case)
     counters = torch.zeros((len(plan.targets) + 3) * 32, dtype=torch.int32)
-    ctas = sms if isinstance(plan.placement, str) else len(plan.placement)
+    ctas = sms if isinstance(plan.scheduling, str) else len(plan.scheduling)
     wrong = run(
         pointers, ctypes.c_void_p(counters.data_ptr()), ctas, source.threads, source.shared_bytes, seed
     )

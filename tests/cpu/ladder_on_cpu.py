@@ -66,7 +66,7 @@ def compiled(
     programmatic: bool = False,
 ) -> Checked:
     """On a CPU no launch is a launch of its own: the contenders differ in name alone."""
-    assert target in ("cuda", "sm_80") and (lowering == "streams" or not programmatic)
+    assert target in ("cuda", "sm_80") and (lowering == "multi_launch" or not programmatic)
     return Checked(compile_for(program, "cpu", on="cpu:2", options=options, threads=2))
 
 

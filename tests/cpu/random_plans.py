@@ -1,4 +1,5 @@
-"""Random programs and random plans of them: every lattice point, gangs, split sums, orders, static lists."""
+"""Random programs and random plans of them: every lattice point, clusters, split sums, orders, static
+lists."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 from cases import Case
 
 import tilegen as tg
-from tilegen.ops.base import SHARES
+from tilegen.ops.base import CLUSTER_SPLITS
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.policy import grouping
 from tilegen.schedule.waits import SemaphoreMap
@@ -101,11 +102,11 @@ def decode(pick: random.Random) -> tg.Program:
 
 FAMILIES = (chain, convolutions, attention, decode)
 POLICIES = ("kernel", "row", "column", "class", "step", "tile", "chunk:1", "chunk:2", "chunk:3")
-ORDERS = ("auto", "phase", "phase:2", "phase:4", "bands:2", "bands:3", "bands:2:2", "bands:4:3")
+ORDERS = ("auto", "op_major", "op_major:2", "op_major:4", "banded:2", "banded:3", "banded:2:2", "banded:4:3")
 
 
 def _draw(program: tg.Program, pick: random.Random) -> Plan:
-    usual = tg.plan(program, "cpu:2", order="phase")
+    usual = tg.plan(program, "cpu:2", order="op_major")
     linears = [op.name for op in usual.graph.ops if op.kind == "linear"]
     ganged = [op.name for op in usual.graph.ops if op.kind in ("linear", "matmul", "conv2d")]
     # now and then tiles that meet exactly
@@ -120,19 +121,21 @@ def _draw(program: tg.Program, pick: random.Random) -> Plan:
             if pick.random() < 0.8
         },
         policies={t: pick.choice(POLICIES) for t, _ in usual.policies if pick.random() < 0.7},
-        parts={
-            name: f"{pick.choice((2, 3))}:{pick.choice(SHARES)}" for name in ganged if pick.random() < 0.3
+        cluster={
+            name: f"{pick.choice((2, 3))}:{pick.choice(CLUSTER_SPLITS)}"
+            for name in ganged
+            if pick.random() < 0.3
         },
-        split={name: pick.choice((2, 3)) for name in linears if pick.random() < 0.2},
+        split_k={name: pick.choice((2, 3)) for name in linears if pick.random() < 0.2},
         order=pick.choice(ORDERS),
-        placement=pick.choice(("ticket", "static", "strided")),
+        scheduling=pick.choice(("dynamic", "lists", "static")),
     )
 
 
 @functools.cache
 def random_plan(family: Any, seed: int) -> tuple[tg.Program, Plan]:
-    """A random program with random tiles, policies, gangs, splits, order and placement; choices that do not
-    fit are drawn again."""
+    """A random program with random tiles, policies, clusters, splits, order and scheduling; choices that do
+    not fit are drawn again."""
     pick = random.Random(f"{family.__name__} {seed}")
     for _ in range(200):
         try:

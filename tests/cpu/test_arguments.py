@@ -31,10 +31,10 @@ def pair(M=4, H=8):
 
 def made(target: str, program: Program | None = None) -> Kernel:
     program = program or pair()
-    return launches(program) if target == "streams" else tg.compile(program, target, on="cpu:2")
+    return launches(program) if target == "multi_launch" else tg.compile(program, target, on="cpu:2")
 
 
-TARGETS = ("cpu", "interpret", "streams")
+TARGETS = ("cpu", "interpret", "multi_launch")
 
 
 @pytest.fixture(params=TARGETS)
@@ -243,5 +243,5 @@ def test_a_notebook_shows_picture_and_certificate() -> None:
 
 
 def test_a_notebook_shows_launches_without_a_timeline(stream: object) -> None:  # noqa: F811
-    text = made("streams")._repr_html_()
+    text = made("multi_launch")._repr_html_()
     assert ET.fromstring(text).find("details") is not None and "<svg" not in text

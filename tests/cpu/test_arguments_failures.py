@@ -17,7 +17,7 @@ import tilegen as tg
 from tilegen.kernels.kernel import Kernel
 
 
-@pytest.fixture(params=("cpu", "interpret", "streams"))
+@pytest.fixture(params=("cpu", "interpret", "multi_launch"))
 def kernel(request: pytest.FixtureRequest, stream: object) -> Kernel:  # noqa: F811
     return made(request.param)
 

@@ -113,7 +113,7 @@ def test_a_kernel_runs_again() -> None:
 
 
 def test_its_source_is_the_expanded_plan() -> None:
-    subject = subjects()["gangs"]
+    subject = subjects()["clusters"]
     data = json.loads(Interpreter(subject.plan).source)
     assert check(data).ok
     assert data["tiles"] == json.loads(json.dumps(subject.data["tiles"]))
@@ -132,7 +132,7 @@ def test_tiles_know_only_what_they_list(name: str, tensor: str) -> None:
     rank, part, at = next(
         (t["rank"], p, r)
         for t in data["tiles"]
-        for p in t["parts"]
+        for p in t["ctas"]
         for r in range(len(p["reads"]))
         if p["reads"][r]["tensor"] == tensor
     )

@@ -44,7 +44,7 @@ def rank_of(data: Data, op: str, *coord: int) -> int:
 
 
 def part_of(data: Data, op: str, *coord: int, index: int = 0) -> Data:
-    one: Data = data["tiles"][rank_of(data, op, *coord)]["parts"][index]
+    one: Data = data["tiles"][rank_of(data, op, *coord)]["ctas"][index]
     return one
 
 
@@ -110,7 +110,7 @@ def test_a_partial_count_does_not_say_which_tiles_posted() -> None:
 
 
 def test_a_part_of_a_gang_that_leaves_waiting_to_the_other() -> None:
-    subject = subjects()["gangs"]
+    subject = subjects()["clusters"]
     data = subject.fresh()
     no_waits(part_of(data, "down", 1, 0, index=1), "h")
     assert said(subject, data).startswith(
@@ -224,7 +224,7 @@ def test_a_consumer_before_its_producer_stops_one_sm() -> None:
 def test_static_lists_that_wait_for_themselves() -> None:
     subject = subjects()["mlp static"]
     data = subject.fresh()
-    own = data["placement"][0]
+    own = data["scheduling"][0]
     own[0], own[-1] = own[-1], own[0]
     last = data["tiles"][own[0]]
     assert f"{last['op']}{tuple(last['coord'])} waits for semaphore " in said(subject, data)

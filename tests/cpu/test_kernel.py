@@ -24,12 +24,12 @@ from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.targets.cpu.emit import generate
 from tilegen.targets.cpu.library import Library, compiler
 
-TICKETS = Case("gpt3_mlp", {"M": 64, **MLP}, "cpu:3", {"tiles": MIXED_MLP, "split": {"down": 2}})
+DYNAMIC = Case("gpt3_mlp", {"M": 64, **MLP}, "cpu:3", {"tiles": MIXED_MLP, "split_k": {"down": 2}})
 STATIC = Case(
-    "gpt3_mlp", {"M": 64, **MLP}, "6", {"tiles": MIXED_MLP, "parts": {"up": 2}, "placement": "static"}
+    "gpt3_mlp", {"M": 64, **MLP}, "6", {"tiles": MIXED_MLP, "cluster": {"up": 2}, "scheduling": "lists"}
 )
 CONV = Case("vgg19", {"HW": 24, "C": 5, "B": 2, "block": 2})
-BOTH = pytest.mark.parametrize("case", [TICKETS, STATIC], ids=["tickets", "static"])
+BOTH = pytest.mark.parametrize("case", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 
 
 @tg.spec
@@ -67,12 +67,12 @@ def test_threads_share_a_kernel(case: Case) -> None:
 
 @BOTH
 def test_results_are_bit_stable(case: Case) -> None:
-    """Whatever the interleaving; and with tickets for any number of workers."""
+    """Whatever the interleaving; and with dynamic scheduling for any number of workers."""
     kernel, arguments = compiled(case), given(case)
     first = kernel(*arguments)
     for _ in range(20):
         assert torch.equal(kernel(*arguments), first)
-    if case is TICKETS:
+    if case is DYNAMIC:
         for threads in (1, 2, 5):
             assert torch.equal(
                 tg.compile(case.program, "cpu", on=case.on, threads=threads, **case.options)(*arguments),
@@ -107,12 +107,12 @@ def test_outputs_come_in_return_order() -> None:
 
 
 def test_out_is_written_and_given_back() -> None:
-    kernel = compiled(TICKETS)
+    kernel = compiled(DYNAMIC)
     out = torch.full((64, MLP["H"]), float("nan"))
-    assert kernel(*given(TICKETS), out=out) is out
-    assert relative_error(out, expected(TICKETS)[0]) <= BOUND["float32"]
+    assert kernel(*given(DYNAMIC), out=out) is out
+    assert relative_error(out, expected(DYNAMIC)[0]) <= BOUND["float32"]
     with pytest.raises(tg.ArgumentError, match="shares memory with 'x'"):
-        kernel(*given(TICKETS), out=given(TICKETS)[0])
+        kernel(*given(DYNAMIC), out=given(DYNAMIC)[0])
 
 
 def test_channels_last_is_a_view() -> None:
@@ -129,7 +129,7 @@ def test_channels_last_is_a_view() -> None:
 
 
 def test_prepared_weights() -> None:
-    kernel, (x, w1, w2) = compiled(TICKETS), given(TICKETS)
+    kernel, (x, w1, w2) = compiled(DYNAMIC), given(DYNAMIC)
     bound, y = kernel.prepare(w1=w1, w2=w2), kernel(x, w1, w2)
     assert torch.equal(bound(x), y)
     assert torch.equal(kernel.prepare(w2=w2)(x, w1), y)
@@ -142,7 +142,7 @@ def test_prepared_weights() -> None:
 
 
 def test_export(tmp_path: Path) -> None:
-    kernel = compiled(TICKETS)
+    kernel = compiled(DYNAMIC)
     folder = kernel.export(tmp_path / "deep" / "folder")
     assert {p.name for p in folder.iterdir()} == {
         "kernel.cpp",
@@ -158,7 +158,7 @@ def test_export(tmp_path: Path) -> None:
 
 def test_workspace_bytes() -> None:
     """h and the partial sum of down in float32, a line of 128 bytes per semaphore, a few more."""
-    kernel = compiled(TICKETS)
+    kernel = compiled(DYNAMIC)
     tensors = 4 * 64 * (MLP["I"] + MLP["H"])
     assert 0 < kernel.workspace_bytes - tensors - 128 * len(kernel.plan.targets) <= 1024
 
@@ -207,7 +207,7 @@ def test_a_missing_post_is_reported(threads: int, tmp_path: Path, monkeypatch: p
     )
     kernel = Kernel(plan, certificate, Library(plan), threads)
     waits = (
-        r"down\(0, \d\) \(rank \d+, part 0\) waits before step 0 for 'h': semaphore 0 of up has 2 of 3 posts"
+        r"down\(0, \d\) \(rank \d+, CTA 0\) waits before step 0 for 'h': semaphore 0 of up has 2 of 3 posts"
     )
     with pytest.raises(tg.HangError, match=waits):
         kernel(*given(case))

@@ -250,9 +250,9 @@ def test_static_lists_need_their_threads():
     tiles = {"up": (2, 8, 8), "y": (2, 8, 16)}
 
     def compiled(threads):
-        return tg.compile(two_results(), "cpu", on="cpu:3", placement="static", tiles=tiles, threads=threads)
+        return tg.compile(two_results(), "cpu", on="cpu:3", scheduling="lists", tiles=tiles, threads=threads)
 
-    refused(lambda: compiled(1), "static", "3", "1", error=tg.TilegenError)
+    refused(lambda: compiled(1), "lists", "3", "1", error=tg.TilegenError)
     arguments = given()
     for a, b in zip(compiled(3)(*arguments), tg.reference(two_results(), *arguments), strict=True):
         assert torch.allclose(a, b, atol=1e-4)

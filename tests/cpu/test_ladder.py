@@ -59,7 +59,7 @@ def test_a_fused_gelu_is_offered_where_there_is_one() -> None:
 
 def test_variants_of_a_caller() -> None:
     program = mlp()
-    variants = {"tilegen-kernel": Options(order="phase"), "mine": Options(), "tilegen": Options()}
+    variants = {"tilegen-kernel": Options(order="op_major"), "mine": Options(), "tilegen": Options()}
     assert [r.variant for r in ladder(program, variants, tuple(variants), 1).rows] == list(variants)
 
 
@@ -75,7 +75,7 @@ def test_how_each_rung_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     program = mlp()
     ladder(program, own_variants(program, Options()), (*OWN, "tilegen", EXCLUSIVE, UNPREPARED), 1)
     usual_way = {"exclusive": False, "lowering": "auto", "programmatic": False}
-    streams, one = {**usual_way, "lowering": "streams"}, {**usual_way, "lowering": "persistent"}
+    streams, one = {**usual_way, "lowering": "multi_launch"}, {**usual_way, "lowering": "persistent"}
     assert told == [
         streams,
         {**streams, "programmatic": True},

@@ -1,5 +1,5 @@
-"""StreamsKernel with CPU kernels as its launches: what is passed between them, outputs, workspaces, export.
-The GPU's own is tests/gpu/test_streams.py."""
+"""MultiLaunchKernel with CPU kernels as its launches: what is passed between them, outputs, workspaces,
+export. The GPU's own is tests/gpu/test_multi_launch.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilegen.errors import TargetError
 from tilegen.frontend.spec import Program
 from tilegen.kernels import gpu_kernel
 from tilegen.kernels.kernel import Kernel
-from tilegen.kernels.launches import StreamsKernel, certify_launches, launch_plans, whole_plan
+from tilegen.kernels.launches import MultiLaunchKernel, certify_launches, launch_plans, whole_plan
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.runtime.verify import verify
@@ -73,12 +73,12 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return now
 
 
-def compiled(program: Program, **options: Any) -> StreamsKernel:
+def compiled(program: Program, **options: Any) -> MultiLaunchKernel:
     whole = whole_plan(program, place("cpu:2"), Options.of(**options))
     plans = launch_plans(whole, place("cpu:2"), Options.of(**options))
     proofs = [verify(p) for p in plans]
     launches: list[Any] = [Launch(p, c, Library(p), 2) for p, c in zip(plans, proofs, strict=True)]
-    return StreamsKernel(whole, certify_launches(whole, proofs, False), launches)
+    return MultiLaunchKernel(whole, certify_launches(whole, proofs, False), launches)
 
 
 def tensors(result: Any) -> tuple[torch.Tensor, ...]:
@@ -100,7 +100,7 @@ def test_against_float32_and_one_launch(make: Callable[[], Program]) -> None:
 def test_split_sum() -> None:
     program = PROGRAMS["mlp"]()
     arguments = random_arguments(program)
-    found = compiled(program, tiles={"up": (16, 16, 16)}, split={"up": 3})
+    found = compiled(program, tiles={"up": (16, 16, 16)}, split_k={"up": 3})
     assert (
         len(found.plans) == 4 and relative_error(found(*arguments), tg.reference(program, *arguments)) < 1e-2
     )
@@ -141,7 +141,7 @@ def test_what_it_is(tmp_path: Path) -> None:
     assert (
         found.target == "cpu"
         and found.proof.ok
-        and found.plan.lowering == "streams"
+        and found.plan.lowering == "multi_launch"
         and len(found.plans) == 2
     )
     assert found.workspace_bytes == 9 * 48 * 2 + sum(launch.workspace_bytes for launch in found._launches)

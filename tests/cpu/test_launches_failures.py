@@ -1,4 +1,5 @@
-"""Arguments that do not fit a StreamsKernel: refused in the program's words, before anything is launched."""
+"""Arguments that do not fit a MultiLaunchKernel: refused in the program's words, before anything is
+launched."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ def test_code_mutants(name: str) -> None:
     )
     nothing_wrong(rows)
     for operator in quick & set(rows):
-        row = rows[operator]  # a gang's parts run in turn on one thread, where the others' waits help
-        assert row.tried["tsan"] == 0 or row.caught["tsan"] > 0 or subject.plan.gang > 1, table(rows)
+        row = rows[operator]  # a cluster's parts run in turn on one thread, where the others' waits help
+        assert row.tried["tsan"] == 0 or row.caught["tsan"] > 0 or subject.plan.cluster > 1, table(rows)
     assert rows["post before the write"].caught["tsan"] == rows["post before the write"].all > 0
 
 

@@ -19,7 +19,7 @@ CASES = [
         "blocks in a tile, split sum",
         mlp,
         {"M": 200, **SMALL},
-        both("up", "down", (256, 384, 64), (256, 384, 64), split={"up": 2}),
+        both("up", "down", (256, 384, 64), (256, 384, 64), split_k={"up": 2}),
     ),
     Case(
         "odd steps, narrow tiles",
@@ -31,10 +31,10 @@ CASES = [
         "static, steps shared",
         mlp,
         {"M": 17, **SMALL},
-        both("up", "down", (64, 32, 64), (64, 64, 64), 2, 2, placement="static"),
+        both("up", "down", (64, 32, 64), (64, 64, 64), 2, 2, scheduling="lists"),
     ),
     Case(
-        "tile policy, gangs",
+        "tile policy, clusters",
         mlp,
         {"M": 17, **SMALL},
         both("up", "down", (64, 32, 64), (64, 64, 64), 2, 2, policies={"h": "tile"}),
@@ -43,7 +43,7 @@ CASES = [
         "gated, rows shared",
         gated,
         {"M": 140, **SMALL},
-        both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:columns"),
+        both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:m", "2:n"),
     ),
     Case(
         "block, float16",
@@ -85,7 +85,7 @@ def test_stages_of_32_columns(tmp_path: Path) -> None:
 def test_what_is_wrong_is_found(
     name: str, change: tuple[str, str], how: dict[str, Any], tmp_path: Path
 ) -> None:
-    case = NAMES[how.get("case", "tile policy, gangs")]
+    case = NAMES[how.get("case", "tile policy, clusters")]
     found = []
     for seed in range(4):
         folder = tmp_path / str(seed)

@@ -22,23 +22,23 @@ RACE = 66
 CONV = {"HW": 32, "C": 4, "stage": 1}
 # static lists: which thread runs which tile does not depend on luck
 LINEAR = Case(
-    "gpt3_mlp", {"M": 64, **MLP}, "4", {"placement": "static", "tiles": MIXED_MLP, "policies": {"h": "tile"}}
+    "gpt3_mlp", {"M": 64, **MLP}, "4", {"scheduling": "lists", "tiles": MIXED_MLP, "policies": {"h": "tile"}}
 )
 OTHERS = (
     Case(
-        "gpt3_mlp", {"M": 64, **MLP}, "4", {"placement": "static", "split": {"down": 2}, "tiles": MIXED_MLP}
+        "gpt3_mlp", {"M": 64, **MLP}, "4", {"scheduling": "lists", "split_k": {"down": 2}, "tiles": MIXED_MLP}
     ),
     Case(
         "gpt3_attention",
         ATTENTION,
         "4",
-        {"placement": "static", "tiles": {"qkv": (16, 24, 72), "attn": (8, 8), "out": (16, 24, 24)}},
+        {"scheduling": "lists", "tiles": {"qkv": (16, 24, 72), "attn": (8, 8), "out": (16, 24, 24)}},
     ),
     Case(
         "resnet38",
         CONV,
         "4",
-        {"placement": "static", "tiles": {f"s1n{n}{x}": (1, 3, 3, 4, 4) for n in range(3) for x in "ab"}},
+        {"scheduling": "lists", "tiles": {f"s1n{n}{x}": (1, 3, 3, 4, 4) for n in range(3) for x in "ab"}},
     ),
 )
 CASES = [

@@ -25,8 +25,8 @@ PROLOGUE = """
 #include <cstdlib>
 #define TG_FN [[maybe_unused]] static inline
 #define TG_TABLE [[maybe_unused]] static constexpr
-struct tg_context { int ticket = 0; };
-TG_FN int tg_ticket(tg_context& g) { return g.ticket++; }
+struct tg_context { int rank = 0; };
+TG_FN int tg_draw_rank(tg_context& g) { return g.rank++; }
 TG_FN void tg_wait(tg_context&, int semaphore, int target) { std::printf(" %d:%d", semaphore, target); }
 TG_FN void tg_post(tg_context&, int semaphore) { std::printf(" %d", semaphore); }
 TG_FN void tg_clear(tg_context&, int semaphore) { std::printf(" %d", semaphore); }
@@ -34,7 +34,7 @@ TG_FN void tg_clear(tg_context&, int semaphore) { std::printf(" %d", semaphore);
 
 ANSWER = """
 static void answer(char what, int a, int b, int c, int d) {
-  static tg_context tickets;
+  static tg_context drawn;
   tg_context g;
   if (what == 't') {
     const tg_tile_t t = tg_tile(a);
@@ -43,7 +43,7 @@ static void answer(char what, int a, int b, int c, int d) {
   if (what == 'w') tg_waits(g, tg_tile(a), b, c, d);
   if (what == 'p') tg_posts(g, tg_tile(a), b);
   if (what == 'r') tg_reset(g);
-  if (what == 'n') std::printf(" %d", tg_next(tickets, a, b));
+  if (what == 'n') std::printf(" %d", tg_next(drawn, a, b));
   if (what == 'c') std::printf(" %d %d %d %d", TG_OPS, TG_TILES, TG_SEMAPHORES, TG_WORKERS);
 }
 """
@@ -90,19 +90,19 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
     tiles, table = expanded(plan)["tiles"], plan.wait_table
     ops = {op.name: number for number, op in enumerate(plan.graph.ops)}
     out: dict[tuple[Any, ...], str] = {
-        (n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.sms // plan.gang}"
+        (n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.sms // plan.cluster}"
     }
     out[(n, "r")] = " ".join(str(s) for s in range(len(plan.targets)))
     waits = defaultdict(list)
-    columns = (table.rank, table.part, table.operand, table.step, table.semaphore, table.target)
+    columns = (table.rank, table.cta_rank, table.operand, table.step, table.semaphore, table.target)
     for *where, semaphore, target in zip(*(c.tolist() for c in columns), strict=True):
         waits[tuple(where)].append((semaphore, target))
     for b in plan.bounds:
         ranks, steps = plan.ranks[b.op.name].tolist(), tiles_of(b).steps.tolist()
-        for (rank, last), part in itertools.product(zip(ranks, steps, strict=True), range(b.op.parts)):
+        for (rank, last), part in itertools.product(zip(ranks, steps, strict=True), range(b.op.cluster)):
             mine = (
-                range(last * part // b.op.parts, last * (part + 1) // b.op.parts)
-                if b.op.share == "steps"
+                range(last * part // b.op.cluster, last * (part + 1) // b.op.cluster)
+                if b.op.cluster_split == "k"
                 else range(last)
             )
             at = {"first": (-1,), "step": mine, "epilogue": (last,)}
@@ -111,20 +111,20 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
                     found = sorted(waits.pop((rank, part, operand, step), ()))
                     out[n, "w", rank, part, operand, step] = " ".join(f"{s}:{t}" for s, t in found)
             assert tiles[rank]["op"] == b.op.name
-            posts = tiles[rank]["parts"][part]["posts"]
+            posts = tiles[rank]["ctas"][part]["posts"]
             assert all(amount == 1 for _, amount in posts)
             out[n, "p", rank, part] = " ".join(str(s) for s, _ in posts)
     assert not waits, "waits at places that no tile passes"
     for rank, tile in enumerate(tiles):
         coords = [*tile["coord"], 0, 0, 0, 0][:4]
         out[n, "t", rank] = " ".join(map(str, (ops[tile["op"]], *coords)))
-    if isinstance(plan.placement, str):
+    if isinstance(plan.scheduling, str):
         for rank in range(len(tiles)):
             out[n, "n", 0, rank] = str(rank)
         out[n, "n", 0, len(tiles)] = "-1"
     else:
-        assert sorted(r for ranks in plan.placement for r in ranks) == list(range(len(tiles)))
-        for worker, ranks in enumerate(plan.placement):
+        assert sorted(r for ranks in plan.scheduling for r in ranks) == list(range(len(tiles)))
+        for worker, ranks in enumerate(plan.scheduling):
             for turn, rank in enumerate((*ranks, -1)):
                 out[n, "n", worker, turn] = str(rank)
     return out
@@ -141,7 +141,7 @@ def agree(plans: list[Plan], folder: Path) -> None:
     for question, answer in zip(wanted, answers, strict=True):
         given = in_order(answer) if question[1] == "w" else answer
         plan = plans[question[0]]
-        ops = [(o.name, o.tile, o.parts, o.share) for o in plan.graph.ops]
+        ops = [(o.name, o.tile, o.cluster, o.cluster_split) for o in plan.graph.ops]
         about = f"{plan.program} {dict(plan.sizes)} {plan.order.name} {dict(plan.policies)} {ops}"
         assert given == wanted[question], f"question {question[1:]} about {about}"
 
@@ -171,15 +171,17 @@ def test_random_plans_have_everything() -> None:
     plans = [p for family in FAMILIES for batch in range(BATCHES) for p in plans_of(family, batch)]
     how = Counter(g.how for p in plans for m in p.semaphores for g in m.partition)
     assert set(how) == {"all", "each", "every", "modulo", "table"}
-    assert {"ticket", "static"} == {p.placement if isinstance(p.placement, str) else "static" for p in plans}
-    assert {"worker + turn" in schedule_text(p) for p in plans if not isinstance(p.placement, str)} == {
+    assert {"dynamic", "static"} == {
+        p.scheduling if isinstance(p.scheduling, str) else "static" for p in plans
+    }
+    assert {"worker + turn" in schedule_text(p) for p in plans if not isinstance(p.scheduling, str)} == {
         True,
         False,
     }
-    assert {op.share for p in plans for op in p.graph.ops if op.parts > 1} == {"steps", "rows", "columns"}
+    assert {op.cluster_split for p in plans for op in p.graph.ops if op.cluster > 1} == {"k", "m", "n"}
     assert any(s.group > 1 for p in plans for s in p.order.segments)
     assert any(s.last_first for p in plans for s in p.order.segments)
-    assert any(p.order.name.startswith("bands") for p in plans)
+    assert any(p.order.name.startswith("banded") for p in plans)
     assert any(t.role == "partial" for p in plans for t in p.graph.tensors.values())
     assert any(_has_empty_box(p) for p in plans)
     points = {name for p in plans for _, point in p.policies for name in point.split("=")}
@@ -189,12 +191,12 @@ def test_random_plans_have_everything() -> None:
 def _has_empty_box(plan: Plan) -> bool:
     """Whether some tile reads nothing of a tensor that it reads elsewhere."""
     counts = Counter(
-        (t["op"], len({r["tensor"] for r in p["reads"]})) for t in expanded(plan)["tiles"] for p in t["parts"]
+        (t["op"], len({r["tensor"] for r in p["reads"]})) for t in expanded(plan)["tiles"] for p in t["ctas"]
     )
     return any(
         op.kind == "conv2d" and len([1 for name, _ in counts if name == op.name]) > 1
         for op in plan.graph.ops
-        if op.parts == 1
+        if op.cluster == 1
     )
 
 

@@ -71,11 +71,11 @@ def run(
 
     command = [sys.executable, str(tmp_path / "worker.py")]
 
-    passed = [0.0]
+    forwarded = [0.0]
 
     def clock() -> float:
-        passed[0] += 1e5 if hangs(tmp_path / "hangs") else 0.0
-        return time.time() + passed[0]
+        forwarded[0] += 1e5 if hangs(tmp_path / "hangs") else 0.0
+        return time.time() + forwarded[0]
 
     supervise(
         [Job(n) for n in range(cells)],

@@ -22,7 +22,7 @@ def run_block(language: str, text: str, folder: Path) -> None:
     named = FILE.match(text)
     if named:
         path = folder / named[1]
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return
     assert language in ("python", "bash"), f"a {language} block without a file name"

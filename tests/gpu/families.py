@@ -119,7 +119,7 @@ _FAMILIES = (
             "S": r.choice((1, 3)),
             "S_max": r.randint(100, 700),
             "D": r.choice((64, 128)),
-            "turned": True,
+            "roped": True,
         },
     ),
     lambda r, n: (chain, {"M": _rows(r), "H": n * r.choice((256, 512))}),

@@ -96,7 +96,7 @@ def both(
     parts_b: Any = 1,
     **more: Any,
 ) -> dict[str, Any]:
-    return {"tiles": {a: tile_a, b: tile_b}, "parts": {a: parts_a, b: parts_b}, **more}
+    return {"tiles": {a: tile_a, b: tile_b}, "cluster": {a: parts_a, b: parts_b}, **more}
 
 
 CASES = [
@@ -109,35 +109,38 @@ CASES = [
         "one gemm, rows shared",
         gemm,
         {"M": 1000, "N": 1000, "K": 1032},
-        {"tiles": {"y": (256, 256, 64)}, "parts": {"y": "2:rows"}},
+        {"tiles": {"y": (256, 256, 64)}, "cluster": {"y": "2:m"}},
     ),
     Case(
         "one gemm, columns shared",
         gemm,
         {"M": 1000, "N": 1000, "K": 1032},
-        {"tiles": {"y": (128, 352, 64)}, "parts": {"y": "2:columns"}},
+        {"tiles": {"y": (128, 352, 64)}, "cluster": {"y": "2:n"}},
     ),
     Case(
         "one gemm, steps shared",
         gemm,
         {"M": 300, "N": 1000, "K": 1032},
-        {"tiles": {"y": (128, 192, 64)}, "parts": {"y": 2}},
+        {"tiles": {"y": (128, 192, 64)}, "cluster": {"y": 2}},
     ),
     Case(
-        "split sum", mlp, {"M": 129}, {**both("up", "down", (128, 64, 64), (128, 64, 64)), "split": {"up": 3}}
+        "split sum",
+        mlp,
+        {"M": 129},
+        {**both("up", "down", (128, 64, 64), (128, 64, 64)), "split_k": {"up": 3}},
     ),
     Case(
         "mlp, M = 1",
         mlp,
         {"M": 1},
-        both("up", "down", (64, 64, 64), (64, 128, 64), 2, "2:columns", placement="strided"),
+        both("up", "down", (64, 64, 64), (64, 128, 64), 2, "2:n", scheduling="static"),
         packed=True,
     ),
     Case(
         "mlp, M = 17, static",
         mlp,
         {"M": 17},
-        both("up", "down", (64, 32, 64), (64, 64, 64), placement="static"),
+        both("up", "down", (64, 32, 64), (64, 64, 64), scheduling="lists"),
         packed=True,
     ),
     Case(
@@ -151,7 +154,7 @@ CASES = [
         "mlp, M = 128, steps shared",
         mlp,
         {"M": 128},
-        both("up", "down", (128, 96, 64), (128, 192, 64), 2, "2:columns", placement="strided"),
+        both("up", "down", (128, 96, 64), (128, 192, 64), 2, "2:n", scheduling="static"),
         packed=True,
     ),
     Case(
@@ -164,25 +167,25 @@ CASES = [
         "mlp, M = 1000, bands",
         mlp,
         {"M": 1000},
-        both("up", "down", (128, 64, 64), (128, 128, 64), order="bands:4", placement="static"),
+        both("up", "down", (128, 64, 64), (128, 128, 64), order="banded:4", scheduling="lists"),
     ),
     Case(
         "mlp, rows shared",
         mlp,
         {"M": 1000},
-        both("up", "down", (256, 128, 64), (256, 256, 64), "2:rows", "2:rows"),
+        both("up", "down", (256, 128, 64), (256, 256, 64), "2:m", "2:m"),
     ),
     Case(
         "mlp, columns shared",
         mlp,
         {"M": 1000, "dtype": "float16"},
-        both("up", "down", (128, 128, 64), (256, 256, 64), "2:columns", "2:columns", placement="strided"),
+        both("up", "down", (128, 128, 64), (256, 256, 64), "2:n", "2:n", scheduling="static"),
     ),
     Case(
         "gated, M = 1",
         gated,
         {"M": 1},
-        both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:columns", placement="strided"),
+        both("gate_up", "down", (64, 48, 64), (64, 96, 64), 2, "2:n", scheduling="static"),
         packed=True,
     ),
     Case(
@@ -196,7 +199,7 @@ CASES = [
         "gated, M = 64, steps shared, activations to both",
         gated,
         {"M": 64},
-        both("gate_up", "down", (64, 48, 64), (64, 128, 64), 2, "2:columns", placement="strided"),
+        both("gate_up", "down", (64, 48, 64), (64, 128, 64), 2, "2:n", scheduling="static"),
         packed=True,
     ),
     Case(
@@ -210,7 +213,7 @@ CASES = [
         "gated, rows shared",
         gated,
         {"M": 1000},
-        both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:rows", "2:rows"),
+        both("gate_up", "down", (256, 96, 64), (256, 128, 64), "2:m", "2:m"),
     ),
     Case(
         "gated, steps shared, 128 rows",

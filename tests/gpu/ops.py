@@ -90,13 +90,13 @@ THREADS = [
     ),
 ]
 
-# --- norms folded into linears
+# --- norms fused into linears
 # -----------------------------------------------------------------------------------------------
 
 
 @tg.spec
 def normed(M=5, H=264, I=136, eps=1e-5, dtype="bfloat16"):
-    """A product, and its norm folded into a gated pair and into another linear, whose epilogues read more."""
+    """A product, and its norm fused into a gated pair and into another linear, whose epilogues read more."""
     x, g, w = tg.input("x", (M, 64), dtype), tg.weight("g", (H,), dtype), tg.weight("w", (H, 64), dtype)
     r = tg.linear(x, w, name="r")
     n = tg.rms_norm(r, g, eps=eps, name="n")
@@ -108,24 +108,24 @@ def normed(M=5, H=264, I=136, eps=1e-5, dtype="bfloat16"):
     )
 
 
-FOLDED = {"norms": "folded"}
+FOLDED = {"norms": "fused"}
 NORMED = [
-    *(Case(f"norm folded, M = {m}", normed, {"M": m}, FOLDED) for m in (1, 2, 3, 8, 17, 33, 64)),
-    Case("norm folded, wide", normed, {"M": 1, "H": 4104, "I": 1032}, FOLDED),
+    *(Case(f"norm fused, M = {m}", normed, {"M": m}, FOLDED) for m in (1, 2, 3, 8, 17, 33, 64)),
+    Case("norm fused, wide", normed, {"M": 1, "H": 4104, "I": 1032}, FOLDED),
     Case(
-        "norm folded, steps of 256",
+        "norm fused, steps of 256",
         normed,
         {"M": 9, "H": 1096},
         {**FOLDED, "tiles": {"pair": (64, 32, 256), "other": (64, 48, 256)}},
     ),
     Case(
-        "norm folded, 64 rows, steps of 256",
+        "norm fused, 64 rows, steps of 256",
         normed,
         {"M": 64, "H": 1096},
         {**FOLDED, "tiles": {"pair": (64, 16, 256), "other": (64, 16, 192)}},
     ),
     Case(
-        "norm folded, step policy",
+        "norm fused, step policy",
         normed,
         {"M": 20, "H": 520, "eps": 0.5},
         {**FOLDED, "policies": {"r": "step"}},
@@ -174,7 +174,7 @@ def of_blocks(tile: tuple[int, ...], count: int = 3, parts: int = 1, **given: An
     names = [f"{which}{n}" for n in range(count) for which in ("first", "second")]
     return {
         "tiles": dict.fromkeys(names, tile),
-        **({"parts": dict.fromkeys(names, parts)} if parts > 1 else {}),
+        **({"cluster": dict.fromkeys(names, parts)} if parts > 1 else {}),
         **given,
     }
 
@@ -232,7 +232,7 @@ CONVOLUTIONS = [
         "pairs that share steps",
         pair,
         {"HW": 14, "C": 256},
-        {"tiles": {n: (1, 4, 14, 32, 64) for n in ("first", "second")}, "parts": {"first": 2, "second": 2}},
+        {"tiles": {n: (1, 4, 14, 32, 64) for n in ("first", "second")}, "cluster": {"first": 2, "second": 2}},
     ),
     Case(
         "pairs that share channels",
@@ -240,7 +240,7 @@ CONVOLUTIONS = [
         {"HW": 28, "C": 128, "B": 2},
         {
             "tiles": {n: (1, 4, 28, 128, 64) for n in ("first", "second")},
-            "parts": dict.fromkeys(("first", "second"), "2:columns"),
+            "cluster": dict.fromkeys(("first", "second"), "2:n"),
         },
     ),
     Case(
@@ -282,7 +282,7 @@ def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="b
 
 
 @tg.spec
-def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, turned=False, dtype="bfloat16"):
+def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, dtype="bfloat16"):
     """New keys and values behind those in the caches, attention over all of them; queries and keys turned by
     their position, or not."""
     x, w, pos = (
@@ -292,7 +292,7 @@ def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, turned=False, 
     )
     k_cache, v_cache = (tg.state(f"{n}_cache", (B, S_max, kv_heads, D), dtype) for n in "kv")
     q, k, v = tg.linear(x, w, name="qkv").split([heads * D, kv_heads * D, kv_heads * D])
-    if turned:
+    if roped:
         q, k = (
             tg.rope(q, heads=heads, at=pos, name="q_rope"),
             tg.rope(k, heads=kv_heads, at=pos, name="k_rope"),
@@ -323,67 +323,67 @@ CACHED = [
         "caches, keys shared out",
         cached,
         {"S_max": 1000, "D": 128, "B": 1},
-        {**AWAITED, "split": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}},
+        {**AWAITED, "split_kv": {"attn": 11}, "tiles": {"attn": (1, 64, 4)}},
     ),
     Case(
         "caches, 37 tokens, keys shared out",
         cached,
         {"S": 37, "D": 96},
-        {"split": {"attn": 3}, "tiles": {"attn": (16, 48, 4)}},
+        {"split_kv": {"attn": 3}, "tiles": {"attn": (16, 48, 4)}},
     ),
     Case(
         "caches, shares without keys",
         cached,
         {"S_max": 40, "dtype": "float16"},
-        {**AWAITED, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}},
+        {**AWAITED, "split_kv": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}},
     ),
     Case(
         "caches, one head a tile, keys shared out",
         cached,
         {"S": 3, "heads": 2},
-        {**AWAITED, "split": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}},
+        {**AWAITED, "split_kv": {"attn": 2}, "tiles": {"attn": (3, 80, 1)}},
     ),
 ]
 
-PASSING = {"appends": "passed"}
+PASSING = {"appends": "forwarded"}
 PASSED = [
-    Case("new rows passed", cached, {}, PASSING),
-    Case("new rows passed, turned", cached, {"turned": True}, PASSING),
+    Case("new rows forwarded", cached, {}, PASSING),
+    Case("new rows forwarded, turned", cached, {"roped": True}, PASSING),
     Case(
-        "new rows passed, turned, keys shared out",
+        "new rows forwarded, turned, keys shared out",
         cached,
-        {"S_max": 1000, "D": 128, "B": 1, "turned": True},
-        {**PASSING, "split": {"attn": 11}},
+        {"S_max": 1000, "D": 128, "B": 1, "roped": True},
+        {**PASSING, "split_kv": {"attn": 11}},
     ),
     Case(
-        "new rows passed, 13 tokens, turned",
+        "new rows forwarded, 13 tokens, turned",
         cached,
-        {"S": 13, "dtype": "float16", "turned": True},
+        {"S": 13, "dtype": "float16", "roped": True},
         {**PASSING, "tiles": {"attn": (13, 64, 4)}},
     ),
     Case(
-        "new rows passed, 16 tokens in small blocks",
+        "new rows forwarded, 16 tokens in small blocks",
         cached,
         {"S": 16, "S_max": 99},
         {**PASSING, "tiles": {"attn": (16, 16, 4)}},
     ),
     Case(
-        "new rows passed, heads of 96, turned",
+        "new rows forwarded, heads of 96, turned",
         cached,
-        {"S": 3, "D": 96, "turned": True, "dtype": "float16"},
-        {**PASSING, "split": {"attn": 3}},
+        {"S": 3, "D": 96, "roped": True, "dtype": "float16"},
+        {**PASSING, "split_kv": {"attn": 3}},
     ),
     Case(
-        "new rows passed, two heads of a group",
+        "new rows forwarded, two heads of a group",
         cached,
-        {"S_max": 40, "turned": True},
-        {**PASSING, "split": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}},
+        {"S_max": 40, "roped": True},
+        {**PASSING, "split_kv": {"attn": 3}, "tiles": {"attn": (1, 16, 2)}},
     ),
     Case(
-        "new rows passed, tile policy",
+        "new rows forwarded, tile policy",
         cached,
-        {"turned": True, "B": 3},
-        {**PASSING, "split": {"attn": 2}, "policies": {"qkv": "tile"}},
+        {"roped": True, "B": 3},
+        {**PASSING, "split_kv": {"attn": 2}, "policies": {"qkv": "tile"}},
     ),
 ]
 

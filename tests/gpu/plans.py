@@ -22,10 +22,10 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "mlp tile": planned("gpt3_mlp", {"M": 512}, policies={"h": "tile"}),
     "mlp kernel": planned("gpt3_mlp", {"M": 17}, policies={"h": "kernel"}),
     "mlp chunks, bands, static": planned(
-        "gpt3_mlp", {"M": 2048}, policies={"h": "chunk:4"}, order="bands:4", placement="static"
+        "gpt3_mlp", {"M": 2048}, policies={"h": "chunk:4"}, order="banded:4", scheduling="lists"
     ),
-    "llama split sum": planned("llama_mlp", {"M": 256}, split={"gate_up": 3}),
-    "llama gangs": planned("llama_mlp", {"M": 64}, parts={"gate_up": 2, "down": 2}),
+    "llama split sum": planned("llama_mlp", {"M": 256}, split_k={"gate_up": 3}),
+    "llama clusters": planned("llama_mlp", {"M": 64}, cluster={"gate_up": 2, "down": 2}),
     "attention classes": planned("gpt3_attention", {"S": 1000}, policies={"qkv": "class", "attn": "step"}),
     "llama layer decode": planned("llama_layer", {}),
     "resnet stage": planned("resnet38", {"stage": 2, "B": 8}, policies={"*": "class"}),

@@ -59,7 +59,7 @@ def test_one_launch(name: str, sizes: dict[str, Any], dtype: str) -> None:
 @pytest.mark.parametrize("name", ["resnet38", "vgg19"])
 def test_a_launch_for_each_op(name: str) -> None:
     """Which some nets are faster with (tilegen/tuned.json)."""
-    compare(example(name), lowering="streams", programmatic=True)
+    compare(example(name), lowering="multi_launch", programmatic=True)
 
 
 def compare(program: Program, **how: Any) -> None:

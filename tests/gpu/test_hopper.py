@@ -120,8 +120,8 @@ def test_branches_of_a_graph(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kernel and another, static lists and tickets, on three streams at once: each stream has its own
-    workspace."""
+    """One kernel and another, scheduled statically and dynamically, on three streams at once: each stream has
+    its own workspace."""
     monkeypatch.setenv("TILEGEN_POISON", "0")
     cases = [
         c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "mlp, M = 1000, bands")
@@ -194,11 +194,11 @@ def test_out_and_errors() -> None:
     "case", [c for c in CASES if "shared" in c.name or c.name == "fan"][:6], ids=lambda c: c.name
 )
 def test_trace(case: Case) -> None:
-    """Every tile once on each CTA of its gang, its events in order."""
+    """Every tile once on each CTA of its cluster, its events in order."""
     kernel, arguments = compiled(case), arguments_of(case)
     trace = kernel.trace(*arguments)
     assert sorted({t.rank for t in trace.tiles}) == list(range(kernel.plan.order.count))
-    assert len(trace.tiles) == kernel.plan.order.count * kernel.plan.gang
+    assert len(trace.tiles) == kernel.plan.order.count * kernel.plan.cluster
     for t in trace.tiles:
         assert (
             0

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 GUARD = 4096  # elements around a cache
 ROWS = [
-    Case("appends that turn rows", cached, {"turned": True, "S": 3}, {"appends": "awaited"}),
+    Case("appends that turn rows", cached, {"roped": True, "S": 3}, {"appends": "awaited"}),
     *CACHED,
     *PASSED,
 ]

@@ -1,4 +1,4 @@
-"""Every lowering of every family, weights prepared or not, tickets or lists, replayed in CUDA graphs of
+"""Every lowering of every family, weights prepared or not, dynamic or static, replayed in CUDA graphs of
 twelve argument sets: no hang, the same bits.
 
 What goes wrong between launches goes wrong here: an arrival that overtook a load hung one replay in some
@@ -31,11 +31,11 @@ SETS = 12
 WAYS: dict[str, dict[str, Any]] = {
     "as given": {},
     "one launch": {"lowering": "persistent"},
-    "one launch, tickets": {"lowering": "persistent", "placement": "ticket"},
-    "one launch, lists": {"lowering": "persistent", "placement": "strided"},
-    "a launch for each op": {"lowering": "streams"},
-    "programmatic": {"lowering": "streams", "programmatic": True},
-    "programmatic, tickets": {"lowering": "streams", "programmatic": True, "placement": "ticket"},
+    "one launch, dynamic": {"lowering": "persistent", "scheduling": "dynamic"},
+    "one launch, lists": {"lowering": "persistent", "scheduling": "static"},
+    "a launch for each op": {"lowering": "multi_launch"},
+    "programmatic": {"lowering": "multi_launch", "programmatic": True},
+    "programmatic, dynamic": {"lowering": "multi_launch", "programmatic": True, "scheduling": "dynamic"},
 }
 HUNG = [Case(f"lora M={m}", lora, {"M": m}) for m in (257, 278, 300)]
 
@@ -48,7 +48,7 @@ def test_replays(case: Case, how: str) -> None:
 
 @pytest.mark.parametrize("case", HUNG, ids=lambda c: c.name)
 def test_replays_of_what_hung(case: Case) -> None:
-    """Pairs that draw tickets, of which some start while the launch before runs and draw several; every CTA
+    """Pairs that draw ranks, of which some start while the launch before runs and draw several; every CTA
     reads its tile before the next is written."""
     replay(case.program, WAYS["programmatic"], 3000)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.gpu.plans import PLANS
-from tilegen.codegen.cuda import skeleton
+from tests.gpu.skeleton import skeleton
 from tilegen.runtime.driver import Module, missing
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
@@ -27,7 +27,7 @@ class Skeleton:
         self.runs = torch.zeros(plan.order.count, dtype=torch.int32, device="cuda")
 
     def launch(self, patience_ns: int = 2_000_000_000) -> None:
-        workers = self.plan.machine.sms // self.plan.gang
+        workers = self.plan.machine.sms // self.plan.cluster
         pointers = [
             self.counters.data_ptr(),
             self.hang.data_ptr(),
@@ -97,4 +97,4 @@ def expanded_posts(plan: Plan) -> list[tuple[int, int]]:
     """(rank, semaphore) of every post."""
     from tilegen.schedule.expand import expanded
 
-    return [(t["rank"], n) for t in expanded(plan)["tiles"] for part in t["parts"] for n, _ in part["posts"]]
+    return [(t["rank"], n) for t in expanded(plan)["tiles"] for part in t["ctas"] for n, _ in part["posts"]]

@@ -22,7 +22,7 @@ from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import tiles_of
 from tilegen.frontend.spec import Operand
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import Bound, Interval, K
+from tilegen.ops.base import Interval, K, OpInstance
 
 # (consumer tile, producer tile) -> first step; -1 before the steps, their number in the epilogue
 Uses = dict[tuple[int, int], int]
@@ -48,11 +48,12 @@ def cut(size: int, tile: int, first: int = 0) -> list[range]:
     return [range(lo, min(lo + tile, first + size)) for lo in range(first, first + size, tile)]
 
 
-def attribute(b: Bound, name: str, default: Any = None) -> Any:
-    return dict(b.op.attributes).get(name, default)
+def attribute(b: OpInstance, name: str, default: Any = None) -> Any:
+    value = getattr(b.op.attributes, name, None)
+    return default if value is None else value
 
 
-def _linear(b: Bound) -> Iterator[Work]:
+def _linear(b: OpInstance) -> Iterator[Work]:
     (m, n), (tm, tn, tk) = b.out, b.tile
     k0, k1 = attribute(b, "k_range", (0, b.shape(0)[1]))
     chunks = cut(k1 - k0, tk, k0)
@@ -65,7 +66,7 @@ def _linear(b: Bound) -> Iterator[Work]:
         yield Work((rows, columns), len(chunks), reads)
 
 
-def _matmul(b: Bound) -> Iterator[Work]:
+def _matmul(b: OpInstance) -> Iterator[Work]:
     batch, m, n, k = (attribute(b, a) for a in ("batch", "m", "n", "k"))
     tm, tn, tk = b.tile
     chunks = cut(k, tk)
@@ -94,7 +95,7 @@ def taps(outs: Indices, window: int, stride: int, padding: int, dilation: int, s
     )
 
 
-def _conv2d(b: Bound) -> Iterator[Work]:
+def _conv2d(b: OpInstance) -> Iterator[Work]:
     x, (_, r, s, c) = b.shape(0), b.shape(1)
     st, pad, dil = (attribute(b, a) for a in ("stride", "padding", "dilation"))
     chunks = cut(c, b.tile[4])
@@ -108,20 +109,20 @@ def _conv2d(b: Bound) -> Iterator[Work]:
         yield Work((images, ps, qs, ns), len(chunks), reads)
 
 
-def _max_pool2d(b: Bound) -> Iterator[Work]:
+def _max_pool2d(b: OpInstance) -> Iterator[Work]:
     x, win, st, pad = b.shape(0), attribute(b, "window"), attribute(b, "stride"), attribute(b, "padding")
     for images, ps, qs, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         ys, xs = taps(ps, win[0], st[0], pad[0], 1, x[1]), taps(qs, win[1], st[1], pad[1], 1, x[2])
         yield Work((images, ps, qs, cs), 1, [(0, 0, (images, ys, xs, cs))])
 
 
-def _global_avg_pool(b: Bound) -> Iterator[Work]:
+def _global_avg_pool(b: OpInstance) -> Iterator[Work]:
     _, h, w, _ = b.shape(0)
     for images, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         yield Work((images, cs), 1, [(0, 0, (images, range(h), range(w), cs))])
 
 
-def _softmax(b: Bound) -> Iterator[Work]:
+def _softmax(b: OpInstance) -> Iterator[Work]:
     rows, n = attribute(b, "rows"), b.out[1]
     for image, mine in product(range(attribute(b, "batch")), cut(rows, b.tile[0])):
         # a tile loads one box: as many columns as its widest row sees
@@ -130,17 +131,17 @@ def _softmax(b: Bound) -> Iterator[Work]:
         yield Work((lines, range(n)), 1, [(0, 0, (lines, seen))])
 
 
-def _attention(b: Bound) -> Iterator[Work]:
+def _attention(b: OpInstance) -> Iterator[Work]:
     batch, q_len, k_len, heads, kv, d = (
         attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim")
     )
-    with_position, shares = (
+    with_position, splits = (
         len(b.op.operands) > 3,
-        attribute(b, "shares") if dict(b.op.attributes).get("shares") else 0,
+        attribute(b, "splits") if attribute(b, "splits", None) else 0,
     )
-    width = d + 8 if shares else d
+    width = d + 8 if splits else d
     for image, hs, mine, s in product(
-        range(batch), cut(heads, b.tile[2]), cut(q_len, b.tile[0]), range(max(1, shares))
+        range(batch), cut(heads, b.tile[2]), cut(q_len, b.tile[0]), range(max(1, splits))
     ):
         rows = [image * q_len + q for q in mine]
         own = (rows, range(hs[0] * d, (hs[-1] + 1) * d))
@@ -150,38 +151,39 @@ def _attention(b: Bound) -> Iterator[Work]:
         head = range(hs[0] * kv // heads * d, hs[0] * kv // heads * d + d)
         reads: list[Any] = [(0, -1, own)]
         blocks = list(cut(len(keys), b.tile[1]))
-        if shares:  # which blocks are its own, only the position tells
+        if splits:  # which blocks are its own, only the position tells
             everything = [image * k_len + y for y in range(k_len)]
             reads += [(1, 0, (everything, head)), (2, 0, (everything, head))]
-        for step, part in enumerate(blocks if not shares else ()):
+        for step, part in enumerate(blocks if not splits else ()):
             lines = [image * k_len + keys[y] for y in part]
             reads += [(1, step, (lines, head)), (2, step, (lines, head))]
-        if dict(b.op.attributes).get("passed"):
+        if attribute(b, "forwarded", False):
             new = (range(image * q_len, (image + 1) * q_len), head)
             reads += [(4, -1, new), (5, -1, new)]
-        yield Work(writes, -(-len(blocks) // max(1, shares)), reads)
+        yield Work(writes, -(-len(blocks) // max(1, splits)), reads)
 
 
-def _combine(b: Bound) -> Iterator[Work]:
-    shares, heads, d = (attribute(b, a) for a in ("shares", "heads", "head_dim"))
+def _combine(b: OpInstance) -> Iterator[Work]:
+    splits, heads, d = (attribute(b, a) for a in ("splits", "heads", "head_dim"))
     for rows, hs in product(cut(b.out[0], b.tile[0]), cut(heads, b.tile[1])):
         partial = range(hs[0] * (d + 8), (hs[-1] + 1) * (d + 8))
-        reads = [(0, s, ([s * b.out[0] + r for r in rows], partial)) for s in range(shares)]
-        yield Work((rows, range(hs[0] * d, (hs[-1] + 1) * d)), shares, reads)
+        reads = [(0, s, ([s * b.out[0] + r for r in rows], partial)) for s in range(splits)]
+        yield Work((rows, range(hs[0] * d, (hs[-1] + 1) * d)), splits, reads)
 
 
-def _norm(b: Bound) -> Iterator[Work]:
+def _norm(b: OpInstance) -> Iterator[Work]:
     for rows in cut(b.out[0], b.tile[0]):
         yield Work((rows, range(b.out[1])), 1, [(0, 0, (rows, range(b.out[1])))])
 
 
-def _rope(b: Bound) -> Iterator[Work]:
-    for rows, heads in product(cut(b.out[0], b.tile[0]), cut(b.out[1] // b.head_dim, b.tile[1])):
-        columns = range(heads[0] * b.head_dim, (heads[-1] + 1) * b.head_dim)
+def _rope(b: OpInstance) -> Iterator[Work]:
+    d = attribute(b, "head_dim")
+    for rows, heads in product(cut(b.out[0], b.tile[0]), cut(b.out[1] // d, b.tile[1])):
+        columns = range(heads[0] * d, (heads[-1] + 1) * d)
         yield Work((rows, columns), 1, [(0, 0, (rows, columns))])
 
 
-def _append(b: Bound) -> Iterator[Work]:
+def _append(b: OpInstance) -> Iterator[Work]:
     seq, most, at = (attribute(b, a) for a in ("seq", "max_len", "at"))
     for image, columns in product(range(attribute(b, "batch")), cut(b.shape(1)[1], b.tile[0])):
         # a position is known only at run time: any row
@@ -190,12 +192,12 @@ def _append(b: Bound) -> Iterator[Work]:
         yield Work(([image * most + r for r in places], columns), 1, reads)
 
 
-def _pointwise(b: Bound) -> Iterator[Work]:
+def _pointwise(b: OpInstance) -> Iterator[Work]:
     for box in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         yield Work(box, 1, [])
 
 
-KINDS: dict[str, Callable[[Bound], Iterator[Work]]] = {
+KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
@@ -212,7 +214,7 @@ KINDS: dict[str, Callable[[Bound], Iterator[Work]]] = {
 }
 
 
-def work(b: Bound) -> Iterator[Work]:
+def work(b: OpInstance) -> Iterator[Work]:
     """The tiles of an op in row-major order of its grid, epilogue reads included."""
     for tile in KINDS[b.op.kind](b):
         for index, how in b.op.epilogue.operands if b.op.epilogue else ():
@@ -224,7 +226,7 @@ def work(b: Bound) -> Iterator[Work]:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def owners(b: Bound) -> Any:
+def owners(b: OpInstance) -> Any:
     """For each element of the result the tile that writes it, -1 where none does."""
     owner = np.full(b.out, -1)
     for number, tile in enumerate(work(b)):
@@ -252,7 +254,7 @@ def by_loops(graph: Graph) -> dict[tuple[str, str, int], Uses]:
             if w.name != op.name
             and not (op.kind == "append" and n == 0)
             # of which rows before the position alone are read
-            and not (w.kind == "append" and dict(op.attributes).get("passed"))
+            and not (w.kind == "append" and getattr(op.attributes, "forwarded", False))
         ]
         for number, tile in enumerate(work(graph.bound(op))):
             for operand, step, indices in tile.reads:
@@ -357,7 +359,7 @@ def _inside(name: str, i: Interval) -> str:
     return f"{lo} <= {name} < {hi}{spaced}"
 
 
-def _grid(b: Bound) -> list[str]:
+def _grid(b: OpInstance) -> list[str]:
     return [f"0 <= {c.name} < {isl_text(n)}" for c, n in zip(b.coords, b.grid, strict=True)]
 
 

@@ -125,11 +125,11 @@ def _softmax(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 
 
 def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
-    d, (b, h, i), q_len, k_len, shares = a["head_dim"], c[:3], a["q_len"], a["k_len"], a.get("shares", 1)
+    d, (b, h, i), q_len, k_len, splits = a["head_dim"], c[:3], a["q_len"], a["k_len"], a.get("splits", 1)
     mine, group, width = (
         _block(i, t[0], q_len),
         h * t[2] // (a["heads"] // a["kv_heads"]),
-        d if shares == 1 else d + 8,
+        d if splits == 1 else d + 8,
     )
     own = [(b * q_len + r, h * t[2] * d + x) for r in mine for x in range(t[2] * d)]
     keys = [
@@ -139,23 +139,23 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     reads += [(None, 3, (0,))] if 3 in shapes else []
     # which keys are a share's own, only the position tells: it may read any from its first step on
     reads += [
-        (y // t[1] if shares == 1 else 0, way, (b * k_len + y, group * d + x))
+        (y // t[1] if splits == 1 else 0, way, (b * k_len + y, group * d + x))
         for y in keys
         for way in (1, 2)
         for x in range(d)
     ]
-    if a.get("passed"):
+    if a.get("forwarded"):
         reads += [
             (None, way, (b * q_len + r, group * d + x))
             for way in (4, 5)
             for r in range(q_len)
             for x in range(d)
         ]
-    first = c[3] * (shapes["result"][0] // shares) if shares > 1 else 0
+    first = c[3] * (shapes["result"][0] // splits) if splits > 1 else 0
     writes: list[Index] = [
         (first + b * q_len + r, h * t[2] * width + x) for r in mine for x in range(t[2] * width)
     ]
-    return Tile(_quotient(_quotient(len(keys), t[1]), shares), reads, writes, h * t[2] * width, t[2] * width)
+    return Tile(_quotient(_quotient(len(keys), t[1]), splits), reads, writes, h * t[2] * width, t[2] * width)
 
 
 def _combine(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
@@ -163,12 +163,12 @@ def _combine(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     below = shapes["result"][0]
     reads: list[Read] = [
         (s, 0, (s * below + r, hs[0] * (d + 8) + x))
-        for s in range(a["shares"])
+        for s in range(a["splits"])
         for r in rows
         for x in range(len(hs) * (d + 8))
     ]
     return Tile(
-        a["shares"],
+        a["splits"],
         reads,
         [(r, hs[0] * d + x) for r in rows for x in range(len(hs) * d)],
         hs[0] * d,
@@ -209,7 +209,7 @@ def _pointwise(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     )
 
 
-_KINDS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
+_OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
@@ -247,12 +247,12 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
     shapes: Shapes = {i: view[0] for i, view in enumerate(views)}
     shapes["result"] = plan["tensors"][op["result"]]["shape"]
     attributes = op["attributes"] | {"vectors": 2 if op["kind"] == "layer_norm" else 1}
-    tile, parts = _KINDS[op["kind"]](attributes, tuple(op["tile"]), coord, shapes), op["parts"]
+    tile, parts = _OP_DEFS[op["kind"]](attributes, tuple(op["tile"]), coord, shapes), op["cluster"]
     axis, first, size, steps = -1, tile.first, tile.width, range(tile.steps)
-    match op.get("share", "steps"):
-        case "steps":
+    match op.get("cluster_split", "k"):
+        case "k":
             steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
-        case "rows":
+        case "m":
             axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
     mine = range(first + part * size // parts, first + (part + 1) * size // parts)
     writes = [at for at in tile.writes if at[axis] in mine]

@@ -24,7 +24,7 @@ class Report:
     """What is wrong; a right plan has nothing in any of these."""
 
     races: frozenset[Pair]  # (writer, reader or second writer) of one element with no order between them
-    deadlocks: frozenset[str]  # "tickets on 1 SM: down (0, 0) never ends"
+    deadlocks: frozenset[str]  # "dynamic on 1 SM: down (0, 0) never ends"
     unwritten: frozenset[tuple[str, Element]]  # (reader or "output", element) that nobody writes
     bad_reuse: frozenset[int]  # semaphores that cannot be zeroed safely at exit
     mislisted: frozenset[str]  # tiles whose listed reads or writes are not what their op does
@@ -51,7 +51,7 @@ def _parts(plan: Plan) -> list[_Part]:
     out = []
     for tile in plan["tiles"]:
         op = plan["ops"][tile["op"]]
-        for index, listed in enumerate(tile["parts"]):
+        for index, listed in enumerate(tile["ctas"]):
             name = f"{tile['op']} ({', '.join(map(str, tile['coord']))})"
             out.append(_Part(name, tile["rank"], listed, work_of(plan, op, tuple(tile["coord"]), index), op))
     return out
@@ -61,7 +61,7 @@ def _posts(plan: Plan) -> dict[int, int]:
     """All posts that each semaphore can get."""
     total: dict[int, int] = defaultdict(int)
     for tile in plan["tiles"]:
-        for part in tile["parts"]:
+        for part in tile["ctas"]:
             for semaphore, amount in part["posts"]:
                 total[semaphore] += amount
     return total
@@ -72,12 +72,12 @@ def _reads_after(
 ) -> tuple[list[tuple[Element, frozenset[int]]], bool]:
     """Every element read, with the semaphores all of whose posts come before; and whether the list lacks one
     that is not `free`."""
-    passed: frozenset[int] = frozenset()
+    forwarded: frozenset[int] = frozenset()
     out, seen = [], set()
     for read in part.listed["reads"]:
-        passed |= {s for s, value in read["waits"] if value == posts[s]}
+        forwarded |= {s for s, value in read["waits"] if value == posts[s]}
         for element in _elements(read["tensor"], read["box"]):
-            out.append((element, passed))
+            out.append((element, forwarded))
             seen.add(element)
     unlisted = part.work.reads - seen - free
     return out + [(e, frozenset()) for e in unlisted], bool(unlisted)
@@ -88,7 +88,7 @@ def _apart(writer: _Part, reader: _Part, element: Element) -> bool:
     a, w = reader.op["attributes"], writer.op["attributes"]
     if (
         (reader.op["kind"], writer.op["kind"]) != ("attention", "append")
-        or not a.get("passed")
+        or not a.get("forwarded")
         or w["at"] >= 0
     ):
         return False
@@ -119,13 +119,13 @@ def examine(plan: Plan) -> Report:
         written = [e for w in part.listed["writes"] for e in _elements(w["tensor"], w["box"])]
         if missing or len(written) != len(set(written)) or set(written) != part.work.writes:
             mislisted.add(part.name)
-        for element, passed in reads:
+        for element, forwarded in reads:
             if not writers[element] and roles[element[0]] not in ("input", "weight", "state"):
                 unwritten.add((part.name, element))
             races |= {
                 (w.name, part.name)
                 for w in writers[element]
-                if not passed & {s for s, _ in w.listed["posts"]} and not _apart(w, part, element)
+                if not forwarded & {s for s, _ in w.listed["posts"]} and not _apart(w, part, element)
             }
     for name, tensor in plan["tensors"].items():
         if tensor["role"] == "output":
@@ -148,7 +148,7 @@ def _bad_reuse(plan: Plan, posts: dict[int, int]) -> set[int]:
     passed."""
     waits: dict[int, list[int]] = defaultdict(list)
     for tile in plan["tiles"]:
-        for part in tile["parts"]:
+        for part in tile["ctas"]:
             for read in part["reads"]:
                 for semaphore, value in read["waits"]:
                     waits[semaphore].append(value)
@@ -160,20 +160,20 @@ def _bad_reuse(plan: Plan, posts: dict[int, int]) -> set[int]:
 
 
 def _deadlocks(plan: Plan) -> set[str]:
-    """Tiles that never end: by ticket with one SM and with all, and by the static lists where there are
+    """Tiles that never end: dynamically with one SM and with all, and by the static lists where there are
     any."""
-    sms, tiles, lists = plan["machine"]["sms"], plan["tiles"], plan["placement"]
-    static = _run(tiles, [list(ranks) for ranks in lists]) if lists != "ticket" else []
+    sms, tiles, lists = plan["machine"]["sms"], plan["tiles"], plan["scheduling"]
+    static = _run(tiles, [list(ranks) for ranks in lists]) if lists != "dynamic" else []
     return {f"static lists: {name} never ends" for name in static} | {
-        f"tickets on {n} SMs: {name} never ends" for n in {1, sms} for name in _run(tiles, None, n)
+        f"dynamic on {n} SMs: {name} never ends" for n in {1, sms} for name in _run(tiles, None, n)
     }
 
 
 def _run(tiles: list[dict[str, Any]], lists: list[list[int]] | None, sms: int = 1) -> list[str]:
     """Runs the tiles, a part as soon as all it waits for has come; the names of those that are left."""
     counters: dict[int, int] = defaultdict(int)
-    tickets = list(range(len(tiles)))
-    queues = lists if lists is not None else [tickets] * sms  # tickets: one queue for all
+    drawn = list(range(len(tiles)))
+    queues = lists if lists is not None else [drawn] * sms  # dynamic: one queue for all
     held: list[tuple[int, list[dict[str, Any]]] | None] = [None] * len(queues)
     ended: set[int] = set()
     moving = True
@@ -182,7 +182,7 @@ def _run(tiles: list[dict[str, Any]], lists: list[list[int]] | None, sms: int = 
         for sm, queue in enumerate(queues):
             if held[sm] is None and queue:
                 rank = queue.pop(0)
-                held[sm] = (rank, list(tiles[rank]["parts"]))
+                held[sm] = (rank, list(tiles[rank]["ctas"]))
                 moving = True
             now = held[sm]
             if now is None:

@@ -36,7 +36,7 @@ def value(text: str, **names: int) -> int:
 
 
 class Tile:
-    """One tile of an op, run by all CTAs of its gang."""
+    """One tile of an op, run by all CTAs of its cluster."""
 
     def __init__(self, op: Product, coord: Coord):
         self.op, self.b = op, op.bound
@@ -48,29 +48,29 @@ class Tile:
     def all(op: Product) -> Iterator[Tile]:
         return (Tile(op, coord) for coord in product(*(range(n) for n in op.grid)))
 
-    def steps(self, part: int) -> range:
+    def steps(self, cta_rank: int) -> range:
         first, last = re.findall(r"= ([^,;]+)[,;]", self.op.range)
-        return range(value(first, part=part), value(last, part=part))
+        return range(value(first, cta_rank=cta_rank), value(last, cta_rank=cta_rank))
 
     # --- loads
     # --------------------------------------------------------------------------------------------------------
 
     def stages(self, memory: dict[str, Any], k: int) -> dict[int, tuple[Any, Any]]:
-        """part -> (elements, how often written) of its stage after step k, a row of 128 bytes each."""
-        parts = [p for p in range(self.op.parts) if k in self.steps(p)]
+        """cta_rank -> (elements, how often written) of its stage after step k, a row of 128 bytes each."""
+        ranks = [p for p in range(self.op.cluster) if k in self.steps(p)]
         rows = self.op.stage.bytes // 128
         made = {
-            p: (np.full((rows, COLUMNS), -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)) for p in parts
+            p: (np.full((rows, COLUMNS), -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)) for p in ranks
         }
         maps = {m.name: m for m in self.op.maps}
-        for part in parts:
+        for cta_rank in ranks:
             for base, copy in copies(self.op):
-                names = {**self.names, "k": k, "part": part}
+                names = {**self.names, "k": k, "cta_rank": cta_rank}
                 at = base + copy.to + (value(copy.pair, **names) if copy.pair else 0)
                 assert at % 128 == 0, copy
                 name, (column, row) = copy.map.removeprefix("&maps."), copy.at
                 box = copied(maps[name], memory[name], value(row, **names), value(column, **names))
-                for target in parts if copy.pair else [part]:
+                for target in ranks if copy.pair else [cta_rank]:
                     elements, times = made[target]
                     elements[at // 128 : at // 128 + len(box)] = box
                     times[at // 128 : at // 128 + len(box)] += 1
@@ -79,15 +79,15 @@ class Tile:
     def check_loads(self, memory: dict[str, Any]) -> None:
         """Each math warpgroup finds the rows and columns that its sums are over, each once, and zeros beyond
         the end of K."""
-        for k in sorted({k for p in range(self.op.parts) for k in self.steps(p)}):
-            for part, (elements, times) in self.stages(memory, k).items():
+        for k in sorted({k for p in range(self.op.cluster) for k in self.steps(p)}):
+            for cta_rank, (elements, times) in self.stages(memory, k).items():
                 assert (times == 1).all(), (
                     "a row of the stage is written never or twice: the barrier counts its bytes once"
                 )
                 for warpgroup in (0, 1):
-                    self._check_operands(elements, part, warpgroup, k)
+                    self._check_operands(elements, cta_rank, warpgroup, k)
 
-    def _check_operands(self, stage: Any, part: int, warpgroup: int, k: int) -> None:
+    def _check_operands(self, stage: Any, cta_rank: int, warpgroup: int, k: int) -> None:
         op = self.op
         tile, stages = op.tile, op.stage
         # where its slices of 16 columns begin in a row, every other one
@@ -102,7 +102,7 @@ class Tile:
             columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
             inside = columns < self.k_end
             for m in range(tile.m64):
-                rows = self.rows(part, warpgroup) + 64 * m + np.arange(64)
+                rows = self.rows(cta_rank, warpgroup) + 64 * m + np.arange(64)
                 self._compare(
                     stage,
                     (a_at + block * stages.a_block + m * M64_BYTES) // 128,
@@ -114,8 +114,8 @@ class Tile:
                 )
             n = np.arange(tile.columns_of_warpgroup)
             group, column = (
-                n // 8 // tile.octets,
-                self.columns(part, warpgroup) + n // 8 % tile.octets * 8 + n % 8,
+                n // 8 // tile.n8s,
+                self.columns(cta_rank, warpgroup) + n // 8 % tile.n8s * 8 + n % 8,
             )
             known = column < op.columns
             self._compare(
@@ -142,63 +142,67 @@ class Tile:
     # --- where sums lie
     # -------------------------------------------------------------------------------------------------------
 
-    def rows(self, part: int, warpgroup: int) -> int:
+    def rows(self, cta_rank: int, warpgroup: int) -> int:
         """First row of the result that a warpgroup has sums of."""
         tile = self.op.tile
-        shared = part * tile.cta_rows if tile.shares("rows") else 0
-        return self.row + shared + (0 if tile.splits_columns else warpgroup * 64 * tile.m64)
+        shared = cta_rank * tile.cta_rows if tile.splits("m") else 0
+        return self.row + shared + (0 if tile.warpgroups_split_n else warpgroup * 64 * tile.m64)
 
-    def columns(self, part: int, warpgroup: int) -> int:
+    def columns(self, cta_rank: int, warpgroup: int) -> int:
         tile = self.op.tile
-        shared = part * tile.cta_columns if tile.shares("columns") else 0
+        shared = cta_rank * tile.cta_columns if tile.splits("n") else 0
         return (
             self.column
             + shared
-            + (warpgroup * 8 * tile.octets if tile.splits_columns and not tile.alternates else 0)
+            + (warpgroup * 8 * tile.n8s if tile.warpgroups_split_n and not tile.alternates else 0)
         )
 
     # --- stores
     # --------------------------------------------------------------------------------------------------------
 
-    def calls(self, part: int, warpgroup: int) -> dict[str, tuple[int, int]]:
-        """give, take, store -> (first octet, octets), of the statements that this warpgroup runs; swap: what
-        it keeps."""
-        return {what: span for what, span in _run(self.op.finish, part=part, warpgroup=warpgroup)}
+    def calls(self, cta_rank: int, warpgroup: int) -> dict[str, tuple[int, int]]:
+        """give, take, store -> (first n8 fragment, n8 fragments), of the statements that this warpgroup
+        runs; swap: what it keeps."""
+        return {what: span for what, span in _run(self.op.finish, cta_rank=cta_rank, warpgroup=warpgroup)}
 
     def check_stores(self, times: Any) -> None:
         """Count in `times` how often each element of the result is written; each by the thread that has its
         sum."""
-        for part, warpgroup in product(range(self.op.parts), (0, 1)):
-            calls = self.calls(part, warpgroup)
+        for cta_rank, warpgroup in product(range(self.op.cluster), (0, 1)):
+            calls = self.calls(cta_rank, warpgroup)
             if self.op.tile.exchanges:
-                other = self.calls(1 - part, warpgroup)
-                assert calls.get("take") == other.get("give") and calls.get("give") == other.get("take")
-                assert calls.get("store") == calls.get("take")
+                other = self.calls(1 - cta_rank, warpgroup)
+                assert calls.get("cluster_reduce") == other.get("cluster_send") and calls.get(
+                    "cluster_send"
+                ) == other.get("cluster_reduce")
+                assert calls.get("store") == calls.get("cluster_reduce")
             if self.op.tile.alternates:
-                half = self.op.tile.octets // 2
-                assert calls["swap"] == (warpgroup * half, half) and all(
-                    calls[what] == calls["swap"] for what in calls
+                half = self.op.tile.n8s // 2
+                assert calls["warpgroup_reduce"] == (warpgroup * half, half) and all(
+                    calls[what] == calls["warpgroup_reduce"] for what in calls
                 ), calls
             if "store" in calls:
-                self._store(times, part, warpgroup, *calls["store"])
+                self._store(times, cta_rank, warpgroup, *calls["store"])
 
-    def _store(self, times: Any, part: int, warpgroup: int, first: int, octets: int) -> None:
-        op, names = self.op, {**self.names, "part": part, "warpgroup": warpgroup}
+    def _store(self, times: Any, cta_rank: int, warpgroup: int, first: int, n8s: int) -> None:
+        op, names = self.op, {**self.names, "cta_rank": cta_rank, "warpgroup": warpgroup}
         store, m64 = op.store, op.tile.m64
         row, column = (
             value(store.row + store.row_of_warpgroup, **names),
             value(store.column + store.column_of_warpgroup, **names),
         )
-        assert row == self.rows(part, warpgroup) and column == self.columns(part, warpgroup) + 8 * first
+        assert (
+            row == self.rows(cta_rank, warpgroup) and column == self.columns(cta_rank, warpgroup) + 8 * first
+        )
         if not store.staged:
-            times[row : row + 64 * m64, column : column + 8 * octets] += 1
+            times[row : row + 64 * m64, column : column + 8 * n8s] += 1
             return
-        assert octets == op.tile.finished_octets and not store.column_of_warpgroup
+        assert n8s == op.tile.finished_n8s and not store.column_of_warpgroup
         maps, corner = {m.name: m for m in op.maps}, value(store.row, **names)
-        for m, n in product(range(m64), range(0, octets, 8)):  # tg_ship
-            height, width = maps[store.map_name if n + 8 <= octets else store.rest_name].box
+        for m, n in product(range(m64), range(0, n8s, 8)):  # tg_store_rows
+            height, width = maps[store.map_name if n + 8 <= n8s else store.rest_name].box
             at = corner + 64 * (m64 * warpgroup + m)
-            assert at == row + 64 * m and height == 64 and width == 8 * min(8, octets - n)
+            assert at == row + 64 * m and height == 64 and width == 8 * min(8, n8s - n)
             times[at : at + height, column + 8 * n : column + 8 * n + width] += 1
 
 
@@ -208,7 +212,8 @@ def copies(op: Product) -> list[tuple[int, Copy]]:
 
 
 def _run(steps: Steps, **names: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """(give, take, swap or store, (first octet, octets)) of the statements that a warpgroup runs."""
+    """(give, take, swap or store, (first n8 fragment, n8 fragments)) of the statements that a warpgroup
+    runs."""
     for step in steps:
         if isinstance(step, Branch):
             yield from _run(step.then if value(step.condition, **names) else step.otherwise, **names)

@@ -15,7 +15,7 @@ from tilegen.ops.reference import run
 from tilegen.proof.checker import check
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.schedule.expand import expanded
-from tilegen.schedule.order import phase
+from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import lattices_of, plan
 from tilegen.schedule.policy import Partition
@@ -35,7 +35,7 @@ def planned(case: Case) -> tuple[Plan, bool]:
         if "would wait for a tile of higher rank" not in str(error):
             raise
         return plan(
-            case.program, place(case.machine, "interpret"), replace(case.options, order="phase")
+            case.program, place(case.machine, "interpret"), replace(case.options, order="op_major")
         ), False
 
 
@@ -85,7 +85,7 @@ def with_partition(p: Plan, tensor: str, partition: Partition) -> Plan:
         chosen = partition if m.tensor == tensor else m.partition
         maps.append(SemaphoreMap(m.producer, m.tensor, chosen, first, m.posts))
         first += maps[-1].count
-    return replace(p, semaphores=tuple(maps), order=phase(p.graph), placement="ticket")
+    return replace(p, semaphores=tuple(maps), order=op_major(p.graph), scheduling="dynamic")
 
 
 def wrong_in_lattice(p: Plan) -> tuple[str, int]:

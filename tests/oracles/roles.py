@@ -84,54 +84,62 @@ class Work:
     blocks: int  # result buffers that a math warpgroup fills
     exchanges: str  # "": no; "half": one warpgroup gives, the other takes; "both": each gives and takes
     form: str = "product"  # or threads, attention, halved
-    passed: bool = False  # weights' role loads its keys and values
-    turned: bool = False  # all math warps change what the tile is given
+    forwarded: bool = False  # weights' role loads its keys and values
+    roped: bool = False  # all math warps change what the tile is given
     alone: bool = False  # run by the first CTA of a pair
 
     @staticmethod
-    def of(op: Op, turn: int, gang: int) -> Work:
+    def of(op: Op, turn: int, cluster: int) -> Work:
         # as many stages as up to twelve blocks of keys have: k and v of each together, or one each
         if isinstance(op, Attention):
             form, each = ("halved", 1) if op.halved else ("attention", 2)
             return Work(
                 op.name,
-                (each * ((op.key_shares == 1) + 5 * turn % 12),) * gang,
+                (each * ((op.kv_splits == 1) + 5 * turn % 12),) * cluster,
                 False,
                 op.posts,
                 0,
                 "",
                 form,
-                op.passed,
-                op.turned,
-                op.parts < gang,
+                op.forwarded,
+                op.roped,
+                op.cluster < cluster,
             )
         if not isinstance(op, Product):
-            return Work(op.name, (0,) * gang, False, op.posts, 0, "", "threads", alone=op.parts < gang)
+            return Work(
+                op.name, (0,) * cluster, False, op.posts, 0, "", "threads", alone=op.cluster < cluster
+            )
         n, tile = op.tile.steps * op.a.positions, op.tile
-        steps = (n // 2, n - n // 2) if tile.exchanges else (n,) * max(1, op.parts)
-        blocks = tile.m64 * -(-tile.finished_octets // 8)
-        exchanges = "" if not tile.exchanges else "half" if tile.splits_columns else "both"
+        steps = (n // 2, n - n // 2) if tile.exchanges else (n,) * max(1, op.cluster)
+        blocks = tile.m64 * -(-tile.finished_n8s // 8)
+        exchanges = "" if not tile.exchanges else "half" if tile.warpgroups_split_n else "both"
         return Work(
             op.name,
-            steps if op.parts == gang else steps * gang,
+            steps if op.cluster == cluster else steps * cluster,
             op.store.staged,
             op.posts,
             blocks,
             exchanges,
-            alone=op.parts < gang,
+            alone=op.cluster < cluster,
         )
 
 
 class Cta:
     """The barriers of one CTA and its roles."""
 
-    def __init__(self, part: int, layout: Layout, tiles: list[Work], coupled: str, early: bool):
-        self.part, self.layout, self.tiles, self.coupled, self.early = part, layout, tiles, coupled, early
+    def __init__(self, cta_rank: int, layout: Layout, tiles: list[Work], coupled: str, early: bool):
+        self.cta_rank, self.layout, self.tiles, self.coupled, self.early = (
+            cta_rank,
+            layout,
+            tiles,
+            coupled,
+            early,
+        )
         self.pair: list[Cta] = [self]
         self.bars: dict[str, list[Barrier]] = {}
         for row in layout.barriers(bool(coupled)):
             self.bars[row["at"]] = [
-                Barrier(f"{row['at']}[{n}] of CTA {part}", row["arrivals"]) for n in range(row["count"])
+                Barrier(f"{row['at']}[{n}] of CTA {cta_rank}", row["arrivals"]) for n in range(row["count"])
             ]
         # steps that each math warp has begun: wgmma needs all warps of its warpgroup
         self.begun = [[0] * 4, [0] * 4]
@@ -141,7 +149,7 @@ class Cta:
         self.met: dict[str, int] = {}  # named barriers: how many warps have come
 
     def skips(self, tile: Work, turn: int) -> bool:
-        return tile.alone and self.part != (0 if self.layout.ticket else turn % self.layout.gang)
+        return tile.alone and self.cta_rank != (0 if self.layout.dynamic else turn % self.layout.cluster)
 
     def meet(self, name: str, warps: int) -> Role:
         """A named barrier of so many warps."""
@@ -160,29 +168,29 @@ class Cta:
             "hand": self.hand_out(),
         }
         found |= {f"math{w}.{n}": self.multiply(w, n) for w in (0, 1) for n in range(4)}
-        return {f"{name} of CTA {self.part}": role for name, role in found.items()}
+        return {f"{name} of CTA {self.cta_rank}": role for name, role in found.items()}
 
     # --- tiles
     # --------------------------------------------------------------------------------------------------------
 
     def hand_out(self) -> Role:
-        """tg_hand_out: lists by each CTA itself, tickets by the first of the pair for both."""
-        if self.layout.ticket and self.part != 0:
+        """tg_schedule_tiles: lists by each CTA itself, drawn ranks by the first of the pair for both."""
+        if self.layout.dynamic and self.cta_rank != 0:
             return
-        to = self.pair if self.layout.ticket else [self]
+        to = self.pair if self.layout.dynamic else [self]
         for turn in range(len(self.tiles) + 1):
-            slot, lap = turn % self.layout.slots, turn // self.layout.slots
-            yield self.bar("SLOT_READ", slot).over(lap - 1)
+            slot, lap = turn % self.layout.queue_depth, turn // self.layout.queue_depth
+            yield self.bar("QUEUE_READ", slot).over(lap - 1)
             for cta in to:
                 yield lambda: True
-                cta.bar("SLOT_FILLED", slot).arrive("hand")
+                cta.bar("QUEUE_FILLED", slot).arrive("hand")
 
     def take(self, turn: int) -> Role:
-        yield self.bar("SLOT_FILLED", turn % self.layout.slots).over(turn // self.layout.slots)
+        yield self.bar("QUEUE_FILLED", turn % self.layout.queue_depth).over(turn // self.layout.queue_depth)
 
     def pass_on(self, turn: int, who: str) -> None:
-        owner = self.pair[0] if self.layout.ticket else self
-        owner.bar("SLOT_READ", turn % self.layout.slots).arrive(f"{who} of CTA {self.part}")
+        owner = self.pair[0] if self.layout.dynamic else self
+        owner.bar("QUEUE_READ", turn % self.layout.queue_depth).arrive(f"{who} of CTA {self.cta_rank}")
 
     # --- loading
     # --------------------------------------------------------------------------------------------------------
@@ -196,16 +204,16 @@ class Cta:
                 self.pass_on(turn, who)
             if operand == "a" and tile.form != "product" and not self.skips(tile, turn):
                 size = 0 if tile.form == "threads" else 2
-                yield self.bar("GIVEN_READ").over(given - 1)
-                self.bar("GIVEN_HERE").arrive(who, size)
+                yield self.bar("RESIDENT_READ").over(given - 1)
+                self.bar("RESIDENT_HERE").arrive(who, size)
                 yield lambda: True
                 if size:
-                    self.bar("GIVEN_HERE").land(given, size)
+                    self.bar("RESIDENT_HERE").land(given, size)
                 given += 1
-            for _ in range(0 if self.skips(tile, turn) else tile.steps[self.part]):
+            for _ in range(0 if self.skips(tile, turn) else tile.steps[self.cta_rank]):
                 stage, lap = position % self.layout.stages, position // self.layout.stages
                 yield self.bar("EMPTY", stage).over(lap - 1)
-                loads = tile.form == "product" or operand == ("b" if tile.passed else "a")
+                loads = tile.form == "product" or operand == ("b" if tile.forwarded else "a")
                 self.bar("FULL", stage).arrive(who, 2 if loads else 0)
                 if not loads:
                     position += 1
@@ -213,9 +221,8 @@ class Cta:
                 for cta in self.pair if both else [self]:
                     yield lambda: True  # it may take any time to land
                     if min(cta.freed) <= position - self.layout.stages:
-                        raise ProtocolError(
-                            f"stage {stage} of CTA {cta.part} is overwritten in lap {lap} while it is read"
-                        )
+                        where = f"stage {stage} of CTA {cta.cta_rank}"
+                        raise ProtocolError(f"{where} is overwritten in lap {lap} while it is read")
                     cta.bar("FULL", stage).land(lap, 1 if both else 2)
                 position += 1
             if operand == "b":
@@ -234,28 +241,28 @@ class Cta:
             if self.skips(tile, turn):
                 continue
             if tile.form != "product":
-                yield self.bar("GIVEN_HERE").over(given)
+                yield self.bar("RESIDENT_HERE").over(given)
                 given += 1
             if tile.form == "threads":
-                self.bar("GIVEN_READ").arrive(who)
+                self.bar("RESIDENT_READ").arrive(who)
             elif tile.form != "product":
-                if tile.turned:
+                if tile.roped:
                     yield from self.meet("both", 8)
                 attend = self.attend if tile.form == "attention" else self.attend_halved
-                yield from attend(position, tile.steps[self.part], w, warp)
+                yield from attend(position, tile.steps[self.cta_rank], w, warp)
             else:
-                for step in range(tile.steps[self.part]):
+                for step in range(tile.steps[self.cta_rank]):
                     yield self.full(position + step)
                     self.begun[w][warp] += 1
                     if step > 0:
                         yield from self.release(position + step - 1, w, warp)
-                yield from self.release(position + tile.steps[self.part] - 1, w, warp)
-            position += tile.steps[self.part]
-            gives = tile.exchanges == "both" or (tile.exchanges == "half" and w != self.part)
-            takes = tile.exchanges == "both" or (tile.exchanges == "half" and w == self.part)
+                yield from self.release(position + tile.steps[self.cta_rank] - 1, w, warp)
+            position += tile.steps[self.cta_rank]
+            gives = tile.exchanges == "both" or (tile.exchanges == "half" and w != self.cta_rank)
+            takes = tile.exchanges == "both" or (tile.exchanges == "half" and w == self.cta_rank)
             if gives:
                 yield self.bar("SUMS_READ", w).over(gave - 1)
-                other = self.pair[1 - self.part]
+                other = self.pair[1 - self.cta_rank]
                 yield lambda: True
                 other.bar("SUMS_HERE", w).land(gave, 2)  # a warp's sums: 2 bytes in the model
                 gave += 1
@@ -263,7 +270,7 @@ class Cta:
                 if warp == 0:
                     self.bar("SUMS_HERE", w).arrive("taker", 8)
                 yield self.bar("SUMS_HERE", w).over(taken)
-                self.pair[1 - self.part].bar("SUMS_READ", w).arrive(f"warp {warp}")
+                self.pair[1 - self.cta_rank].bar("SUMS_READ", w).arrive(f"warp {warp}")
                 taken += 1
             finishes = takes or not gives  # else what it had is with the other CTA
             if finishes and tile.staged:
@@ -298,7 +305,7 @@ class Cta:
                 self.begun[w][warp] += 1
             yield from self.release(position + 2 * block - 1, w, warp)
             yield from self.release(position + 2 * block, w, warp)
-        self.bar("GIVEN_READ").arrive(f"math{w}.{warp}")
+        self.bar("RESIDENT_READ").arrive(f"math{w}.{warp}")
         yield self.full(position + 2 * blocks - 1)
         self.begun[w][warp] += 1
         yield from self.release(position + 2 * blocks - 1, w, warp)
@@ -314,7 +321,7 @@ class Cta:
             yield from self.release(position + block, w, warp, waits=block % 2 == w)
         for _ in range(2):
             yield from self.meet("both", 8)
-        self.bar("GIVEN_READ").arrive(f"math{w}.{warp}")
+        self.bar("RESIDENT_READ").arrive(f"math{w}.{warp}")
 
     def release(self, position: int, w: int, warp: int, waits: bool = True) -> Role:
         """tg_mma_wait, then tg_release."""
@@ -323,7 +330,7 @@ class Cta:
         self.freed[w] = max(self.freed[w], position + 1)
         to = self.pair[warp : warp + 1] if self.coupled else [self] if warp == 0 else []
         for cta in to:
-            cta.bar("EMPTY", position % self.layout.stages).arrive(f"math{w} of CTA {self.part}")
+            cta.bar("EMPTY", position % self.layout.stages).arrive(f"math{w} of CTA {self.cta_rank}")
 
     # --- letting out
     # --------------------------------------------------------------------------------------------------------
@@ -367,7 +374,7 @@ def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None
     give back stages that their warpgroup's other warps have not looked at.
     """
     ops = {b.op.name: hopper_op(plan, b) for b in plan.bounds}
-    layout = Layout(tuple(ops.values()), plan.placement == "ticket")
+    layout = Layout(tuple(ops.values()), plan.scheduling == "dynamic")
     coupled = (
         "activations"
         if any(op.a.pairs for op in ops.values())
@@ -375,15 +382,15 @@ def run(plan: Plan, sequence: list[str], seed: int, early: bool = False) -> None
         if any(op.b.pairs for op in ops.values())
         else ""
     )
-    tiles = [Work.of(ops[name], turn, layout.gang) for turn, name in enumerate(sequence)]
-    ctas = [Cta(part, layout, tiles, coupled, early) for part in range(layout.gang)]
+    tiles = [Work.of(ops[name], turn, layout.cluster) for turn, name in enumerate(sequence)]
+    ctas = [Cta(cta_rank, layout, tiles, coupled, early) for cta_rank in range(layout.cluster)]
     for cta in ctas:
         cta.pair = ctas
     roles = {name: role for cta in ctas for name, role in cta.roles().items()}
     schedule(roles, random.Random(seed))
     for cta in ctas:
         if cta.posted != [n for n, tile in enumerate(tiles) if tile.posts and not cta.skips(tile, n)]:
-            raise ProtocolError(f"CTA {cta.part} posted tiles {cta.posted}")
+            raise ProtocolError(f"CTA {cta.cta_rank} posted tiles {cta.posted}")
 
 
 def schedule(roles: dict[str, Role], choose: random.Random) -> None:

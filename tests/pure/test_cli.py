@@ -64,18 +64,18 @@ def test_plan_as_json(capsys, tmp_path):
         "--json",
         "--tile",
         "up=8x8x16",
-        "--split",
+        "--split-k",
         "down=2",
         "--tile",
         "down=8x16x8",
         "--order",
-        "phase",
+        "op_major",
     )
     data = json.loads(out)
     assert (
         data["ops"]["up"]["tile"] == [8, 8, 16]
         and list(data["ops"]) == ["up", "down_k0", "down"]
-        and data["order"]["name"] == "phase"
+        and data["order"]["name"] == "op_major"
     )
     (tmp_path / "plan.json").write_text(out)
     out, _ = called(capsys, "verify", tmp_path / "plan.json")
@@ -84,9 +84,9 @@ def test_plan_as_json(capsys, tmp_path):
 
 CHOICES = [
     [],
-    ["--machine", "h200", "--target", "interpret", "--parts", "up=2"],
-    ["--machine", "h200", "--target", "interpret", "--parts", "up=2:rows", "--placement", "strided"],
-    ["--placement", "static", "--order", "bands:2"],
+    ["--machine", "h200", "--target", "interpret", "--cluster", "up=2"],
+    ["--machine", "h200", "--target", "interpret", "--cluster", "up=2:m", "--scheduling", "lists"],
+    ["--scheduling", "lists", "--order", "banded:2"],
 ]
 
 
@@ -109,7 +109,7 @@ def test_a_wrong_plan_ends_with_1(capsys, tmp_path):
     out, _ = called(capsys, "plan", *SMALL, "--json", "--expand")
     data = json.loads(out)
     for tile in data["tiles"]:
-        for read in tile["parts"][0]["reads"]:
+        for read in tile["ctas"][0]["reads"]:
             read["waits"] = []
     (tmp_path / "plan.json").write_text(json.dumps(data))
     out, _ = called(capsys, "verify", tmp_path / "plan.json", status=1)
@@ -211,12 +211,12 @@ BAD = [
     (["plan", *MLP, "--tile", "up=8xa"], "--tile up=8xa: expected NAME=VALUE"),
     (["plan", *MLP, "--tile", "up=0x8"], "positive sizes"),
     (["plan", *MLP, "--tile", "none=8x8"], "no such op; the ops are down, up"),
-    (["plan", *MLP, "--parts", "none=2"], "parts of none: no such op"),
-    (["plan", *MLP, "--parts", "up=2:diagonal"], "steps, rows, columns"),
-    (["plan", *MLP, "--split", "up=x"], "--split up=x"),
+    (["plan", *MLP, "--cluster", "none=2"], "cluster of none: no such op"),
+    (["plan", *MLP, "--cluster", "up=2:diagonal"], "k, m, n"),
+    (["plan", *MLP, "--split-k", "up=x"], "--split-k up=x"),
     (["plan", *MLP, "--policy", "up->down=some"], "no policy 'some'"),
     (["plan", *MLP, "--order", "some"], "unknown order 'some'"),
-    (["plan", *MLP, "--placement", "some"], "unknown placement 'some'"),
+    (["plan", *MLP, "--scheduling", "some"], "unknown scheduling 'some'"),
     (["plan", *MLP, "--machine", "some"], "unknown machine 'some'"),
     (["run", *MLP, "--target", "some"], "unknown target 'some'"),
     (["run", *MLP, "--threads", "0"], "threads"),

@@ -28,7 +28,7 @@ from tilegen.analysis.regions import (
 )
 from tilegen.analysis.rows import distinct, runs
 from tilegen.errors import AnalysisError
-from tilegen.ops.base import Access, Bound, Box
+from tilegen.ops.base import Access, Box, OpInstance
 
 MOST_ROWS = 1 << 26  # of a relation: half a gigabyte a column
 
@@ -38,8 +38,8 @@ class Edge:
     """Consumer access `access` reads `tensor`, which `producer` writes: blocks first[d] … last[d] in each
     dimension d."""
 
-    producer: Bound
-    consumer: Bound
+    producer: OpInstance
+    consumer: OpInstance
     access: Access
     tensor: str
     box: Box
@@ -65,12 +65,12 @@ class Edge:
         return f"{self.producer.op.name} blocks [{', '.join(ranges)}]"
 
 
-def write_map(b: Bound) -> tuple[Blocking, ...]:
+def write_map(b: OpInstance) -> tuple[Blocking, ...]:
     return tuple(blocking(b, interval) for interval in b.write)
 
 
 def edge(
-    producer: Bound, consumer: Bound, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]
+    producer: OpInstance, consumer: OpInstance, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]
 ) -> Edge:
     if len(box) != len(cut):
         raise AnalysisError(
@@ -88,7 +88,7 @@ def edge(
     return Edge(producer, consumer, access, tensor, box, tuple(cut), first, last)
 
 
-def _inside(consumer: Bound, e: Any) -> Any:
+def _inside(consumer: OpInstance, e: Any) -> Any:
     """min(i, ⌊(M-1)/T⌋) = i for a coordinate i of ⌈M/T⌉ tiles."""
     if not isinstance(e, sp.Min):
         return e
@@ -162,7 +162,7 @@ def block_shape(edge: Edge) -> tuple[int, ...]:
     return tuple(int(c.count) for c in edge.blocking)
 
 
-def block_elements(producer: Bound, cut: Sequence[Blocking], d: int) -> tuple[Array, Array]:
+def block_elements(producer: OpInstance, cut: Sequence[Blocking], d: int) -> tuple[Array, Array]:
     """The element range [lo, hi) of each block of dimension d."""
     tiles, interval = tiles_of(producer), producer.write[d]
     index = tiles.value(cut[d].index)

@@ -17,7 +17,7 @@ import sympy as sp
 from sympy.printing.str import StrPrinter
 
 from tilegen.errors import AnalysisError
-from tilegen.ops.base import Bound, Box, Interval, K, spread
+from tilegen.ops.base import Box, Interval, K, OpInstance, spread
 
 Array = np.ndarray[Any, Any]
 
@@ -270,7 +270,7 @@ def modulo(p: Any, q: Any) -> Any:
     return sp.expand(p - q * divide(p, q))
 
 
-def blocking(b: Bound, interval: Interval) -> Blocking:
+def blocking(b: OpInstance, interval: Interval) -> Blocking:
     """Invert one dimension of a write map; AnalysisError when it is not affine with positive whole
     coefficients."""
     lo = sp.expand(interval.lo)
@@ -304,7 +304,7 @@ def blocking(b: Bound, interval: Interval) -> Blocking:
 MOST_TILES = 1 << 22  # of an op: every tile is listed in dozens of arrays, and proved
 
 
-def tiles_of(b: Bound) -> Tiles:
+def tiles_of(b: OpInstance) -> Tiles:
     """The tiles of an op; kept with it."""
     return b.__dict__.setdefault("_tiles", Tiles(b))
 
@@ -313,7 +313,7 @@ def tiles_of(b: Bound) -> Tiles:
 class Tiles:
     """All tiles of an op as arrays: one per coordinate, in row-major order of the grid."""
 
-    bound: Bound
+    bound: OpInstance
 
     @cached_property
     def grid(self) -> tuple[int, ...]:

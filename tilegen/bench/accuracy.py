@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from tilegen.frontend.spec import Program
+from tilegen.ops.attention import AttentionAttributes
 from tilegen.runtime.data import relative_error
 
 WRONG = 1e-2  # a larger Frobenius error is no rounding
@@ -71,7 +72,7 @@ def accuracy(program: Program, result: Any, expected: Any) -> Accuracy:
 def tolerance(program: Program) -> float:
     """T u √R of a program."""
     u = max(ROUNDING[t.dtype] for t in program.tensors if t.dtype in ROUNDING)
-    roundings = len(program.calls) + sum(c.kind == "attention" for c in program.calls)
+    roundings = len(program.calls) + sum(isinstance(c.attributes, AttentionAttributes) for c in program.calls)
     return DEVIATIONS * u * math.sqrt(roundings)
 
 

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tilegen.ops.base import Bound
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance
 
 Attention = Callable[..., Any]  # (bound, q, k, v, seen) -> y
 BACKENDS = {
@@ -24,41 +25,46 @@ BACKENDS = {
 }
 
 
-def causal(b: Bound) -> bool:
-    return bool(b.causal) and b.q_len > 1
+def causal(b: OpInstance) -> bool:
+    a = AttentionAttributes.of(b)
+    return bool(a.causal) and a.q_len > 1
 
 
-def sdpa(b: Bound, q: Any, k: Any, v: Any, seen: int) -> Any:
+def sdpa(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
     """scaled_dot_product_attention; is_causal is aligned to the top left there, so a mask says it where keys
     were cached."""
+    a = AttentionAttributes.of(b)
     mask = (
-        torch.ones(b.q_len, seen, dtype=torch.bool).tril(seen - b.q_len)
-        if causal(b) and seen != b.q_len
+        torch.ones(a.q_len, seen, dtype=torch.bool).tril(seen - a.q_len)
+        if causal(b) and seen != a.q_len
         else None
     )
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     plain = causal(b) and mask is None
     y = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=plain, scale=b.scale, enable_gqa=b.heads != b.kv_heads
+        q, k, v, attn_mask=mask, is_causal=plain, scale=a.scale, enable_gqa=a.heads != a.kv_heads
     )
     return y.transpose(1, 2)
 
 
-def flash(b: Bound, q: Any, k: Any, v: Any, seen: int) -> Any:
+def flash(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
     """torch's FlashAttention kernel itself: bottom right, heads that share keys, keys shared out among SMs,
     no mask."""
+    a = AttentionAttributes.of(b)
     forward = torch.ops.aten._flash_attention_forward
-    return forward(q, k, v, None, None, b.q_len, seen, 0.0, causal(b), False, scale=b.scale)[0]
+    return forward(q, k, v, None, None, a.q_len, seen, 0.0, causal(b), False, scale=a.scale)[0]
 
 
-def flash3(b: Bound, q: Any, k: Any, v: Any, seen: int) -> Any:
+def flash3(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
     """FlashAttention-3, where flash_attn_interface is installed."""
-    return _flash3(q, k, v, b.scale, causal(b))
+    a = AttentionAttributes.of(b)
+    return _flash3(q, k, v, a.scale, causal(b))
 
 
-def flashinfer(b: Bound, q: Any, k: Any, v: Any, seen: int) -> Any:
+def flashinfer(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
     """FlashInfer's decode kernel, where that is installed: each sequence's cache is one page."""
-    return _flashinfer(q, k, v, float(b.scale))
+    a = AttentionAttributes.of(b)
+    return _flashinfer(q, k, v, float(a.scale))
 
 
 @torch.fx.wrap

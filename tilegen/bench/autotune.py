@@ -16,7 +16,9 @@ from tilegen.bench.ladder import argument_bytes
 from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.spec import Program
 from tilegen.graph.forms import Config
-from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.tuned import Tuned
@@ -24,38 +26,40 @@ from tilegen.targets.select import place
 from tilegen.targets.sm90.heuristics import linear_configs
 
 GAIN = 0.01  # several launches must be faster than one by this share
-KEPT = 2  # configs of each op that are tried with each gang size
+KEPT = 2  # configs of each op that are tried with each cluster size
 
 
 def candidates(program: Program, on: Machine) -> dict[str, Options]:
-    """Plans worth timing, by name: for each gang size the best configs of every op together, by lists and by
-    tickets, with steps once or twice as deep."""
+    """Plans worth timing, by name: for each cluster size the best configs of every op together, scheduled
+    statically and dynamically, with steps once or twice as deep."""
     graph = fuse(program)
-    if any(op.kind != "linear" for op in graph.ops):
+    if not graph.consists_of(LinearAttributes):
         raise PlanError(
             f"{program.name}: only chains of linears are tuned,"
-            f" {next(op.kind for op in graph.ops if op.kind != 'linear')} is not"
+            f" {next(op.kind for op in graph.ops if not isinstance(op.attributes, LinearAttributes))} is not"
         )
     found: dict[str, Options] = {}
-    for gang in (1, 2):
-        for chosen in itertools.product(*(_best(graph, op.name, on, gang) for op in graph.ops)):
-            for placement, depth in itertools.product(("strided", "ticket"), (64, 128)):
+    for cluster in (1, 2):
+        for chosen in itertools.product(*(_best(graph, op.name, on, cluster) for op in graph.ops)):
+            for scheduling, depth in itertools.product(("static", "dynamic"), (64, 128)):
                 tiles = {
                     op.name: (*config.tile[:2], depth) for op, config in zip(graph.ops, chosen, strict=True)
                 }
-                gangs = {op.name: config.gang for op, config in zip(graph.ops, chosen, strict=True)}
+                clusters = {op.name: config.option for op, config in zip(graph.ops, chosen, strict=True)}
                 name = " | ".join(
-                    f"{'x'.join(map(str, tiles[n]))}{' ' + gangs[n] if gang > 1 else ''}" for n in tiles
+                    f"{'x'.join(map(str, tiles[n]))}{' ' + clusters[n] if cluster > 1 else ''}" for n in tiles
                 )
-                found[f"{name}, {placement}"] = Options.of(tiles=tiles, parts=gangs, placement=placement)
+                found[f"{name}, {scheduling}"] = Options.of(
+                    tiles=tiles, cluster=clusters, scheduling=scheduling
+                )
     return found
 
 
-def _best(graph: Graph, op: str, on: Machine, gang: int) -> Sequence[Config]:
+def _best(graph: Graph, op: str, on: Machine, cluster: int) -> Sequence[Config]:
     """The op's best configs by the model, no two alike but for a little width."""
     kept: list[Config] = []
-    for config in sorted(linear_configs(graph.bound(graph.op(op)), on, gang), key=lambda c: c.us):
-        if all((config.share, config.tile[0]) != (k.share, k.tile[0]) for k in kept):
+    for config in sorted(linear_configs(graph.bound(graph.op(op)), on, cluster), key=lambda c: c.us):
+        if all((config.cluster_split, config.tile[0]) != (k.cluster_split, k.tile[0]) for k in kept):
             kept.append(config)
     return kept[:KEPT]
 
@@ -94,7 +98,7 @@ def tune(
         )
         return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
 
-    one, launched = Way(target, "persistent"), Way(target, "streams", programmatic=True)
+    one, launched = Way(target, "persistent"), Way(target, "multi_launch", programmatic=True)
     us = timed({name: partial(own, program, o, sets, one) for name, o in options.items()})
     if not us:
         raise PlanError(f"{program.name}: none of {len(options)} candidates can be built")
@@ -111,7 +115,7 @@ def tune(
         if len(both) == 2:  # its time in the first run's terms
             us[launches] = both[launches] * us[best] / both[best]
             if us[launches] < (1 - GAIN) * us[best]:
-                tuned = replace(tuned, us=us[launches], lowering="streams")
+                tuned = replace(tuned, us=us[launches], lowering="multi_launch")
     return replace(tuned, us=round(tuned.us, 2), tried=len(us)), dict(
         sorted(us.items(), key=lambda item: item[1])
     )

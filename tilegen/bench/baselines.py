@@ -17,10 +17,18 @@ import torch.nn.functional as F
 from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Call, Operand, Program
-from tilegen.ops.base import Bound, TileOp
-from tilegen.ops.pointwise import evaluate
+from tilegen.ops.append import AppendAttributes
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance, TileOp
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
+from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes, RopeAttributes
+from tilegen.ops.pointwise import PointwiseAttributes, evaluate
+from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reference import view
+from tilegen.ops.softmax import SoftmaxAttributes
 
 Chain = tuple[Call, ...]
 # result -> the calls that one library call replaces, and that call
@@ -118,7 +126,8 @@ def conv_chains(program: Program) -> Chains:
             if first is not None and _adds(first, how):
                 chain.insert(0, first)
                 first = before(first)
-        if first is not None and first.kind == "conv2d" and len(chain) > 1 and _adds(chain[0], "columns"):
+        convolves = first is not None and isinstance(first.attributes, ConvAttributes)
+        if first is not None and convolves and len(chain) > 1 and _adds(chain[0], "columns"):
             found[relu.result] = (first, *chain), _fused_conv
     return found
 
@@ -135,7 +144,7 @@ def linear_chains(program: Program) -> Chains:
             chain.insert(0, first)
         if _adds(chain[0], "columns") and (first := before(chain[0])) is not None:
             chain.insert(0, first)
-        if chain[0].kind == "linear" and last.result not in inside:
+        if isinstance(chain[0].attributes, LinearAttributes) and last.result not in inside:
             found[last.result] = tuple(chain), _by_cublaslt
             inside |= {c.result for c in chain[:-1]}
     return found
@@ -151,7 +160,7 @@ def gelu_pairs(program: Program) -> Chains:
 
 
 def _adds(c: Call, how: str) -> bool:
-    return _expression(c) == "e0 + e1" and dict(c.attributes)["how"][1] == how
+    return _expression(c) == "e0 + e1" and PointwiseAttributes.of(c).how[1] == how
 
 
 def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:
@@ -159,11 +168,11 @@ def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:
 
 
 def _expression(c: Call) -> str:
-    return str(dict(c.attributes)["expression"]) if c.kind == "pointwise" else ""
+    return c.attributes.expression if isinstance(c.attributes, PointwiseAttributes) else ""
 
 
-def _bound(program: Program, c: Call) -> Bound:
-    return Bound(
+def _bound(program: Program, c: Call) -> OpInstance:
+    return OpInstance(
         TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors}
     )
 
@@ -189,8 +198,8 @@ def _by_cublaslt(program: Program, chain: Chain, read: Callable[..., Any]) -> An
 def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     conv, bias, *rest = chain
     x, w = (read(conv, o).permute(0, 3, 1, 2) for o in conv.operands)
-    b, vector = _bound(program, conv), read(bias, bias.operands[1]).reshape(-1)
-    shape = (b.stride, b.padding, b.dilation, 1)
+    a, vector = ConvAttributes.of(conv), read(bias, bias.operands[1]).reshape(-1)
+    shape = (a.stride, a.padding, a.dilation, 1)
     if len(rest) == 2:
         z = read(rest[0], rest[0].operands[1]).permute(0, 3, 1, 2)
         return torch.cudnn_convolution_add_relu(x, w, z, 1.0, vector, *shape).permute(0, 2, 3, 1)
@@ -199,54 +208,64 @@ def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any
 
 def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attention) -> Any:
     b = _bound(program, c)
-    if c.kind == "pointwise":
-        return evaluate(b.expression, {f"e{n}": x for n, x in enumerate(operands)})
-    if c.kind == "attention":
+    if isinstance(c.attributes, PointwiseAttributes):
+        return evaluate(c.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
+    if isinstance(c.attributes, AttentionAttributes):
         return _attention(attention, b, *operands)
-    if c.kind not in _OPS:
+    if type(c.attributes) not in _OPS:
         raise TargetError(f"{c.name!r}: torch has no op of kind {c.kind!r} to compare with", c.where)
-    return _OPS[c.kind](b, *operands)
+    return _OPS[type(c.attributes)](b, *operands)
 
 
-def _matmul(b: Bound, x: Any, y: Any) -> Any:
-    x, y = x.reshape(b.batch, -1, b.shape(0)[1]), y.reshape(b.b_batch, -1, b.shape(1)[1])
-    return ((x.mT if b.transpose_a else x) @ (y.mT if b.transpose_b else y)).reshape(b.out)
+def _matmul(b: OpInstance, x: Any, y: Any) -> Any:
+    a = MatmulAttributes.of(b)
+    x, y = x.reshape(a.batch, -1, b.shape(0)[1]), y.reshape(a.b_batch, -1, b.shape(1)[1])
+    return ((x.mT if a.transpose_a else x) @ (y.mT if a.transpose_b else y)).reshape(b.out)
 
 
-def _conv2d(b: Bound, x: Any, w: Any) -> Any:
+def _conv2d(b: OpInstance, x: Any, w: Any) -> Any:
+    a = ConvAttributes.of(b)
     return F.conv2d(
-        x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, b.stride, b.padding, b.dilation
+        x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, a.stride, a.padding, a.dilation
     ).permute(0, 2, 3, 1)
 
 
-def _softmax(b: Bound, x: Any) -> Any:
-    columns = b.shape(0)[1]
-    x = x.reshape(b.batch, b.rows, columns) * b.scale
-    if b.causal:
-        x = x.masked_fill(torch.ones(b.rows, columns, dtype=torch.bool).triu(1 + columns - b.rows), -math.inf)
+def _max_pool2d(b: OpInstance, x: Any) -> Any:
+    a = PoolAttributes.of(b)
+    return F.max_pool2d(x.permute(0, 3, 1, 2), a.window, a.stride, a.padding).permute(0, 2, 3, 1)
+
+
+def _softmax(b: OpInstance, x: Any) -> Any:
+    a, columns = SoftmaxAttributes.of(b), b.shape(0)[1]
+    x = x.reshape(a.batch, a.rows, columns) * a.scale
+    if a.causal:
+        x = x.masked_fill(torch.ones(a.rows, columns, dtype=torch.bool).triu(1 + columns - a.rows), -math.inf)
     return x.softmax(dim=-1).reshape(b.out)
 
 
-def _attention(attention: Attention, b: Bound, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
-    q = q.reshape(b.batch, b.q_len, b.heads, b.head_dim)
-    k, v = (t.reshape(b.batch, b.k_len, b.kv_heads, b.head_dim) for t in (k, v))
-    seen = b.k_len if at is None else at + b.q_len
-    if seen != b.k_len:
+def _attention(attention: Attention, b: OpInstance, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
+    a = AttentionAttributes.of(b)
+    q = q.reshape(a.batch, a.q_len, a.heads, a.head_dim)
+    k, v = (t.reshape(a.batch, a.k_len, a.kv_heads, a.head_dim) for t in (k, v))
+    seen = a.k_len if at is None else at + a.q_len
+    if seen != a.k_len:
         k, v = k[:, :seen], v[:, :seen]
     return attention(b, q, k, v, seen).reshape(b.out)
 
 
-def _append(b: Bound, cache: Any, x: Any, at: int | None = None) -> Any:
-    first = b.at if at is None else at
-    rest = b.tensors[b.op.operands[0].tensor].shape[2:]
-    cache[:, first : first + b.seq].copy_(x.reshape(b.batch, b.seq, *rest))
+def _append(b: OpInstance, cache: Any, x: Any, at: int | None = None) -> Any:
+    a = AppendAttributes.of(b)
+    first = a.at if at is None else at
+    rest = b.tensors[b.operand("cache").tensor].shape[2:]
+    cache[:, first : first + a.seq].copy_(x.reshape(a.batch, a.seq, *rest))
     return cache
 
 
-def _rope(b: Bound, x: Any, at: int = 0) -> Any:
-    rows, d = b.out[0], b.head_dim
-    p = torch.arange(rows, dtype=torch.float64) % b.seq + at
-    phi = p[:, None] * b.theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+def _rope(b: OpInstance, x: Any, at: int = 0) -> Any:
+    a, rows = RopeAttributes.of(b), b.out[0]
+    d = a.head_dim
+    p = torch.arange(rows, dtype=torch.float64) % a.seq + at
+    phi = p[:, None] * a.theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]  # tables, as models keep them
     y = x.float().reshape(rows, -1, d)
     lo, hi = y[..., : d // 2], y[..., d // 2 :]
@@ -257,17 +276,15 @@ def _rope(b: Bound, x: Any, at: int = 0) -> Any:
     )
 
 
-_OPS: dict[str, Callable[..., Any]] = {
-    "linear": lambda b, x, w: F.linear(x, w),
-    "matmul": _matmul,
-    "conv2d": _conv2d,
-    "softmax": _softmax,
-    "append": _append,
-    "rope": _rope,
-    "rms_norm": lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.eps),
-    "layer_norm": lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.eps),
-    "max_pool2d": lambda b, x: F.max_pool2d(x.permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(
-        0, 2, 3, 1
-    ),
-    "global_avg_pool": lambda b, x: x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype)),
+_OPS: dict[type[Attributes], Callable[..., Any]] = {
+    LinearAttributes: lambda b, x, w: F.linear(x, w),
+    MatmulAttributes: _matmul,
+    ConvAttributes: _conv2d,
+    SoftmaxAttributes: _softmax,
+    AppendAttributes: _append,
+    RopeAttributes: _rope,
+    RmsNormAttributes: lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.attributes.eps),
+    LayerNormAttributes: lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.attributes.eps),
+    PoolAttributes: _max_pool2d,
+    GlobalAvgPoolAttributes: lambda b, x: x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype)),
 }

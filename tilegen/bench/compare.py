@@ -26,8 +26,11 @@ from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
 from tilegen.errors import PlanError
 from tilegen.frontend.spec import DTYPES, Program
-from tilegen.graph.graph import fuse
-from tilegen.ops.base import Bound, TileOp
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance, TileOp
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.tuned import tuned_lowering
@@ -156,11 +159,11 @@ def own_variants(program: Program, options: Options) -> dict[str, Options]:
     it is one launch, that with exclusive=True.
     """
     pdl = {"tilegen-pdl": replace(options, policies=())}
-    if len(fuse(program).ops) == 1 and not options.split:
+    if len(fuse(program).ops) == 1 and not options.split_k and not options.split_kv:
         return {**pdl, "tilegen": options, UNPREPARED: options}
     launches = {"tilegen-kernel": replace(options, policies=()), **pdl}
     found = {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
-    besides = PERSISTENT if tuned_lowering(program, "h200", options) == "streams" else EXCLUSIVE
+    besides = PERSISTENT if tuned_lowering(program, "h200", options) == "multi_launch" else EXCLUSIVE
     return {**found, besides: options, UNPREPARED: options}
 
 
@@ -265,24 +268,25 @@ def work(program: Program) -> tuple[float, float]:
     """(FLOPs of the multiplying ops, bytes of arguments and outputs)."""
     tensors = {t.name: t for t in program.tensors}
     bounds = [
-        Bound(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), tensors) for c in program.calls
+        OpInstance(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), tensors) for c in program.calls
     ]
     flops = sum(2.0 * math.prod(b.out) * _inner(b) for b in bounds)
     outside = [t for t in program.tensors if t.role in ("input", "weight", "state", "output")]
     return flops, float(sum(math.prod(t.shape) * DTYPES[t.dtype] for t in outside))
 
 
-def _inner(b: Bound) -> float:
+def _inner(b: OpInstance) -> float:
     """Multiply-adds for one element of the result."""
-    match b.op.kind:
-        case "linear":
+    match b.attributes:
+        case LinearAttributes():
             return float(b.shape(0)[1])
-        case "matmul":
-            return float(b.k)
-        case "conv2d":
+        case MatmulAttributes(k=k):
+            return float(k)
+        case ConvAttributes():
             return float(math.prod(b.shape(1)[1:]))
-        case "attention":  # scores and values; under a causal mask query i sees k_len - q_len + i + 1 keys
-            return 2.0 * (b.k_len - (b.q_len - 1) / 2 if b.causal else b.k_len)
+        case AttentionAttributes(q_len=queries, k_len=keys, causal=causal):
+            # scores and values; under a causal mask query i sees k_len - q_len + i + 1 keys
+            return 2.0 * (keys - (queries - 1) / 2 if causal else keys)
     return 0.0
 
 

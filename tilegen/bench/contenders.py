@@ -19,6 +19,7 @@ from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, li
 from tilegen.bench.compare import EXCLUSIVE, PERSISTENT, UNPREPARED
 from tilegen.bench.timing import Contender
 from tilegen.frontend.spec import Program
+from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options
 
 DEVICE = "cuda"
@@ -39,8 +40,8 @@ class Way:
 
 
 WAYS = {
-    "tilegen-kernel": Way(lowering="streams"),
-    "tilegen-pdl": Way(lowering="streams", programmatic=True),
+    "tilegen-kernel": Way(lowering="multi_launch"),
+    "tilegen-pdl": Way(lowering="multi_launch", programmatic=True),
     "tilegen-barrier": Way(lowering="persistent"),
     PERSISTENT: Way(lowering="persistent"),
     EXCLUSIVE: Way(lowering="persistent", exclusive=True),
@@ -69,7 +70,7 @@ def way_of(name: str, target: str) -> Way:
 
 def _torch(program: Program, sets: Sets) -> dict[str, Build]:
     plain = functools.partial(eager, program, sets[0])
-    kinds = {c.kind for c in program.calls}
+    attends = any(isinstance(c.attributes, AttentionAttributes) for c in program.calls)
     found: dict[str, Build] = {
         "eager": lambda: over_sets(plain(), sets, captured=False),
         "graph": lambda: over_sets(plain(), sets),
@@ -81,10 +82,10 @@ def _torch(program: Program, sets: Sets) -> dict[str, Build]:
         found["cudnn"] = lambda: over_sets(plain(convolutions), sets)
     if linears:
         found["cublaslt"] = lambda: over_sets(plain({**convolutions, **linears}), sets)
-    if "attention" in kinds:
+    if attends:
         found |= _attention(program, sets, linears)
     found["inductor"] = lambda: over_sets(inductor(plain()), sets)
-    if "attention" in kinds:
+    if attends:
         found["inductor-flash"] = lambda: over_sets(inductor(plain(attention=attentions.flash)), sets)
     return found
 
@@ -105,7 +106,9 @@ def _attention(program: Program, sets: Sets, linears: Any) -> dict[str, Build]:
     if linears:
         found["cublaslt-flash"] = with_kernel(attentions.flash, linears)
         found["cublaslt-cudnn"] = on_backend("sdpa-cudnn", linears)
-    decodes = all(dict(c.attributes)["q_len"] == 1 for c in program.calls if c.kind == "attention")
+    decodes = all(
+        c.attributes.q_len == 1 for c in program.calls if isinstance(c.attributes, AttentionAttributes)
+    )
     return found | {
         name: with_kernel(f) for name, f in attentions.installed().items() if name != "flashinfer" or decodes
     }

@@ -23,6 +23,7 @@ from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, 
 from tilegen.bench.contenders import Sets, builders, knobs
 from tilegen.bench.timing import Contender, ContenderDied, Runner
 from tilegen.frontend.spec import DTYPES, Program
+from tilegen.ops.append import AppendAttributes
 from tilegen.ops.reference import run as run_reference
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
@@ -222,12 +223,12 @@ def poison_states(program: Program, sets: Sets) -> None:
     written, is seen."""
     places = {t.name: n for n, t in enumerate(program.arguments)}
     for c in program.calls:
-        if c.kind == "append":
+        a = c.attributes
+        if isinstance(a, AppendAttributes):
             cache, _, *position = (places.get(o.tensor) for o in c.operands)
-            a = dict(c.attributes)
             for arguments in sets:
-                first = int(arguments[position[0]][0]) if position and position[0] is not None else a["at"]
-                arguments[cache][:, first : first + a["seq"]] = math.nan  # type: ignore[index]
+                first = int(arguments[position[0]][0]) if position and position[0] is not None else a.at
+                arguments[cache][:, first : first + a.seq] = math.nan  # type: ignore[index]
 
 
 def usable() -> bool:

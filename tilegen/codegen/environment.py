@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen.config import own_templates
 from tilegen.errors import CompileError, PlanError
-from tilegen.ops.base import Bound, foreign_kinds
+from tilegen.ops.base import OpInstance, foreign_ops
 
 if TYPE_CHECKING:
     import jinja2
 
-NAMES = {"cpu": "CPU", "cuda": "CUDA"}
+NAMES = {"cpu": "CPU", "cuda/sm90": "CUDA"}
 
 
 def roots() -> list[Path]:
     """The template folders of users' own ops, then tilegen's own templates."""
-    return [*(Path(k.templates) for k in foreign_kinds() if k.templates), own_templates()]
+    return [*(Path(k.templates) for k in foreign_ops() if k.templates), own_templates()]
 
 
 def source_of(template: str) -> tuple[str, str, Callable[[], bool]] | None:
@@ -75,7 +75,7 @@ def render(template: str, **context: Any) -> str:
     return template_of(template).render(**context)
 
 
-def refuse_missing_macro(target: str, suffix: str, b: Bound) -> None:
+def refuse_missing_macro(target: str, suffix: str, b: OpInstance) -> None:
     """PlanError where an op of a user's own has no tile function for a target."""
     if b.kind.built_in:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EpilogueText:
     """What a template needs to write an op's epilogue; `row` and `column` are the result's, in scope
     there."""
 
-    bound: Bound
+    bound: OpInstance
 
     @property
     def problem(self) -> str:
@@ -55,10 +55,8 @@ class EpilogueText:
         return self.bound.op.epilogue.expression if self.bound.op.epilogue else "acc0"
 
     @property
-    def accumulators(self) -> list[str]:
-        if self.bound.op.kind == "pointwise":
-            return []
-        return [f"acc{g}" for g in range(dict(self.bound.op.attributes).get("groups", 1))]
+    def accumulators(self) -> tuple[str, ...]:
+        return self.bound.kind.accumulators(self.bound.attributes)
 
     @cached_property
     def operands(self) -> list[EpilogueOperand]:

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 from tilegen.codegen.schedule import enum, locals_text
+from tilegen.errors import AnalysisError
 from tilegen.frontend.spec import Operand
-from tilegen.ops.append import turns
-from tilegen.ops.attention import STATE, passed, shares, turned
-from tilegen.ops.base import Bound
+from tilegen.ops.append import AppendAttributes, ropes
+from tilegen.ops.attention import STATE, AttentionAttributes, forwarded, roped, splits
+from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import normed
+from tilegen.ops.norm import RopeAttributes
 from tilegen.schedule.plan import Plan
 
 
@@ -19,45 +21,53 @@ class OpText:
     """An op of a plan; targets add what their own templates need."""
 
     plan: Plan
-    bound: Bound
+    bound: OpInstance
 
     STATE = STATE  # columns of a head's partial result beside its sums
 
     @property
-    def key_shares(self) -> int:
-        """attention, combine: shares of the keys."""
-        return shares(self.bound)
+    def kv_splits(self) -> int:
+        """attention, combine: splits of the keys."""
+        return splits(self.bound)
 
     @property
-    def passed(self) -> bool:
+    def forwarded(self) -> bool:
         """attention: whether new keys and values are passed to it beside its caches."""
-        return passed(self.bound)
+        return forwarded(self.bound)
 
     @property
-    def turned(self) -> bool:
+    def roped(self) -> bool:
         """attention: whether it turns its queries and new keys by their position."""
-        return turned(self.bound)
+        return roped(self.bound)
 
     @property
-    def turns(self) -> bool:
+    def ropes(self) -> bool:
         """append: whether rows are turned by their position."""
-        return turns(self.bound)
+        return ropes(self.bound)
 
     @property
     def turning(self) -> bool:
         """Whether it turns anything by its position."""
-        return self.bound.op.kind == "rope" or self.turned or self.turns
+        return isinstance(self.bound.attributes, RopeAttributes) or self.roped or self.ropes
 
     @property
     def angles(self) -> str:
         """Turning: what tg_angles of columns d … d + 7 is made of, the turns of the first from position to
         position and what each next one is multiplied by."""
-        log2 = float(-2.0 / self.bound.head_dim * math.log2(self.bound.theta))
+        match self.bound.attributes:
+            case (
+                RopeAttributes(head_dim=d, theta=theta)
+                | AppendAttributes(head_dim=d, theta=theta)
+                | AttentionAttributes(head_dim=d, theta=theta)
+            ) if d is not None and theta is not None:
+                log2 = float(-2.0 / d * math.log2(theta))
+            case _:
+                raise AnalysisError(f"op {self.name!r} turns nothing by its position")
         return f"exp2(d * {log2}) * {1 / (2 * math.pi)}, {2.0**log2}"
 
     @property
     def normed(self) -> bool:
-        """linear: whether a norm is folded into it."""
+        """linear: whether a norm is fused into it."""
         return normed(self.bound)
 
     @property
@@ -91,8 +101,8 @@ class OpText:
         return locals_text(self.bound)
 
     @property
-    def parts(self) -> int:
-        return self.bound.op.parts
+    def cluster(self) -> int:
+        return self.bound.op.cluster
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -113,12 +123,21 @@ class OpText:
             }
         )
 
+    def stepped(self, operand: int) -> bool:
+        """Whether later steps wait for more of an operand than the first."""
+        return any(
+            w.stepped
+            for name in self.served
+            for w in self.plan.waits_of(name)
+            if (w.edge.access.operand, w.edge.access.when) == (operand, "step")
+        )
+
     @property
     def equation(self) -> str:
         return equation(self.bound)
 
 
-def equation(b: Bound) -> str:
+def equation(b: OpInstance) -> str:
     """y [512, 6144] = linear(x, w1), y = gelu_tanh(acc0)"""
 
     def words(o: Operand) -> str:
@@ -128,9 +147,9 @@ def equation(b: Bound) -> str:
     base = len(b.op.operands) - (len(b.op.epilogue.operands) if b.op.epilogue else 0)
     shape = " x ".join(str(n) for n in b.out)
     given = [words(o) for o in b.op.operands[:base]]
-    if b.op.kind == "attention" and passed(b):
+    if forwarded(b):
         q, k, v, at, new_k, new_v = given
-        if turned(b):
+        if roped(b):
             q, new_k = f"rope({q}, {at})", f"rope({new_k}, {at})"
         given = [q, f"{k} with {new_k}", f"{v} with {new_v}", at]
     if normed(b):

@@ -12,9 +12,9 @@ import sympy as sp
 
 from tilegen.analysis.regions import evaluate, pretty, pretty_box, tiles_of, to_c
 from tilegen.codegen.environment import render
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.schedule.order import Segment
-from tilegen.schedule.plan import Plan, strided
+from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import Range, SemaphoreMap, Wait
 
@@ -50,7 +50,7 @@ class OpText:
     enum: str
     locals: str
     steps: str
-    parts: int
+    cluster: int
     waits: tuple[WaitText, ...]
     posts: tuple[str, ...]
     post_comments: tuple[str, ...]
@@ -77,22 +77,22 @@ def schedule_text(plan: Plan) -> str:
     for g, name in tables.items():
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
         lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))
-    workers = plan.machine.sms // plan.gang
-    turns = (
-        "ticket"
-        if isinstance(plan.placement, str)
-        else "strided"
-        if plan.placement == strided(plan.order.count, workers)
+    workers = plan.machine.sms // plan.cluster
+    scheduling = (
+        "dynamic"
+        if isinstance(plan.scheduling, str)
+        else "static"
+        if plan.scheduling == static_persistent(plan.order.count, workers)
         else "lists"
     )
-    if not isinstance(plan.placement, str) and turns == "lists":
-        starts = np.cumsum([0, *(len(ranks) for ranks in plan.placement)])
+    if not isinstance(plan.scheduling, str) and scheduling == "lists":
+        starts = np.cumsum([0, *(len(ranks) for ranks in plan.scheduling)])
         lists.append(
             TableText("tg_list_start", "first entry of each worker in tg_list", tuple(int(n) for n in starts))
         )
         lists.append(
             TableText(
-                "tg_list", "ranks, worker by worker", tuple(r for ranks in plan.placement for r in ranks)
+                "tg_list", "ranks, worker by worker", tuple(r for ranks in plan.scheduling for r in ranks)
             )
         )
     segments = [
@@ -105,7 +105,7 @@ def schedule_text(plan: Plan) -> str:
         ops=ops,
         segments=segments,
         tables=lists,
-        turns=turns,
+        scheduling=scheduling,
         workers=workers,
         semaphores=len(plan.targets),
         tiles=plan.order.count,
@@ -156,7 +156,7 @@ def enum(op: str) -> str:
     return f"TG_OP_{op.upper()}"
 
 
-def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:
+def _op_text(plan: Plan, b: OpInstance, tables: dict[Grouping, str]) -> OpText:
     posts, comments = [], []
     for m in plan.posts_of(b.op.name):
         groups = [
@@ -171,14 +171,14 @@ def _op_text(plan: Plan, b: Bound, tables: dict[Grouping, str]) -> OpText:
         enum(b.op.name),
         locals_text(b),
         to_c(b.steps),
-        b.op.parts,
+        b.op.cluster,
         waits,
         tuple(posts),
         tuple(comments),
     )
 
 
-def locals_text(b: Bound) -> str:
+def locals_text(b: OpInstance) -> str:
     """The tile's coordinates under their names."""
     return f"[[maybe_unused]] const int {', '.join(f'{c.name} = t.c[{d}]' for d, c in enumerate(b.coords))};"
 
@@ -243,8 +243,10 @@ def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, 
 def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     """The C form of Wait.entries."""
     consumer, when = w.edge.consumer, w.edge.access.when
-    whole = consumer.op.parts == 1 or consumer.op.share != "steps"  # each part runs all steps
-    first = "step == 0" if whole else f"step == part * ({to_c(consumer.steps, STEP)}) / {consumer.op.parts}"
+    whole = consumer.op.cluster == 1 or consumer.op.cluster_split != "k"  # each CTA runs all steps
+    first = (
+        "step == 0" if whole else f"step == cta_rank * ({to_c(consumer.steps, STEP)}) / {consumer.op.cluster}"
+    )
     inside = f"step >= 0 && step < {_paren(to_c(consumer.steps, STEP))}"
     condition = {
         "first": "step == -1",

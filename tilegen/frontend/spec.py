@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from tilegen.errors import SpecError, nearest
+from tilegen.frontend.attributes import Attributes
 
 DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
 Size = Any  # int, or a SymPy expression of open sizes
@@ -104,13 +105,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """One op as the user wrote it. `attributes` is a sorted tuple of pairs so that a program hashes."""
+    """One op as the user wrote it."""
 
     kind: str
     name: str
     operands: tuple[Operand, ...]
     result: str
-    attributes: tuple[tuple[str, Any], ...] = ()
+    attributes: Attributes = Attributes()
     where: str = field(default="", compare=False)
     named: bool = True  # False: the name was made up
 
@@ -470,12 +471,18 @@ def call(
     shape: Sequence[Size],
     dtype: str,
     form: str,
-    attributes: dict[str, Any] | None = None,
+    attributes: Attributes = Attributes(),  # noqa: B008
     where: str = "",
 ) -> Value:
-    """Add an op whose result is a new tensor of its own name. For the authors of ops."""
+    """Add an op whose result is a new tensor of its own name. For the authors of ops.
+
+    Raises SpecError where the name is taken, and where attributes is no Attributes.
+    """
     b = builder(kind)
     where = where or caller()
+    if not isinstance(attributes, Attributes):
+        given = f"{attributes!r}, a {type(attributes).__name__}"
+        raise SpecError(f"{kind}: attributes are a frozen dataclass below Attributes, given {given}", where)
     if name is not None:
         check_name(name, where)
         if b.taken(name):
@@ -483,9 +490,7 @@ def call(
     named, name = name is not None, name or b.fresh(kind)
     b.names[name.lower()] = where
     b.tensors[name] = Tensor(name, tuple(shape), dtype, "intermediate", where, form)
-    b.calls.append(
-        Call(kind, name, tuple(operands), name, tuple(sorted((attributes or {}).items())), where, named)
-    )
+    b.calls.append(Call(kind, name, tuple(operands), name, attributes, where, named))
     return Value(b, name, tuple(shape))
 
 

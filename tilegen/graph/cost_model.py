@@ -17,9 +17,9 @@ import numpy as np
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.spec import DTYPES
-from tilegen.ops.attention import shares
-from tilegen.ops.base import Bound, ceil_div
-from tilegen.ops.gemm import k_range
+from tilegen.ops.attention import AttentionAttributes, splits
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.gemm import groups, k_range
 
 STREAM = 0.96  # of the memory's read rate, with all SMs at it
 BUSY = 128  # CTAs that it takes to read at that rate
@@ -34,7 +34,7 @@ STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and 
 # -----------------------------------------------------------------------------------------
 
 
-def tile_us(b: Bound, machine: Machine) -> float:
+def tile_us(b: OpInstance, machine: Machine) -> float:
     """Time of one full tile of an op when all SMs are busy; kept with the op."""
     times: dict[Machine, float] = b.__dict__.setdefault("_tile_us", {})
     if machine not in times:
@@ -42,45 +42,45 @@ def tile_us(b: Bound, machine: Machine) -> float:
     return times[machine]
 
 
-def tile_times(b: Bound, machine: Machine) -> Array:
+def tile_times(b: OpInstance, machine: Machine) -> Array:
     """Time of each tile: those of a causal attention have as much work as steps."""
     steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
     work = tile_us(b, machine) - machine.tile_us
     return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
 
 
-def _tile_us(b: Bound, machine: Machine) -> float:
+def _tile_us(b: OpInstance, machine: Machine) -> float:
     peak = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
-    flops, share = b.kind.flops(b) / b.op.parts, 1.0 / machine.sms
+    flops, share = b.kind.flops(b) / b.op.cluster, 1.0 / machine.sms
     compute = flops / (peak * share * efficiency(b, machine))
     tiles = max(1, math.prod(int(n) for n in b.grid))
-    memory = _operand_bytes(b) / tiles / b.op.parts / (machine.memory * share)
-    cache = _tile_bytes(b) / b.op.parts / (machine.cache * share)
+    memory = _operand_bytes(b) / tiles / b.op.cluster / (machine.memory * share)
+    cache = _tile_bytes(b) / b.op.cluster / (machine.cache * share)
     return machine.tile_us + 1e6 * max(compute, memory, cache)
 
 
-def efficiency(b: Bound, machine: Machine) -> float:
+def efficiency(b: OpInstance, machine: Machine) -> float:
     """Share of the tensor rate that a tile shape can reach: shared memory feeds 128 bytes a cycle, an m64
     instruction reads A once and B again."""
-    if not machine.architecture.mma_sync or b.op.kind not in ("linear", "matmul", "conv2d", "attention"):
+    if not machine.architecture.mma_sync or not b.kind.mma:
         return 1.0
-    if b.op.kind == "attention":
-        return 0.5
-    rows, columns = (b.tile[0], b.tile[1]) if b.op.kind != "conv2d" else (math.prod(b.tile[:3]), b.tile[3])
-    columns *= dict(b.op.attributes).get("groups", 1)
+    width = b.kind.width
+    if width is None:
+        return 0.5  # an attention
+    rows, columns = math.prod(b.tile[:width]), b.tile[width] * groups(b)
     padded = -(-rows // 64) * 64
     tensor = padded * columns / 32
     shared = (padded * 128 + padded / 64 * columns * 128 + (padded + columns) * 128) / 128
     return tensor / max(tensor, shared) * rows / padded
 
 
-def _operand_bytes(b: Bound) -> float:
+def _operand_bytes(b: OpInstance) -> float:
     """Bytes of all operands and the result, each once."""
     shapes = [(b.shape(n), b.dtype(n)) for n in range(len(b.op.operands))] + [(b.out, b.result.dtype)]
     return float(sum(math.prod(int(n) for n in shape) * DTYPES[dtype] for shape, dtype in shapes))
 
 
-def _tile_bytes(b: Bound) -> float:
+def _tile_bytes(b: OpInstance) -> float:
     """Bytes that the first tile moves through the shared cache."""
     origin: dict[str, Any] = {c.name: 0 for c in b.coords}
     total = 0.0
@@ -91,7 +91,7 @@ def _tile_bytes(b: Bound) -> float:
         for i in access.box:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
         # of the keys it may read
-        size /= shares(b) if b.op.kind == "attention" and access.when == "step" else 1
+        size /= splits(b) if isinstance(b.attributes, AttentionAttributes) and access.when == "step" else 1
         total += size * DTYPES[b.dtype(access.operand)]
     size = 1.0
     for i in b.write:
@@ -103,39 +103,48 @@ def _tile_bytes(b: Bound) -> float:
 # --------------------------------------------------------------------------------
 
 
-def product_us(b: Bound, machine: Machine, height: int, width: int, parts: int, share: str) -> float:
-    """A linear whose CTAs compute height x width each, by gangs of `parts`."""
+def product_us(
+    b: OpInstance, machine: Machine, height: int, width: int, cluster: int, cluster_split: str
+) -> float:
+    """A linear whose CTAs compute height x width each, by clusters of `cluster`."""
     rows, columns = (int(n) for n in b.out)
-    shares_steps = parts > 1 and share == "steps"
-    tall, wide = height * (parts if share == "rows" else 1), width * (parts if share == "columns" else 1)
+    splits_k = cluster > 1 and cluster_split == "k"
+    tall, wide = (
+        height * (cluster if cluster_split == "m" else 1),
+        width * (cluster if cluster_split == "n" else 1),
+    )
     down, across = ceil_div(rows, tall), ceil_div(columns, wide)
-    gangs = machine.sms // parts
+    clusters = machine.sms // cluster
     lo, hi = k_range(b)
-    steps = ceil_div(hi - lo, 64) / (parts if shares_steps else 1)
+    steps = ceil_div(hi - lo, 64) / (cluster if splits_k else 1)
     loaded = min(height, ceil_div(rows, 8) * 8)
-    a, w = loaded * 128, b.groups * width * 128
-    shared_a = parts > 1 and share == "columns" and loaded >= 64
-    shared_w = parts > 1 and share == "rows"
+    a, w = loaded * 128, groups(b) * width * 128
+    shared_a = cluster > 1 and cluster_split == "n" and loaded >= 64
+    shared_w = cluster > 1 and cluster_split == "m"
     step = max(
-        height * b.groups * width / 32,
+        height * groups(b) * width / 32,
         (max(height, 128) * 128 + max(1, height // 64) * w + a + w) / 128,
         (a / (2 if shared_a else 1) + w / (2 if shared_w else 1)) / L2,
     ) * (COUPLED.get(height, 1.0) if shared_a or shared_w else 1.0)
-    tile = (steps * step + 1500) / CLOCK + height * width * b.groups * (
-        3e-5 + (5e-5 if shares_steps else 0.0)
-    )
-    waves = ceil_div(down * across, gangs)
-    active = down * across * parts / waves  # on average over the waves
-    moved = 2.0 * (b.groups * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
-    moved += REREAD * down * across * parts * steps * a / (2 if shared_a else 1)
+    tile = (steps * step + 1500) / CLOCK + height * width * groups(b) * (3e-5 + (5e-5 if splits_k else 0.0))
+    waves = ceil_div(down * across, clusters)
+    active = down * across * cluster / waves  # on average over the waves
+    moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
+    moved += REREAD * down * across * cluster * steps * a / (2 if shared_a else 1)
     memory = moved / (machine.memory * STREAM * min(1.0, active / BUSY)) * 1e6
     return max(
-        waves * tile, memory + 3e-5 * height * width * b.groups + (0.8 if shares_steps else 0.0)
+        waves * tile, memory + 3e-5 * height * width * groups(b) + (0.8 if splits_k else 0.0)
     ) + 0.2 * math.log2(waves + 1)
 
 
 def convolution_us(
-    b: Bound, machine: Machine, tile: tuple[int, ...], rows: int, loaded: int, parts: int, sliding: bool
+    b: OpInstance,
+    machine: Machine,
+    tile: tuple[int, ...],
+    rows: int,
+    loaded: int,
+    cluster: int,
+    sliding: bool,
 ) -> float:
     """A conv2d whose tile fills `rows` rows of wgmma, `loaded` of which are loaded: once for all filter
     positions of a line where it slides."""
@@ -148,11 +157,11 @@ def convolution_us(
         (a + w) / (L2 if sliding else SCATTERED),
     )
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
-    us = (ceil_div(channels, 64) / parts * block + 1500) / CLOCK + rows * width * (
-        3e-5 + (5e-5 if parts > 1 else 0.0)
+    us = (ceil_div(channels, 64) / cluster * block + 1500) / CLOCK + rows * width * (
+        3e-5 + (5e-5 if cluster > 1 else 0.0)
     )
-    waves = ceil_div(count, machine.sms // parts)
-    busy = min(1.0, count * parts / waves / BUSY)
+    waves = ceil_div(count, machine.sms // cluster)
+    busy = min(1.0, count * cluster / waves / BUSY)
     memory = (
         2.0
         * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out))
@@ -166,19 +175,19 @@ def convolution_us(
 # -----------------------------------------------------------------------------------
 
 
-def split_keys_us(b: Bound, machine: Machine, shares: int) -> float:
+def split_keys_us(b: OpInstance, machine: Machine, splits: int) -> float:
     """An attention over caches whose keys are split: waves of tiles of some blocks of keys each, and what
-    brings the shares together."""
+    brings the splits together."""
     tiles, steps = math.prod(int(n) for n in b.grid), int(b.steps)
-    combined = 3.0 + 0.15 * shares if shares > 1 else 0.0
-    return ceil_div(tiles * shares, machine.sms) * (1.5 + 1.2 * ceil_div(steps, shares)) + combined
+    combined = 3.0 + 0.15 * splits if splits > 1 else 0.0
+    return ceil_div(tiles * splits, machine.sms) * (1.5 + 1.2 * ceil_div(steps, splits)) + combined
 
 
 # --- norms
 # ---------------------------------------------------------------------------------------------------
 
 
-def norm_us(b: Bound, machine: Machine) -> float:
+def norm_us(b: OpInstance, machine: Machine) -> float:
     """A norm of few rows: its tile, from the last store before it to the first load after it."""
     return (
         machine.handoff_us
@@ -187,11 +196,11 @@ def norm_us(b: Bound, machine: Machine) -> float:
     )
 
 
-def scaling_us(b: Bound, machine: Machine) -> float:
+def scaling_us(b: OpInstance, machine: Machine) -> float:
     """What a linear of few rows takes longer when its steps scale their rows: nothing while it waits for
     weights longer than that."""
     rows, depth = (int(n) for n in b.shape(0))
-    columns = int(b.out[1]) * int(b.groups)
+    columns = int(b.out[1]) * int(groups(b))
     steps = ceil_div(depth, 64)
     products = steps * 2.0 * columns / machine.sms / CLOCK
     weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilegen.arch.machine import Machine
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 
 if TYPE_CHECKING:
     from tilegen.graph.graph import Graph
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config:
-    """A tile, the gang that runs it, and the op's modelled time in µs."""
+    """A tile, the cluster that runs it, and the op's modelled time in µs."""
 
     tile: tuple[int, ...]
-    parts: int
-    share: str
+    cluster: int
+    cluster_split: str
     us: float
 
     @property
-    def gang(self) -> str:
-        """As Options.parts takes it."""
-        return f"{self.parts}:{self.share}"
+    def option(self) -> str:
+        """As Options.cluster takes it."""
+        return f"{self.cluster}:{self.cluster_split}"
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,17 @@ class Forms(ABC):
 
     name: ClassVar[str]
     on_gpu: ClassVar[bool] = False
-    folds_norms: ClassVar[bool] = False  # a linear may norm its rows (tilegen.graph.fuse_norms)
-    forwards_kv: ClassVar[bool] = False  # new rows may be passed to an attention (tilegen.graph.forward_kv)
+    fuses_norms: ClassVar[bool] = False  # a linear may norm its rows (tilegen.graph.fuse_norms)
+    forwards_kv: ClassVar[bool] = (
+        False  # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
+    )
     launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
 
     @abstractmethod
     def fits(self, machine: Machine) -> bool:
         """Whether its tile configs are made for this machine."""
 
-    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+    def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
         """Tiles worth trying for an op, the usual one first."""
         return b.kind.tiles(b, machine)
 
@@ -60,7 +62,7 @@ class Forms(ABC):
         """Op -> its config, for ops whose configs are chosen together; empty where each is chosen alone."""
         return {}
 
-    def key_shares(self, b: Bound, machine: Machine) -> int:
+    def kv_splits(self, b: OpInstance, machine: Machine) -> int:
         """Shares into which an attention's keys are best split; 1: they stay whole."""
         return 1
 
@@ -68,7 +70,7 @@ class Forms(ABC):
     def refuse(self, graph: Graph, machine: Machine, static: bool) -> None:
         """PlanError where there is no kernel for such a plan: it says which limit, and the way out.
 
-        static: tiles are placed by lists, else tickets are drawn.
+        static: tiles are placed by lists, else ranks are drawn.
         """
 
     @abstractmethod

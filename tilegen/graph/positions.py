@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegen.graph.graph import Graph
-from tilegen.ops.attention import POSITION, over_caches
+from tilegen.ops.append import AppendAttributes
+from tilegen.ops.attention import AttentionAttributes
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ def positions(graph: Graph) -> tuple[Position, ...]:
     found: dict[tuple[str, int], Position] = {}
     for op in graph.ops:
         b = graph.bound(op)
-        if op.kind == "append" and b.at < 0:
-            made = Position(op.operands[2].tensor, op.name, int(b.seq), int(b.max_len), op.where)
-        elif op.kind == "attention" and over_caches(b):
-            made = Position(op.operands[POSITION].tensor, op.name, int(b.q_len), int(b.k_len), op.where)
-        else:
-            continue
+        match b.attributes:
+            case AppendAttributes(seq=rows, max_len=room) if b.has("position"):
+                pass
+            case AttentionAttributes(q_len=rows, k_len=room) if b.has("position"):
+                pass
+            case _:
+                continue
+        made = Position(b.operand("position").tensor, op.name, int(rows), int(room), op.where)
         found.setdefault((made.tensor, made.most), made)
     return tuple(found.values())

@@ -208,11 +208,11 @@ class CudaKernel(GpuKernel):
         torch.cuda.synchronize(self._device)
         if self._hang_view[0] < 0:
             return self._refuse_misplaced()
-        rank, part, operand, step, semaphore, seen, target = (int(n) for n in self._hang_view[:7])
+        rank, cta_rank, operand, step, semaphore, seen, target = (int(n) for n in self._hang_view[:7])
         self._hang_view[:] = -1
         for workspace in self._workspaces:
             workspace.counters.zero()
-        raise HangError(describe_hang(self.plan, rank, part, operand, step, semaphore, seen, target))
+        raise HangError(describe_hang(self.plan, rank, cta_rank, operand, step, semaphore, seen, target))
 
     def _refuse_misplaced(self) -> None:
         number, value = (int(n) for n in self._hang_view[MISPLACED // 4 :][:2])

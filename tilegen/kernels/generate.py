@@ -52,7 +52,7 @@ def generate(
     place, architecture = select.to_write(target, on)
     asked = Options.asked(options, given)
     lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
-    if lowering == "streams":
+    if lowering == "multi_launch":
         chosen = launch_options(program, place, asked)
         return _launches(program, place, architecture, chosen, programmatic, progress)
     plan, certificate = planned(program, place, settled(program, place, asked), progress)
@@ -71,7 +71,7 @@ def _launches(
     from tilegen.kernels.launches import proved_launches
 
     if not place.target.on_gpu:
-        raise TargetError(f"lowering 'streams' launches on a GPU, the target is {place.target.name}")
+        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {place.target.name}")
     whole, certificate, proved = proved_launches(program, place, options, programmatic, progress)
     made = [_generated(plan, proof, architecture, programmatic) for plan, proof in proved]
     return GeneratedLaunches(whole, certificate, tuple(made))

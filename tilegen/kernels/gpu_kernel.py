@@ -49,7 +49,7 @@ class GpuKernel(Kernel):
     _place = "cuda"
 
     def __init__(self, plan: Plan, certificate: Any, library: Any, bound: dict[str, torch.Tensor]):
-        super().__init__(plan, certificate, library, plan.machine.sms // plan.gang, bound)
+        super().__init__(plan, certificate, library, plan.machine.sms // plan.cluster, bound)
 
     def _current_device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())

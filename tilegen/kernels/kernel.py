@@ -70,9 +70,9 @@ class Kernel:
 
         self.plan, self.proof, self._library, self._workers_given = plan, certificate, library, workers
         self.workers = workers or default_workers(plan)
-        if not isinstance(plan.placement, str) and self.workers != len(plan.placement):
+        if not isinstance(plan.scheduling, str) and self.workers != len(plan.scheduling):
             raise TargetError(
-                f"the plan's placement is static, {len(plan.placement)} lists, which need as many threads;"
+                f"the plan is scheduled by {len(plan.scheduling)} lists, which need as many threads;"
                 f" given {self.workers}"
             )
         self._bound = dict(bound or {})
@@ -117,7 +117,7 @@ class Kernel:
     def workspace_bytes(self) -> int:
         """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and
         outputs."""
-        return self._inner_bytes + 128 * (len(self.plan.targets) + 4)  # and ticket, exits, abort, progress
+        return self._inner_bytes + 128 * (len(self.plan.targets) + 4)  # and next rank, exits, abort, progress
 
     @property
     def _inner_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""The streams lowering, cuSync's way: every op is a launch of its own, and kernel boundaries order them.
+"""The multi_launch lowering, cuSync's way: every op is a launch of its own, and kernel boundaries order them.
 
     y = launch_n(… launch_1(launch_0(x)))
 
@@ -16,7 +16,7 @@ programmatic or not:
   is seen by whoever sees launch n - 1 completed.
 - Nor does a launch write over what earlier ones still use (intermediates of the call before, counters): tiles
   are stored after they were
-  loaded, tickets drawn and counters zeroed after the wait. Only packed weights are loaded before it, which
+  loaded, ranks drawn and counters zeroed after the wait. Only packed weights are loaded before it, which
   nothing writes.
 - No launch keeps another from running: the next one starts when all CTAs of this one are resident, so none of
   them is left to place.
@@ -31,22 +31,23 @@ from typing import TYPE_CHECKING, Any
 from tilegen.errors import PlanError, ProofError, TargetError
 from tilegen.frontend.spec import Program, Tensor, check_acyclic
 from tilegen.graph.forms import Place
-from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.generated import GeneratedLaunches
 from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
 from tilegen.ops.base import TileOp
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate, CheckResult
-from tilegen.schedule.order import Order, by_name, phase
+from tilegen.schedule.order import Order, by_name, op_major
 from tilegen.schedule.plan import Plan
-from tilegen.schedule.planner import emitted_by, placement_of, tiled
+from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
 
 if TYPE_CHECKING:
     import torch
 
 GIVEN = ("input", "weight", "state")  # roles of what a kernel is called with
-OF_AN_OP = ("tiles", "split", "parts")  # options by op
+OF_AN_OP = ("tiles", "split_k", "split_kv", "cluster")  # options by op
 
 
 # --- plans
@@ -97,7 +98,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
     whole = Plan(
-        program.name, sizes, place.machine, graph, arguments, (), (), phase(graph), lowering="streams"
+        program.name, sizes, place.machine, graph, arguments, (), (), op_major(graph), lowering="multi_launch"
     )
     return replace(whole, target=place.target.name)
 
@@ -124,10 +125,10 @@ def _seen_from(op: TileOp, t: Tensor) -> Tensor:
 
 def _of_op(options: Options, op: str) -> Options:
     """The options that concern one op."""
-    tiles, split, parts = (
-        tuple(item for item in getattr(options, what) if item[0] == op) for what in OF_AN_OP
-    )
-    return replace(options, tiles=tiles, split=split, parts=parts)
+    of_op: dict[str, Any] = {
+        what: tuple(item for item in getattr(options, what) if item[0] == op) for what in OF_AN_OP
+    }
+    return replace(options, **of_op)
 
 
 def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> Plan:
@@ -135,14 +136,14 @@ def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> P
     made = Plan(
         graph.name, whole.sizes, whole.machine, graph, arguments, (), (), _order(graph, options.order)
     )
-    return emitted_by(place.target, replace(made, placement=placement_of(made, options.placement)))
+    return emitted_by(place.target, replace(made, scheduling=scheduling_of(made, options.scheduling)))
 
 
 def _order(graph: Graph, name: str) -> Order:
     """Bands say how ops follow each other: alone, an op is walked in super-tiles of four rows, whose tiles
     share weights in L2."""
-    asked = phase(graph, 4) if name == "auto" else by_name(graph, name)
-    return phase(graph, 4) if asked.name.startswith("bands") else asked
+    asked = op_major(graph, 4) if name == "auto" else by_name(graph, name)
+    return op_major(graph, 4) if asked.name.startswith("banded") else asked
 
 
 # --- proof
@@ -189,7 +190,7 @@ def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:
 # ------------------------------------------------------------------------------------------------------------
 
 
-class StreamsKernel(GpuKernel):
+class MultiLaunchKernel(GpuKernel):
     """The launches of a program, one CudaKernel for each op; intermediates between them, one set for each
     stream or captured graph."""
 
@@ -236,14 +237,14 @@ class StreamsKernel(GpuKernel):
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, (self.plan, self._launches, self._bound)
 
-    def prepare(self, /, **weights: torch.Tensor) -> StreamsKernel:
+    def prepare(self, /, **weights: torch.Tensor) -> MultiLaunchKernel:
         """As CudaKernel.prepare, for the launches that read these arguments."""
         bound = self._with_bound(weights)
         launches = [
             launch.prepare(**{n: a for n, a in weights.items() if n in launch.plan.arguments})
             for launch in self._launches
         ]
-        return StreamsKernel(self.plan, self.proof, launches, bound)
+        return MultiLaunchKernel(self.plan, self.proof, launches, bound)
 
     def check(self) -> None:
         for launch in self._launches:
@@ -269,10 +270,10 @@ class StreamsKernel(GpuKernel):
             )
 
 
-def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.Tensor]) -> StreamsKernel:
+def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.Tensor]) -> MultiLaunchKernel:
     """A kernel from a pickle."""
     proofs = [launch.proof for launch in launches]
-    return StreamsKernel(
+    return MultiLaunchKernel(
         whole,
         certify_launches(whole, proofs, any(launch.programmatic for launch in launches)),
         launches,
@@ -293,14 +294,14 @@ def proved_launches(
     return whole, certify_launches(whole, [proof for _, proof in found], programmatic), found
 
 
-def compile_streams(
+def compile_multi_launch(
     program: Program,
     place: Place,
     options: Options,
     library: Callable[[Plan], Any],
     programmatic: bool = False,
     progress: Callable[[str], None] = lambda _: None,
-) -> StreamsKernel:
+) -> MultiLaunchKernel:
     """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a
     plan."""
     whole, certificate, launches = proved_launches(program, place, options, programmatic, progress)
@@ -308,4 +309,4 @@ def compile_streams(
     for made, proof in launches:
         progress(f"{made.program}: compiler")
         kernels.append(CudaKernel(made, proof, library(made), programmatic=programmatic))
-    return StreamsKernel(whole, certificate, kernels)
+    return MultiLaunchKernel(whole, certificate, kernels)

@@ -4,16 +4,41 @@ so."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Size, Value, builder, call, caller, tensors
-from tilegen.ops.base import Access, Bound, Box, Interval, Kind, batch_base, blocks, ceil_div, need, register
+from tilegen.ops.base import (
+    Access,
+    Box,
+    Interval,
+    OpDef,
+    OpInstance,
+    batch_base,
+    blocks,
+    ceil_div,
+    need,
+    register,
+)
 from tilegen.ops.heads import head_operand, position, rotated
 
 MANY = 64  # new rows of a batch
+
+
+@dataclass(frozen=True)
+class AppendAttributes(Attributes):
+    """batch caches of max_len rows, each given seq rows at row `at`, -1 where the position operand says it.
+    theta, head_dim: rows are roped on their way, heads of head_dim columns."""
+
+    batch: Size
+    seq: Size
+    max_len: Size
+    at: int
+    head_dim: int | None = None
+    theta: float | None = None
 
 
 def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) -> Value:
@@ -63,7 +88,7 @@ def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) 
         operands.append(position(at, where))
     if isinstance(seq, int) and isinstance(max_len, int):
         need(seq <= max_len, f"append: {seq} rows do not fit into a cache of {max_len}", where)
-    attributes = {"batch": batch, "seq": seq, "max_len": max_len, "at": at if isinstance(at, int) else -1}
+    attributes = AppendAttributes(batch, seq, max_len, at if isinstance(at, int) else -1)
     marker = call(
         "append", name, operands, cache.shape, tensor.dtype, tensor.form or "rows", attributes, where
     )
@@ -74,13 +99,13 @@ def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) 
     return cache
 
 
-def turns(b: Bound) -> bool:
+def ropes(b: OpInstance) -> bool:
     """Whether an append turns its rows by their position (rope)."""
-    return any(key == "theta" for key, _ in b.op.attributes)
+    return isinstance(b.attributes, AppendAttributes) and b.attributes.theta is not None
 
 
 @register
-class Append(Kind):
+class Append(OpDef):
     """A tile copies tn columns of all new rows of one batch. Where they land is known only at run time: it
     may write any row of its batch.
 
@@ -89,32 +114,39 @@ class Append(Kind):
     """
 
     name, coords, stem = "append", ("b", "j"), "attention"
+    operands, attributes = ("cache", "x", "position"), AppendAttributes
+    in_place = "cache"
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
-        return (b.batch, ceil_div(b.shape(1)[1], b.tile[0]))
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
+        a = AppendAttributes.of(b)
+        return (a.batch, ceil_div(b.shape(1)[1], b.tile[0]))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = AppendAttributes.of(b)
         n, j = b.coords
-        first = batch_base(n, b.batch, b.seq)
-        reads = [Access(1, (Interval(first, sp.sympify(first + b.seq)), blocks(j, b.tile[0], b.shape(1)[1])))]
-        if b.at < 0:
-            reads.append(Access(2, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        first = batch_base(n, a.batch, a.seq)
+        reads = [Access(1, (Interval(first, sp.sympify(first + a.seq)), blocks(j, b.tile[0], b.shape(1)[1])))]
+        if a.at < 0:
+            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         return tuple(reads)
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
+        a = AppendAttributes.of(b)
         n, j = b.coords
         columns = blocks(j, b.tile[0], b.shape(1)[1])
-        first = batch_base(n, b.batch, b.max_len)
-        if b.at < 0:
-            return (Interval(first, sp.sympify(first + b.max_len)), columns)
-        return (Interval(sp.sympify(first + b.at), sp.sympify(first + b.at + b.seq)), columns)
+        first = batch_base(n, a.batch, a.max_len)
+        if a.at < 0:
+            return (Interval(first, sp.sympify(first + a.max_len)), columns)
+        return (Interval(sp.sympify(first + a.at), sp.sympify(first + a.at + a.seq)), columns)
 
-    def flops(self, b: Bound) -> float:
-        return 1.0 * b.seq * b.tile[0]
+    def flops(self, b: OpInstance) -> float:
+        a = AppendAttributes.of(b)
+        return 1.0 * a.seq * b.tile[0]
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        width, unit = b.shape(1)[1], dict(b.op.attributes).get("head_dim", 1)
-        narrow = (32, 16) if isinstance(b.seq, int) and b.seq > MANY else ()  # that many SMs may copy
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
+        a = AppendAttributes.of(b)
+        width, unit = b.shape(1)[1], (AppendAttributes.of(b).head_dim or 1)
+        narrow = (32, 16) if isinstance(a.seq, int) and a.seq > MANY else ()  # that many SMs may copy
         widths = {t // unit * unit for t in (128, 256, 64, *narrow)} - {0}
         return [
             (t,)
@@ -122,25 +154,29 @@ class Append(Kind):
             if not isinstance(width, int) or t <= width
         ] or [(width,)]
 
-    def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
-        unit = dict(b.op.attributes).get("head_dim", 1)
+    def check_tile(self, b: OpInstance, tile: tuple[int, ...]) -> str:
+        unit = (AppendAttributes.of(b).head_dim or 1)
         return (
             ""
             if tile[0] % unit == 0
             else f"{tile[0]} columns a tile, expected whole heads of {unit}: they are turned on their way"
         )
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        cache = operands[0].reshape(b.batch, b.max_len, -1).clone()
-        at = operands[2] if b.at < 0 else b.at
-        rows = operands[1] if not turns(b) else rotated(operands[1], b.head_dim, b.seq, at, b.theta)
-        cache[:, at : at + b.seq] = rows.reshape(b.batch, b.seq, -1)
-        return [cache.reshape(b.batch * b.max_len, -1)]
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = AppendAttributes.of(b)
+        cache = operands[0].reshape(a.batch, a.max_len, -1).clone()
+        at = operands[2] if a.at < 0 else a.at
+        rows = operands[1]
+        if a.head_dim is not None and a.theta is not None:
+            rows = rotated(rows, a.head_dim, a.seq, at, a.theta)
+        cache[:, at : at + a.seq] = rows.reshape(a.batch, a.seq, -1)
+        return [cache.reshape(a.batch * a.max_len, -1)]
 
     def runtime_write(
-        self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int
+        self, b: OpInstance, box: tuple[tuple[int, int, int], ...], position: int
     ) -> tuple[tuple[int, int, int], ...]:
-        if b.at >= 0:
+        a = AppendAttributes.of(b)
+        if a.at >= 0:
             return box
         (lo, _, _), columns = box
-        return ((lo + position, lo + position + b.seq, 1), columns)
+        return ((lo + position, lo + position + a.seq, 1), columns)

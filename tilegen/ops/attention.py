@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Size, Value, call, caller, number, tensors
 from tilegen.ops.base import (
     Access,
-    Bound,
     Box,
     Interval,
     K,
-    Kind,
+    OpDef,
+    OpInstance,
     batch_base,
     blocks,
     ceil_div,
@@ -24,6 +26,32 @@ from tilegen.ops.base import (
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
+
+
+@dataclass(frozen=True)
+class AttentionAttributes(Attributes):
+    """batch sequences of q_len queries and k_len keys; heads share kv_heads key heads of head_dim columns.
+    splits: of its keys (tilegen.graph.split_kv). forwarded: new keys and values are operands of their own
+    (tilegen.graph.forward_kv). theta: queries and new keys are roped on their way."""
+
+    batch: Size
+    q_len: Size
+    k_len: Size
+    heads: int
+    kv_heads: int
+    head_dim: Size
+    scale: float
+    causal: bool
+    splits: int | None = None
+    forwarded: bool = False
+    theta: float | None = None
+
+
+@dataclass(frozen=True)
+class CombineAttributes(Attributes):
+    splits: int
+    heads: int
+    head_dim: int
 
 
 def attention(
@@ -81,74 +109,78 @@ def attention(
             f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}",
             where,
         )
-    attributes = {
-        "batch": batch,
-        "q_len": q_len,
-        "k_len": k_len,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": d,
-        "scale": d**-0.5 if scale is None else number("attention: scale", scale, where),
-        "causal": bool(causal) or at is not None,
-    }
+    attributes = AttentionAttributes(
+        batch=batch,
+        q_len=q_len,
+        k_len=k_len,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=d,
+        scale=d**-0.5 if scale is None else number("attention: scale", scale, where),
+        causal=bool(causal) or at is not None,
+    )
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
     if at is not None:
         operands.append(position(at, where))
     return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
 
 
-POSITION = 3  # the operand that says how far the caches are filled
 # columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
 STATE = 8
 
 
-def shares(b: Bound) -> int:
+def splits(b: OpInstance) -> int:
     """Tiles that share the keys of the same queries; their results are partial ones, for a combine."""
-    return int(dict(b.op.attributes).get("shares", 1))
+    match b.attributes:
+        case AttentionAttributes(splits=int(n)) | CombineAttributes(splits=n):
+            return n
+    return 1
 
 
-def over_caches(b: Bound) -> bool:
-    """Whether keys and values are caches, filled up to a position: operand POSITION."""
-    return len(b.op.operands) > POSITION
+def over_caches(b: OpInstance) -> bool:
+    """Whether keys and values are caches, filled up to a position."""
+    return b.has("position")
 
 
-def passed(b: Bound) -> bool:
-    """Whether new keys and values are passed to an attention over caches beside these
-    (tilegen.graph.forward_kv)."""
-    return bool(dict(b.op.attributes).get("passed"))
+def forwarded(b: OpInstance) -> bool:
+    """Whether it is an attention that new keys and values are forwarded to, beside its caches."""
+    return isinstance(b.attributes, AttentionAttributes) and b.attributes.forwarded
 
 
-def turned(b: Bound) -> bool:
-    """Whether it turns its queries and new keys by their position (rope)."""
-    return passed(b) and "theta" in dict(b.op.attributes)
+def roped(b: OpInstance) -> bool:
+    """Whether it is an attention that turns its queries and new keys by their position (rope)."""
+    return forwarded(b) and AttentionAttributes.of(b).theta is not None
 
 
-def seen(b: Bound) -> Any:
+def seen(b: OpInstance) -> Any:
     """Keys that some query of a tile may see, as far as the plan knows: a position is known only at run
     time."""
-    if not b.causal or over_caches(b):
-        return b.k_len
-    last = blocks(b.coords[2], b.tile[0], b.q_len).hi
-    return last + b.k_len - b.q_len
+    a = AttentionAttributes.of(b)
+    if not a.causal or over_caches(b):
+        return a.k_len
+    last = blocks(b.coords[2], b.tile[0], a.q_len).hi
+    return last + a.k_len - a.q_len
 
 
-def queries(b: Bound) -> Box:
+def queries(b: OpInstance) -> Box:
     """What a tile reads of q."""
-    return _rows_of_heads(b, b.head_dim)
+    a = AttentionAttributes.of(b)
+    return _rows_of_heads(b, a.head_dim)
 
 
-def _rows_of_heads(b: Bound, width: Any) -> Box:
+def _rows_of_heads(b: OpInstance, width: Any) -> Box:
     """The tile's queries, and its heads of so many columns each."""
+    a = AttentionAttributes.of(b)
     n, h, i = b.coords[:3]
     lo = width * b.tile[2] * h
     return (
-        blocks(i, b.tile[0], b.q_len, batch_base(n, b.batch, b.q_len)),
+        blocks(i, b.tile[0], a.q_len, batch_base(n, a.batch, a.q_len)),
         Interval(lo, lo + width * b.tile[2]),
     )
 
 
 @register
-class Attention(Kind):
+class Attention(OpDef):
     """A tile is tq queries of th heads that share a key head; its steps walk the keys it may see, tk at a
     time, with an online softmax.
 
@@ -162,71 +194,85 @@ class Attention(Kind):
     """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"
+    operands, attributes = ("q", "k", "v", "position", "new_k", "new_v"), AttentionAttributes
+    mma = True
 
-    def coords_of(self, b: Bound) -> tuple[str, ...]:
-        return (*self.coords, "s") if shares(b) > 1 else self.coords
+    def coords_of(self, b: OpInstance) -> tuple[str, ...]:
+        return (*self.coords, "s") if splits(b) > 1 else self.coords
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
-        grid = (b.batch, b.heads // b.tile[2], ceil_div(b.q_len, b.tile[0]))
-        return (*grid, shares(b)) if shares(b) > 1 else grid
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
+        a = AttentionAttributes.of(b)
+        grid = (a.batch, a.heads // b.tile[2], ceil_div(a.q_len, b.tile[0]))
+        return (*grid, splits(b)) if splits(b) > 1 else grid
 
-    def steps(self, b: Bound) -> Any:
-        return ceil_div(ceil_div(seen(b), b.tile[1]), shares(b))
+    def steps(self, b: OpInstance) -> Any:
+        return ceil_div(ceil_div(seen(b), b.tile[1]), splits(b))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = AttentionAttributes.of(b)
         n, h, _ = b.coords[:3]
-        tk, tiles_of_group = b.tile[1], b.heads // b.kv_heads // b.tile[2]
-        d, last = b.head_dim, seen(b)
+        tk, tiles_of_group = b.tile[1], a.heads // a.kv_heads // b.tile[2]
+        d, last = a.head_dim, seen(b)
         g = sp.floor(h / sp.Integer(tiles_of_group)) if tiles_of_group > 1 else h
-        base = batch_base(n, b.batch, b.k_len)
+        base = batch_base(n, a.batch, a.k_len)
         lo = tk * K
         hi = sp.Min(lo + tk, last) if not (isinstance(last, int) and last % tk == 0) else lo + tk
-        if shares(b) > 1:
-            lo, hi = sp.Integer(0), sp.sympify(b.k_len)
+        if splits(b) > 1:
+            lo, hi = sp.Integer(0), sp.sympify(a.k_len)
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
         head = Interval(sp.expand(d * g), sp.expand(d * g + d))
-        exact = shares(b) == 1
+        exact = splits(b) == 1
         reads = [
             Access(0, queries(b), "first"),
-            *(Access(n, (keys, head), exact=exact, before=passed(b)) for n in (1, 2)),
+            *(Access(n, (keys, head), exact=exact, before=forwarded(b)) for n in (1, 2)),
         ]
         if over_caches(b):
-            reads.append(Access(POSITION, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
-        if passed(b):
-            first = batch_base(n, b.batch, b.q_len)
-            rows = Interval(sp.sympify(first), sp.sympify(first + b.q_len))
-            reads += [Access(4, (rows, head), "first"), Access(5, (rows, head), "first")]
+            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        if forwarded(b):
+            first = batch_base(n, a.batch, a.q_len)
+            rows = Interval(sp.sympify(first), sp.sympify(first + a.q_len))
+            reads += [Access(b.index(name), (rows, head), "first") for name in ("new_k", "new_v")]
         return tuple(reads)
 
+    def row_coords(self, b: OpInstance) -> Sequence[int]:
+        return (0, 2)
+
+    def grows(self, b: OpInstance) -> bool:
+        return AttentionAttributes.of(b).causal and not over_caches(b)
+
     def runtime_read(
-        self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
+        self, b: OpInstance, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
     ) -> tuple[tuple[int, int, int], ...]:
-        if not passed(b) or tensor not in {o.tensor for o in b.op.operands[1:3]}:
+        a = AttentionAttributes.of(b)
+        if not forwarded(b) or tensor not in {o.tensor for o in b.op.operands[1:3]}:
             return box
         (lo, hi, stride), columns = box
-        return ((lo, max(lo, min(hi, lo // b.k_len * b.k_len + position)), stride), columns)
+        return ((lo, max(lo, min(hi, lo // a.k_len * a.k_len + position)), stride), columns)
 
-    def write(self, b: Bound) -> Box:
-        if shares(b) == 1:
+    def write(self, b: OpInstance) -> Box:
+        a = AttentionAttributes.of(b)
+        if splits(b) == 1:
             return queries(b)
-        rows, columns = _rows_of_heads(b, b.head_dim + STATE)
-        return (rows.shifted(b.coords[3] * b.batch * b.q_len), columns)
+        rows, columns = _rows_of_heads(b, a.head_dim + STATE)
+        return (rows.shifted(b.coords[3] * a.batch * a.q_len), columns)
 
-    def flops(self, b: Bound) -> float:
-        keys = b.k_len if not b.causal else max(1, b.k_len - b.q_len // 2)
-        return 4.0 * b.tile[0] * b.tile[2] * keys * b.head_dim / shares(b)
+    def flops(self, b: OpInstance) -> float:
+        a = AttentionAttributes.of(b)
+        keys = a.k_len if not a.causal else max(1, a.k_len - a.q_len // 2)
+        return 4.0 * b.tile[0] * b.tile[2] * keys * a.head_dim / splits(b)
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        q = b.q_len if isinstance(b.q_len, int) else 4096
-        group, d = b.heads // b.kv_heads, b.head_dim if isinstance(b.head_dim, int) else 128
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
+        a = AttentionAttributes.of(b)
+        q = a.q_len if isinstance(a.q_len, int) else 4096
+        group, d = a.heads // a.kv_heads, a.head_dim if isinstance(a.head_dim, int) else 128
         # of columns; a block's keys and values lie in one stage, which is to be no longer than those of
         # products are
         blocks = ceil_div(d, 64)
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
             return [(q, 96 // blocks, group)]
         few = (
-            all(isinstance(n, int) for n in (b.batch, b.q_len))
-            and b.batch * b.heads * ceil_div(q, 128) < machine.sms
+            all(isinstance(n, int) for n in (a.batch, a.q_len))
+            and a.batch * a.heads * ceil_div(q, 128) < machine.sms
         )
         if few or q <= FEW:  # SMs that would idle take halves
             return [(min(FEW, q), 128 // blocks, 1)]
@@ -238,57 +284,61 @@ class Attention(Kind):
         fits = given and isinstance(given[0], int) and given[0] * usual[2] <= 2 * FEW
         return usual if fits else (*usual[:2], 1)
 
-    def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
-        group = b.heads // b.kv_heads
+    def check_tile(self, b: OpInstance, tile: tuple[int, ...]) -> str:
+        a = AttentionAttributes.of(b)
+        group = a.heads // a.kv_heads
         return (
             ""
             if group % tile[2] == 0
             else f"{tile[2]} heads a tile, but {group} share a key head: expected a divisor of {group}"
         )
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = AttentionAttributes.of(b)
         import torch
 
-        d, group = b.head_dim, b.heads // b.kv_heads
-        operands = self._with_passed(b, operands) if passed(b) else operands
-        q = operands[0].reshape(b.batch, b.q_len, b.heads, d).transpose(1, 2)
+        d, group = a.head_dim, a.heads // a.kv_heads
+        operands = self._with_forwarded(b, operands) if forwarded(b) else operands
+        q = operands[0].reshape(a.batch, a.q_len, a.heads, d).transpose(1, 2)
         k, v = (
-            t.reshape(b.batch, b.k_len, b.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1)
+            t.reshape(a.batch, a.k_len, a.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1)
             for t in operands[1:3]
         )
-        scores = q @ k.mT * b.scale
-        first = operands[POSITION] if over_caches(b) else b.k_len - b.q_len
-        if b.causal:
-            visible = torch.ones(b.q_len, b.k_len, dtype=torch.bool, device=scores.device).tril(first)
+        scores = q @ k.mT * a.scale
+        first = operands[b.index("position")] if over_caches(b) else a.k_len - a.q_len
+        if a.causal:
+            visible = torch.ones(a.q_len, a.k_len, dtype=torch.bool, device=scores.device).tril(first)
             scores = scores.masked_fill(~visible, float("-inf"))
             v = v.masked_fill(~visible.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
-        if shares(b) == 1:
+        if splits(b) == 1:
             return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
-        return [torch.stack([self._share(b, scores, v, first, s) for s in range(shares(b))]).reshape(b.out)]
+        return [torch.stack([self._share(b, scores, v, first, s) for s in range(splits(b))]).reshape(b.out)]
 
-    def _with_passed(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        """Queries, whole caches and the position of an attention that new rows are passed to."""
+    def _with_forwarded(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        """Queries, whole caches and the position of an attention that new rows are forwarded to."""
+        a = AttentionAttributes.of(b)
         import torch
 
         q, k, v, at, new_k, new_v = operands
-        if turned(b):
-            q, new_k = (rotated(x, b.head_dim, b.q_len, at, b.theta) for x in (q, new_k))
+        if a.theta is not None:
+            q, new_k = (rotated(x, a.head_dim, a.q_len, at, a.theta) for x in (q, new_k))
         whole = []
         for cache, new in ((k, new_k), (v, new_v)):
-            rows = cache.reshape(b.batch, b.k_len, -1)
-            new = new.reshape(b.batch, b.q_len, -1)
-            whole.append(torch.cat((rows[:, :at], new, rows[:, at + b.q_len :]), dim=1).reshape(cache.shape))
+            rows = cache.reshape(a.batch, a.k_len, -1)
+            new = new.reshape(a.batch, a.q_len, -1)
+            whole.append(torch.cat((rows[:, :at], new, rows[:, at + a.q_len :]), dim=1).reshape(cache.shape))
         return [q, *whole, at]
 
-    def _share(self, b: Bound, scores: Any, v: Any, first: int, s: int) -> Any:
-        """[batch, q_len, heads, D + STATE]: what share s of the keys makes of the scores."""
+    def _share(self, b: OpInstance, scores: Any, v: Any, first: int, s: int) -> Any:
+        """[batch, q_len, heads, D + STATE]: what split s of the keys makes of the scores."""
+        a = AttentionAttributes.of(b)
         import torch
 
         tq, tk, _ = b.tile
-        mine = torch.zeros(b.q_len, b.k_len, dtype=torch.bool, device=scores.device)
-        for i in range(0, b.q_len, tq):
-            there = -(-min(first + min(i + tq, b.q_len), b.k_len) // tk)  # blocks that the tile sees
-            mine[i : i + tq, there * s // shares(b) * tk : there * (s + 1) // shares(b) * tk] = True
+        mine = torch.zeros(a.q_len, a.k_len, dtype=torch.bool, device=scores.device)
+        for i in range(0, a.q_len, tq):
+            there = -(-min(first + min(i + tq, a.q_len), a.k_len) // tk)  # blocks that the tile sees
+            mine[i : i + tq, there * s // splits(b) * tk : there * (s + 1) // splits(b) * tk] = True
         scores = scores.masked_fill(~mine, float("-inf"))
         m = scores.amax(-1, keepdim=True)
         p = (scores - m.nan_to_num(neginf=0.0)).exp()
@@ -297,46 +347,51 @@ class Attention(Kind):
 
 
 @register
-class Combine(Kind):
-    """y = Σ_s e^(m_s - m) a_s / Σ_s e^(m_s - m) l_s with m = max_s m_s: what an attention's shares of the
+class Combine(OpDef):
+    """y = Σ_s e^(m_s - m) a_s / Σ_s e^(m_s - m) l_s with m = max_s m_s: what an attention's splits of the
     keys come to. A tile is tm rows of th heads.
 
-    Its operand holds a share below the other, each (B·Sq, heads·(D + STATE)): a head's Σ p v, then m and l.
+    Its operand holds a split below the other, each (B·Sq, heads·(D + STATE)): a head's Σ p v, then m and l.
     """
 
     name, coords, stem = "combine", ("i", "j"), "attention"
+    operands, attributes = ("partial",), CombineAttributes
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
-        return (ceil_div(b.out[0], b.tile[0]), ceil_div(b.heads, b.tile[1]))
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
+        a = CombineAttributes.of(b)
+        return (ceil_div(b.out[0], b.tile[0]), ceil_div(a.heads, b.tile[1]))
 
-    def steps(self, b: Bound) -> Any:
-        return sp.Integer(b.shares)
+    def steps(self, b: OpInstance) -> Any:
+        a = CombineAttributes.of(b)
+        return sp.Integer(a.splits)
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = CombineAttributes.of(b)
         i, j = b.coords
         return (
-            Access(0, (blocks(i, b.tile[0], b.out[0], K * b.out[0]), self._heads(b, j, b.head_dim + STATE))),
+            Access(0, (blocks(i, b.tile[0], b.out[0], K * b.out[0]), self._heads(b, j, a.head_dim + STATE))),
         )
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
+        a = CombineAttributes.of(b)
         i, j = b.coords
-        return (blocks(i, b.tile[0], b.out[0]), self._heads(b, j, b.head_dim))
+        return (blocks(i, b.tile[0], b.out[0]), self._heads(b, j, a.head_dim))
 
-    def _heads(self, b: Bound, j: Any, width: int) -> Interval:
-        return blocks(j, b.tile[1] * width, b.heads * width)
+    def _heads(self, b: OpInstance, j: Any, width: int) -> Interval:
+        a = CombineAttributes.of(b)
+        return blocks(j, b.tile[1] * width, a.heads * width)
 
-    def flops(self, b: Bound) -> float:
-        return 4.0 * b.shares * b.tile[0] * b.tile[1] * b.head_dim
+    def flops(self, b: OpInstance) -> float:
+        a = CombineAttributes.of(b)
+        return 4.0 * a.splits * b.tile[0] * b.tile[1] * a.head_dim
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        return [(1, min(4, b.heads))]
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
+        a = CombineAttributes.of(b)
+        return [(1, min(4, a.heads))]
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        given = operands[0].reshape(b.shares, *b.out[:1], b.heads, b.head_dim + STATE)
-        a, m, l = (
-            given[..., : b.head_dim],
-            given[..., b.head_dim : b.head_dim + 1],
-            given[..., b.head_dim + 1 : b.head_dim + 2],
-        )
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = CombineAttributes.of(b)
+        given = operands[0].reshape(a.splits, *b.out[:1], a.heads, a.head_dim + STATE)
+        sums, m, l, _ = given.split((a.head_dim, 1, 1, STATE - 2), dim=-1)
         weight = (m - m.amax(0)).exp()
-        return [((weight * a).sum(0) / (weight * l).sum(0)).reshape(b.out)]
+        return [((weight * sums).sum(0) / (weight * l).sum(0)).reshape(b.out)]

@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import sympy as sp
 
 from tilegen.errors import AnalysisError, SpecError
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Operand, Size, Tensor
 
 if TYPE_CHECKING:
@@ -128,46 +129,62 @@ class Epilogue:
         return Epilogue(data["expression"], tuple((o["index"], o["as"]) for o in data["operands"]))
 
 
-SHARES = ("steps", "rows", "columns")
+ClusterSplit = Literal["k", "m", "n"]
+CLUSTER_SPLITS: tuple[ClusterSplit, ...] = ("k", "m", "n")
 
 
 @dataclass(frozen=True)
 class TileOp:
-    """An op of a plan: what it computes, on which tensors, in tiles of which size, by gangs of how many
-    parts.
+    """An op of a plan: what it computes, on which tensors, in tiles of which size, by clusters of how many
+    CTAs.
 
-    share: what the parts of a gang share out, one of SHARES. steps: part p runs steps [n·p/parts,
-    n·(p+1)/parts) of n, sums are exchanged, part p finishes column share p. rows, columns: part p runs all
-    steps for row or column share p and finishes it.
+    cluster_split: what the CTAs of a cluster split between them. k: CTA rank c of C runs steps
+    [n·c/C, n·(c+1)/C) of n, sums are exchanged, and each finishes its part of the columns. m, n: each runs
+    all steps for its part of the rows or columns and finishes it.
     """
 
     name: str
     kind: str
     operands: tuple[Operand, ...]
     result: str
-    attributes: tuple[tuple[str, Any], ...] = ()
+    attributes: Attributes = Attributes()
     epilogue: Epilogue | None = None
     tile: tuple[int, ...] = ()
-    parts: int = 1
-    share: str = "steps"
+    cluster: int = 1
+    cluster_split: ClusterSplit = "k"
     where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
-class Bound:
+class OpInstance:
     """An op together with the tensors it stands on: what the methods of a Kind take."""
 
     op: TileOp
     tensors: Mapping[str, Tensor]
 
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the op: bound.stride, bound.causal, …"""
-        for key, value in self.op.attributes:
-            if key == name:
-                return value
-        message = f"op {self.op.name!r} ({self.op.kind}) has no attribute {name!r}"
-        # an AttributeError inside a cached property would be reported as the property itself missing
-        raise AttributeError(message) if name.startswith("_") else AnalysisError(message)
+    @property
+    def attributes(self) -> Attributes:
+        return self.op.attributes
+
+    @cached_property
+    def _indices(self) -> Mapping[str, int]:
+        """The op's own operands by name; those of its epilogue follow."""
+        extra = self.op.epilogue.operands if self.op.epilogue else ()
+        own = min((index for index, _ in extra), default=len(self.op.operands))
+        return {name: index for index, name in enumerate(self.kind.operands[:own])}
+
+    def has(self, name: str) -> bool:
+        """Whether the op has its operand of that name: OpDef.operands."""
+        return name in self._indices
+
+    def index(self, name: str) -> int:
+        """Which of the op's operands is the one of that name."""
+        if name not in self._indices:
+            raise AnalysisError(f"op {self.op.name!r} ({self.op.kind}) has no operand {name!r}")
+        return self._indices[name]
+
+    def operand(self, name: str) -> Operand:
+        return self.op.operands[self.index(name)]
 
     @property
     def tile(self) -> tuple[int, ...]:
@@ -195,7 +212,7 @@ class Bound:
         return self.result.plan_shape
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> OpDef:
         return kind(self.op.kind)
 
     @cached_property
@@ -246,11 +263,14 @@ class Bound:
         )
 
 
-class Kind:
+class OpDef:
     """One kind of op. A subclass per kind, in one file per family; `register` makes it known."""
 
     name: ClassVar[str]
     coords: ClassVar[tuple[str, ...]]
+    # names of the op's own operands, in their order; an op may lack the last of them
+    operands: ClassVar[tuple[str, ...]] = ()
+    attributes: ClassVar[type[Attributes]] = Attributes
     stem: ClassVar[str]  # templates/<target>/<stem>.*.j2 holds its tile code
     fusable: ClassVar[bool] = False  # may carry an epilogue
     width: ClassVar[int | None] = (
@@ -258,7 +278,9 @@ class Kind:
         # result
         None
     )
-    gangs: ClassVar[bool] = False  # a gang can run a tile: see TileOp.share
+    clusters: ClassVar[bool] = False  # a cluster can run a tile: see TileOp.cluster_split
+    mma: ClassVar[bool] = False  # tensor cores may compute it
+    in_place: ClassVar[str] = ""  # the operand that is the result itself, written and not read
     # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
     templates: ClassVar[str] = ""
 
@@ -266,30 +288,42 @@ class Kind:
     def built_in(self) -> bool:
         return type(self).__module__.startswith("tilegen.ops.")
 
-    def coords_of(self, b: Bound) -> tuple[str, ...]:
+    def coords_of(self, b: OpInstance) -> tuple[str, ...]:
         return self.coords
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
         """Extent of each tile coordinate."""
         raise NotImplementedError
 
-    def steps(self, b: Bound) -> Any:
+    def steps(self, b: OpInstance) -> Any:
         """Steps of a tile, an expression in its coordinates."""
         return sp.Integer(1)
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
         """What the steps read, epilogue operands excepted."""
         raise NotImplementedError
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         """What a tile writes of the result."""
         raise NotImplementedError
 
-    def flops(self, b: Bound) -> float:
+    def accumulators(self, attributes: Attributes) -> tuple[str, ...]:
+        """What its epilogue begins with."""
+        return ("acc0",)
+
+    def row_coords(self, b: OpInstance) -> Sequence[int]:
+        """Which coordinates of a tile walk the rows of the result."""
+        return range(len(b.grid) - 1)
+
+    def grows(self, b: OpInstance) -> bool:
+        """Whether tiles of later rows take more steps."""
+        return False
+
+    def flops(self, b: OpInstance) -> float:
         """Floating-point operations of one full tile (multiply and add count two)."""
         raise NotImplementedError
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         """Tile shapes worth trying on a machine, the usual one first."""
         raise NotImplementedError
 
@@ -301,46 +335,46 @@ class Kind:
         """A tile whose last sizes a user may have left out: 128x256 means 128x256x(usual)."""
         return (*given, *self.inner_sizes(given, usual)[len(given) :]) if len(given) < len(usual) else given
 
-    def check_tile(self, b: Bound, tile: tuple[int, ...]) -> str:
+    def check_tile(self, b: OpInstance, tile: tuple[int, ...]) -> str:
         """Why this op cannot have that tile, or an empty string."""
         return ""
 
-    def reference(self, b: Bound, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def reference(self, b: OpInstance, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The accumulators in float32 over plan shapes; the whole op, from its equation. Position operands
         come as ints."""
         raise NotImplementedError
 
     def runtime_write(
-        self, b: Bound, box: tuple[tuple[int, int, int], ...], position: int
+        self, b: OpInstance, box: tuple[tuple[int, int, int], ...], position: int
     ) -> tuple[tuple[int, int, int], ...]:
         """Where a tile writes once the position is known."""
         return box
 
     def runtime_read(
-        self, b: Bound, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
+        self, b: OpInstance, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
     ) -> tuple[tuple[int, int, int], ...]:
         """What a tile reads of a box of a tensor once the position is known."""
         return box
 
 
-_KINDS: dict[str, Kind] = {}
+_OP_DEFS: dict[str, OpDef] = {}
 
 
-def register(cls: type[Kind]) -> type[Kind]:
+def register(cls: type[OpDef]) -> type[OpDef]:
     """Class decorator: make a kind of op known under its name."""
-    _KINDS[cls.name] = cls()
+    _OP_DEFS[cls.name] = cls()
     return cls
 
 
-def foreign_kinds() -> list[Kind]:
+def foreign_ops() -> list[OpDef]:
     """The kinds that users added."""
-    return [k for _, k in sorted(_KINDS.items()) if not k.built_in]
+    return [k for _, k in sorted(_OP_DEFS.items()) if not k.built_in]
 
 
-def kind(name: str) -> Kind:
-    if name not in _KINDS:
-        raise AnalysisError(f"unknown kind of op {name!r}; known: {', '.join(sorted(_KINDS))}")
-    return _KINDS[name]
+def kind(name: str) -> OpDef:
+    if name not in _OP_DEFS:
+        raise AnalysisError(f"unknown kind of op {name!r}; known: {', '.join(sorted(_OP_DEFS))}")
+    return _OP_DEFS[name]
 
 
 def need(condition: bool, message: str, where: str) -> None:

@@ -4,14 +4,37 @@ last."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
 
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Size, Value, call, caller, tensors
-from tilegen.ops.base import Access, Bound, Box, Interval, K, Kind, blocks, ceil_div, need, register, whole
+from tilegen.ops.base import (
+    Access,
+    Box,
+    Interval,
+    K,
+    OpDef,
+    OpInstance,
+    blocks,
+    ceil_div,
+    need,
+    register,
+    whole,
+)
 from tilegen.ops.pointwise import add
 from tilegen.ops.spatial import spatial_tiles
+
+
+@dataclass(frozen=True)
+class ConvAttributes(Attributes):
+    """Rows and columns of each."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
 
 
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
@@ -73,7 +96,7 @@ def conv2d(
         f"conv2d: the {w.shape[1:3]} filter does not fit into {x.shape[1:3]} with padding {padding}",
         where,
     )
-    attributes = {"stride": stride, "padding": padding, "dilation": dilation}
+    attributes = ConvAttributes(stride, padding, dilation)
     y = call(
         "conv2d",
         name,
@@ -122,46 +145,49 @@ def window_rows(
 
 
 @register
-class Conv2d(Kind):
+class Conv2d(OpDef):
     """Output tile tb images x th rows x tw columns x tn channels; steps over input channels, all filter
     positions inside a step."""
 
     name, coords, stem, fusable = "conv2d", ("b", "p", "q", "j"), "conv2d", True
-    width, gangs = 3, True
+    operands, attributes = ("x", "w"), ConvAttributes
+    width, clusters, mma = 3, True, True
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
 
-    def steps(self, b: Bound) -> Any:
+    def steps(self, b: OpInstance) -> Any:
         return ceil_div(b.shape(0)[3], b.tile[4])
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = ConvAttributes.of(b)
         (n, p, q, j), (tb, th, tw, tn, tc) = b.coords, b.tile
         _, r, s, c = b.shape(1)
         x = b.shape(0)
-        rows, rows_exact = window_rows(p, th, b.out[1], x[1], r, b.stride[0], b.padding[0], b.dilation[0])
-        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], s, b.stride[1], b.padding[1], b.dilation[1])
+        rows, rows_exact = window_rows(p, th, b.out[1], x[1], r, a.stride[0], a.padding[0], a.dilation[0])
+        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], s, a.stride[1], a.padding[1], a.dilation[1])
         chunk = blocks(K, tc, c)
         return (
             Access(0, (blocks(n, tb, x[0]), rows, cols, chunk), exact=rows_exact and cols_exact),
             Access(1, (blocks(j, tn, b.out[3]), whole(r), whole(s), chunk)),
         )
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
-    def flops(self, b: Bound) -> float:
+    def flops(self, b: OpInstance) -> float:
         _, r, s, c = b.shape(1)
         tb, th, tw, tn, _ = b.tile
         return 2.0 * tb * th * tw * tn * r * s * c
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         wide = b.out[3] if isinstance(b.out[3], int) else 256
-        eights = ceil_div(wide, 8) * 8
-        return [(*t, min(eights, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
+        vectors = ceil_div(wide, 8) * 8
+        return [(*t, min(vectors, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = ConvAttributes.of(b)
         import torch.nn.functional as F
 
         x, w = (t.permute(0, 3, 1, 2) for t in operands[:2])
-        return [F.conv2d(x, w, stride=b.stride, padding=b.padding, dilation=b.dilation).permute(0, 2, 3, 1)]
+        return [F.conv2d(x, w, stride=a.stride, padding=a.padding, dilation=a.dilation).permute(0, 2, 3, 1)]

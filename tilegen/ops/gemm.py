@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Size, Value, call, caller, tensors
 from tilegen.ops.base import (
     Access,
-    Bound,
     Box,
     Interval,
     K,
-    Kind,
+    OpDef,
+    OpInstance,
     batch_base,
     blocks,
     ceil_div,
@@ -22,6 +24,29 @@ from tilegen.ops.base import (
     whole,
 )
 from tilegen.ops.pointwise import add
+
+
+@dataclass(frozen=True)
+class LinearAttributes(Attributes):
+    """groups: accumulators, 2 for a gated pair. k_range: the columns of x that it sums over, [lo, hi); None
+    for all. norm_eps: where an rms_norm was fused into it (tilegen.graph.fuse_norms)."""
+
+    groups: int
+    k_range: tuple[Size, Size] | None = None
+    norm_eps: float | None = None
+
+
+@dataclass(frozen=True)
+class MatmulAttributes(Attributes):
+    """batch products of (m, k) by (k, n); b_batch: batch, or 1 where all share the right operand."""
+
+    batch: Size
+    b_batch: Size
+    m: Size
+    n: Size
+    k: Size
+    transpose_a: bool
+    transpose_b: bool
 
 
 def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
@@ -48,7 +73,7 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
         (*x.shape[:-1], w.shape[0]),
         x.dtype,
         "rows",
-        {"groups": 1},
+        LinearAttributes(groups=1),
         where,
     )
     if bias is None:
@@ -82,15 +107,15 @@ def matmul(
     batch: Size = 1
     for size in a.shape[:-2]:
         batch = batch * size
-    attributes = {
-        "batch": batch,
-        "b_batch": 1 if not b.shape[:-2] else batch,
-        "m": m,
-        "n": n,
-        "k": k,
-        "transpose_a": transpose_a,
-        "transpose_b": transpose_b,
-    }
+    attributes = MatmulAttributes(
+        batch=batch,
+        b_batch=1 if not b.shape[:-2] else batch,
+        m=m,
+        n=n,
+        k=k,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+    )
     return call(
         "matmul",
         name,
@@ -118,78 +143,93 @@ def of_groups(tiles: Sequence[tuple[int, int, int]], groups: int) -> list[tuple[
     return [(tm, tn // groups // 8 * 8, tk) if groups > 1 else (tm, tn, tk) for tm, tn, tk in tiles]
 
 
-def k_range(b: Bound) -> tuple[Size, Size]:
-    """The columns of x that a linear sums over, [lo, hi): all, or a share of them."""
-    found: tuple[Size, Size] = dict(b.op.attributes).get("k_range", (0, b.shape(0)[1]))
-    return found
+def k_range(b: OpInstance) -> tuple[Size, Size]:
+    """The columns of x that a linear sums over, [lo, hi): all, or a split of them."""
+    return LinearAttributes.of(b).k_range or (0, b.shape(0)[1])
 
 
-def normed(b: Bound) -> bool:
-    """Whether a linear norms the rows of x itself: an rms_norm was folded into it
-    (tilegen.graph.fuse_norms)."""
-    return any(key == "norm_eps" for key, _ in b.op.attributes)
+def groups(b: OpInstance) -> int:
+    """Accumulators of an element of the result."""
+    return b.attributes.groups if isinstance(b.attributes, LinearAttributes) else 1
+
+
+def normed(b: OpInstance) -> bool:
+    """Whether it is a linear that norms the rows of x itself."""
+    return isinstance(b.attributes, LinearAttributes) and b.attributes.norm_eps is not None
 
 
 @register
-class Linear(Kind):
+class Linear(OpDef):
     """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only
     k_range of it.
 
-    With a norm folded in (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N +
+    With a norm fused in (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N +
     n, k] / √(mean_k x[m, k]² + norm_eps).
     """
 
     name, coords, stem, fusable = "linear", ("i", "j"), "gemm", True
-    width, gangs = 1, True
+    operands, attributes = ("x", "w", "norm_weight"), LinearAttributes
+    width, clusters, mma = 1, True, True
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
 
-    def steps(self, b: Bound) -> Any:
+    def steps(self, b: OpInstance) -> Any:
         lo, hi = k_range(b)
         return ceil_div(hi - lo, b.tile[2])
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = LinearAttributes.of(b)
         (i, j), (tm, tn, tk) = b.coords, b.tile
         lo, hi = k_range(b)
         chunk = blocks(K, tk, hi - lo, lo)
         n = b.out[1]
-        groups = [Access(1, (blocks(j, tn, n, g * n), chunk)) for g in range(b.groups)]
+        groups = [Access(1, (blocks(j, tn, n, g * n), chunk)) for g in range(a.groups)]
         norm = [Access(2, (whole(b.shape(0)[1]),), "first")] if normed(b) else []
         return (Access(0, (blocks(i, tm, b.out[0]), chunk)), *groups, *norm)
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
-    def flops(self, b: Bound) -> float:
+    def accumulators(self, attributes: Attributes) -> tuple[str, ...]:
+        return tuple(f"acc{g}" for g in range(LinearAttributes.check(attributes).groups))
+
+    def flops(self, b: OpInstance) -> float:
+        a = LinearAttributes.of(b)
         lo, hi = k_range(b)
-        return 2.0 * b.tile[0] * b.tile[1] * b.groups * (hi - lo)
+        return 2.0 * b.tile[0] * b.tile[1] * a.groups * (hi - lo)
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        return of_groups(gemm_tiles(b.out[0]), b.groups)
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
+        a = LinearAttributes.of(b)
+        return of_groups(gemm_tiles(b.out[0]), a.groups)
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = LinearAttributes.of(b)
         lo, hi = k_range(b)
         x, w = operands[0][:, lo:hi], operands[1][:, lo:hi]
         if normed(b):
-            x = x * (x.square().mean(-1, keepdim=True) + b.norm_eps).rsqrt() * operands[2]
-        return list((x @ w.T).chunk(b.groups, dim=1))
+            x = x * (x.square().mean(-1, keepdim=True) + a.norm_eps).rsqrt() * operands[2]
+        return list((x @ w.T).chunk(a.groups, dim=1))
 
 
 @register
-class Matmul(Kind):
+class Matmul(OpDef):
     """y[b, m, n] = Σ_k a[b, m, k] c[b, k, n]; rows of all batches lie in one row tensor."""
 
     name, coords, stem, fusable = "matmul", ("b", "i", "j"), "gemm", True
-    width, gangs = 1, True
+    operands, attributes = ("a", "b"), MatmulAttributes
+    width, clusters, mma = 1, True, True
 
-    def grid(self, b: Bound) -> tuple[Size, ...]:
-        return (b.batch, ceil_div(b.m, b.tile[0]), ceil_div(b.n, b.tile[1]))
+    def grid(self, b: OpInstance) -> tuple[Size, ...]:
+        a = MatmulAttributes.of(b)
+        return (a.batch, ceil_div(a.m, b.tile[0]), ceil_div(a.n, b.tile[1]))
 
-    def steps(self, b: Bound) -> Any:
-        return ceil_div(b.k, b.tile[2])
+    def steps(self, b: OpInstance) -> Any:
+        a = MatmulAttributes.of(b)
+        return ceil_div(a.k, b.tile[2])
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = MatmulAttributes.of(b)
         (n, i, j), (tm, tn, tk) = b.coords, b.tile
 
         def operand(
@@ -198,66 +238,70 @@ class Matmul(Kind):
             """Rows are `outer`, columns `inner`, or the other way round when transposed; rows start at the
             batch's first."""
             rows, columns = (inner, outer) if transposed else (outer, inner)
-            return blocks(*rows, base=batch_base(batch, b.batch, rows[2])), blocks(*columns)
+            return blocks(*rows, base=batch_base(batch, a.batch, rows[2])), blocks(*columns)
 
-        k = (K, tk, b.k)
+        k = (K, tk, a.k)
         return (
-            Access(0, operand(n, b.transpose_a, (i, tm, b.m), k)),
-            Access(1, operand(n if b.b_batch == b.batch else 0, b.transpose_b, k, (j, tn, b.n))),
+            Access(0, operand(n, a.transpose_a, (i, tm, a.m), k)),
+            Access(1, operand(n if a.b_batch == a.batch else 0, a.transpose_b, k, (j, tn, a.n))),
         )
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
+        a = MatmulAttributes.of(b)
         n, i, j = b.coords
-        return (blocks(i, b.tile[0], b.m, batch_base(n, b.batch, b.m)), blocks(j, b.tile[1], b.n))
+        return (blocks(i, b.tile[0], a.m, batch_base(n, a.batch, a.m)), blocks(j, b.tile[1], a.n))
 
-    def flops(self, b: Bound) -> float:
-        return 2.0 * b.tile[0] * b.tile[1] * b.k
+    def flops(self, b: OpInstance) -> float:
+        a = MatmulAttributes.of(b)
+        return 2.0 * b.tile[0] * b.tile[1] * a.k
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        return gemm_tiles(b.m)
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
+        a = MatmulAttributes.of(b)
+        return gemm_tiles(a.m)
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
-        a = operands[0].reshape(b.batch, -1, operands[0].shape[1])
-        c = operands[1].reshape(b.b_batch, -1, operands[1].shape[1])
-        a, c = a.mT if b.transpose_a else a, c.mT if b.transpose_b else c
-        return [(a @ c).reshape(b.batch * b.m, b.n)]
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = MatmulAttributes.of(b)
+        left, right = operands[:2]
+        left, right = left.reshape(a.batch, -1, left.shape[1]), right.reshape(a.b_batch, -1, right.shape[1])
+        left, right = left.mT if a.transpose_a else left, right.mT if a.transpose_b else right
+        return [(left @ right).reshape(a.batch * a.m, a.n)]
 
 
-def share(whole: Interval, size: int, part: int, parts: int) -> Interval:
-    """The rows or columns of part `part` of a gang: [lo + part·size/parts, lo + (part+1)·size/parts), clipped
+def split(whole: Interval, size: int, cta_rank: int, cluster: int) -> Interval:
+    """The rows or columns of CTA rank c of C: [lo + c·size/C, lo + (c+1)·size/C), clipped
     to the tile's."""
-    if parts == 1:
+    if cluster == 1:
         return whole
-    width = size // parts
+    width = size // cluster
     return Interval(
-        minimum(whole.lo + part * width, whole.hi), minimum(whole.lo + (part + 1) * width, whole.hi)
+        minimum(whole.lo + cta_rank * width, whole.hi), minimum(whole.lo + (cta_rank + 1) * width, whole.hi)
     )
 
 
-def share_box(b: Bound, box: Box, part: int) -> Box:
+def split_box(b: OpInstance, box: Box, cta_rank: int) -> Box:
     """What part `part` has of a box in the last dimensions of the result: its rows, where rows are shared
     out, else its columns."""
-    if b.op.parts == 1:
+    if b.op.cluster == 1:
         return box
-    if b.op.share == "rows":
-        return (share(box[0], b.tile[0], part, b.op.parts), *box[1:]) if len(box) == len(b.out) else box
-    assert b.kind.width is not None  # as for every kind that gangs can run
-    return (*box[:-1], share(box[-1], b.tile[b.kind.width], part, b.op.parts))
+    if b.op.cluster_split == "m":
+        return (split(box[0], b.tile[0], cta_rank, b.op.cluster), *box[1:]) if len(box) == len(b.out) else box
+    assert b.kind.width is not None  # as for every kind that clusters can run
+    return (*box[:-1], split(box[-1], b.tile[b.kind.width], cta_rank, b.op.cluster))
 
 
-def gang_problem(b: Bound) -> str:
-    """Why the op cannot be run by such gangs, or an empty string."""
+def cluster_problem(b: OpInstance) -> str:
+    """Why the op cannot be run by such clusters, or an empty string."""
     op, kind = b.op, b.kind
-    if op.parts == 1:
+    if op.cluster == 1:
         return ""
-    if not kind.gangs or kind.width is None:
-        return f"only linear, matmul and conv2d tiles can be run by gangs, {op.kind} cannot"
+    if not kind.clusters or kind.width is None:
+        return f"only linear, matmul and conv2d tiles can be run by clusters, {op.kind} cannot"
     if normed(b):
-        return "a linear that a norm is folded into is run by one CTA"
-    if op.share == "rows" and len(b.out) != 2:
+        return "a linear that a norm is fused into is run by one CTA"
+    if op.cluster_split == "m" and len(b.out) != 2:
         return (
-            f"a gang cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)}"
+            f"a cluster cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)}"
             " dimensions; expected 2"
         )
-    what, size = ("rows", op.tile[0]) if op.share == "rows" else ("columns", op.tile[kind.width])
-    return f"a gang of {op.parts} does not share {size} {what} evenly" if size % op.parts else ""
+    what, size = ("rows", op.tile[0]) if op.cluster_split == "m" else ("columns", op.tile[kind.width])
+    return f"a cluster of {op.cluster} does not share {size} {what} evenly" if size % op.cluster else ""

@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
 
-from tilegen.frontend.spec import Operand, Value, call, caller, number, tensors
-from tilegen.ops.base import Access, Bound, Box, Interval, Kind, blocks, ceil_div, need, register, whole
+from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.spec import Operand, Size, Value, call, caller, number, tensors
+from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.ops.softmax import row_tiles
 
 
+@dataclass(frozen=True)
+class NormAttributes(Attributes):
+    eps: float
+
+
+@dataclass(frozen=True)
+class RmsNormAttributes(NormAttributes):
+    """Of rms_norm."""
+
+
+@dataclass(frozen=True)
+class LayerNormAttributes(NormAttributes):
+    """Of layer_norm."""
+
+
+@dataclass(frozen=True)
+class RopeAttributes(Attributes):
+    """seq rows a sequence, heads of head_dim columns; theta: the base of the angles."""
+
+    seq: Size
+    head_dim: Size
+    theta: float
+
+
 def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
     """y = x · w / √(mean(x²) + eps) over the last dimension, in float32. x (…, N), w (N,)."""
-    return _norm("rms_norm", x, [w], eps, name)
+    return _norm("rms_norm", RmsNormAttributes, x, [w], eps, name)
 
 
 def layer_norm(x: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
     """y = (x - mean(x)) · w / √(var(x) + eps) + bias over the last dimension, in float32. x (…, N), w and
     bias (N,)."""
-    return _norm("layer_norm", x, [w, bias], eps, name)
+    return _norm("layer_norm", LayerNormAttributes, x, [w, bias], eps, name)
 
 
-def _norm(kind: str, x: Value, vectors: list[Value], eps: float, name: str | None) -> Value:
+def _norm(
+    kind: str, attributes: type[NormAttributes], x: Value, vectors: list[Value], eps: float, name: str | None
+) -> Value:
     where = caller()
     tensors(kind, where, x=x, **dict(zip(("w", "bias"), vectors)))  # noqa: B905
     for v in vectors:
@@ -46,7 +74,7 @@ def _norm(kind: str, x: Value, vectors: list[Value], eps: float, name: str | Non
         x.shape,
         x.dtype,
         "rows",
-        {"eps": number(f"{kind}: eps", eps, where, positive=True)},
+        attributes(number(f"{kind}: eps", eps, where, positive=True)),
         where,
     )
 
@@ -73,96 +101,98 @@ def rope(
     operands = [head_operand(x, where)]
     if at is not None:
         operands.append(position(at, where))
-    attributes = {
-        "seq": x.shape[1],
-        "head_dim": width // heads,
-        "theta": number("rope: theta", theta, where, positive=True),
-    }
+    theta = number("rope: theta", theta, where, positive=True)
+    attributes = RopeAttributes(seq=x.shape[1], head_dim=width // heads, theta=theta)
     return call("rope", name, operands, x.shape, x.dtype, "rows", attributes, where)
 
 
-class _Norm(Kind):
+class _Norm(OpDef):
     """A tile is tm whole rows."""
 
     coords, stem, fusable = ("i",), "rows", True
-    vectors: int
 
-    def grid(self, b: Bound) -> tuple[Any, ...]:
+    def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return (ceil_div(b.out[0], b.tile[0]),)
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
         n = b.out[1]
-        return (Access(0, self.write(b)), *(Access(1 + v, (whole(n),)) for v in range(self.vectors)))
+        return (Access(0, self.write(b)), *(Access(1 + v, (whole(n),)) for v in range(len(vectors_of(b)))))
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         return (blocks(b.coords[0], b.tile[0], b.out[0]), whole(b.out[1]))
 
-    def flops(self, b: Bound) -> float:
+    def flops(self, b: OpInstance) -> float:
         return 6.0 * b.tile[0] * b.out[1]
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         return row_tiles(b.out[0], machine)
 
 
-def vectors_of(b: Bound) -> tuple[Operand, ...]:
+def vectors_of(b: OpInstance) -> tuple[Operand, ...]:
     """A norm's weight, and its bias where it has one."""
-    assert isinstance(b.kind, _Norm)
-    return b.op.operands[1 : 1 + b.kind.vectors]
+    return tuple(b.operand(name) for name in ("w", "bias") if b.has(name))
 
 
 @register
 class RmsNorm(_Norm):
-    name, vectors = "rms_norm", 1
+    name, operands, attributes = "rms_norm", ("x", "w"), RmsNormAttributes
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = NormAttributes.of(b)
         x, w = operands[:2]
-        return [x * (x.square().mean(-1, keepdim=True) + b.eps).rsqrt() * w]
+        return [x * (x.square().mean(-1, keepdim=True) + a.eps).rsqrt() * w]
 
 
 @register
 class LayerNorm(_Norm):
-    name, vectors = "layer_norm", 2
+    name, operands, attributes = "layer_norm", ("x", "w", "bias"), LayerNormAttributes
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = NormAttributes.of(b)
         import torch.nn.functional as F
 
         x, w, bias = operands[:3]
-        return [F.layer_norm(x, x.shape[-1:], w, bias, b.eps)]
+        return [F.layer_norm(x, x.shape[-1:], w, bias, a.eps)]
 
 
 @register
-class Rope(Kind):
+class Rope(OpDef):
     """A tile is tm rows of th heads."""
 
     name, coords, stem = "rope", ("i", "j"), "rows"
+    operands, attributes = ("x", "position"), RopeAttributes
 
-    def heads(self, b: Bound) -> Any:
-        return b.out[1] // b.head_dim
+    def heads(self, b: OpInstance) -> Any:
+        a = RopeAttributes.of(b)
+        return b.out[1] // a.head_dim
 
-    def grid(self, b: Bound) -> tuple[Any, ...]:
+    def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return (ceil_div(b.out[0], b.tile[0]), ceil_div(self.heads(b), b.tile[1]))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
         reads = [Access(0, self.write(b))]
-        if len(b.op.operands) > 1:
-            reads.append(Access(1, (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
+        if b.has("position"):
+            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         return tuple(reads)
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
+        a = RopeAttributes.of(b)
         i, j = b.coords
-        return (blocks(i, b.tile[0], b.out[0]), blocks(j, b.tile[1] * b.head_dim, b.out[1]))
+        return (blocks(i, b.tile[0], b.out[0]), blocks(j, b.tile[1] * a.head_dim, b.out[1]))
 
-    def flops(self, b: Bound) -> float:
-        return 6.0 * b.tile[0] * b.tile[1] * b.head_dim
+    def flops(self, b: OpInstance) -> float:
+        a = RopeAttributes.of(b)
+        return 6.0 * b.tile[0] * b.tile[1] * a.head_dim
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         (rows,) = row_tiles(b.out[0], machine)[0]
         heads = self.heads(b)
         return [(rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads]
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = RopeAttributes.of(b)
         return [
-            rotated(operands[0], b.head_dim, b.seq, operands[1] if len(operands) > 1 else 0, b.theta).reshape(
+            rotated(operands[0], a.head_dim, a.seq, operands[1] if b.has("position") else 0, a.theta).reshape(
                 b.out
             )
         ]

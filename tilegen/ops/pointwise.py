@@ -11,17 +11,28 @@ import ast
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilegen.errors import PlanError, SpecError
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import OPERATORS, Operand, Value, builder, call, caller, number, tensors
-from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles
 
 # name -> number of arguments; each is a C++ and a CUDA function of the same name and a torch expression below
 LONGEST = 4000  # characters of an expression
 FUNCTIONS = {"gelu_tanh": 1, "gelu_erf": 1, "relu": 1, "silu": 1, "sigmoid": 1, "scale": 2, "batch_norm": 6}
+
+
+@dataclass(frozen=True)
+class PointwiseAttributes(Attributes):
+    """The expression over e0, e1, …, and how each operand is read: by "elements" or "columns". An op of a
+    plan has both in its epilogue."""
+
+    expression: str = ""
+    how: tuple[str, ...] = ()
 
 
 def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Value:
@@ -123,7 +134,7 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     operands += [o.operand("vector" if v else form, where) for o, v in zip(others, vectors, strict=True)]
     how = ("elements", *("columns" if v else "elements" for v in vectors))
     y = call(
-        "pointwise", name, operands, x.shape, x.dtype, form, {"expression": expression, "how": how}, where
+        "pointwise", name, operands, x.shape, x.dtype, form, PointwiseAttributes(expression, how), where
     )
     if not form:
         y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h == "elements")])
@@ -216,31 +227,35 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
 
 
 @register
-class Pointwise(Kind):
+class Pointwise(OpDef):
     """An op of its own only where no op before can carry it; all operands are read in the epilogue."""
 
     name, coords, stem = "pointwise", ("i", "j"), "rows"
+    attributes = PointwiseAttributes
 
-    def coords_of(self, b: Bound) -> tuple[str, ...]:
+    def coords_of(self, b: OpInstance) -> tuple[str, ...]:
         return ("i", "j") if len(b.out) == 2 else ("b", "p", "q", "c")
 
-    def grid(self, b: Bound) -> tuple[Any, ...]:
+    def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=True))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
         return ()
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
 
-    def flops(self, b: Bound) -> float:
+    def accumulators(self, attributes: Attributes) -> tuple[str, ...]:
+        return ()
+
+    def flops(self, b: OpInstance) -> float:
         return 4.0 * math.prod(b.tile)
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         c = b.out[-1] if isinstance(b.out[-1], int) else 256
         if len(b.out) == 4:
             return [(*t, min(c, 128)) for t in spatial_tiles(b.out, (64,))]
         return [(*t, min(c, 512)) for t in row_tiles(b.out[0], machine)]
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         return []

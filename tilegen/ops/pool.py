@@ -5,13 +5,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, tensors
-from tilegen.ops.base import Access, Bound, Box, Kind, blocks, ceil_div, need, register, whole
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.conv2d import output_size, pair, window_rows
 from tilegen.ops.spatial import spatial_tiles
+
+
+@dataclass(frozen=True)
+class PoolAttributes(Attributes):
+    """Rows and columns of each."""
+
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class GlobalAvgPoolAttributes(Attributes):
+    """None: the window is the whole image."""
 
 
 def max_pool2d(
@@ -36,7 +51,7 @@ def max_pool2d(
         f"max_pool2d: window {window} does not fit into {x.shape[1:3]}",
         where,
     )
-    attributes = {"window": window, "stride": stride, "padding": padding}
+    attributes = PoolAttributes(window, stride, padding)
     return call(
         "max_pool2d",
         name,
@@ -61,7 +76,7 @@ def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
         (x.shape[0], x.shape[3]),
         x.dtype,
         "rows",
-        {},
+        GlobalAvgPoolAttributes(),
         where,
     )
 
@@ -80,69 +95,74 @@ def flatten(x: Value) -> Value:
 
 
 @register
-class MaxPool2d(Kind):
+class MaxPool2d(OpDef):
     """Tile tb images x th rows x tw columns x tc channels of the output."""
 
     name, coords, stem, fusable = "max_pool2d", ("b", "p", "q", "c"), "pool", True
+    operands, attributes = ("x",), PoolAttributes
     width = 3
 
-    def grid(self, b: Bound) -> tuple[Any, ...]:
+    def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = PoolAttributes.of(b)
         (n, p, q, c), (tb, th, tw, tc) = b.coords, b.tile
         x = b.shape(0)
-        rows, rows_exact = window_rows(p, th, b.out[1], x[1], b.window[0], b.stride[0], b.padding[0], 1)
-        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], b.window[1], b.stride[1], b.padding[1], 1)
+        rows, rows_exact = window_rows(p, th, b.out[1], x[1], a.window[0], a.stride[0], a.padding[0], 1)
+        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], a.window[1], a.stride[1], a.padding[1], 1)
         return (
             Access(
                 0, (blocks(n, tb, x[0]), rows, cols, blocks(c, tc, x[3])), exact=rows_exact and cols_exact
             ),
         )
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
-    def flops(self, b: Bound) -> float:
-        return float(math.prod(b.tile) * math.prod(b.window))
+    def flops(self, b: OpInstance) -> float:
+        a = PoolAttributes.of(b)
+        return float(math.prod(b.tile) * math.prod(a.window))
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         c = b.out[3] if isinstance(b.out[3], int) else 64
         return [(*t, min(c, tc)) for t in spatial_tiles(b.out, (64,)) for tc in (128, 64)]
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = PoolAttributes.of(b)
         import torch.nn.functional as F
 
         return [
-            F.max_pool2d(operands[0].permute(0, 3, 1, 2), b.window, b.stride, b.padding).permute(0, 2, 3, 1)
+            F.max_pool2d(operands[0].permute(0, 3, 1, 2), a.window, a.stride, a.padding).permute(0, 2, 3, 1)
         ]
 
 
 @register
-class GlobalAvgPool(Kind):
+class GlobalAvgPool(OpDef):
     """Tile tb images x tc channels."""
 
     name, coords, stem, fusable = "global_avg_pool", ("b", "c"), "pool", True
+    operands, attributes = ("x",), GlobalAvgPoolAttributes
     width = 1
 
-    def grid(self, b: Bound) -> tuple[Any, ...]:
+    def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
         rows, columns = self.write(b)
         _, h, w, _ = b.shape(0)
         return (Access(0, (rows, whole(h), whole(w), columns)),)
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
-    def flops(self, b: Bound) -> float:
+    def flops(self, b: OpInstance) -> float:
         _, h, w, _ = b.shape(0)
         return float(math.prod(b.tile) * h * w)
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         c = b.out[1] if isinstance(b.out[1], int) else 64
         return [(1, min(c, 64)), (1, min(c, 128))]
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         return [operands[0].mean(dim=(1, 2))]

@@ -10,8 +10,8 @@ import torch
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.spec import Call, Operand, Program, Tensor
-from tilegen.ops.base import Bound, TileOp, kind
-from tilegen.ops.pointwise import evaluate
+from tilegen.ops.base import OpInstance, TileOp, kind
+from tilegen.ops.pointwise import PointwiseAttributes, evaluate
 
 
 def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
@@ -47,10 +47,10 @@ def view(value: torch.Tensor, operand: Operand) -> torch.Tensor:
 
 def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> torch.Tensor:
     op = TileOp(call.name, call.kind, call.operands, call.result, call.attributes)
-    b = Bound(op, {t.name: t for t in program.tensors})
+    b = OpInstance(op, {t.name: t for t in program.tensors})
     operands = [view(values[o.tensor], o) for o in call.operands]
-    if call.kind == "pointwise":
-        return evaluate(b.expression, {f"e{n}": x for n, x in enumerate(operands)})
+    if isinstance(call.attributes, PointwiseAttributes):
+        return evaluate(call.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
     # positions are data: the references take them as ints
     given: list[Any] = [
         int(x[0]) if program.tensor(o.tensor).dtype == "int32" else x

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
 
-from tilegen.frontend.spec import Value, call, caller, number, tensors
+from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.spec import Size, Value, call, caller, number, tensors
 from tilegen.ops.base import (
     Access,
-    Bound,
     Box,
     Interval,
-    Kind,
+    OpDef,
+    OpInstance,
     batch_base,
     blocks,
     ceil_div,
@@ -21,6 +23,16 @@ from tilegen.ops.base import (
     register,
     whole,
 )
+
+
+@dataclass(frozen=True)
+class SoftmaxAttributes(Attributes):
+    """batch matrices of so many rows."""
+
+    batch: Size
+    rows: Size
+    scale: float
+    causal: bool
 
 
 def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:
@@ -48,50 +60,51 @@ def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | N
             f"softmax: a causal mask needs at least as many columns as rows, given {x.shape}",
             where,
         )
-    attributes = {
-        "batch": batch,
-        "rows": rows,
-        "scale": number("softmax: scale", scale, where),
-        "causal": bool(causal),
-    }
+    attributes = SoftmaxAttributes(batch, rows, number("softmax: scale", scale, where), bool(causal))
     return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
 
 
 @register
-class Softmax(Kind):
+class Softmax(OpDef):
     """A tile is tm rows of one matrix, whole; behind the causal mask nothing is read."""
 
     name, coords, stem = "softmax", ("b", "i"), "rows"
+    operands, attributes = ("x",), SoftmaxAttributes
 
-    def grid(self, b: Bound) -> tuple[Any, ...]:
-        return (b.batch, ceil_div(b.rows, b.tile[0]))
+    def grid(self, b: OpInstance) -> tuple[Any, ...]:
+        a = SoftmaxAttributes.of(b)
+        return (a.batch, ceil_div(a.rows, b.tile[0]))
 
-    def reads(self, b: Bound) -> tuple[Access, ...]:
+    def reads(self, b: OpInstance) -> tuple[Access, ...]:
+        a = SoftmaxAttributes.of(b)
         _, i = b.coords
         rows, n = self.write(b)[0], b.out[1]
         columns = whole(n)
-        if b.causal:
-            last = blocks(i, b.tile[0], b.rows).hi
+        if a.causal:
+            last = blocks(i, b.tile[0], a.rows).hi
             columns = Interval(
-                sp.Integer(0), sp.Min(last + n - b.rows, n) if isinstance(n, int) else last + n - b.rows
+                sp.Integer(0), sp.Min(last + n - a.rows, n) if isinstance(n, int) else last + n - a.rows
             )
         return (Access(0, (rows, columns)),)
 
-    def write(self, b: Bound) -> Box:
+    def write(self, b: OpInstance) -> Box:
+        a = SoftmaxAttributes.of(b)
         n, i = b.coords
-        return (blocks(i, b.tile[0], b.rows, batch_base(n, b.batch, b.rows)), whole(b.out[1]))
+        return (blocks(i, b.tile[0], a.rows, batch_base(n, a.batch, a.rows)), whole(b.out[1]))
 
-    def flops(self, b: Bound) -> float:
+    def flops(self, b: OpInstance) -> float:
         return 8.0 * b.tile[0] * b.out[1]
 
-    def tiles(self, b: Bound, machine: Any) -> Sequence[tuple[int, ...]]:
-        return row_tiles(b.rows, machine)
+    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
+        a = SoftmaxAttributes.of(b)
+        return row_tiles(a.rows, machine)
 
-    def reference(self, b: Bound, operands: Sequence[Any]) -> list[Any]:
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = SoftmaxAttributes.of(b)
         import torch
 
-        x = operands[0].reshape(b.batch, b.rows, -1) * b.scale
-        if b.causal:
+        x = operands[0].reshape(a.batch, a.rows, -1) * a.scale
+        if a.causal:
             seen = torch.ones(x.shape[1:], dtype=torch.bool, device=x.device).tril(x.shape[2] - x.shape[1])
             x = x.masked_fill(~seen, float("-inf"))
         return [x.softmax(dim=-1).reshape(b.out)]

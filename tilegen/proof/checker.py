@@ -2,7 +2,7 @@
 
 `check` re-derives every read and write from the plan's ops and decides, exactly:
 
-1. coverage: each element that a part reads and a tile writes is written by a tile whose post the part has
+1. coverage: each element that a CTA reads and a tile writes is written by a tile whose post the CTA has
    awaited before;
 2. count: the posts of a semaphore add up to its target, each wait is for the full target, each semaphore is
    awaited;
@@ -106,7 +106,7 @@ def check(plan: object) -> Certificate:
         return _certificate(*_names(plan), findings, {"format": ""}, "not looked at: the plan is malformed")
     statements = {
         "format": (
-            f"{_n(len(t.tiles), 'tile')} of {_n(len(t.part_tile), 'part')} in all cover every grid once, in"
+            f"{_n(len(t.tiles), 'tile')} of {_n(len(t.cta_tile), 'CTA')} in all cover every grid once, in"
             " rank order"
         )
     }
@@ -170,7 +170,7 @@ def _certificate(
 
 def _single_writer(t: Table, cells: dict[int, Cells]) -> str:
     return (
-        f"{_n(len(t.derived.part), 'write')} of {_n(len(cells), 'tensor')} do not meet, and outputs are"
+        f"{_n(len(t.derived.cta), 'write')} of {_n(len(cells), 'tensor')} do not meet, and outputs are"
         " written in full"
     )
 
@@ -179,13 +179,13 @@ def _coverage(t: Table, cells: dict[int, Cells], findings: Findings, statements:
     writes, needs = writes_listed(t, findings), reads_listed(t, cells, findings)
     edges = reads_covered(t, cells, findings)
     statements["coverage"] = (
-        f"{_n(len(t.reads.part), 'listed read')} contain the {needs:,} that the ops need,"
+        f"{_n(len(t.reads.cta), 'listed read')} contain the {needs:,} that the ops need,"
         f" {_n(writes, 'listed write')} are theirs; {_n(edges.reads, 'read')} of"
-        f" {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing part')} posts before"
+        f" {_n(edges.tensors, 'written tensor')}: each of {_n(edges.pairs, 'writing CTA')} posts before"
     )
     if edges.apart:
         statements["coverage"] += (
-            f"; of {_n(edges.apart, 'writing part')} rows from a position on, of which only rows before it"
+            f"; of {_n(edges.apart, 'writing CTA')} rows from a position on, of which only rows before it"
             " are read"
         )
     if t.declared:
@@ -200,26 +200,26 @@ def _count(t: Table, findings: Findings) -> np.ndarray[Any, Any]:
     semaphores get their target."""
     posts = np.bincount(t.posts[:, 1], t.posts[:, 2], len(t.targets)).astype(np.int64)
     for e in np.flatnonzero(posts != t.targets).tolist():
-        parts = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
-        who = f", from {t.part_name(parts[0])} to {t.part_name(parts[-1])}" if len(parts) else ""
+        ctas = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
+        who = f", from {t.cta_name(ctas[0])} to {t.cta_name(ctas[-1])}" if len(ctas) else ""
         findings.add(
             "count",
             f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}",
-            t.rank(parts[0]) if len(parts) else None,
+            t.rank(ctas[0]) if len(ctas) else None,
         )
-    part, semaphore, target = t.waits.T
+    cta, semaphore, target = t.waits.T
     for i in np.flatnonzero(target != t.targets[semaphore]).tolist():
         e = semaphore[i]
         findings.add(
             "count",
-            f"{t.part_name(part[i])} waits for {target[i]} posts of semaphore {e}, its full target is"
+            f"{t.cta_name(cta[i])} waits for {target[i]} posts of semaphore {e}, its full target is"
             f" {t.targets[e]}: a partial count does not say which tiles posted",
-            t.rank(part[i]),
+            t.rank(cta[i]),
         )
     awaited = np.bincount(semaphore, minlength=len(t.targets)) > 0
     for e in np.flatnonzero(~awaited).tolist():
         posters = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
-        who = f" ({t.part_name(posters[0])} posts to it)" if len(posters) else ""
+        who = f" ({t.cta_name(posters[0])} posts to it)" if len(posters) else ""
         findings.add(
             "count", f"nobody waits for semaphore {e}{who}", t.rank(posters[0]) if len(posters) else None
         )
@@ -231,25 +231,25 @@ def _progress(t: Table, findings: Findings) -> str:
     rank can always run."""
     last = np.full(len(t.targets), -1, np.int64)
     np.maximum.at(last, t.posts[:, 1], t.posts[:, 0])
-    part, semaphore = t.waits[:, 0], t.waits[:, 1]
+    cta, semaphore = t.waits[:, 0], t.waits[:, 1]
     poster = last[semaphore]
-    bad = (poster >= 0) & (t.part_tile[poster] >= t.part_tile[part])
+    bad = (poster >= 0) & (t.cta_tile[poster] >= t.cta_tile[cta])
     for i in np.flatnonzero(bad).tolist():
-        own = t.part_tile[poster[i]] == t.part_tile[part[i]]
+        own = t.cta_tile[poster[i]] == t.cta_tile[cta[i]]
         findings.add(
             "progress",
-            f"{t.part_name(part[i])} waits for semaphore {semaphore[i]}, to which "
-            + ("its own tile posts" if own else f"{t.part_name(poster[i])} posts later"),
-            t.rank(part[i]),
+            f"{t.cta_name(cta[i])} waits for semaphore {semaphore[i]}, to which "
+            + ("its own tile posts" if own else f"{t.cta_name(poster[i])} posts later"),
+            t.rank(cta[i]),
         )
-    return f"{_n(len(t.waits), 'wait')}, each for tiles of lower rank only; {_placement(t, findings)}"
+    return f"{_n(len(t.waits), 'wait')}, each for tiles of lower rank only; {_scheduling(t, findings)}"
 
 
-def _placement(t: Table, findings: Findings) -> str:
+def _scheduling(t: Table, findings: Findings) -> str:
     """Static lists hold every rank once and ascend, one list per resident SM at most."""
-    if t.placement is None:
-        return "tickets are drawn in rank order"
-    ranks: Array = np.array([r for one in t.placement for r in one], np.int64)
+    if t.scheduling is None:
+        return "ranks are drawn in rank order"
+    ranks: Array = np.array([r for one in t.scheduling for r in one], np.int64)
     known = ranks[ranks < len(t.tiles)]
     for r in ranks[ranks >= len(t.tiles)].tolist():
         findings.add("progress", f"the static lists hold rank {r}, the plan has {len(t.tiles)} tiles")
@@ -260,7 +260,7 @@ def _placement(t: Table, findings: Findings) -> str:
                 f"{t.tiles[r]} rank {r} stands {times} times in the static lists, expected once",
                 r,
             )
-    for sm, one in enumerate(t.placement):
+    for sm, one in enumerate(t.scheduling):
         for before, after in zip(one, one[1:], strict=False):
             if after <= before:
                 name = f"{t.tiles[after]} rank {after}" if after < len(t.tiles) else f"rank {after}"
@@ -269,26 +269,26 @@ def _placement(t: Table, findings: Findings) -> str:
                     f"{name} stands behind rank {before} in the static list of SM {sm}: lists must ascend",
                     after,
                 )
-    if len(t.placement) > t.sms:
+    if len(t.scheduling) > t.sms:
         findings.add(
             "progress",
-            f"{len(t.placement)} static lists, but {t.machine} has {t.sms} SMs: not all can be resident",
+            f"{len(t.scheduling)} static lists, but {t.machine} has {t.sms} SMs: not all can be resident",
         )
-    return f"{_n(len(t.placement), 'static list')} hold each rank once, ascending"
+    return f"{_n(len(t.scheduling), 'static list')} hold each rank once, ascending"
 
 
 def _reuse(t: Table, full: np.ndarray[Any, Any], findings: Findings) -> str:
     """A counter that misses its target, or of which a wait is passed before the last post, does not return to
     zero."""
-    part, semaphore, target = t.waits.T
+    cta, semaphore, target = t.waits.T
     early = (target < t.targets[semaphore]) | ~full[semaphore]
     wrong, first = np.unique(semaphore[early], return_index=True)
     for e, i in zip(wrong.tolist(), np.flatnonzero(early)[first].tolist(), strict=True):
         findings.add(
             "reuse",
-            f"semaphore {e} may get posts after {t.part_name(part[i])}, or stop short: it cannot be zeroed"
+            f"semaphore {e} may get posts after {t.cta_name(cta[i])}, or stop short: it cannot be zeroed"
             " safely",
-            t.rank(part[i]),
+            t.rank(cta[i]),
         )
     return (
         f"at exit all {_n(len(t.targets), 'counter')} stand at their targets, every post comes before the"
@@ -298,28 +298,26 @@ def _reuse(t: Table, full: np.ndarray[Any, Any], findings: Findings) -> str:
 
 def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
     """Every edge falls under a row of the table of its target; ops read and write as kernels for it do."""
-    for parts, kinds, verb in (
-        (t.writes.part, t.write_proxy, "writes"),
-        (t.reads.part, t.read_proxy, "reads"),
+    for ctas, kinds, verb in (
+        (t.writes.cta, t.write_proxy, "writes"),
+        (t.reads.cta, t.read_proxy, "reads"),
     ):
         for kind, name in enumerate(t.proxies):
             if name not in memory_order.PROXIES:
-                for part in parts[kinds == kind].tolist():
+                for cta in ctas[kinds == kind].tolist():
                     findings.add(
                         "memory order",
-                        f"{t.part_name(part)} {verb} through proxy {name!r}, expected one of"
+                        f"{t.cta_name(cta)} {verb} through proxy {name!r}, expected one of"
                         f" {', '.join(memory_order.PROXIES)}",
-                        t.rank(part),
+                        t.rank(cta),
                     )
-    key = t.writes.part * len(t.tensors) + t.writes.tensor
+    key = t.writes.cta * len(t.tensors) + t.writes.tensor
     order = np.argsort(key, kind="stable")
     mixed = (np.diff(key[order]) == 0) & (np.diff(t.write_proxy[order]) != 0)
-    for part in t.writes.part[order[1:][mixed]].tolist():
-        findings.add(
-            "memory order", f"{t.part_name(part)} writes one tensor through two proxies", t.rank(part)
-        )
-    for op, parts, ways in t.ways if memory_order.knows(t.target) else ():
-        _other_ways(t, op, parts, ways, findings)
+    for cta in t.writes.cta[order[1:][mixed]].tolist():
+        findings.add("memory order", f"{t.cta_name(cta)} writes one tensor through two proxies", t.rank(cta))
+    for op, ctas, ways in t.ways if memory_order.knows(t.target) else ():
+        _other_ways(t, op, ctas, ways, findings)
     used = []
     for (writer, reader), count in sorted(edges.by_proxy.items()):
         row = memory_order.row(t.target, t.proxies[writer], t.proxies[reader])
@@ -339,12 +337,12 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
     return "; ".join(used) or "no edges"
 
 
-def _other_ways(t: Table, op: str, parts: Array, ways: memory_order.Ways, findings: Findings) -> None:
-    """A violation for each tensor that an op's parts read or write through other proxies than its kernels
+def _other_ways(t: Table, op: str, ctas: Array, ways: memory_order.Ways, findings: Findings) -> None:
+    """A violation for each tensor that an op's CTAs read or write through other proxies than its kernels
     do."""
-    written = np.isin(t.writes.part, parts)
+    written = np.isin(t.writes.cta, ctas)
     listed = [("writes", t.tensors[n], {ways.writes}) for n in np.unique(t.writes.tensor[written]).tolist()]
-    read = np.isin(t.reads.part, parts)
+    read = np.isin(t.reads.cta, ctas)
     listed += [
         ("reads", t.tensors[n], set(ways.reads.get(t.tensors[n], ())))
         for n in np.unique(t.reads.tensor[read]).tolist()
@@ -356,7 +354,7 @@ def _other_ways(t: Table, op: str, parts: Array, ways: memory_order.Ways, findin
         mine = of_op & (boxes.tensor == t.tensors.index(tensor))
         given = {t.proxies[n] for n in np.unique(proxy[mine]).tolist()}
         if expected and given != expected:
-            first = int(boxes.part[mine][0])
+            first = int(boxes.cta[mine][0])
             findings.add(
                 "memory order",
                 f"{op} {verb} {tensor} through the {' and the '.join(sorted(given))} proxy, kernels for"

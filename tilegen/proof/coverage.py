@@ -20,14 +20,14 @@ from tilegen.proof.table import Boxes, Findings, Table
 
 CELLS = 1 << 27  # of one tensor; only a plan made to be hostile has more
 CHUNK = 1 << 20  # pairs of a read and a cell looked at in one go
-_PART = 1 << 42  # above every step number
+_CTA = 1 << 42  # above every step number
 
 Mask = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A written tensor's cells and the part that writes each (-1: none)."""
+    """A written tensor's cells and the CTA that writes each (-1: none)."""
 
     cuts: list[Array]
     owner: Array
@@ -56,7 +56,7 @@ def _corners(cuts: list[Array], at: Sequence[Any]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Edges:
-    """How many (read, writing part) pairs were found in order, by (writer proxy, reader proxy)."""
+    """How many (read, writing CTA) pairs were found in order, by (writer proxy, reader proxy)."""
 
     reads: int
     tensors: int
@@ -104,26 +104,26 @@ def own(t: Table, findings: Findings) -> dict[int, Cells]:
         which, at = _expand(first, end)
         flat = np.ravel_multi_index(tuple(at.T), grid.shape)
         owner = np.full(math.prod(grid.shape), -1, np.int64)
-        owner[flat] = writes.part[which]
+        owner[flat] = writes.cta[which]
         cells[tensor] = Cells(cuts, owner)
-        _report_double(t, tensor, cells[tensor], flat, writes.part[which], findings)
+        _report_double(t, tensor, cells[tensor], flat, writes.cta[which], findings)
     for tensor, role in enumerate(t.roles):
         if role == "output":
             _report_unwritten_output(t, tensor, cells.get(tensor), findings)
     return cells
 
 
-def _report_double(t: Table, tensor: int, cells: Cells, flat: Array, part: Array, findings: Findings) -> None:
+def _report_double(t: Table, tensor: int, cells: Cells, flat: Array, cta: Array, findings: Findings) -> None:
     order = np.argsort(flat, kind="stable")
     again = np.flatnonzero(np.diff(flat[order]) == 0)
     for i in again.tolist():
         if not findings.room("single writer"):
             break
-        one, two = part[order[i]], part[order[i + 1]]
+        one, two = cta[order[i]], cta[order[i + 1]]
         findings.add(
             "single writer",
-            f"{t.part_name(two)} writes {t.box_name(tensor, *cells.box(int(flat[order[i]])))}, which"
-            f" {t.part_name(one)} writes too",
+            f"{t.cta_name(two)} writes {t.box_name(tensor, *cells.box(int(flat[order[i]])))}, which"
+            f" {t.cta_name(one)} writes too",
             t.rank(two),
             0,
         )
@@ -147,23 +147,23 @@ def _report_unwritten_output(t: Table, tensor: int, cells: Cells | None, finding
 
 
 def writes_listed(t: Table, findings: Findings) -> int:
-    """The listed writes of a part are exactly those that its op says it writes; the count of these."""
-    listed = np.bincount(t.writes.part, minlength=len(t.part_tile))
-    expected = np.full(len(t.part_tile), -1, np.int64)
-    expected[t.derived.part] = np.arange(len(t.derived.part))
-    mine = expected[t.writes.part]
-    same = (mine >= 0) & (t.writes.tensor == t.derived.tensor[mine]) & (listed[t.writes.part] == 1)
+    """The listed writes of a CTA are exactly those that its op says it writes; the count of these."""
+    listed = np.bincount(t.writes.cta, minlength=len(t.cta_tile))
+    expected = np.full(len(t.cta_tile), -1, np.int64)
+    expected[t.derived.cta] = np.arange(len(t.derived.cta))
+    mine = expected[t.writes.cta]
+    same = (mine >= 0) & (t.writes.tensor == t.derived.tensor[mine]) & (listed[t.writes.cta] == 1)
     for key in ("low", "high", "stride"):
         same &= (getattr(t.writes, key) == getattr(t.derived, key)[mine]).all(axis=1)
-    done = np.zeros(len(t.part_tile), bool)
-    done[t.writes.part[same]] = True
+    done = np.zeros(len(t.cta_tile), bool)
+    done[t.writes.cta[same]] = True
     done |= (listed == 0) & (expected < 0)
-    for part in np.flatnonzero(~done).tolist():
-        _compare_writes(t, part, int(expected[part]), t.writes.take(t.writes.part == part), findings)
-    return len(t.derived.part)
+    for cta in np.flatnonzero(~done).tolist():
+        _compare_writes(t, cta, int(expected[cta]), t.writes.take(t.writes.cta == cta), findings)
+    return len(t.derived.cta)
 
 
-def _compare_writes(t: Table, part: int, expected: int, listed: Boxes, findings: Findings) -> None:
+def _compare_writes(t: Table, cta: int, expected: int, listed: Boxes, findings: Findings) -> None:
     """The slow way: several listed boxes may make up the one that the op writes."""
     names = (
         ", ".join(
@@ -175,8 +175,8 @@ def _compare_writes(t: Table, part: int, expected: int, listed: Boxes, findings:
     if expected < 0:
         findings.add(
             "coverage",
-            f"{t.part_name(part)} lists a write of {names}, its op writes nothing there",
-            t.rank(part),
+            f"{t.cta_name(cta)} lists a write of {names}, its op writes nothing there",
+            t.rank(cta),
         )
         return
     d = t.derived
@@ -193,9 +193,9 @@ def _compare_writes(t: Table, part: int, expected: int, listed: Boxes, findings:
         right = t.box_name(int(d.tensor[expected]), d.low[expected], d.high[expected])
         findings.add(
             "coverage",
-            f"{t.part_name(part)} lists a write of {names}, its op"
+            f"{t.cta_name(cta)} lists a write of {names}, its op"
             f" {'writes' if t.exact[expected] else 'may write'} {right}",
-            t.rank(part),
+            t.rank(cta),
         )
 
 
@@ -215,7 +215,7 @@ def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, A
     if math.prod(len(c) - 1 for c in cuts) > CELLS:
         return low, high
     missing = np.ones([len(c) - 1 for c in cuts], bool)
-    for i in range(len(boxes.part)):
+    for i in range(len(boxes.cta)):
         inside = [
             (c[:-1] >= boxes.low[i, d])
             & (c[:-1] < boxes.high[i, d])
@@ -229,12 +229,12 @@ def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, A
 
 
 def reads_listed(t: Table, cells: dict[int, Cells], findings: Findings) -> int:
-    """The listed reads of a part contain all that its op says it reads, and stand in step order; the count of
+    """The listed reads of a CTA contain all that its op says it reads, and stand in step order; the count of
     needed reads."""
     tensors = len(t.tensors)
-    key = t.reads.part * tensors + t.reads.tensor
+    key = t.reads.cta * tensors + t.reads.tensor
     order = np.argsort(key, kind="stable")
-    wanted = t.needs.part * tensors + t.needs.tensor
+    wanted = t.needs.cta * tensors + t.needs.tensor
     left, right = np.searchsorted(key[order], wanted, "left"), np.searchsorted(key[order], wanted, "right")
     need, offset = _spread(right - left)
     read = order[left[need] + offset]
@@ -243,9 +243,9 @@ def reads_listed(t: Table, cells: dict[int, Cells], findings: Findings) -> int:
     known = np.isin(key, wanted)
     for i in np.flatnonzero(~known).tolist():
         findings.add(
-            "coverage", f"{t.read_name(i)}, a tensor that its op does not read", t.rank(t.reads.part[i])
+            "coverage", f"{t.read_name(i)}, a tensor that its op does not read", t.rank(t.reads.cta[i])
         )
-    return len(t.needs.part)
+    return len(t.needs.cta)
 
 
 def _within(t: Table, need: Array, read: Array) -> Mask:
@@ -269,7 +269,7 @@ def _report_unlisted(
 ) -> None:
     """Needed reads that no single listed read contains: several may, so their union is looked at, once per
     pattern."""
-    done = np.bincount(need[inside], minlength=len(t.needs.part)) > 0
+    done = np.bincount(need[inside], minlength=len(t.needs.cta)) > 0
     done |= ~t.steps.required & ~np.isin(t.needs.tensor, list(cells))
     listed = t.reads.take(order)
     known: dict[bytes, tuple[Array, Array] | None] = {}
@@ -283,12 +283,12 @@ def _report_unlisted(
             known[pattern] = _gap(*box, listed.take(span))
         gap = known[pattern]
         if gap is not None:
-            tensor, part = int(t.needs.tensor[i]), t.needs.part[i]
+            tensor, cta = int(t.needs.tensor[i]), t.needs.cta[i]
             findings.add(
                 "coverage",
-                f"{t.part_name(part)} reads {t.box_name(tensor, *box)}, the listed reads leave out"
+                f"{t.cta_name(cta)} reads {t.box_name(tensor, *box)}, the listed reads leave out"
                 f" {t.box_name(tensor, *gap)}",
-                t.rank(part),
+                t.rank(cta),
             )
 
 
@@ -301,18 +301,18 @@ def _report_disorder(t: Table, cells: dict[int, Cells], need: Array, read: Array
     axis = s.axis[need]
     start = np.maximum(t.reads.low[read, axis], t.needs.low[need, axis]) - s.origin[need]
     step = s.base[need] + start // s.size[need]
-    early, late = np.full(len(t.reads.part), _PART // 2), np.full(len(t.reads.part), -2)
+    early, late = np.full(len(t.reads.cta), _CTA // 2), np.full(len(t.reads.cta), -2)
     np.minimum.at(early, read, step)
     np.maximum.at(late, read, step)
     matched = late > -2
-    behind = np.where((t.read_waits > 0) & matched, early, -2) + t.reads.part * _PART
-    behind = np.maximum.accumulate(behind) - t.reads.part * _PART
+    behind = np.where((t.read_waits > 0) & matched, early, -2) + t.reads.cta * _CTA
+    behind = np.maximum.accumulate(behind) - t.reads.cta * _CTA
     for i in np.flatnonzero(matched & np.isin(t.reads.tensor, list(cells)) & (late < behind)).tolist():
         findings.add(
             "coverage",
             f"{t.read_name(i)} in step {late[i]}, but lists it behind a wait of step {behind[i]}: reads must"
             " stand in step order",
-            t.rank(t.reads.part[i]),
+            t.rank(t.reads.cta[i]),
         )
 
 
@@ -332,24 +332,24 @@ def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edge
                 findings.add(
                     "coverage",
                     f"{t.read_name(i)}: no tile writes this {t.roles[tensor]}",
-                    t.rank(t.reads.part[i]),
+                    t.rank(t.reads.cta[i]),
                 )
     return Edges(reads, len(set(cells) & set(t.reads.tensor.tolist())), pairs, by_proxy, cover.apart)
 
 
 class _Cover:
-    """Looks up, for pairs of a wait state and a writing part, whether a post of that part has been
+    """Looks up, for pairs of a wait state and a writing CTA, whether a post of that CTA has been
     awaited."""
 
     def __init__(self, t: Table, findings: Findings):
         self.t, self.findings, self.apart = t, findings, 0
         order = np.argsort(t.posts[:, 0], kind="stable")
         self.posted = t.posts[order, 1]
-        self.start = np.searchsorted(t.posts[order, 0], np.arange(len(t.part_tile) + 1))
+        self.start = np.searchsorted(t.posts[order, 0], np.arange(len(t.cta_tile) + 1))
 
-    def awaited(self, state: Array, part: Array) -> Mask:
-        pair, offset = _spread(self.start[part + 1] - self.start[part])
-        key = state[pair] * len(self.t.targets) + self.posted[self.start[part[pair]] + offset]
+    def awaited(self, state: Array, cta: Array) -> Mask:
+        pair, offset = _spread(self.start[cta + 1] - self.start[cta])
+        key = state[pair] * len(self.t.targets) + self.posted[self.start[cta[pair]] + offset]
         if not len(self.t.states):
             return np.zeros(len(state), bool)
         at = np.minimum(np.searchsorted(self.t.states, key), len(self.t.states) - 1)
@@ -376,9 +376,9 @@ class _Cover:
         _, one, group, times = np.unique(
             keys, axis=0, return_index=True, return_inverse=True, return_counts=True
         )
-        proxy = np.zeros(len(t.part_tile), np.int64)
+        proxy = np.zeros(len(t.cta_tile), np.int64)
         mine = t.writes.tensor == tensor
-        proxy[t.writes.part[mine]] = t.write_proxy[mine]
+        proxy[t.writes.cta[mine]] = t.write_proxy[mine]
         free = t.roles[tensor] == "state"
         kinds, found = len(t.proxies), np.zeros(len(t.proxies) ** 2, np.int64)
         for chunk in _chunks((end[one] - first[one]).prod(axis=1)):
@@ -419,7 +419,7 @@ class _Cover:
                     int(self.t.read_state[i]),
                 )
                 self.findings.add(
-                    "coverage", self.t.read_name(i) + why + more, self.t.rank(self.t.reads.part[i]), 0
+                    "coverage", self.t.read_name(i) + why + more, self.t.rank(self.t.reads.cta[i]), 0
                 )
         self.findings.add_count("coverage", total)
 
@@ -428,7 +428,7 @@ class _Cover:
             return f", but no tile writes {written}"
         posts = ", ".join(map(str, self.posted[self.start[owner] : self.start[owner + 1]].tolist()))
         return (
-            f" without a full wait for {self.t.part_name(owner)}, which writes {written} and posts to "
+            f" without a full wait for {self.t.cta_name(owner)}, which writes {written} and posts to "
             f"{f'semaphore {posts}' if posts else 'no semaphore'}; awaited: {self._waits(state) or 'none'}"
         )
 
@@ -439,7 +439,7 @@ class _Cover:
 
 
 def _distinct(which: Array, owner: Array, good: Mask) -> Array:
-    """Of the good pairs, one index for each (read, writing part): a part's writes may span several cells."""
+    """Of the good pairs, one index for each (read, writing CTA): a CTA's writes may span several cells."""
     at = np.flatnonzero(good)
     _, one = np.unique(which[at] * (int(owner.max(initial=0)) + 1) + owner[at], return_index=True)
     return at[one]

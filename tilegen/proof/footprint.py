@@ -1,9 +1,9 @@
-"""What each part of a tile reads and writes, worked out anew from the ops of a plan: kind, attributes,
-operands, tile, parts.
+"""What each CTA of a tile reads and writes, worked out anew from the ops of a plan: kind, attributes,
+operands, tile, cluster.
 
 This is the proof's own reading of docs/plan-format.md. It shares nothing with the planner, so that a slip
 there (a forgotten halo, a second row block) does not hide itself here. All tiles of an op are worked out at
-once, one array row per part.
+once, one array row per CTA.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilegen.proof.footprint_frame import (
     ceil_div,
 )
 
-SHARE_STATE = 8  # columns beside the sums of a head in an attention's partial result
+SPLIT_STATE = 8  # columns beside the sums of a head in an attention's partial result
 
 
 def _linear(op: Op) -> Footprint:
@@ -40,7 +40,7 @@ def _linear(op: Op) -> Footprint:
     if not k0 < k1 <= k:
         raise Malformed(f"k_range is [{k0}, {k1}], expected a range of [0, {k}]")
     f = op.frame(ceil_div(m, tm), ceil_div(n, tn))
-    first, end = f.share(ceil_div(k1 - k0, tk))
+    first, end = f.split_k(ceil_div(k1 - k0, tk))
     depth, start = f.span(k0 + tk * first, k0 + tk * end, k1), tn * f.coord[1]
     reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
     for g in range(groups):
@@ -48,10 +48,10 @@ def _linear(op: Op) -> Footprint:
             w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk
         )
     if "norm_eps" in op.attributes:
-        if (k0, k1) != (0, k) or op.parts > 1:
+        if (k0, k1) != (0, k) or op.cluster > 1:
             raise Malformed(
-                f"norm_eps with k_range [{k0}, {k1}] of {k} and {op.parts} parts, expected whole rows in one"
-                " part"
+                f"norm_eps with k_range [{k0}, {k1}] of {k} and {op.cluster} CTAs, expected whole rows in one"
+                " CTA"
             )
         reads += f.read(op.operand(2, k), f.span(0, k, k), base=FIRST)
     return f.footprint(reads, f.lines(tm * f.coord[0], tm, m), f.columns(start, tn, n))
@@ -72,7 +72,7 @@ def _matmul(op: Op) -> Footprint:
     c = op.operand(1, *((right_batch * n, k) if tb else (right_batch * k, n)))
     op.target(batch * m, n)
     f = op.frame(batch, ceil_div(m, tm), ceil_div(n, tn))
-    first, end = f.share(ceil_div(k, tk))
+    first, end = f.split_k(ceil_div(k, tk))
     b = f.coord[0]
     own = b if right_batch == batch else 0 * b
 
@@ -133,7 +133,7 @@ def _conv2d(op: Op) -> Footprint:
     _, r, s, _ = w.shape
     (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
     f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn))
-    first, end = f.share(ceil_div(c, tc))
+    first, end = f.split_k(ceil_div(c, tc))
     depth = f.span(tc * first, tc * end, c)
     reads = f.read(w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), depth, axis=3, size=tc)
     for rows in _windows(f, 1, th, p, height, (r, sh, dh, ph)):
@@ -187,67 +187,67 @@ def _attention(op: Op) -> Footprint:
         op.integer("q_len"),
         op.integer("k_len"),
     )
-    heads, kv_heads, d, shares = (
+    heads, kv_heads, d, splits = (
         op.integer("heads"),
         op.integer("kv_heads"),
         op.integer("head_dim"),
-        op.integer("shares") if "shares" in op.attributes else 1,
+        op.integer("splits") if "splits" in op.attributes else 1,
     )
-    passed = op.flag("passed")
+    forwarded = op.flag("forwarded")
     if heads % kv_heads or heads // kv_heads % th:
         raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
-    if shares > 1 and len(op.views) < 4:
+    if splits > 1 and len(op.views) < 4:
         raise Malformed("shares of the keys, but no position, expected a cache")
-    if passed != (len(op.views) > 4) or "theta" in op.attributes and not passed:
+    if forwarded != (len(op.views) > 4) or "theta" in op.attributes and not forwarded:
         raise Malformed(
-            f"passed is {passed} with {len(op.views)} operands, expected 6 where new rows are passed (and may"
-            " be turned), else 3 or 4"
+            f"forwarded is {forwarded} with {len(op.views)} operands, expected 6 where new rows are"
+            " forwarded (and may be roped), else 3 or 4"
         )
-    width = d if shares == 1 else d + SHARE_STATE
-    op.target(shares * batch * q_len, heads * width)
+    width = d if splits == 1 else d + SPLIT_STATE
+    op.target(splits * batch * q_len, heads * width)
     grid = (batch, heads // th, ceil_div(q_len, tq))
-    f = op.frame(*grid) if shares == 1 else op.frame(*grid, shares)
+    f = op.frame(*grid) if splits == 1 else op.frame(*grid, splits)
     own, head = f.nested(0, 2, tq, q_len), f.coord[1] * th
     base, group = f.coord[0] * k_len, head // (heads // kv_heads)
     reads = f.read(
         op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST
     )
-    if shares == 1:
+    if splits == 1:
         length = np.full_like(head, k_len)
         if op.flag("causal") and len(op.views) < 4:
             length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
-        first, end = f.share(ceil_div(length, tk))
+        first, end = f.split_k(ceil_div(length, tk))
         keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
     else:  # which keys a share has is known at run time: it may be any
         keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
         lower = batch * q_len * f.coord[3]
         own = Span(own.low + lower, own.high + lower)
     columns = f.span(group * d, group * d + d, LIMIT)
-    before = _cut(op.operand(3, 1), k_len) if passed else None
+    before = _cut(op.operand(3, 1), k_len) if forwarded else None
     for index in (1, 2):
         cached = f.read(
             op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size
         )
         reads += [replace(a, before=before) for a in cached]
-        if passed:
+        if forwarded:
             rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
             reads += f.read(op.operand(index + 3, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
     return f.footprint(reads + f.position(3), own, f.columns(head * width, th * width, LIMIT))
 
 
 def _combine(op: Op) -> Footprint:
-    (tm, th), shares, heads, d = (
+    (tm, th), splits, heads, d = (
         op.tiles(2),
-        op.integer("shares"),
+        op.integer("splits"),
         op.integer("heads"),
         op.integer("head_dim"),
     )
     m = op.target(None, heads * d).shape[0]
     f = op.frame(ceil_div(m, tm), ceil_div(heads, th))
-    partial = op.operand(0, shares * m, heads * (d + SHARE_STATE))
-    columns = f.block(1, th * (d + SHARE_STATE), heads * (d + SHARE_STATE))
+    partial = op.operand(0, splits * m, heads * (d + SPLIT_STATE))
+    columns = f.block(1, th * (d + SPLIT_STATE), heads * (d + SPLIT_STATE))
     reads: list[Access] = []
-    for s in range(shares):
+    for s in range(splits):
         lines = f.block(0, tm, m)
         reads += f.read(partial, Span(lines.low + s * m, lines.high + s * m), columns, base=s)
     return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, heads * d))
@@ -331,5 +331,5 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
 
 
 def derive(op: Op) -> Footprint:
-    """Reads and writes of every part of the op's listed tiles, in plan order."""
+    """Reads and writes of every CTA of the op's listed tiles, in plan order."""
     return KINDS[op.kind](op)

@@ -1,4 +1,4 @@
-"""The parts of an op's tiles as array rows, and the boxes of a tensor behind a range of a view: what
+"""The CTAs of an op's tiles as array rows, and the boxes of a tensor behind a range of a view: what
 `footprint` is written in."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_int(value: object, least: int = 0) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """A range along one dimension for every row (part); empty where high <= low."""
+    """A range along one dimension for every row (CTA); empty where high <= low."""
 
     low: Array
     high: Array
@@ -90,8 +90,8 @@ class Op:
     views: tuple[View, ...]
     result: View
     tile: tuple[int, ...]
-    parts: int
-    share: str  # what its parts share out: steps, rows or columns
+    cluster: int
+    cluster_split: str  # what its CTAs split between them: k, m or n
     coords: Sequence[Sequence[int]]
 
     def integer(self, key: str, least: int = 1) -> int:
@@ -142,16 +142,16 @@ def _fits(view: View, what: str, shape: Sequence[int | None]) -> View:
 
 
 class Frame:
-    """The parts of all listed tiles of an op, in plan order: one row each. Every point of the grid must be
+    """The CTAs of all listed tiles of an op, in plan order: one row each. Every point of the grid must be
     listed once."""
 
     def __init__(self, op: Op, grid: tuple[int, ...]):
         self.op = op
         coords = self._coords(grid)
         tiles = len(coords)
-        self.coord = tuple(np.repeat(coords[:, d], op.parts) for d in range(len(grid)))
-        self.part = np.tile(np.arange(op.parts, dtype=np.int64), tiles)
-        self.rows = np.arange(tiles * op.parts, dtype=np.int64)
+        self.coord = tuple(np.repeat(coords[:, d], op.cluster) for d in range(len(grid)))
+        self.cta = np.tile(np.arange(op.cluster, dtype=np.int64), tiles)
+        self.rows = np.arange(tiles * op.cluster, dtype=np.int64)
 
     def _coords(self, grid: tuple[int, ...]) -> Array:
         listed = self.op.coords
@@ -191,27 +191,27 @@ class Frame:
         )
 
     def lines(self, start: Array | int, size: int, limit: Array | int) -> Span:
-        """The part's share of the tile's rows: all of them unless rows are shared out."""
-        return self._cut(self.op.share == "rows", start, size, limit)
+        """The CTA's share of the tile's rows: all of them unless rows are shared out."""
+        return self._cut(self.op.cluster_split == "m", start, size, limit)
 
     def columns(self, start: Array | int, width: int, limit: Array | int) -> Span:
-        """The part's share of the tile's columns: all of them where rows are shared out."""
-        return self._cut(self.op.share != "rows", start, width, limit)
+        """The CTA's share of the tile's columns: all of them where rows are shared out."""
+        return self._cut(self.op.cluster_split != "m", start, width, limit)
 
     def _cut(self, shared: bool, start: Array | int, size: int, limit: Array | int) -> Span:
-        part, parts = (self.part, self.op.parts) if shared else (0 * self.part, 1)
-        return Span(start + part * size // parts, np.minimum(start + (part + 1) * size // parts, limit))
+        cta, ctas = (self.cta, self.op.cluster) if shared else (0 * self.cta, 1)
+        return Span(start + cta * size // ctas, np.minimum(start + (cta + 1) * size // ctas, limit))
 
-    def share(self, steps: Array | int) -> tuple[Array, Array]:
-        """The steps [first, end) that the part runs: its share, or all where rows or columns are shared
+    def split_k(self, steps: Array | int) -> tuple[Array, Array]:
+        """The steps [first, end) that the CTA runs: its share, or all where rows or columns are shared
         out."""
-        if self.op.share != "steps":
-            return 0 * self.part, 0 * self.part + steps
-        return self.part * steps // self.op.parts, (self.part + 1) * steps // self.op.parts
+        if self.op.cluster_split != "k":
+            return 0 * self.cta, 0 * self.cta + steps
+        return self.cta * steps // self.op.cluster, (self.cta + 1) * steps // self.op.cluster
 
     def once(self, view: View, *spans: Span) -> list[Access]:
-        """A read of the only step: by the part that runs it."""
-        first, end = self.share(1)
+        """A read of the only step: by the CTA that runs it."""
+        first, end = self.split_k(1)
         head = Span(spans[0].low, np.where(end > first, spans[0].high, spans[0].low), spans[0].stride)
         return self.read(view, head, *spans[1:])
 

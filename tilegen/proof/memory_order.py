@@ -147,7 +147,7 @@ def ways_of(target: str, op: Op, dtype: str) -> Ways:
 def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has at least 128 rows of
     it."""
-    rows = op.tile[0] // (op.parts if op.share == "rows" else 1)
+    rows = op.tile[0] // (op.cluster if op.cluster_split == "m" else 1)
     return (0, 1), dtype in TWO_BYTES and rows >= 128
 
 
@@ -160,7 +160,7 @@ def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     line = pixels + (width - 1) * op.pair("dilation")[1]
     slides = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128
     rows = images * lines * (line if slides else pixels)
-    finished = filters // (op.parts if op.share == "columns" or rows > 64 else 1)
+    finished = filters // (op.cluster if op.cluster_split == "n" or rows > 64 else 1)
     return (0, 1), dtype in TWO_BYTES and rows > 64 and finished % 64 == 0
 
 

@@ -30,7 +30,7 @@ from tilegen.proof.memory_order import Ways, ways_of
 from tilegen.proof.table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
-ROWS = ("linear", "matmul")  # kinds whose rows a gang may share out
+ROWS = ("linear", "matmul")  # kinds whose rows a cluster may share out
 _BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
 
 
@@ -65,16 +65,16 @@ class _Reader:
         self.roles: list[str] = []
         self.tiles: list[str] = []
         self.coords: dict[str, list[list[int]]] = {}
-        self.op_parts: dict[str, list[int]] = {}
-        self.part_tile: list[int] = []
-        self.part_index: list[int] = []
-        self.read_part: list[int] = []
+        self.op_ctas: dict[str, list[int]] = {}
+        self.cta_tile: list[int] = []
+        self.cta_index: list[int] = []
+        self.read_cta: list[int] = []
         self.read_tensor: list[int] = []
         self.read_box: list[Any] = []
         self.read_state: list[int] = []
         self.read_waits: list[int] = []
         self.read_proxy: list[int] = []
-        self.write_part: list[int] = []
+        self.write_cta: list[int] = []
         self.write_tensor: list[int] = []
         self.write_box: list[Any] = []
         self.write_proxy: list[int] = []
@@ -86,8 +86,8 @@ class _Reader:
 
     def table(self) -> Table | None:
         plan = self.plan
-        if plan["version"] != 2:
-            raise Malformed(f"version is {plan['version']!r}, expected 2")
+        if plan["version"] != 3:
+            raise Malformed(f"version is {plan['version']!r}, expected 3")
         program, sizes, machine = (
             plan["program"],
             _expect(plan["sizes"], dict, "sizes"),
@@ -95,19 +95,19 @@ class _Reader:
         )
         _expect(program, str, "program"), _expect(machine["name"], str, "the machine's name")
         _expect(plan["target"], str, "target")
-        if not is_int(machine["sms"], 1) or plan["lowering"] not in ("persistent", "streams"):
+        if not is_int(machine["sms"], 1) or plan["lowering"] not in ("persistent", "multi_launch"):
             raise Malformed(
                 f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >="
-                " 1, and 'persistent' or 'streams'"
+                " 1, and 'persistent' or 'multi_launch'"
             )
         if not all(type(v) is int for v in sizes.values()):
             raise Malformed(f"sizes are {sizes!r:.60}, expected ints")
-        placement = plan["placement"]
-        if placement != "ticket" and not (
-            isinstance(placement, list)
-            and all(isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in placement)
+        scheduling = plan["scheduling"]
+        if scheduling != "dynamic" and not (
+            isinstance(scheduling, list)
+            and all(isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in scheduling)
         ):
-            raise Malformed(f"placement is {placement!r:.60}, expected 'ticket' or a list of ranks per SM")
+            raise Malformed(f"scheduling is {scheduling!r:.60}, expected 'dynamic' or a list of ranks per SM")
         self._tensors()
         self.targets = self._semaphores()
         ops = _expect(plan["ops"], dict, "ops")
@@ -123,8 +123,8 @@ class _Reader:
         reads, writes = (
             self._boxes(*lists)
             for lists in (
-                (self.read_part, self.read_tensor, self.read_box),
-                (self.write_part, self.write_tensor, self.write_box),
+                (self.read_cta, self.read_tensor, self.read_box),
+                (self.write_cta, self.write_tensor, self.write_box),
             )
         )
         if self.findings.counts or reads is None or writes is None:
@@ -134,15 +134,15 @@ class _Reader:
             tuple(sorted((str(k), v) for k, v in sizes.items())),
             machine["name"],
             machine["sms"],
-            None if placement == "ticket" else placement,
+            None if scheduling == "dynamic" else scheduling,
             list(self.tensors),
             self.shapes,
             self.roles,
             list(self.proxies),
             self.tiles,
-            _array(self.part_tile),
-            _array(self.part_index),
-            any(self.part_index),
+            _array(self.cta_tile),
+            _array(self.cta_index),
+            any(self.cta_index),
             reads,
             _array(self.read_state),
             _array(self.read_waits),
@@ -192,29 +192,29 @@ class _Reader:
             raise Malformed(f"op {name!r} is unknown, expected one of {', '.join(ops)}")
         self.coords.setdefault(name, []).append(coord)
         self.tiles.append(f"{name} ({', '.join(map(str, coord))})")
-        parts = _expect(tile["parts"], list, "parts")
-        if len(parts) != ops[name]["parts"]:
+        ctas = _expect(tile["ctas"], list, "ctas")
+        if len(ctas) != ops[name]["cluster"]:
             raise Malformed(
-                f"{self.tiles[-1]} rank {position} has {len(parts)} parts, its op has {ops[name]['parts']!r}"
+                f"{self.tiles[-1]} rank {position} has {len(ctas)} CTAs, its op has {ops[name]['cluster']!r}"
             )
-        for index, part in enumerate(parts):
-            number = len(self.part_tile)
-            self.part_tile.append(position)
-            self.part_index.append(index)
-            self.op_parts.setdefault(name, []).append(number)
-            self._reads(number, _expect(part["reads"], list, "reads"))
-            for write in _expect(part["writes"], list, "writes"):
-                self.write_part.append(number)
+        for index, cta in enumerate(ctas):
+            number = len(self.cta_tile)
+            self.cta_tile.append(position)
+            self.cta_index.append(index)
+            self.op_ctas.setdefault(name, []).append(number)
+            self._reads(number, _expect(cta["reads"], list, "reads"))
+            for write in _expect(cta["writes"], list, "writes"):
+                self.write_cta.append(number)
                 self.write_tensor.append(self._tensor(write["tensor"]))
                 self.write_box.append(write["box"])
                 self.write_proxy.append(self._proxy(write))
-            for semaphore, amount in _expect(part["posts"], list, "posts"):
+            for semaphore, amount in _expect(cta["posts"], list, "posts"):
                 self._semaphore(semaphore)
                 if not is_int(amount, 1):
                     raise Malformed(f"post of {amount!r} to semaphore {semaphore}, expected an int >= 1")
                 self.posts.append((number, semaphore, amount))
 
-    def _reads(self, part: int, reads: Iterable[Any]) -> None:
+    def _reads(self, cta: int, reads: Iterable[Any]) -> None:
         state = 0
         for read in reads:
             waits = _expect(read["waits"], list, "waits")
@@ -222,10 +222,10 @@ class _Reader:
                 self._semaphore(semaphore)
                 if not is_int(target):
                     raise Malformed(f"wait for {target!r} of semaphore {semaphore}, expected an int")
-                self.waits.append((part, semaphore, target))
+                self.waits.append((cta, semaphore, target))
             if waits:
                 state = self._after(state, tuple(map(tuple, waits)))
-            self.read_part.append(part)
+            self.read_cta.append(cta)
             self.read_tensor.append(self._tensor(read["tensor"]))
             self.read_box.append(read["box"])
             self.read_state.append(state)
@@ -260,7 +260,7 @@ class _Reader:
             _array([state * count + s for state, members in enumerate(self.members) for s in members])
         )
 
-    def _boxes(self, part: list[int], tensor: list[int], boxes: list[Any]) -> Boxes | None:
+    def _boxes(self, cta: list[int], tensor: list[int], boxes: list[Any]) -> Boxes | None:
         """All boxes as arrays; the slow way round only to name what is wrong."""
         low = np.zeros((len(boxes), DIMENSIONS), np.int64)
         high, stride = np.ones_like(low), np.ones_like(low)
@@ -295,10 +295,10 @@ class _Reader:
         except _BROKEN:
             good = False
         if good:
-            return Boxes(_array(part), _array(tensor), low, *ends(low, high, stride))
-        for p, t, box in zip(part, tensor, boxes, strict=True):
+            return Boxes(_array(cta), _array(tensor), low, *ends(low, high, stride))
+        for p, t, box in zip(cta, tensor, boxes, strict=True):
             if not _box_fits(box, self.shapes[t]):
-                rank = self.part_tile[p]
+                rank = self.cta_tile[p]
                 self.findings.add(
                     "format",
                     f"{self.tiles[rank]} rank {rank}: box {box!r} of tensor {list(self.tensors)[t]}"
@@ -320,32 +320,34 @@ class _Reader:
         return out
 
     def _footprints(self, ops: Sequence[Op]) -> list[tuple[Array, Footprint]]:
-        """For each op the parts (rows of its footprint) and what they read and write."""
+        """For each op the CTAs (rows of its footprint) and what they read and write."""
         out = []
         for op in ops:
             try:
-                out.append((self._parts_of(op.name), derive(op)))
+                out.append((self._ctas_of(op.name), derive(op)))
             except _BROKEN as error:
                 self.findings.add("format", f"op {op.name!r}: {_reason(error)}")
         return out
 
     def _ways(self, target: str, op: Op) -> tuple[str, Array, Ways]:
-        """How the parts of an op must read and write."""
+        """How the CTAs of an op must read and write."""
         dtype = self.plan["tensors"][op.result.tensor]["dtype"]
-        return op.name, self._parts_of(op.name), ways_of(target, op, dtype)
+        return op.name, self._ctas_of(op.name), ways_of(target, op, dtype)
 
-    def _parts_of(self, op: str) -> Array:
-        return _array(self.op_parts.get(op, []))
+    def _ctas_of(self, op: str) -> Array:
+        return _array(self.op_ctas.get(op, []))
 
     def _op(self, name: str, op: Any) -> Op:
-        kind, tile, parts, result = op["kind"], op["tile"], op["parts"], op["result"]
+        kind, tile, cluster, result = op["kind"], op["tile"], op["cluster"], op["result"]
         if kind not in KINDS:
             raise Malformed(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
-        if not (isinstance(tile, list) and all(is_int(t, 1) for t in tile) and is_int(parts, 1)):
-            raise Malformed(f"tile is {tile!r} and parts {parts!r}, expected ints >= 1")
-        share, shares = op.get("share", "steps"), ("steps", "columns", *(("rows",) if kind in ROWS else ()))
-        if share not in shares:
-            raise Malformed(f"share is {share!r} of a {kind}, expected one of {', '.join(shares)}")
+        if not (isinstance(tile, list) and all(is_int(t, 1) for t in tile) and is_int(cluster, 1)):
+            raise Malformed(f"tile is {tile!r} and cluster {cluster!r}, expected ints >= 1")
+        cluster_split, splits = op.get("cluster_split", "k"), ("k", "n", *(("m",) if kind in ROWS else ()))
+        if cluster_split not in splits:
+            raise Malformed(
+                f"cluster_split is {cluster_split!r} of a {kind}, expected one of {', '.join(splits)}"
+            )
         if not _finite(op["attributes"]):
             raise Malformed("an attribute is not finite")
         if self.roles[self._tensor(result)] in ("input", "weight"):
@@ -361,8 +363,8 @@ class _Reader:
             views,
             self._view(result),
             tuple(tile),
-            parts,
-            share,
+            cluster,
+            cluster_split,
             self.coords.get(name, []),
         )
 
@@ -391,8 +393,8 @@ class _Reader:
     ) -> tuple[Boxes, Steps, Boxes, np.ndarray[Any, Any]]:
         """What the ops say is read (with its steps) and written (and whether exactly so); for declared ops
         what is listed."""
-        reads = [(parts, a) for parts, f in footprints for a in f.reads]
-        writes = [(parts, f.write) for parts, f in footprints]
+        reads = [(ctas, a) for ctas, f in footprints for a in f.reads]
+        writes = [(ctas, f.write) for ctas, f in footprints]
         exact = np.concatenate(
             [np.zeros(0, bool), *(np.full(len(f.write.rows), f.exact) for _, f in footprints)]
         )
@@ -404,9 +406,9 @@ class _Reader:
 
         origin = np.concatenate([_array([]), *(a.origin for _, a in reads)])
         steps = Steps(each("axis"), origin, each("size"), each("base"), each("required").astype(bool))
-        foreign = [p for name, op in ops.items() if _declared(op) for p in self.op_parts.get(name, [])]
-        needs = listed.take(np.isin(listed.part, foreign))
-        zeros = np.zeros(len(needs.part), np.int64)
+        foreign = [p for name, op in ops.items() if _declared(op) for p in self.op_ctas.get(name, [])]
+        needs = listed.take(np.isin(listed.cta, foreign))
+        zeros = np.zeros(len(needs.cta), np.int64)
         steps = Steps(
             np.append(steps.axis, zeros),
             np.append(steps.origin, needs.low[:, 0]),
@@ -414,12 +416,12 @@ class _Reader:
             np.append(steps.base, zeros),
             np.append(steps.required, zeros == 0),
         )
-        own = written.take(np.isin(written.part, foreign))
-        exact = np.append(exact, np.ones(len(own.part), bool))
+        own = written.take(np.isin(written.cta, foreign))
+        exact = np.append(exact, np.ones(len(own.cta), bool))
         return _joined(self._gather(reads), needs), steps, _joined(self._gather(writes), own), exact
 
     def _cuts(self, footprints: list[tuple[Array, Footprint]], listed: Boxes) -> tuple[Array, Array]:
-        """For listed reads the cut before which their op reads of that tensor, for parts the cut from which
+        """For listed reads the cut before which their op reads of that tensor, for CTAs the cut from which
         on they write; 0: none, or several."""
         numbers = {
             cut: n
@@ -427,18 +429,16 @@ class _Reader:
                 sorted({c for _, f in footprints for c in (f.since, *(a.before for a in f.reads)) if c}), 1
             )
         }
-        since, before = np.zeros(len(self.part_tile), np.int64), np.zeros(len(listed.part), np.int64)
-        for parts, f in footprints:
-            since[parts] = numbers[f.since] if f.since else 0
+        since, before = np.zeros(len(self.cta_tile), np.int64), np.zeros(len(listed.cta), np.int64)
+        for ctas, f in footprints:
+            since[ctas] = numbers[f.since] if f.since else 0
             cuts: dict[str, set[Cut | None]] = {}
             for a in f.reads:
                 cuts.setdefault(a.tensor, set()).add(a.before)
             for tensor, found in cuts.items():
                 cut = found.pop()
                 if cut and not found:
-                    before[np.isin(listed.part, parts) & (listed.tensor == self.tensors[tensor])] = numbers[
-                        cut
-                    ]
+                    before[np.isin(listed.cta, ctas) & (listed.tensor == self.tensors[tensor])] = numbers[cut]
         return before, since
 
     def _gather(self, accesses: Sequence[tuple[Array, Access]]) -> Boxes:
@@ -447,11 +447,11 @@ class _Reader:
             np.concatenate([none, *(getattr(a, key) for _, a in accesses)])
             for key in ("low", "high", "stride")
         )
-        part = np.concatenate([_array([]), *(parts[a.rows] for parts, a in accesses)])
+        cta = np.concatenate([_array([]), *(ctas[a.rows] for ctas, a in accesses)])
         tensor = np.repeat(
             _array([self.tensors[a.tensor] for _, a in accesses]), _array([len(a.rows) for _, a in accesses])
         )
-        return Boxes(part, tensor, low, *ends(low, high, stride))
+        return Boxes(cta, tensor, low, *ends(low, high, stride))
 
 
 def _declared(op: Any) -> bool:
@@ -464,7 +464,7 @@ def _joined(a: Boxes, b: Boxes) -> Boxes:
     return Boxes(
         *(
             np.concatenate([getattr(a, key), getattr(b, key)])
-            for key in ("part", "tensor", "low", "high", "stride")
+            for key in ("cta", "tensor", "low", "high", "stride")
         )
     )
 

@@ -43,10 +43,10 @@ class Findings:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes of tensors (one row each) and the parts that touch them; progressions end at their last
+    """Boxes of tensors (one row each) and the CTAs that touch them; progressions end at their last
     element."""
 
-    part: Array
+    cta: Array
     tensor: Array
     low: Array
     high: Array
@@ -54,7 +54,7 @@ class Boxes:
 
     def take(self, where: np.ndarray[Any, Any] | slice) -> Boxes:
         return Boxes(
-            self.part[where], self.tensor[where], self.low[where], self.high[where], self.stride[where]
+            self.cta[where], self.tensor[where], self.low[where], self.high[where], self.stride[where]
         )
 
 
@@ -79,23 +79,23 @@ class Table:
     sizes: tuple[tuple[str, int], ...]
     machine: str
     sms: int
-    placement: list[list[int]] | None
+    scheduling: list[list[int]] | None
     tensors: list[str]
     shapes: list[tuple[int, ...]]
     roles: list[str]
     proxies: list[str]
     tiles: list[str]
-    part_tile: Array
-    part_index: Array
-    gangs: bool
+    cta_tile: Array
+    cta_index: Array
+    clusters: bool
     reads: Boxes
     read_state: Array
     read_waits: Array
     read_proxy: Array
     writes: Boxes
     write_proxy: Array
-    posts: Array  # part, semaphore, amount
-    waits: Array  # part, semaphore, target
+    posts: Array  # CTA, semaphore, amount
+    waits: Array  # CTA, semaphore, target
     targets: Array
     states: Array
     needs: Boxes
@@ -104,25 +104,25 @@ class Table:
     exact: np.ndarray[Any, Any]
     # of listed reads: the number of the cut before which all rows lie that the op reads there; 0: none
     before: Array
-    since: Array  # of parts: the number of the cut from which on they write; 0: none
+    since: Array  # of CTAs: the number of the cut from which on they write; 0: none
     declared: tuple[str, ...]  # ops whose footprint is taken as listed
     target: str
-    ways: tuple[tuple[str, Array, Ways], ...]  # op, its parts, how they must read and write
+    ways: tuple[tuple[str, Array, Ways], ...]  # op, its CTAs, how they must read and write
 
-    def part_name(self, part: int) -> str:
-        rank = int(self.part_tile[part])
+    def cta_name(self, cta: int) -> str:
+        rank = int(self.cta_tile[cta])
         return f"{self.tiles[rank]} rank {rank}" + (
-            f" part {int(self.part_index[part])}" if self.gangs else ""
+            f" CTA {int(self.cta_index[cta])}" if self.clusters else ""
         )
 
-    def rank(self, part: int) -> int:
-        return int(self.part_tile[part])
+    def rank(self, cta: int) -> int:
+        return int(self.cta_tile[cta])
 
     def read_name(self, read: int) -> str:
-        """The part of a listed read and its box: "down (3, 7) rank 912 reads h[384:512, 0:6144]"."""
+        """The CTA of a listed read and its box: "down (3, 7) rank 912 reads h[384:512, 0:6144]"."""
         r = self.reads
         return (
-            f"{self.part_name(r.part[read])} reads"
+            f"{self.cta_name(r.cta[read])} reads"
             f" {self.box_name(int(r.tensor[read]), r.low[read], r.high[read], r.stride[read])}"
         )
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tilegen.config import cache_dir, own_templates
 from tilegen.errors import CacheError
-from tilegen.ops.base import foreign_kinds
+from tilegen.ops.base import foreign_ops
 
 log = logging.getLogger(__name__)
 WORDS = {"plans": ("plan", "planned and proved"), "binaries": ("binary", "compiled")}
@@ -48,7 +48,7 @@ def fingerprint() -> str:
     """Names the code that makes plans and binaries: tilegen's, and the sources and templates of users' own
     ops."""
     digest = hashlib.sha256(_own().encode())
-    for k in foreign_kinds():
+    for k in foreign_ops():
         source = sys.modules[type(k).__module__].__file__
         templates = sorted(Path(k.templates).rglob("*.j2")) if k.templates else []
         for path in [Path(source)] if source else []:

@@ -9,6 +9,8 @@ import torch
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.spec import Program, Tensor
+from tilegen.ops.append import AppendAttributes
+from tilegen.ops.attention import AttentionAttributes
 
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
@@ -48,11 +50,10 @@ def free_rows(program: Program, position: str) -> int:
     """The largest position that every use of it allows."""
     room = []
     for c in program.calls:
-        attributes = dict(c.attributes)
-        if position in (o.tensor for o in c.operands) and c.kind == "append":
-            room.append(attributes["max_len"] - attributes["seq"])
-        elif position in (o.tensor for o in c.operands) and c.kind == "attention":
-            room.append(attributes["k_len"] - attributes["q_len"])
+        if position in (o.tensor for o in c.operands):
+            match c.attributes:
+                case AppendAttributes(max_len=there, seq=new) | AttentionAttributes(k_len=there, q_len=new):
+                    room.append(there - new)
     return min(room, default=0)
 
 

@@ -17,12 +17,12 @@ from tilegen.graph.positions import Position
 from tilegen.schedule.plan import Plan
 
 LINE = 32  # words between counters
-AFTER_SEMAPHORES = ("ticket", "exits", "abort")  # a counter each
+AFTER_SEMAPHORES = ("next_rank", "exits", "abort")  # a counter each
 MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
 WORDS = ("counters", "hang", "patience_ns")  # of the last parameter, 8 bytes each
 MISPLACED_WORD = "misplaced"  # one more where there are positions
 # int32; the rank is -1 before a hang
-HANG = ("rank", "part", "operand", "step", "semaphore", "seen", "target")
+HANG = ("rank", "cta_rank", "operand", "step", "semaphore", "seen", "target")
 MISPLACED = 32  # bytes from there to the record of a position without room: its number, -1 before, and value
 RECORD_BYTES = 64  # of both
 
@@ -166,7 +166,7 @@ def counter_words(semaphores: int) -> int:
 
 def static(plan: Plan) -> bool:
     """Whether each CTA has its list, so that all must be resident where they wait for each other."""
-    return not isinstance(plan.placement, str)
+    return not isinstance(plan.scheduling, str)
 
 
 def cooperative(plan: Plan, exclusive: bool) -> bool:

@@ -18,7 +18,7 @@ from tilegen.runtime.verify import verify
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 
-LOWERINGS = ("auto", "persistent", "streams")
+LOWERINGS = ("auto", "persistent", "multi_launch")
 
 
 def quiet(_: str) -> None:
@@ -39,10 +39,10 @@ def settled(program: Program, place: Place, options: Options) -> Options:
 def refuse_lowering(lowering: str, programmatic: bool) -> None:
     if lowering not in LOWERINGS:
         raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
-    if programmatic and lowering != "streams":
+    if programmatic and lowering != "multi_launch":
         raise TargetError(
-            "programmatic=True is for lowering='streams': a persistent kernel's launches are programmatic"
-            " where that pays"
+            "programmatic=True is for lowering='multi_launch': launches of a persistent kernel are"
+            " programmatic where that pays"
         )
 
 
@@ -54,7 +54,7 @@ def settled_lowering(
     if lowering != "auto" or not place.target.launches_early:
         return lowering, programmatic
     found = tuned_lowering(program, place.label, options)
-    return found, found == "streams"
+    return found, found == "multi_launch"
 
 
 def launch_options(program: Program, place: Place, asked: Options) -> Options:

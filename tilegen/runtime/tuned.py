@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegen.config import cache_dir, write_whole
-from tilegen.errors import CacheError
+from tilegen.errors import CacheError, PlanError
 from tilegen.frontend.spec import Program
 from tilegen.options import Options
 from tilegen.runtime.cache import locked
@@ -26,8 +26,8 @@ from tilegen.runtime.cache import locked
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering: streams
-    where one launch of all ops is slower."""
+    """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering:
+    multi_launch where one launch of all ops is slower."""
 
     program: str
     sizes: Mapping[str, Any]
@@ -70,7 +70,9 @@ def key_of(program: Program) -> str:
 
 def _content(program: Program) -> str:
     tensors = [asdict(replace(t, where="")) for t in program.tensors]
-    calls = [asdict(replace(c, where="")) for c in program.calls]
+    calls = [
+        {**asdict(replace(c, where="")), "attributes": list(c.attributes.items())} for c in program.calls
+    ]
     return json.dumps([tensors, calls, program.outputs], sort_keys=True, default=str)
 
 
@@ -86,7 +88,13 @@ def lookup(program: Program, on: str) -> Tuned | None:
     # a plan takes as long on either type
     other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)
     found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
-    return None if found is None else Tuned.from_json(found)
+    try:
+        return None if found is None else Tuned.from_json(found)
+    except PlanError as error:
+        path = cache_dir() / "tuned.json"
+        raise CacheError(
+            f"{path} was written by another version ({error}): remove it, or tune again"
+        ) from None
 
 
 def remember(program: Program, on: str, tuned: Tuned, path: Path | None = None) -> Path:

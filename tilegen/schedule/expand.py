@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
-from tilegen.ops.base import Access, Bound, Box
-from tilegen.ops.gemm import share_box
+from tilegen.ops.base import Access, Box, OpInstance
+from tilegen.ops.gemm import split_box
 from tilegen.schedule.plan import Plan, step_range
 
 _Read = tuple[int, int, str, list[list[int]], dict[str, str]]  # step, operand, tensor, box, {"proxy": …}
@@ -23,33 +23,37 @@ def expanded(plan: Plan) -> dict[str, Any]:
     for b in plan.bounds:
         ranks, grid = plan.ranks[b.op.name], tiles_of(b)
         coords = np.stack(list(grid.coords.values()), axis=1).tolist() if grid.coords else [[]]
-        parts = [list(_part(plan, b, grid, part, waits)) for part in range(b.op.parts)]
+        ctas = [list(_cta(plan, b, grid, cta_rank, waits)) for cta_rank in range(b.op.cluster)]
         for tile, rank in enumerate(ranks.tolist()):
             tiles[rank] = {
                 "rank": rank,
                 "op": b.op.name,
                 "coord": coords[tile],
-                "parts": [p[tile] for p in parts],
+                "ctas": [c[tile] for c in ctas],
             }
     return {**plan.to_json(), "tiles": tiles}
 
 
 def _waits_by_read(plan: Plan) -> dict[tuple[int, int, int, int], list[list[int]]]:
-    """(rank, part, operand, step) -> [[semaphore, target], …]"""
+    """(rank, CTA rank, operand, step) -> [[semaphore, target], …]"""
     table = plan.wait_table
     out: dict[tuple[int, int, int, int], list[list[int]]] = {}
-    columns = (table.rank, table.part, table.operand, table.step, table.semaphore, table.target)
-    for rank, part, operand, step, semaphore, target in zip(*(c.tolist() for c in columns), strict=True):
-        out.setdefault((rank, part, operand, step), []).append([semaphore, target])
+    columns = (table.rank, table.cta_rank, table.operand, table.step, table.semaphore, table.target)
+    for rank, cta_rank, operand, step, semaphore, target in zip(*(c.tolist() for c in columns), strict=True):
+        out.setdefault((rank, cta_rank, operand, step), []).append([semaphore, target])
     return out
 
 
-def _part(
-    plan: Plan, b: Bound, tiles: Tiles, part: int, waits: dict[tuple[int, int, int, int], list[list[int]]]
+def _cta(
+    plan: Plan,
+    b: OpInstance,
+    tiles: Tiles,
+    cta_rank: int,
+    waits: dict[tuple[int, int, int, int], list[list[int]]],
 ) -> Iterator[dict[str, Any]]:
     ranks = plan.ranks[b.op.name].tolist()
-    reads = _reads(plan, b, tiles, part)
-    writes = _boxes(b, tiles, share_box(b, b.write, part), tiles.coords, np.arange(tiles.count))
+    reads = _reads(plan, b, tiles, cta_rank)
+    writes = _boxes(b, tiles, split_box(b, b.write, cta_rank), tiles.coords, np.arange(tiles.count))
     numbers = [plan.posted(m).tolist() for m in plan.posts_of(b.op.name)]
     proxy = "async" if plan.proxies_of(b.op.name).writes else "generic"
     for tile in range(tiles.count):
@@ -59,7 +63,7 @@ def _part(
                 {
                     "tensor": tensor,
                     "box": box,
-                    "waits": waits.get((ranks[tile], part, operand, step), []),
+                    "waits": waits.get((ranks[tile], cta_rank, operand, step), []),
                     **how,
                 }
             )
@@ -71,15 +75,15 @@ def _part(
         }
 
 
-def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[_Read]]:
+def _reads(plan: Plan, b: OpInstance, tiles: Tiles, cta_rank: int) -> list[list[_Read]]:
     """For each tile its reads in step order; a new one starts where a new wait stands."""
     out: list[list[_Read]] = [[] for _ in range(tiles.count)]
     through_tma = plan.proxies_of(b.op.name).reads
-    start, end = step_range(tiles, part)
-    cuts = _wait_steps(plan, b, part)
+    start, end = step_range(tiles, cta_rank)
+    cuts = _wait_steps(plan, b, cta_rank)
     for access in b.reads:
         shared = (
-            Access(access.operand, share_box(b, access.box, part), access.when, access.exact)
+            Access(access.operand, split_box(b, access.box, cta_rank), access.when, access.exact)
             if access.when == "epilogue"
             else access
         )
@@ -102,12 +106,12 @@ def _reads(plan: Plan, b: Bound, tiles: Tiles, part: int) -> list[list[_Read]]:
     return out
 
 
-def _wait_steps(plan: Plan, b: Bound, part: int) -> dict[int, dict[int, list[int]]]:
+def _wait_steps(plan: Plan, b: OpInstance, cta_rank: int) -> dict[int, dict[int, list[int]]]:
     """operand -> tile -> the steps with a wait, ascending."""
     table, ranks = plan.wait_table, plan.ranks[b.op.name]
     tile_of = np.full(plan.order.count, -1, dtype=np.int64)
     tile_of[ranks] = np.arange(len(ranks))
-    mine = (tile_of[table.rank] >= 0) & (table.part == part)
+    mine = (tile_of[table.rank] >= 0) & (table.cta_rank == cta_rank)
     out: dict[int, dict[int, list[int]]] = {}
     rows = np.unique(
         np.stack((table.operand[mine], tile_of[table.rank[mine]], table.step[mine]), axis=1), axis=0
@@ -135,7 +139,7 @@ def _pieces(
 
 
 def _boxes(
-    b: Bound,
+    b: OpInstance,
     tiles: Tiles,
     box: Box,
     coords: dict[str, Array],

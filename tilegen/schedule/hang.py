@@ -6,15 +6,15 @@ from tilegen.schedule.plan import Plan
 
 
 def describe_hang(
-    plan: Plan, rank: int, part: int, operand: int, step: int, semaphore: int, seen: int, target: int
+    plan: Plan, rank: int, cta_rank: int, operand: int, step: int, semaphore: int, seen: int, target: int
 ) -> str:
     """Who waits for what, in the plan's words."""
     op, coord = tile_at(plan, rank)
     producer = next(m for m in plan.semaphores if m.base <= semaphore < m.base + m.count)
     what = next(o for o in plan.graph.ops if o.name == op).operands[operand].tensor
     return (
-        f"{op}{coord} (rank {rank}, part {part}) waits before step {step} for {what!r}: semaphore {semaphore}"
-        f" of {producer.producer} has {seen} of {target} posts"
+        f"{op}{coord} (rank {rank}, CTA {cta_rank}) waits before step {step} for {what!r}: semaphore"
+        f" {semaphore} of {producer.producer} has {seen} of {target} posts"
     )
 
 

@@ -9,7 +9,6 @@ met early and intermediates stay in L2.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +18,8 @@ import numpy as np
 from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
 from tilegen.graph.graph import Graph
+from tilegen.ops.base import OpInstance
+from tilegen.ops.gemm import LinearAttributes
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,10 @@ class Order:
         return out
 
 
-def phase(graph: Graph, group: int = 1) -> Order:
+def op_major(graph: Graph, group: int = 1) -> Order:
     """Op after op."""
     return Order(
-        "phase" if group == 1 else f"phase:{group}",
+        "op_major" if group == 1 else f"op_major:{group}",
         tuple(_segment(graph, op.name, 0, None, group) for op in graph.ops),
     )
 
@@ -113,7 +114,7 @@ def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
     slots: list[tuple[int, int, Segment]] = []
     for position, op in enumerate(graph.ops):
         grid = tiles_of(graph.bound(op)).grid
-        axis = _band_axis(op.kind, grid)
+        axis = _band_axis(graph.bound(op))
         n = grid[axis] if grid else 1
         cuts = [n * b // bands for b in range(bands + 1)]
         for b, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
@@ -122,7 +123,7 @@ def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
                     (b + lag * depth[op.name], position, _segment(graph, op.name, axis, (lo, hi), group))
                 )
     slots.sort(key=lambda s: s[:2])
-    return Order(f"bands:{bands}:{lag}", tuple(s for _, _, s in slots))
+    return Order(f"banded:{bands}:{lag}", tuple(s for _, _, s in slots))
 
 
 def depths(graph: Graph) -> dict[str, int]:
@@ -139,10 +140,9 @@ def depths(graph: Graph) -> dict[str, int]:
     return depth
 
 
-def _band_axis(kind: str, grid: Sequence[int]) -> int:
-    # an attention's coordinates are batch, head, queries
-    rows = (0, 2) if kind == "attention" else range(len(grid) - 1)
-    return next((d for d in rows if grid[d] > 1), 0)
+def _band_axis(b: OpInstance) -> int:
+    grid = tiles_of(b).grid
+    return next((d for d in b.kind.row_coords(b) if grid[d] > 1), 0)
 
 
 def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, group: int) -> Segment:
@@ -151,24 +151,24 @@ def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, g
     lo, hi = [0] * len(grid), list(grid)
     if band is not None:
         lo[axis], hi[axis] = band
-    causal = op.kind == "attention" and dict(op.attributes).get("causal", False) and len(op.operands) < 4
-    two = len(grid) == 2 and op.kind == "linear"
+    b = graph.bound(op)
+    two = len(grid) == 2 and isinstance(op.attributes, LinearAttributes)
     return Segment(
         name,
         tuple(lo),
         tuple(hi),
         min(group, hi[0] - lo[0]) if two and group > 1 else 1,
-        causal and len(grid) > 0,
+        b.kind.grows(b) and len(grid) > 0,
     )
 
 
 def candidates(graph: Graph, sms: int) -> list[Order]:
     """Orders worth simulating: phase, and bands where there is more than one wave of rows."""
-    orders = [phase(graph)]
+    orders = [op_major(graph)]
     rows = []
     for op in graph.ops:
         grid = tiles_of(graph.bound(op)).grid
-        rows.append(grid[_band_axis(op.kind, grid)] if len(grid) > 1 else 1)
+        rows.append(grid[_band_axis(graph.bound(op))] if len(grid) > 1 else 1)
     for bands in (2, 4, 8, 16):
         if len(graph.ops) > 1 and max(rows) >= 2 * bands:
             orders.append(banded(graph, bands))
@@ -176,16 +176,16 @@ def candidates(graph: Graph, sms: int) -> list[Order]:
 
 
 def by_name(graph: Graph, name: str) -> Order:
-    """phase, phase:GROUP, bands:N or bands:N:LAG, as `--order` takes it."""
+    """op_major, op_major:GROUP, banded:N or banded:N:LAG, as `--order` takes it."""
     head, *numbers = str(name).split(":")
     if (
-        head in ("phase", "bands")
+        head in ("op_major", "banded")
         and all(n.isdecimal() and int(n) >= 1 for n in numbers)
-        and len(numbers) <= (1 if head == "phase" else 2)
+        and len(numbers) <= (1 if head == "op_major" else 2)
     ):
         values = [int(n) for n in numbers]
-        if head == "phase":
-            return phase(graph, *values)
+        if head == "op_major":
+            return op_major(graph, *values)
         if values:
             return banded(graph, *values)
-    raise PlanError(f"unknown order {name!r}; expected phase, phase:GROUP, bands:N or bands:N:LAG")
+    raise PlanError(f"unknown order {name!r}; expected op_major, op_major:GROUP, banded:N or banded:N:LAG")

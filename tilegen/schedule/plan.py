@@ -1,6 +1,6 @@
 """Plan: the only contract between analysis and code generation. Frozen, serialisable, versioned.
 
-What is stored is small (ops, tiles, semaphore maps, order, placement); everything else follows from the ops'
+What is stored is small (ops, tiles, semaphore maps, order, scheduling); everything else follows from the ops'
 access maps and is
 derived here: edges, waits, and, on demand, the expanded list of tiles of docs/plan-format.md.
 """
@@ -23,24 +23,24 @@ from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.spec import DTYPES, Operand, Tensor, check_name, listed
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import SHARES, Bound, Epilogue, TileOp, kind
-from tilegen.ops.gemm import gang_problem
+from tilegen.ops.base import CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
+from tilegen.ops.gemm import cluster_problem
 from tilegen.ops.pointwise import check_expression
 from tilegen.schedule.order import Order, Segment
 from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import SemaphoreMap, Wait, wait
 
-VERSION = 2
+VERSION = 3
 
-Placement = str | tuple[tuple[int, ...], ...]  # "ticket", or a list of ranks per SM
+Scheduling = str | tuple[tuple[int, ...], ...]  # "dynamic", or a list of ranks per SM
 
 
 @dataclass(frozen=True)
 class WaitTable:
-    """All waits of a plan, sorted by (rank, part, step, operand): parallel arrays."""
+    """All waits of a plan, sorted by (rank, CTA rank, step, operand): parallel arrays."""
 
     rank: Array
-    part: Array
+    cta_rank: Array
     step: Array
     operand: Array
     semaphore: Array
@@ -57,7 +57,7 @@ class Plan:
     semaphores: tuple[SemaphoreMap, ...]
     policies: tuple[tuple[str, str], ...]  # tensor -> the lattice point its semaphore map came from
     order: Order
-    placement: Placement = "ticket"
+    scheduling: Scheduling = "dynamic"
     lowering: str = "persistent"
     target: str = ""  # the name of the target that emits its kernel
     proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
@@ -70,7 +70,7 @@ class Plan:
         return self.graph.outputs
 
     @property
-    def bounds(self) -> tuple[Bound, ...]:
+    def bounds(self) -> tuple[OpInstance, ...]:
         return tuple(self.graph.bound(op) for op in self.graph.ops)
 
     @property
@@ -79,7 +79,7 @@ class Plan:
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
-        if self.lowering == "streams":  # kernel boundaries stand in their place
+        if self.lowering == "multi_launch":  # kernel boundaries stand in their place
             return ()
         maps = {(m.producer, m.tensor): m for m in self.semaphores}
         for e in self.edges:
@@ -105,9 +105,9 @@ class Plan:
         return self.order.ranks(self.graph)
 
     @property
-    def gang(self) -> int:
-        """SMs that work together: the most parts of any op."""
-        return max(op.parts for op in self.graph.ops)
+    def cluster(self) -> int:
+        """SMs that work together: the largest cluster of any op."""
+        return max(op.cluster for op in self.graph.ops)
 
     def refuse_other(self, target: str) -> None:
         """PlanError where the kernel of another target is to be emitted than the plan was proved for."""
@@ -122,10 +122,10 @@ class Plan:
         return dict(self.proxies).get(op, Proxies())
 
     def sms_of(self, op: TileOp, place: int) -> range:
-        """Of its gang, the SMs that a tile at this place of a static list takes: all, or where it has one
-        part each in turn."""
-        first = place % self.gang
-        return range(self.gang) if op.parts > 1 else range(first, first + 1)
+        """Of its cluster, the SMs that a tile at this place of a static list takes: all, or where it has one
+        CTA each in turn."""
+        first = place % self.cluster
+        return range(self.cluster) if op.cluster > 1 else range(first, first + 1)
 
     def waits_of(self, op: str) -> tuple[Wait, ...]:
         return tuple(w for w in self.waits if w.edge.consumer.op.name == op)
@@ -152,12 +152,19 @@ class Plan:
         columns: list[tuple[Array, ...]] = []
         for w in self.waits:
             tiles, ranks = tiles_of(w.edge.consumer), self.ranks[w.edge.consumer.op.name]
-            for part in range(w.edge.consumer.op.parts):
-                tile, step, first = part_steps(tiles, w, part)
+            for cta_rank in range(w.edge.consumer.op.cluster):
+                tile, step, first = cta_steps(tiles, w, cta_rank)
                 entry, semaphore, target = w.entries(tile, step, first)
                 operand = np.full(len(entry), w.edge.access.operand)
                 columns.append(
-                    (ranks[tile[entry]], np.full(len(entry), part), step[entry], operand, semaphore, target)
+                    (
+                        ranks[tile[entry]],
+                        np.full(len(entry), cta_rank),
+                        step[entry],
+                        operand,
+                        semaphore,
+                        target,
+                    )
                 )
         table = (
             [np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True)]
@@ -201,8 +208,10 @@ class Plan:
 
     def _stored(self) -> dict[str, Any]:
         """What a plan consists of."""
-        placement = (
-            self.placement if isinstance(self.placement, str) else [list(ranks) for ranks in self.placement]
+        scheduling = (
+            self.scheduling
+            if isinstance(self.scheduling, str)
+            else [list(ranks) for ranks in self.scheduling]
         )
         return {
             "version": VERSION,
@@ -211,7 +220,7 @@ class Plan:
             "machine": self.machine.to_json(),
             "target": self.target,
             "lowering": self.lowering,
-            "placement": placement,
+            "scheduling": scheduling,
             "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
             "ops": {b.op.name: _op_to_json(b, self.proxies_of(b.op.name)) for b in self.bounds},
             "arguments": list(self.arguments),
@@ -252,24 +261,24 @@ class Plan:
         return plan
 
 
-def strided(tiles: int, workers: int) -> tuple[tuple[int, ...], ...]:
+def static_persistent(tiles: int, workers: int) -> tuple[tuple[int, ...], ...]:
     """The static lists that need no table: worker w runs ranks w, w + workers, w + 2·workers, …"""
     return tuple(tuple(range(worker, tiles, workers)) for worker in range(workers))
 
 
-def step_range(tiles: Tiles, part: int) -> tuple[Array, Array]:
-    """The steps [start, end) that a part of each tile runs: its share of them, or all where the gang shares
+def step_range(tiles: Tiles, cta_rank: int) -> tuple[Array, Array]:
+    """The steps [start, end) that a CTA of each tile runs: its part of them, or all where the cluster splits
     rows or columns."""
     op = tiles.bound.op
-    if op.share != "steps":
+    if op.cluster_split != "k":
         return np.zeros_like(tiles.steps), tiles.steps
-    return tiles.steps * part // op.parts, tiles.steps * (part + 1) // op.parts
+    return tiles.steps * cta_rank // op.cluster, tiles.steps * (cta_rank + 1) // op.cluster
 
 
-def part_steps(tiles: Tiles, w: Wait, part: int) -> tuple[Array, Array, Array]:
-    """(tile, step, whether it is the part's first) at which a wait of this part may stand."""
+def cta_steps(tiles: Tiles, w: Wait, cta_rank: int) -> tuple[Array, Array, Array]:
+    """(tile, step, whether it is the CTA's first) at which a wait of this CTA may stand."""
     tile = np.arange(tiles.count)
-    start, end = step_range(tiles, part)
+    start, end = step_range(tiles, cta_rank)
     always = np.ones(tiles.count, dtype=bool)
     match w.edge.access.when:
         case "first":
@@ -295,9 +304,9 @@ def _tensor_to_json(t: Tensor) -> dict[str, Any]:
     }
 
 
-def _op_to_json(b: Bound, proxies: Proxies) -> dict[str, Any]:
+def _op_to_json(b: OpInstance, proxies: Proxies) -> dict[str, Any]:
     op = b.op
-    attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes}
+    attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes.items()}
     if op.epilogue is not None:
         attributes["epilogue"] = op.epilogue.to_json()
     return {
@@ -306,8 +315,8 @@ def _op_to_json(b: Bound, proxies: Proxies) -> dict[str, Any]:
         "operands": [o.to_json() for o in op.operands],
         "result": op.result,
         "tile": list(op.tile),
-        "parts": op.parts,
-        **({"share": op.share} if op.parts > 1 else {}),
+        "cluster": op.cluster,
+        **({"cluster_split": op.cluster_split} if op.cluster > 1 else {}),
         **({} if b.kind.built_in else {"footprint": "declared"}),
         **(
             {}
@@ -317,7 +326,7 @@ def _op_to_json(b: Bound, proxies: Proxies) -> dict[str, Any]:
     }
 
 
-def _formulas(b: Bound) -> dict[str, Any]:
+def _formulas(b: OpInstance) -> dict[str, Any]:
     """An op's access maps as a person writes them."""
     return {
         "reads": {f"{a.operand}:{a.when}": pretty_box(a.box) for a in b.reads},
@@ -352,35 +361,38 @@ def _frozen(value: Any) -> Any:
 
 
 def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
-    attributes = dict(data["attributes"])
-    epilogue = Epilogue.from_json(attributes.pop("epilogue")) if "epilogue" in attributes else None
+    items = dict(data["attributes"])
+    epilogue = Epilogue.from_json(items.pop("epilogue")) if "epilogue" in items else None
+    definition = kind(data["kind"])
+    given = {key: _frozen(v) for key, v in items.items()}
+    attributes = definition.attributes.from_items(given, f"op {name!r} of the plan ({data['kind']})")
     if epilogue is not None:
-        names = {f"e{n}" for n in range(len(epilogue.operands))} | {
-            f"acc{g}" for g in range(attributes.get("groups", 1))
-        }
+        names = {f"e{n}" for n in range(len(epilogue.operands))} | {*definition.accumulators(attributes)}
         check_expression(epilogue.expression, names, f"op {name!r} of the plan")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
-    kind(data["kind"])
-    for what, numbers in (("tile", data["tile"]), ("parts", [data["parts"]])):
+    for what, numbers in (("tile", data["tile"]), ("cluster", [data["cluster"]])):
         if (
             not isinstance(numbers, list)
             or not numbers
             or not all(type(n) is int and 1 <= n < 2**31 for n in numbers)
         ):
             raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
-    share = data.get("share", "steps")
-    if share not in SHARES:
-        raise PlanError(f"op {name!r} of the plan: share is {share!r}, expected one of {', '.join(SHARES)}")
+    cluster_split = data.get("cluster_split", "k")
+    if cluster_split not in CLUSTER_SPLITS:
+        raise PlanError(
+            f"op {name!r} of the plan: cluster_split is {cluster_split!r}, expected one of"
+            f" {', '.join(CLUSTER_SPLITS)}"
+        )
     return TileOp(
         name,
         data["kind"],
         operands,
         data["result"],
-        tuple(sorted((k, _frozen(v)) for k, v in attributes.items())),
+        attributes,
         epilogue,
         tuple(data["tile"]),
-        data["parts"],
-        share if data["parts"] > 1 else "steps",
+        data["cluster"],
+        cluster_split if data["cluster"] > 1 else "k",
     )
 
 
@@ -454,14 +466,14 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"])
         for s in data["order"]["segments"]
     )
-    placement = (
-        data["placement"]
-        if isinstance(data["placement"], str)
-        else tuple(tuple(ranks) for ranks in data["placement"])
+    scheduling = (
+        data["scheduling"]
+        if isinstance(data["scheduling"], str)
+        else tuple(tuple(ranks) for ranks in data["scheduling"])
     )
     graph = Graph(data["program"], tensors, ops, tuple(data["outputs"]))
     for op in ops:
-        problem = gang_problem(graph.bound(op))
+        problem = cluster_problem(graph.bound(op))
         if problem:
             raise PlanError(f"op {op.name!r} of the plan: {problem}")
     return Plan(
@@ -473,7 +485,7 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         tuple(maps),
         tuple(data["policies"].items()),
         Order(data["order"]["name"], segments),
-        placement,
+        scheduling,
         data["lowering"],
         data["target"],
         tuple((name, _proxies_from_json(name, op)) for name, op in data["ops"].items() if "async" in op),

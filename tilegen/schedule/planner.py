@@ -1,4 +1,4 @@
-"""The planner: tiles, policies, order and placement for a program on a machine, judged by the simulator."""
+"""The planner: tiles, policies, order and scheduling for a program on a machine, judged by the simulator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from tilegen.errors import PlanError, nearest
 from tilegen.frontend.spec import Program, as_program, check_acyclic
 from tilegen.graph.cost_model import tile_us
 from tilegen.graph.forms import Forms, Place, Proxies
-from tilegen.graph.graph import Graph, fuse, names_of_shares, split
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import rewritten
-from tilegen.ops.base import SHARES, Bound, TileOp, ceil_div
-from tilegen.ops.gemm import gang_problem
+from tilegen.graph.split_k import split_k
+from tilegen.graph.split_kv import names_of_splits, split_kv
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes, cluster_problem
 from tilegen.options import Options
-from tilegen.schedule.order import Order, banded, by_name, candidates, phase
-from tilegen.schedule.plan import Plan, strided
+from tilegen.schedule.order import Order, banded, by_name, candidates, op_major
+from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.policy import Lattice, Point, lattice
 from tilegen.schedule.simulate import simulate
 from tilegen.schedule.waits import SemaphoreMap
@@ -57,18 +62,18 @@ def plan(
     chosen, fixed = _start_points(lattices, options)
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
-    base = Plan(program.name, sizes, place.machine, graph, arguments, (), (), phase(graph), "ticket")
+    base = Plan(program.name, sizes, place.machine, graph, arguments, (), (), op_major(graph), "dynamic")
     placed = _with_policies(base, lattices, chosen)
     orders = _orders(graph, place.machine) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
     placed = _best_policies(placed, lattices, chosen, fixed, progress)
-    return emitted_by(place.target, replace(placed, placement=placement_of(placed, options.placement)))
+    return emitted_by(place.target, replace(placed, scheduling=scheduling_of(placed, options.scheduling)))
 
 
 def emitted_by(target: Forms, made: Plan) -> Plan:
     """The plan with the target that emits it, and how that reads and writes. PlanError where it has no kernel
     for it."""
-    target.refuse(made.graph, made.machine, not isinstance(made.placement, str))
+    target.refuse(made.graph, made.machine, not isinstance(made.scheduling, str))
     proxies = target.proxies(made.graph, made.machine)
     said = tuple(
         (op.name, proxies[op.name]) for op in made.graph.ops if proxies.get(op.name, GENERIC) != GENERIC
@@ -77,44 +82,47 @@ def emitted_by(target: Forms, made: Plan) -> Plan:
 
 
 def tiled(
-    graph: Graph, place: Place, options: Options, taken: Set[str] = frozenset(), shares: bool = True
+    graph: Graph, place: Place, options: Options, taken: Set[str] = frozenset(), splits: bool = True
 ) -> Graph:
-    """Give every op its tile, gang and split. taken: names besides the graph's that a split may not make;
-    shares: whether attentions may be split unasked."""
+    """Give every op its tile, cluster and split. taken: names besides the graph's that a split may not make;
+    splits: whether attentions may be split unasked."""
     names = {op.name for op in graph.ops}
-    for what in ("tiles", "split", "parts"):
+    for what in ("tiles", "split_k", "split_kv", "cluster"):
         for name, _ in getattr(options, what):
             if name not in names:
                 raise PlanError(f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}")
-    tiles, parts = dict(options.tiles), dict(options.parts)
-    free = not (options.tiles or options.parts or options.split)
+    tiles, clusters = dict(options.tiles), dict(options.cluster)
+    free = not (options.tiles or options.cluster or options.split_k or options.split_kv)
     chosen = place.forms.choose(graph, place.machine) if free else {}
     for op in graph.ops:
         b, config = graph.bound(op), chosen.get(op.name)
         usual = config.tile if config else ()
         tile = checked_tile(b, tiles[op.name]) if op.name in tiles else usual or _best_tile(graph, op, place)
-        gang = parts.get(op.name, config.gang if config else 1)
-        graph = graph.with_op(op.name, checked_parts(graph, replace(op, tile=tile), gang, place.machine))
-    for name, count in options.split or (_key_shares(graph, place, options, taken) if shares else ()):
-        graph = split(graph, name, count)
+        cluster = clusters.get(op.name, config.option if config else 1)
+        graph = graph.with_op(op.name, checked_cluster(graph, replace(op, tile=tile), cluster, place.machine))
+    for name, count in options.split_k:
+        graph = split_k(graph, name, count)
+    unasked = splits and not options.split_k and not options.split_kv
+    for name, count in _kv_splits(graph, place, options, taken) if unasked else options.split_kv:
+        graph = split_kv(graph, name, count)
     for op in graph.ops:
         if not op.tile:  # made by a split
             graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, place)))
     return graph
 
 
-def _key_shares(graph: Graph, place: Place, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
-    """Attention -> shares of its keys, where the user fixes nothing, they pay, and the names that it takes
+def _kv_splits(graph: Graph, place: Place, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
+    """Attention -> splits of its keys, where the user fixes nothing, they pay, and the names that it takes
     are free."""
-    if options.tiles or options.parts:
+    if options.tiles or options.cluster:
         return ()
     names = {op.name for op in graph.ops} | set(graph.tensors) | taken
-    free = [op for op in graph.ops if op.kind == "attention" and not names & names_of_shares(op.name)]
-    shares = {op.name: place.forms.key_shares(graph.bound(op), place.machine) for op in free}
-    return tuple((name, n) for name, n in shares.items() if n > 1)
+    free = [b for b in graph.ops_of(AttentionAttributes) if not names & names_of_splits(b.op.name)]
+    splits = {b.op.name: place.forms.kv_splits(b, place.machine) for b in free}
+    return tuple((name, n) for name, n in splits.items() if n > 1)
 
 
-def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
+def checked_tile(b: OpInstance, tile: tuple[int, ...]) -> tuple[int, ...]:
     expected = b.kind.tiles(b, H200)[0]
     if not isinstance(tile, (tuple, list)):
         raise PlanError(
@@ -141,20 +149,25 @@ def checked_tile(b: Bound, tile: tuple[int, ...]) -> tuple[int, ...]:
     return tile
 
 
-def checked_parts(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
-    """The op with the gang that an option asks for: 2, "2", "2:steps", "2:rows" or "2:columns"."""
-    count, colon, share = str(given).partition(":")
-    share = share if colon else "steps"
-    if not isinstance(given, (int, str)) or not count.isdecimal() or int(count) < 1 or share not in SHARES:
+def checked_cluster(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
+    """The op with the cluster that an option asks for: 2, "2", "2:k", "2:m" or "2:n"."""
+    count, colon, cluster_split = str(given).partition(":")
+    cluster_split = cluster_split if colon else "k"
+    if (
+        not isinstance(given, (int, str))
+        or not count.isdecimal()
+        or int(count) < 1
+        or cluster_split not in CLUSTER_SPLITS
+    ):
         raise PlanError(
-            f"{op.name!r}: a gang of {given}: expected its size, and what it shares after a colon where that"
-            f" is not steps, such as 2 or '2:rows'; it may share {', '.join(SHARES)}",
+            f"{op.name!r}: a cluster of {given}: expected its size, and what it splits after a colon where"
+            f" that is not K, such as 2 or '2:m'; it may split {', '.join(CLUSTER_SPLITS)}",
             op.where,
         )
-    op = replace(op, parts=int(count), share=share if int(count) > 1 else "steps")
-    problem = gang_problem(graph.bound(op))
-    if not problem and op.parts > machine.sms:
-        problem = f"a gang of {op.parts} exceeds the {machine.sms} SMs of {machine.name}"
+    op = replace(op, cluster=int(count), cluster_split=cluster_split if int(count) > 1 else "k")
+    problem = cluster_problem(graph.bound(op))
+    if not problem and op.cluster > machine.sms:
+        problem = f"a cluster of {op.cluster} exceeds the {machine.sms} SMs of {machine.name}"
     if problem:
         raise PlanError(f"{op.name!r}: {problem}", op.where)
     return op
@@ -219,7 +232,7 @@ def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[
     maps, first = [], 0
     for tensor, lat in lattices.items():
         m = SemaphoreMap(
-            lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).parts
+            lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).cluster
         )
         maps.append(m)
         first += m.count
@@ -236,30 +249,28 @@ def _progresses(candidate: Plan) -> bool:
 
 
 def _orders(graph: Graph, machine: Machine) -> list[Order]:
-    """Candidates. On a GPU phase order comes in super-tiles of four rows: neighbours share weights in L2,
+    """Candidates. On a GPU op-major order comes in super-tiles of four rows: neighbours share weights in L2,
     which the simulator does not see; and it is the only
     one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream
     in, which the simulator does not see either."""
     if not machine.architecture.mma_sync:
         return candidates(graph, machine.sms)
-    linears = [graph.bound(op) for op in graph.ops if op.kind == "linear"]
-    streaming = (
-        linears and all(int(b.grid[0]) == 1 for b in linears) and all(op.kind != "conv2d" for op in graph.ops)
-    )
-    return [phase(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
+    linears = graph.ops_of(LinearAttributes)
+    streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and not graph.ops_of(ConvAttributes)
+    return [op_major(graph, 4), *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 
 def _lag_that_works(base: Plan, order: Order) -> str:
     """The least lag with which so many bands work. A lag of their number does: op comes after op."""
     head, *numbers = order.name.split(":")
-    if head != "bands":
+    if head != "banded":
         return ""
     bands, lag = map(int, numbers)
     larger = range(lag + 1, bands + 1)
     least = bisect_left(
         larger[:-1], True, key=lambda n: _progresses(replace(base, order=banded(base.graph, bands, n)))
     )
-    return f"; bands:{bands}:{larger[least]} works"
+    return f"; banded:{bands}:{larger[least]} works"
 
 
 def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
@@ -327,40 +338,41 @@ def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
     return replace(whole, graph=graph, order=order, semaphores=(), policies=())
 
 
-def placement_of(p: Plan, placement: str) -> str | tuple[tuple[int, ...], ...]:
-    """ticket: an atomic counter hands out ranks; static: each SM gets the list that the simulator's greedy
-    run gives it; strided: worker w gets ranks w, w + workers, …"""
-    workers = p.machine.sms // p.gang
-    if placement == "auto":
-        placement = _best_placement(p)
-    match placement:
-        case "ticket":
-            return "ticket"
-        case "static":
+def scheduling_of(p: Plan, scheduling: str) -> str | tuple[tuple[int, ...], ...]:
+    """dynamic: an atomic counter hands out ranks; lists: each SM gets the list that the simulator's greedy
+    run gives it; static: worker w gets ranks w, w + workers, …"""
+    workers = p.machine.sms // p.cluster
+    if scheduling == "auto":
+        scheduling = _best_scheduling(p)
+    match scheduling:
+        case "dynamic":
+            return "dynamic"
+        case "lists":
             lists: list[list[int]] = [[] for _ in range(workers)]
             for rank, sm in enumerate(simulate(p).sm.tolist()):
                 lists[sm].append(rank)
             return tuple(tuple(ranks) for ranks in lists)
-        case "strided":
-            return strided(p.order.count, workers)
-    raise PlanError(f"unknown placement {placement!r}; expected auto, ticket, static or strided")
+        case "static":
+            return static_persistent(p.order.count, workers)
+    raise PlanError(f"unknown scheduling {scheduling!r}; expected auto, dynamic, static or lists")
 
 
-def _best_placement(p: Plan) -> str:
+def _best_scheduling(p: Plan) -> str:
     """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through
-    once, since they then start sooner; and where ops of several kinds follow each other, since a ticket costs
-    a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
-    simulator's own are better by 3 %: then tickets, if tiles are long on average."""
+    once, since they then start sooner; and where ops of several kinds follow each other, since a dynamic rank
+    costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
+    simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
     if not p.machine.architecture.mma_sync:
-        return "ticket"
-    if all(op.kind == "linear" for op in p.graph.ops):
-        return "strided" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "ticket"
-    if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.bounds if b.op.kind == "attention"):
-        return "strided"
-    workers = p.machine.sms // p.gang
+        return "dynamic"
+    if p.graph.consists_of(LinearAttributes):
+        return "static" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "dynamic"
+    if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.graph.ops_of(AttentionAttributes)):
+        return "static"
+    workers = p.machine.sms // p.cluster
     even, greedy = (
-        simulate(replace(p, placement=how)).makespan for how in (strided(p.order.count, workers), "ticket")
+        simulate(replace(p, scheduling=how)).makespan
+        for how in (static_persistent(p.order.count, workers), "dynamic")
     )
     if even <= 1.03 * greedy:
-        return "strided"
-    return "ticket" if greedy * workers / p.order.count > LONG_US else "static"
+        return "static"
+    return "dynamic" if greedy * workers / p.order.count > LONG_US else "lists"

@@ -59,11 +59,11 @@ class Timeline:
         return rows
 
     def _where(self) -> str:
-        """132 SMs, 132 SMs in gangs of 2, or 4 workers"""
-        machine, gang = self.plan.machine, self.plan.gang
+        """132 SMs, 132 SMs in clusters of 2, or 4 workers"""
+        machine, cluster = self.plan.machine, self.plan.cluster
         if not machine.architecture.mma_sync:
             return f"{workers(self.plan)} workers"
-        return f"{machine.sms} SMs" + (f" in gangs of {gang}" if gang > 1 else "")
+        return f"{machine.sms} SMs" + (f" in clusters of {cluster}" if cluster > 1 else "")
 
     def text(self) -> str:
         lines = [f"{'op':<14}{'tiles':>7}{'waves':>8}{'from µs':>10}{'to µs':>10}{'work':>8}{'waiting':>9}"]
@@ -78,8 +78,8 @@ class Timeline:
 
 
 def workers(plan: Plan) -> int:
-    """Gangs that run tiles side by side."""
-    return max(1, plan.machine.sms // plan.gang)
+    """Clusters that run tiles side by side."""
+    return max(1, plan.machine.sms // plan.cluster)
 
 
 def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
@@ -111,12 +111,12 @@ def simulate(plan: Plan) -> Timeline:
     offsets, before, semaphore = _waits_by_tile(plan)
     free = [(0.0, sm) for sm in range(workers(plan))]
     owner = None
-    if not isinstance(plan.placement, str):
+    if not isinstance(plan.scheduling, str):
         owner, place = np.zeros((2, count), dtype=np.int64)
-        for sm, ranks_of_sm in enumerate(plan.placement):
+        for sm, ranks_of_sm in enumerate(plan.scheduling):
             owner[list(ranks_of_sm)] = sm
             place[list(ranks_of_sm)] = np.arange(len(ranks_of_sm))
-        idle = [[0.0] * plan.gang for _ in plan.placement]
+        idle = [[0.0] * plan.cluster for _ in plan.scheduling]
         taken = [
             plan.sms_of(plan.graph.ops[n], p) for n, p in zip(op_of.tolist(), place.tolist(), strict=True)
         ]

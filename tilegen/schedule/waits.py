@@ -20,7 +20,7 @@ from tilegen.schedule.policy import Grouping, Partition
 @dataclass(frozen=True)
 class SemaphoreMap:
     """Semaphores of one producer: number = base + row-major number of the groups of a tile's block; every
-    part of a tile posts once."""
+    CTA of a tile posts once."""
 
     producer: str
     tensor: str
@@ -72,7 +72,7 @@ class Wait:
     """Before the step that first needs them, the consumer waits for the semaphores of all groups in the
     ranges.
 
-    At the first step of a part: all of lo(k) … hi(k). At a later step, where one dimension moves on: only
+    At the first step of a CTA: all of lo(k) … hi(k). At a later step, where one dimension moves on: only
     what is new, from max(lo(k), hi(k-1) + 1). A read before the first step or in the epilogue waits once.
     """
 
@@ -102,7 +102,7 @@ class Wait:
 
     def entries(self, tile: Array, step: Array, first: Array) -> tuple[Array, Array, Array]:
         """(entry, semaphore, target) of all waits at the given (tile, step); `first`: whether it is the
-        part's first step."""
+        CTA's first step."""
         tiles = tiles_of(self.edge.consumer)
         where: dict[str, Any] = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
         before = {**where, "k": step - 1}

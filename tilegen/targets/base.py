@@ -19,9 +19,9 @@ from tilegen.arch.machine import Machine
 from tilegen.errors import PlanError
 from tilegen.graph.forms import Forms
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.runtime.launch import Launch
-from tilegen.schedule.order import phase
+from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan
 
 
@@ -42,7 +42,7 @@ class Target(Forms):
     emits: ClassVar[bool] = True  # whether it writes source
 
     @abstractmethod
-    def check(self, plan: Plan, b: Bound) -> None:
+    def check(self, plan: Plan, b: OpInstance) -> None:
         """PlanError where it has no form for an op with its tile. Asks nothing of the plan's waits."""
 
     def check_together(self, plan: Plan) -> None:
@@ -56,7 +56,7 @@ class Target(Forms):
     def load(self, plan: Plan, architecture: str = "") -> Any:
         """The compiled kernel, to be run here. CompilerMissing where there is no compiler."""
 
-    def problem(self, plan: Plan, b: Bound) -> str:
+    def problem(self, plan: Plan, b: OpInstance) -> str:
         """Why it has no form for an op, or an empty string."""
         try:
             self.check(plan, b)
@@ -84,8 +84,8 @@ class Target(Forms):
 
 def unproved(graph: Graph, machine: Machine, static: bool = False) -> Plan:
     """The graph as a plan without semaphores: enough to ask a target for its forms."""
-    placement = ((),) if static else "ticket"
-    return Plan(graph.name, (), machine, graph, (), (), (), phase(graph), placement, "streams")
+    scheduling = ((),) if static else "dynamic"
+    return Plan(graph.name, (), machine, graph, (), (), (), op_major(graph), scheduling, "multi_launch")
 
 
 @lru_cache(maxsize=1)

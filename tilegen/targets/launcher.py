@@ -1,5 +1,5 @@
 """launcher.cpp: a program that loads generated cubins and launches them, over the CUDA driver API alone
-(templates/cuda/launcher.cpp.j2)."""
+(templates/cuda/common/launcher.cpp.j2)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text(plan: Plan, kernels: Sequence[Kernel]) -> str:
         p.buffer for k in kernels for p in k.launch.packed
     ]
     return render(
-        "cuda/launcher.cpp.j2",
+        "cuda/common/launcher.cpp.j2",
         plan=plan,
         sizes=", ".join(f"{k}={v}" for k, v in plan.sizes),
         buffers=buffers,

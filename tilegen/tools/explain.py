@@ -14,9 +14,10 @@ from tilegen.codegen.op_text import equation
 from tilegen.errors import PlanError
 from tilegen.frontend.spec import Program, Tensor
 from tilegen.graph.forms import Place
-from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import rewrites
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import lattices_of, plan, tiled
@@ -70,8 +71,8 @@ def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
     lines += [
         "",
         (
-            f"order: {p.order.name}, placement:"
-            f" {p.placement if isinstance(p.placement, str) else f'static lists of {len(p.placement)} SMs'}"
+            f"order: {p.order.name}, scheduling:"
+            f" {p.scheduling if isinstance(p.scheduling, str) else f'lists of {len(p.scheduling)} SMs'}"
         ),
     ]
     lines += ["", "simulated:", *("  " + line for line in simulate(p).text().splitlines())]
@@ -86,8 +87,10 @@ def _ops(graph: Graph) -> list[str]:
         b = graph.bound(op)
         lines.append(f"{op.name}: {equation(b)}")
         grid = ", ".join(f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True))
-        gang = f", gang of {op.parts} sharing {op.share}" if op.parts > 1 else ""
-        lines.append(f"  tile {' x '.join(map(str, op.tile))}{gang}; tiles {grid}; steps {pretty(b.steps)}")
+        cluster = f", cluster of {op.cluster} splitting {op.cluster_split}" if op.cluster > 1 else ""
+        lines.append(
+            f"  tile {' x '.join(map(str, op.tile))}{cluster}; tiles {grid}; steps {pretty(b.steps)}"
+        )
         for access in b.reads:
             tensor, box, exact = b.tensor_box(access)
             lines.append(
@@ -149,9 +152,9 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
 
 def _explain_open(program: Program, place: Place, options: Options) -> str:
     """Policies are found at sample sizes; their shape holds for all, and is printed over the open ones."""
-    if options.split:
+    if asked := (*options.split_k, *options.split_kv):
         raise PlanError(
-            f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in options.split)})"
+            f"{program.name}: sizes are left open; a split ({', '.join(name for name, _ in asked)})"
             " needs all of them"
         )
     symbols = sorted(
@@ -164,7 +167,8 @@ def _explain_open(program: Program, place: Place, options: Options) -> str:
     graph = replace(
         graph,
         ops=tuple(
-            replace(op, tile=(t := tiles[op.name]).tile, parts=t.parts, share=t.share) for op in graph.ops
+            replace(op, tile=(t := tiles[op.name]).tile, cluster=t.cluster, cluster_split=t.cluster_split)
+            for op in graph.ops
         ),
     )
     lines = [
@@ -193,7 +197,7 @@ def _sample(program: Program, symbols: Sequence[Any], place: Place, options: Opt
         if at is None:
             break
         try:
-            tried = tiled(_at(graph, dict.fromkeys(symbols, at)), place, options, shares=False)
+            tried = tiled(_at(graph, dict.fromkeys(symbols, at)), place, options, splits=False)
         except PlanError:
             if found is None:
                 raise
@@ -230,9 +234,9 @@ def _groups(g: Grouping, lo: Any, hi: Any) -> Any:
     return sp.expand(last - first + 1)
 
 
-def _target(partition: Partition, producer: Bound) -> Any:
+def _target(partition: Partition, producer: OpInstance) -> Any:
     """Posts of a whole group (the last one of a dimension may have fewer)."""
-    n: Any = producer.op.parts
+    n: Any = producer.op.cluster
     for g in partition:
         n = (
             n
@@ -249,7 +253,7 @@ def _target(partition: Partition, producer: Bound) -> Any:
 def _whole(program: Program, values: dict[Any, int]) -> bool:
     """Whether all shapes and attributes are whole numbers there: heads divide widths."""
     numbers = [n for t in program.tensors for n in t.shape] + [
-        v for c in program.calls for k, v in c.attributes if k != "scale"
+        v for c in program.calls for k, v in c.attributes.items() if k != "scale"
     ]
     return all(n.subs(values).is_integer for n in numbers if hasattr(n, "free_symbols"))
 
@@ -268,7 +272,7 @@ def _at(graph: Graph, values: dict[Any, int]) -> Graph:
     ops = tuple(
         replace(
             op,
-            attributes=fill(op.attributes),
+            attributes=replace(op.attributes, **{k: fill(v) for k, v in op.attributes.items()}),
             operands=tuple(replace(o, columns=fill(o.columns) if o.columns else None) for o in op.operands),
         )
         for op in graph.ops

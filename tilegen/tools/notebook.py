@@ -31,7 +31,7 @@ def _line(what: object) -> str:
 
 def _picture(plan: Plan) -> str:
     """The simulated timeline; a sentence instead where there is none to draw."""
-    if plan.lowering == "streams":
+    if plan.lowering == "multi_launch":
         return "<p>A launch for each op: one timeline of all tiles does not exist.</p>"
     if plan.order.count > MOST:
         command = "<code>tilegen plan SPEC.py --svg FILE</code>"

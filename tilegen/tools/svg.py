@@ -133,7 +133,7 @@ def _tiles(plan: Plan) -> str:
 
 def _groups(trace: Trace, row: float, top: float) -> tuple[Label, ...]:
     """A label for each row, or where rows are thin for each few of them (whole clusters), at their middle."""
-    count, cluster = len(trace.span), trace.plan.gang
+    count, cluster = len(trace.span), trace.plan.cluster
     word = "thread" if trace.plan.machine.arch == "cpu" else "SM"
     size = 1 if row >= SMALL else cluster * math.ceil(GROUP / row / cluster)  # rows
     found: list[Label] = []
@@ -158,7 +158,7 @@ def _bars(
         if math.isnan(t.end - ready):
             continue
         waited = max(0.0, t.times["arrived"] - ready)
-        last = max(waits.get((t.rank, trace.part(t)), []), key=lambda w: w.posted, default=None)
+        last = max(waits.get((t.rank, trace.cta_rank(t)), []), key=lambda w: w.posted, default=None)
         text = f"{t.name}: {ready:.1f} to {t.end:.1f} µs"
         text += f", waiting {waited:.1f}" if waited > 0.05 else ""
         text += f"; {last.text}" if last else ""

@@ -85,8 +85,8 @@ class Trace:
 
     @staticmethod
     def simulated(plan: Plan) -> Trace:
-        """The plan on its machine's model, in the form of a measured launch. A gang's CTAs do the same; roles
-        have no own times."""
+        """The plan on its machine's model, in the form of a measured launch. A cluster's CTAs do the same;
+        roles have no own times."""
         t = simulate(plan)
         turns = [0] * (int(t.sm.max()) + 1)
         tiles = []
@@ -101,18 +101,18 @@ class Trace:
                 "finished": end,
             }
             times["posted"] = end if plan.posts_of(op) else NEVER
-            place = 0 if isinstance(plan.placement, str) else turns[sm]  # who drew a ticket runs it
+            place = 0 if isinstance(plan.scheduling, str) else turns[sm]  # who drew the rank runs it
             tiles += [
-                TileTrace(rank, op, coord, sm * plan.gang + n, turns[sm], times)
+                TileTrace(rank, op, coord, sm * plan.cluster + n, turns[sm], times)
                 for n in plan.sms_of(plan.graph.op(op), place)
             ]
             turns[sm] += 1
         tiles.sort(key=lambda tile: (tile.cta, tile.turn))
-        return Trace(plan, tuple(tiles), ((0.0, t.makespan),) * (plan.gang * workers(plan)))
+        return Trace(plan, tuple(tiles), ((0.0, t.makespan),) * (plan.cluster * workers(plan)))
 
-    def part(self, tile: TileTrace) -> int:
-        """Which part of the tile its CTA ran."""
-        return tile.cta % self.plan.gang if self.plan.graph.op(tile.op).parts > 1 else 0
+    def cta_rank(self, tile: TileTrace) -> int:
+        """The rank of its CTA in the cluster."""
+        return tile.cta % self.plan.cluster if self.plan.graph.op(tile.op).cluster > 1 else 0
 
     @cached_property
     def before(self) -> tuple[TileTrace | None, ...]:

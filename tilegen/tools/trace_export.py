@@ -18,7 +18,7 @@ TRACKS = ("activations", "weights", "maths", "results")
 
 @dataclass(frozen=True)
 class Awaited:
-    """A semaphore that a part of a tile waits for, after `share` of its steps, and the last tile to post to
+    """A semaphore that a CTA of a tile waits for, after `share` of its steps, and the last tile to post to
     it."""
 
     edge: str
@@ -63,7 +63,7 @@ def last_posters(trace: Trace) -> dict[int, TileTrace]:
 
 
 def awaited(trace: Trace) -> dict[tuple[int, int], list[Awaited]]:
-    """(rank, part) -> what it waits for; semaphores whose posts were not noted are left out."""
+    """(rank, CTA rank) -> what it waits for; semaphores whose posts were not noted are left out."""
     plan, last = trace.plan, last_posters(trace)
     steps = np.ones(plan.order.count)
     op_of: dict[int, str] = {}
@@ -76,11 +76,11 @@ def awaited(trace: Trace) -> dict[tuple[int, int], list[Awaited]]:
         edges |= {(w.edge.consumer.op.name, w.edge.access.operand, n): w.edge.name for n in numbers}
     found: dict[tuple[int, int], list[Awaited]] = defaultdict(list)
     table = plan.wait_table
-    columns = (table.rank, table.part, table.step, table.operand, table.semaphore)
-    for rank, part, step, operand, semaphore in zip(*(c.tolist() for c in columns), strict=True):
+    columns = (table.rank, table.cta_rank, table.step, table.operand, table.semaphore)
+    for rank, cta_rank, step, operand, semaphore in zip(*(c.tolist() for c in columns), strict=True):
         if semaphore in last:
             share = min(max(step / steps[rank], 0.0), 1.0)
-            found[rank, part].append(
+            found[rank, cta_rank].append(
                 Awaited(edges[op_of[rank], operand, semaphore], semaphore, share, last[semaphore])
             )
     return found
@@ -100,7 +100,7 @@ def lost(trace: Trace) -> list[Lost]:
     cost: dict[str, list[tuple[float, str]]] = {e.name: [] for e in trace.plan.edges}
     for t, ready in zip(trace.tiles, trace.ready, strict=True):
         late: dict[str, tuple[float, str]] = {}
-        for w in waits.get((t.rank, trace.part(t)), []):
+        for w in waits.get((t.rank, trace.cta_rank(t)), []):
             us = w.posted - ready - (w.share * loops[t.op] if w.share else 0.0)
             if us > 0:
                 late[w.edge] = max(late.get(w.edge, (0.0, "")), (us, f"{t.name} for {w.poster.name}"))
@@ -136,7 +136,7 @@ def chrome(trace: Trace) -> dict[str, Any]:
         ]
     waits = awaited(trace)
     for t, before in zip(trace.tiles, trace.before, strict=True):
-        last = max(waits.get((t.rank, trace.part(t)), []), key=lambda w: w.posted, default=None)
+        last = max(waits.get((t.rank, trace.cta_rank(t)), []), key=lambda w: w.posted, default=None)
         for track, what, start, end in _slices(trace, t, before):
             if end > start:  # not where either was not noted
                 args: dict[str, Any] = {"tile": t.name, "rank": t.rank}

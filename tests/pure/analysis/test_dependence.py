@@ -16,7 +16,8 @@ from tests.oracles.dependences import by_isl, derived, disagreement
 from tests.oracles.elements import examine
 from tilegen.analysis.dependence import expand, meets
 from tilegen.analysis.regions import compiled, divide, evaluate, modulo
-from tilegen.graph.graph import Graph, fuse
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.ops.base import ceil_div, coord
 from tilegen.options import Options
 from tilegen.proof.checker import check
@@ -62,7 +63,7 @@ def test_formula_of_gemm_to_gemm() -> None:
 
 
 @tg.spec
-def strided(stride=3, filter_size=1, padding=2):
+def static_persistent(stride=3, filter_size=1, padding=2):
     h = tg.conv2d(tg.input("x", (1, 7, 12, 4), F), tg.weight("w1", (4, 1, 1, 4), F), name="one")
     return tg.conv2d(
         h, tg.weight("w2", (4, 4, filter_size, 4), F), stride=stride, padding=(0, padding), name="two"
@@ -72,14 +73,14 @@ def strided(stride=3, filter_size=1, padding=2):
 def test_strided_columns_skip_blocks() -> None:
     """Columns 3·q - 2 for q = 0 … 5: 1, 4, 7, 10 and two on padding. Blocks of one column: the others are
     needed by nobody."""
-    graph = checked(graph_of(strided(), tiles={"one": (1, 7, 1, 4, 4), "two": (1, 2, 6, 4, 4)}))
+    graph = checked(graph_of(static_persistent(), tiles={"one": (1, 7, 1, 4, 4), "two": (1, 2, 6, 4, 4)}))
     (edge,) = graph.edges
     assert sorted(block for _, block in derived(edge)) == [1, 4, 7, 10]
 
 
 def test_even_sizes_in_a_minimum_are_rounded() -> None:
     """SymPy 1.14 takes min(12, 6·…)/10 and min(14, 12·i + 12)/14 for whole, because both numbers are even."""
-    checked(graph_of(strided(), tiles={"one": (1, 2, 10, 10, 4), "two": (3, 2, 4, 1, 4)}))
+    checked(graph_of(static_persistent(), tiles={"one": (1, 2, 10, 10, 4), "two": (3, 2, 4, 1, 4)}))
     checked(graph_of(causal(), tiles={"qkv": (28, 1, 3), "attention": (12, 14)}))
     p = plan(causal(), place("cpu:3"), Options.of(tiles={"qkv": (28, 1, 3), "attention": (12, 14)}))
     data = json.loads(json.dumps(expanded(p)))
@@ -118,7 +119,7 @@ def test_shared_key_heads() -> None:
 
 
 def test_split_sum_waits_for_its_shares_in_the_epilogue() -> None:
-    graph = checked(graph_of(mlp(), tiles={"up": (10, 5, 6), "down": (5, 5, 4)}, split={"down": 2}))
+    graph = checked(graph_of(mlp(), tiles={"up": (10, 5, 6), "down": (5, 5, 4)}, split_k={"down": 2}))
     assert [(e.name, e.access.when) for e in graph.edges] == [
         ("up->down_k0", "step"), ("up->down", "step"), ("down_k0->down", "epilogue"),
     ]  # fmt: skip

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Size
-from tilegen.ops.base import Bound
-from tilegen.ops.gemm import of_groups
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, groups, of_groups
 from tilegen.ops.spatial import spatial_tiles
 
 Tiles = Sequence[tuple[int, ...]]
@@ -17,15 +20,15 @@ def _product(rows: Size) -> list[tuple[int, int, int]]:
     return [(tm, tn, 1024) for tn in (256, 512, 128, 64)]
 
 
-def _linear(b: Bound) -> Tiles:
-    return of_groups(_product(b.out[0]), b.groups)
+def _linear(b: OpInstance) -> Tiles:
+    return of_groups(_product(b.out[0]), groups(b))
 
 
-def _matmul(b: Bound) -> Tiles:
-    return _product(b.m)
+def _matmul(b: OpInstance) -> Tiles:
+    return _product(MatmulAttributes.of(b).m)
 
 
-def _conv2d(b: Bound) -> Tiles:
+def _conv2d(b: OpInstance) -> Tiles:
     filters, channels = (
         n if isinstance(n, int) else usual for n, usual in ((b.out[3], 256), (b.shape(1)[3], 64))
     )
@@ -34,14 +37,15 @@ def _conv2d(b: Bound) -> Tiles:
     ]
 
 
-def _attention(b: Bound) -> Tiles:
-    tq = min(64, b.q_len if isinstance(b.q_len, int) else 4096)
+def _attention(b: OpInstance) -> Tiles:
+    q_len = AttentionAttributes.of(b).q_len
+    tq = min(64, q_len if isinstance(q_len, int) else 4096)
     return [(tq, 256, 1), (tq, 128, 1)]
 
 
-TILES: Mapping[str, Callable[[Bound], Tiles]] = {
-    "linear": _linear,
-    "matmul": _matmul,
-    "conv2d": _conv2d,
-    "attention": _attention,
+TILES: Mapping[type[Attributes], Callable[[OpInstance], Tiles]] = {
+    LinearAttributes: _linear,
+    MatmulAttributes: _matmul,
+    ConvAttributes: _conv2d,
+    AttentionAttributes: _attention,
 }

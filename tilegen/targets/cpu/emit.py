@@ -12,6 +12,7 @@ from tilegen.codegen.environment import macro_text, render
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import DTYPES, Operand, Tensor
 from tilegen.ops import attention, gemm
 from tilegen.schedule.plan import Plan
@@ -34,18 +35,27 @@ class View:
 
 @dataclass(frozen=True)
 class CpuOp(OpText):
-    """What a tile template may ask about an op; attributes of the op itself are reachable by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.bound, name)
+    """What a tile template may ask about an op."""
 
     @property
-    def share(self) -> str:
-        return self.bound.op.share
+    def attributes(self) -> Attributes:
+        return self.bound.attributes
 
     @property
-    def splits_steps(self) -> bool:
-        return self.parts > 1 and self.share == "steps"
+    def tile(self) -> tuple[int, ...]:
+        return self.bound.tile
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return self.bound.out
+
+    @property
+    def cluster_split(self) -> str:
+        return self.bound.op.cluster_split
+
+    @property
+    def splits_k(self) -> bool:
+        return self.cluster > 1 and self.cluster_split == "k"
 
     @property
     def steps(self) -> str:
@@ -81,6 +91,19 @@ class CpuOp(OpText):
     @cached_property
     def operands(self) -> list[View]:
         return [self._view(o) for o in self.bound.op.operands]
+
+    def has(self, name: str) -> bool:
+        return self.bound.has(name)
+
+    def operand(self, name: str) -> View:
+        return self.operands[self.bound.index(name)]
+
+    @property
+    def at(self) -> str:
+        """append, rope: the first row's position."""
+        if self.has("position"):
+            return f"{self.operand('position').pointer}[0]"
+        return str(getattr(self.attributes, "at", 0))
 
     @cached_property
     def result(self) -> View:
@@ -118,13 +141,9 @@ class CpuOp(OpText):
     def elements(self) -> list[dict[str, Any]]:
         return self._epilogue_operands("elements")
 
-    @cached_property
-    def accumulators(self) -> list[str]:
-        return (
-            [f"acc{g}" for g in range(dict(self.bound.op.attributes).get("groups", 1))]
-            if self.bound.op.kind != "pointwise"
-            else []
-        )
+    @property
+    def accumulators(self) -> tuple[str, ...]:
+        return self.bound.kind.accumulators(self.bound.attributes)
 
     @cached_property
     def _names(self) -> list[str]:

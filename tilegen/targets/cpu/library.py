@@ -157,8 +157,8 @@ def sanitized(plan: Plan, folder: Path, extra: Sequence[str] = ()) -> Path:
 
 
 def default_workers(plan: Plan) -> int:
-    """Static lists need a thread each; tickets run on any number."""
-    if not isinstance(plan.placement, str):
-        return len(plan.placement)
+    """Static lists need a thread each; dynamic scheduling runs on any number."""
+    if not isinstance(plan.scheduling, str):
+        return len(plan.scheduling)
     cores = count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
-    return max(1, min(plan.machine.sms // plan.gang, plan.order.count, cores))
+    return max(1, min(plan.machine.sms // plan.cluster, plan.order.count, cores))

@@ -9,7 +9,7 @@ from tilegen.arch.machine import Machine
 from tilegen.codegen.environment import refuse_missing_macro
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target
 from tilegen.targets.cpu.configs import TILES
@@ -23,10 +23,11 @@ class Cpu(Target):
     def fits(self, machine: Machine) -> bool:
         return machine.arch == "cpu"
 
-    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
-        return TILES[b.op.kind](b) if b.op.kind in TILES else b.kind.tiles(b, machine)
+    def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
+        found = TILES.get(type(b.attributes))
+        return found(b) if found else b.kind.tiles(b, machine)
 
-    def check(self, plan: Plan, b: Bound) -> None:
+    def check(self, plan: Plan, b: OpInstance) -> None:
         refuse_missing_macro("cpu", "cpp", b)
 
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:

@@ -3,9 +3,9 @@ clocks.
 
 It is the definition of what a plan means. Virtual SMs take ranks and interleave at every wait, read, write
 and post; each read is checked, element by element, to be ordered after the write it needs (by posts and waits
-alone, whatever the interleaving happened to be; with tickets not even the order of tiles on one SM counts,
-since that is chance), and tiles compute from nothing but what they read: everything else in their operands is
-garbage.
+alone, whatever the interleaving happened to be; where ranks are drawn not even the order of tiles on one SM
+counts, since that is chance), and tiles compute from nothing but what they read: everything else in their
+operands is garbage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from tilegen.errors import DeadlockError, RaceError, TargetError
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.ops.pointwise import evaluate
 from tilegen.ops.reference import view
 from tilegen.schedule.expand import expanded
@@ -90,13 +90,13 @@ class Interpreter:
 
     def run(self, state: int, tensors: Mapping[str, torch.Tensor], workers: int = 0) -> None:
         """RaceError or DeadlockError names the tiles."""
-        lists = self.data["placement"]
-        gangs = (
+        lists = self.data["scheduling"]
+        clusters = (
             len(lists)
             if not isinstance(lists, str)
-            else (workers or min(16, self.plan.machine.sms // self.plan.gang))
+            else (workers or min(16, self.plan.machine.sms // self.plan.cluster))
         )
-        threads = gangs * self.plan.gang
+        threads = clusters * self.plan.cluster
         shaped = {n: t.reshape(self.plan.graph.tensors[n].plan_shape) for n, t in tensors.items()}
         shadows = {
             t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64))
@@ -111,7 +111,7 @@ class Interpreter:
             np.zeros((len(targets), threads), np.int64),
             shadows,
         )
-        self._schedule(run, [self._gang(run, g, lists) for g in range(gangs)])
+        self._schedule(run, [self._cluster(run, g, lists) for g in range(clusters)])
         for semaphore, (count, target) in enumerate(zip(run.counts, targets, strict=True)):
             if count != target:
                 raise RaceError(
@@ -122,12 +122,12 @@ class Interpreter:
     # --- scheduling
     # ------------------------------------------------------------------------------------------------------
 
-    def _schedule(self, run: _Run, gangs: list[Step]) -> None:
-        """Advance gangs in the strategy's order until all are done; a gang that waits is passed over until
-        its semaphore is there."""
+    def _schedule(self, run: _Run, clusters: list[Step]) -> None:
+        """Advance clusters in the strategy's order until all are done; a cluster that waits is passed over
+        until its semaphore is there."""
         chance = random.Random(self.seed)
         waiting: dict[int, tuple[int, int]] = {}
-        alive = list(range(len(gangs)))
+        alive = list(range(len(clusters)))
         turn = 0
         while alive:
             ready = [g for g in alive if g not in waiting or run.counts[waiting[g][0]] >= waiting[g][1]]
@@ -139,7 +139,7 @@ class Interpreter:
             g = self._pick(ready, turn, chance)
             waiting.pop(g, None)
             try:
-                wanted = next(gangs[g])
+                wanted = next(clusters[g])
             except StopIteration:
                 alive.remove(g)
                 continue
@@ -157,69 +157,69 @@ class Interpreter:
             case _:
                 return ready[turn % len(ready)]
 
-    def _stuck(self, run: _Run, gang: int, wanted: tuple[int, int]) -> str:
+    def _stuck(self, run: _Run, cluster: int, wanted: tuple[int, int]) -> str:
         semaphore, target = wanted
         return (
-            f"{run.doing.get(gang, '?')} waits for semaphore {semaphore}: {run.counts[semaphore]} of {target}"
-            " posts"
+            f"{run.doing.get(cluster, '?')} waits for semaphore {semaphore}: {run.counts[semaphore]} of"
+            f" {target} posts"
         )
 
-    def _gang(self, run: _Run, gang: int, lists: Any) -> Step:
+    def _cluster(self, run: _Run, cluster: int, lists: Any) -> Step:
         turn = 0
         while True:
             if isinstance(lists, str):
                 rank = run.next_rank
                 run.next_rank += 1
             else:
-                rank = lists[gang][turn] if turn < len(lists[gang]) else len(self.data["tiles"])
+                rank = lists[cluster][turn] if turn < len(lists[cluster]) else len(self.data["tiles"])
             if rank >= len(self.data["tiles"]):
                 return
-            yield from self._tile(run, gang, turn, self.data["tiles"][rank])
+            yield from self._tile(run, cluster, turn, self.data["tiles"][rank])
             turn += 1
 
     # --- one tile
     # --------------------------------------------------------------------------------------------------------
 
-    def _tile(self, run: _Run, gang: int, turn: int, tile: Mapping[str, Any]) -> Step:
-        """The parts of a gang read in turn, then each writes its share and posts; where they share steps,
+    def _tile(self, run: _Run, cluster: int, turn: int, tile: Mapping[str, Any]) -> Step:
+        """The CTAs of a cluster read in turn, then each writes its part and posts; where they split K,
         they exchange sums in between.
 
-        A tile of fewer parts is run by the gang's first SMs; of a list one of a single part by each in turn.
+        A tile of fewer CTAs is run by the cluster's first SMs; of a list one of a single CTA by each in turn.
         """
         b = self._bounds[tile["op"]]
         name = f"{tile['op']}{tuple(tile['coord'])}"
-        run.doing[gang] = name
-        alone = len(tile["parts"]) == 1 and not isinstance(self.data["placement"], str)
-        first = gang * self.plan.gang + (turn % self.plan.gang if alone else 0)
-        threads = [first + part for part in range(len(tile["parts"]))]
-        exchange = b.op.share == "steps"
+        run.doing[cluster] = name
+        alone = len(tile["ctas"]) == 1 and not isinstance(self.data["scheduling"], str)
+        first = cluster * self.plan.cluster + (turn % self.plan.cluster if alone else 0)
+        threads = [first + cta_rank for cta_rank in range(len(tile["ctas"]))]
+        exchange = b.op.cluster_split == "k"
         # one for all, or one each
         buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]
-        if isinstance(self.data["placement"], str):
+        if isinstance(self.data["scheduling"], str):
             run.clocks[threads] = 0  # which tiles share an SM is chance: what ran here before orders nothing
         else:
             run.clocks[threads, threads] = run.times[threads]
         run.times[threads] += 1
-        for thread, part, own in zip(threads, tile["parts"], buffers, strict=True):
-            for read in part["reads"]:
+        for thread, cta, own in zip(threads, tile["ctas"], buffers, strict=True):
+            for read in cta["reads"]:
                 for semaphore, target in read["waits"]:
                     yield semaphore, target
                     np.maximum(run.clocks[thread], run.semaphore_clocks[semaphore], out=run.clocks[thread])
                 self._read(run, thread, name, b, read, own)
                 yield None
-        if len(threads) > 1 and exchange:  # it orders every part after all reads of the others
+        if len(threads) > 1 and exchange:  # it orders every CTA after all reads of the others
             known = run.clocks[threads].max(axis=0)
             known[threads] = run.times[threads]
             run.clocks[threads] = known
             run.times[threads] += 1
         results = [self._compute(run, b, tile, own) for own in (buffers[:1] if exchange else buffers)]
-        for thread, part, result in zip(
-            threads, tile["parts"], results * len(threads) if exchange else results, strict=True
+        for thread, cta, result in zip(
+            threads, tile["ctas"], results * len(threads) if exchange else results, strict=True
         ):
-            for write in part["writes"]:
+            for write in cta["writes"]:
                 self._write(run, thread, name, b, write, result)
                 yield None
-            for semaphore, amount in part["posts"]:
+            for semaphore, amount in cta["posts"]:
                 run.clocks[thread, thread] = run.times[thread]
                 np.maximum(
                     run.semaphore_clocks[semaphore], run.clocks[thread], out=run.semaphore_clocks[semaphore]
@@ -233,7 +233,7 @@ class Interpreter:
         run: _Run,
         thread: int,
         name: str,
-        b: Bound,
+        b: OpInstance,
         read: Mapping[str, Any],
         buffers: dict[str, torch.Tensor],
     ) -> None:
@@ -248,7 +248,7 @@ class Interpreter:
         if source.dtype != torch.int32:
             buffers[tensor][box] = source[box].float()
 
-    def _position(self, run: _Run, b: Bound) -> int:
+    def _position(self, run: _Run, b: OpInstance) -> int:
         """The op's position, 0 where it has none."""
         return next(
             (int(run.tensors[o.tensor][0]) for n, o in enumerate(b.op.operands) if b.dtype(n) == "int32"), 0
@@ -281,7 +281,7 @@ class Interpreter:
             shadow.reads.append((box, thread, int(run.times[thread]), name))
 
     def _compute(
-        self, run: _Run, b: Bound, tile: Mapping[str, Any], buffers: dict[str, torch.Tensor]
+        self, run: _Run, b: OpInstance, tile: Mapping[str, Any], buffers: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """The op on operands that hold what the tile read and garbage elsewhere; right only inside the
         tile."""
@@ -305,7 +305,7 @@ class Interpreter:
         )
 
     def _write(
-        self, run: _Run, thread: int, name: str, b: Bound, write: Mapping[str, Any], result: torch.Tensor
+        self, run: _Run, thread: int, name: str, b: OpInstance, write: Mapping[str, Any], result: torch.Tensor
     ) -> None:
         tensor = write["tensor"]
         bounds = b.kind.runtime_write(

@@ -9,7 +9,7 @@ from tilegen.arch.machine import Machine
 from tilegen.errors import TargetError
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target
 
@@ -20,7 +20,7 @@ class Interpret(Target):
     def fits(self, machine: Machine) -> bool:
         return False
 
-    def check(self, plan: Plan, b: Bound) -> None:
+    def check(self, plan: Plan, b: OpInstance) -> None:
         """It computes every op from its equation."""
 
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:

@@ -1,7 +1,7 @@
 """CUDA for sm_80 and later: one persistent kernel for all GeMMs of a plan, with mma.sync and cp.async
-(templates/cuda/portable.cu.j2).
+(templates/cuda/sm80/kernel.cu.j2).
 
-The schedule text is that of every other target; a gang's parts run as one tile of one CTA, which waits and
+The schedule text is that of every other target; a cluster's CTAs run as one tile of one CTA, which waits and
 posts for each of them.
 """
 
@@ -21,7 +21,7 @@ from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.codegen.tidy import tidied
-from tilegen.ops.gemm import k_range
+from tilegen.ops.gemm import LinearAttributes, groups, k_range
 from tilegen.schedule.plan import Plan
 
 WARPS = 8
@@ -96,10 +96,10 @@ class PortableOp(OpText):
 
     def _problem(self) -> str:
         b = self.bound
-        if b.op.kind != "linear":
+        if not isinstance(b.attributes, LinearAttributes):
             return f"no template for {b.op.kind} yet; only linear runs there"
         if self.normed:
-            return "it has no form for a norm that is folded into a linear; plan with norms='rows'"
+            return "it has no form for a norm that is fused into a linear; plan with norms='separate'"
         if problem := mma_problem(b):
             return problem
         if b.result.dtype not in (b.dtype(0), "float32"):
@@ -122,7 +122,7 @@ class PortableOp(OpText):
 
     @property
     def groups(self) -> int:
-        return int(self.bound.groups)
+        return groups(self.bound)
 
     @property
     def type(self) -> str:
@@ -205,8 +205,8 @@ class PortableOp(OpText):
         return int(self.bound.steps)
 
     @property
-    def shares_steps(self) -> bool:
-        return self.parts > 1 and self.bound.op.share == "steps"
+    def splits_k(self) -> bool:
+        return self.cluster > 1 and self.bound.op.cluster_split == "k"
 
     @property
     def step_operands(self) -> list[int]:
@@ -219,23 +219,23 @@ class PortableOp(OpText):
         return self.waiting("epilogue")
 
     @property
-    def stepped(self) -> bool:
+    def any_stepped(self) -> bool:
         """Whether later steps wait for more than the first did."""
         return any(w.stepped for w in self.plan.waits_of(self.name))
 
     @property
-    def part_of_step(self) -> str:
+    def cta_of_step(self) -> str:
         """The part whose share of the steps holds `step`. Parts that share rows or columns wait for the same,
         which one does for all."""
-        return f"((step + 1) * {self.parts} - 1) / {self.steps}" if self.shares_steps else "0"
+        return f"((step + 1) * {self.cluster} - 1) / {self.steps}" if self.splits_k else "0"
 
     @property
     def first_steps(self) -> list[tuple[int, int]]:
-        """(part, its first step) of every part that has steps."""
-        if not self.shares_steps:
+        """(CTA rank, its first step) of every CTA that has steps."""
+        if not self.splits_k:
             return [(0, 0)]
-        starts = [self.steps * p // self.parts for p in range(self.parts + 1)]
-        return [(p, starts[p]) for p in range(self.parts) if starts[p] < starts[p + 1]]
+        starts = [self.steps * p // self.cluster for p in range(self.cluster + 1)]
+        return [(p, starts[p]) for p in range(self.cluster) if starts[p] < starts[p + 1]]
 
     # --- text
     # --------------------------------------------------------------------------------------------------------
@@ -249,9 +249,11 @@ class PortableOp(OpText):
         """tile 256 x 384 x 64, grid 4 x 16, in blocks of 128 x 128: …"""
         b, block = self.bound, self.block
         tile, grid = (" x ".join(str(int(n)) for n in x) for x in (b.tile, b.grid))
-        gang = f", for {self.parts} parts that share its {b.op.share}" if self.parts > 1 else ""
+        cluster = (
+            f", for {self.cluster} parts that share its {b.op.cluster_split}" if self.cluster > 1 else ""
+        )
         warps = f"{WARPS // block.across} x {block.across} warps of {16 * block.m} x {8 * block.n}"
-        return f"tile {tile}, grid {grid}{gang}; blocks of {block.rows} x {block.columns}, {warps}"
+        return f"tile {tile}, grid {grid}{cluster}; blocks of {block.rows} x {block.columns}, {warps}"
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
 
 def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int) -> str:
     text = render(
-        "cuda/portable.cu.j2",
+        "cuda/sm80/kernel.cu.j2",
         plan=plan,
         architecture=architecture,
         sizes=", ".join(f"{k}={v}" for k, v in plan.sizes),

@@ -34,5 +34,7 @@ def portable_launch(
 
 
 def portable_ctas(plan: Plan) -> int:
-    """One for each static list; where tickets are drawn, one an SM, gangs or not."""
-    return min(plan.machine.sms, plan.order.count) if isinstance(plan.placement, str) else len(plan.placement)
+    """One for each static list; where ranks are drawn, one an SM, clusters or not."""
+    return (
+        min(plan.machine.sms, plan.order.count) if isinstance(plan.scheduling, str) else len(plan.scheduling)
+    )

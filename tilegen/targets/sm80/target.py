@@ -8,8 +8,8 @@ from typing import Any
 from tilegen.arch.machine import Machine
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import Bound
-from tilegen.ops.gemm import of_groups
+from tilegen.ops.base import OpInstance
+from tilegen.ops.gemm import LinearAttributes, of_groups
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target
 from tilegen.targets.sm80.emit import PortableOp, generate
@@ -25,11 +25,13 @@ class Sm80(Target):
     def fits(self, machine: Machine) -> bool:
         return machine.architecture.mma_sync
 
-    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+    def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
         few = isinstance(b.out[0], int) and b.out[0] <= 64
-        return of_groups(TILES, b.groups) if b.op.kind == "linear" and not few else b.kind.tiles(b, machine)
+        if few or not isinstance(b.attributes, LinearAttributes):
+            return b.kind.tiles(b, machine)
+        return of_groups(TILES, b.attributes.groups)
 
-    def check(self, plan: Plan, b: Bound) -> None:
+    def check(self, plan: Plan, b: OpInstance) -> None:
         PortableOp(plan, b, plan.machine.architecture.portable)
 
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:

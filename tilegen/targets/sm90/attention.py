@@ -1,5 +1,5 @@
 """attention on sm_90a: queries beside the ring, keys and values block by block through it
-(templates/cuda/attention.cuh.j2)."""
+(templates/cuda/sm90/attention.cuh.j2)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.op_text import OpText
 from tilegen.graph.forms import Proxies
-from tilegen.ops.attention import FEW, POSITION, over_caches, queries
-from tilegen.ops.base import K
+from tilegen.ops.attention import FEW, AttentionAttributes, over_caches, queries
+from tilegen.ops.base import K, spread
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.product import MMA_TYPES
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, Wait
@@ -32,16 +32,16 @@ class Attention(OpText):
         refuse(self.bound, "sm_90a", self._problem())
 
     def _problem(self) -> str:
-        b = self.bound
+        b, a = self.bound, AttentionAttributes.of(self.bound)
         if b.dtype(0) not in MMA_TYPES:
             return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
         if self.head % 16 or not 16 <= self.head <= 128:
             return f"heads have {self.head} columns, expected a multiple of 16 up to 128"
         if self.rows > 128:
             return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected at most 128 in all"
-        if self.key_shares > 1 and not self.halved:
+        if self.kv_splits > 1 and not self.halved:
             return (
-                f"a tile of a share of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at"
+                f"a tile of a split of the keys has {b.tile[0]} queries of {b.tile[2]} heads, expected at"
                 f" most {FEW} in all"
             )
         if self.keys % 16 or not 16 <= self.keys <= MOST_KEYS:
@@ -51,12 +51,13 @@ class Attention(OpText):
                 f"a thread would hold the products with {self.keys} keys and {self.head} columns of sums; at"
                 f" most {HELD} registers: choose fewer keys"
             )
-        if not b.scale > 0:
-            return f"the scale is {b.scale}, expected a positive number"
-        if self.passed and (not self.halved or b.tile[0] < b.q_len):
+        if not a.scale > 0:
+            return f"the scale is {a.scale}, expected a positive number"
+        if self.forwarded and (not self.halved or b.tile[0] < a.q_len):
             given = f"a tile has {b.tile[0]} queries of {b.tile[2]} heads"
             return (
-                f"{given}, expected all {b.q_len} in at most {FEW} rows where new keys are passed; plan with"
+                f"{given}, expected all {a.q_len} in at most {FEW} rows where new keys are forwarded;"
+                " plan with"
                 " appends='awaited'"
             )
         for operand in (*b.op.operands[:3], *b.op.operands[4:]):
@@ -76,7 +77,8 @@ class Attention(OpText):
 
     @property
     def head(self) -> int:
-        return int(self.bound.head_dim)
+        a = AttentionAttributes.of(self.bound)
+        return int(a.head_dim)
 
     @property
     def keys(self) -> int:
@@ -118,7 +120,8 @@ class Attention(OpText):
     @property
     def new_rows(self) -> int:
         """Keys, and values, that are passed to it beside its queries."""
-        return int(self.bound.q_len) if self.passed else 0
+        a = AttentionAttributes.of(self.bound)
+        return int(a.q_len) if self.forwarded else 0
 
     @property
     def new_at(self) -> int:
@@ -131,7 +134,7 @@ class Attention(OpText):
         return math.ceil(self.new_rows / 8) * 8 * ROW_BYTES
 
     @property
-    def given_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes
         their place."""
         threads = math.ceil(self.rows / 16) * 32
@@ -139,14 +142,14 @@ class Attention(OpText):
         return max(self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0)
 
     @property
-    def given_overrun(self) -> int:
+    def resident_overrun(self) -> int:
         """Bytes from their start that wgmma may touch: it takes 64 rows, of which those that are no query's
         may hold anything."""
         return (self.blocks - 1) * self.row_block + (FEW if self.halved else 128) * ROW_BYTES
 
     @property
     def needs(self) -> Needs:
-        return Needs(self.stage_bytes, given=self.given_bytes, given_overrun=self.given_overrun)
+        return Needs(self.stage_bytes, resident=self.resident_bytes, resident_overrun=self.resident_overrun)
 
     @property
     def looks_early(self) -> bool:
@@ -156,16 +159,22 @@ class Attention(OpText):
 
     @property
     def log2(self) -> float:
-        return float(self.bound.scale * math.log2(math.e))
+        a = AttentionAttributes.of(self.bound)
+        return float(a.scale * math.log2(math.e))
 
     @property
     def pitch(self) -> int:
         return int(self.bound.out[-1])
 
+    def _loads(self, name: str) -> bool:
+        return self.bound.has(name) and name != "position"
+
     @property
     def proxies(self) -> Proxies:
         """Queries, keys, values and new rows come by TMA; results leave from registers."""
-        return Proxies(tuple(n for n in range(len(self.bound.op.operands)) if n != POSITION))
+        return Proxies(
+            tuple(self.bound.index(name) for name in self.bound.kind.operands if self._loads(name))
+        )
 
     # --- loads
     # --------------------------------------------------------------------------------------------------------
@@ -181,43 +190,42 @@ class Attention(OpText):
     @property
     def position(self) -> str:
         """The device's word on how far the caches are filled, or an empty string."""
-        b = self.bound
-        return (
-            f"tg_position(T.{b.op.operands[POSITION].tensor}, {b.k_len - b.q_len})" if over_caches(b) else ""
-        )
+        b, a = self.bound, AttentionAttributes.of(self.bound)
+        return f"tg_position(T.{b.operand('position').tensor}, {a.k_len - a.q_len})" if over_caches(b) else ""
 
     @property
     def first_query(self) -> str:
-        """The tile's first query in its batch."""
-        return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else "0"
+        """The tile's first query in its batch, or an empty string for 0."""
+        return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else ""
 
     @property
     def setup(self) -> tuple[str, ...]:
         """What the roles find out about a tile: `seen` keys, the last one that its first query sees, how many
         blocks of keys it takes, from which on."""
-        b, rows = self.bound, self.bound.write[0]
-        count = f"{to_c(rows.hi)} - ({to_c(rows.lo)})"
+        a, rows = AttentionAttributes.of(self.bound), self.bound.write[0]
+        count = to_c(spread(rows.hi - rows.lo))
         if self.position:
-            limit = f"{self.position} + {self.first_query}"
-            seen = f"tg_min(limit + {count}, {b.k_len})"
-        elif b.causal:
-            limit = f"{self.first_query} + {b.k_len - b.q_len}"
-            seen = f"tg_min(limit + {count}, {b.k_len})"
+            limit = " + ".join(term for term in (self.position, self.first_query) if term)
+            seen = f"tg_min(limit + {count}, {a.k_len})"
+        elif a.causal:
+            more = str(a.k_len - a.q_len) if a.k_len > a.q_len or not self.first_query else ""
+            limit = " + ".join(term for term in (self.first_query, more) if term)
+            seen = f"tg_min(limit + {count}, {a.k_len})"
         else:
-            limit, seen = str(b.k_len), str(b.k_len)
+            limit, seen = str(a.k_len), str(a.k_len)
         there = f"(seen + {self.keys - 1}) / {self.keys}"
         blocks = [f"const int blocks = {there};"]
-        if self.key_shares > 1:
+        if self.kv_splits > 1:
             blocks = [
-                f"const int there = {there}, from = there * s / {self.key_shares}, blocks = there * (s + 1) /"
-                f" {self.key_shares} - from;  // this share's"
+                f"const int there = {there}, from = there * s / {self.kv_splits}, blocks = there * (s + 1) /"
+                f" {self.kv_splits} - from;  // of this split"
             ]
         return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", *blocks)
 
     @property
     def begin(self) -> str:
         """The tile's first block of keys."""
-        return "from" if self.key_shares > 1 else "0"
+        return "from" if self.kv_splits > 1 else "0"
 
     @property
     def a(self) -> Loads:
@@ -225,13 +233,13 @@ class Attention(OpText):
             self._query_copies() + self._new_copies(),
             self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES,
         )
-        return replace(self._in_turn(not self.passed), before=given, first=tuple(self.waiting("first")))
+        return replace(self._in_turn(not self.forwarded), before=given, first=tuple(self.waiting("first")))
 
     @property
     def b(self) -> Loads:
-        """Nothing to load, unless new rows are passed: then keys and values are there from the beginning, as
-        weights are."""
-        return self._in_turn(self.passed)
+        """Nothing to load, unless new rows are forwarded: then keys and values are there from the
+        beginning, as weights are."""
+        return self._in_turn(self.forwarded)
 
     def _in_turn(self, loads: bool) -> Loads:
         """Keys and values as the math warps use them: a block's in one stage where one warpgroup takes it,
@@ -272,7 +280,7 @@ class Attention(OpText):
 
     def _new_copies(self) -> tuple[Copy, ...]:
         """Boxes of 64 columns of the head's new keys, then of its new values."""
-        if not self.passed:
+        if not self.forwarded:
             return ()
         rows, columns = self.bound.reads[-1].box
         row, column = to_c(rows.lo), to_c(columns.lo)
@@ -291,7 +299,7 @@ class Attention(OpText):
         behind = operand == 2 and not self.halved
         step, at = K - 1 if behind else K, self.blocks * self.key_block if operand == 2 and self.halved else 0
         row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
-        if self.key_shares > 1:  # which blocks these are is not in the plan
+        if self.kv_splits > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
         return tuple(
             Copy(
@@ -304,9 +312,10 @@ class Attention(OpText):
 
     @property
     def maps(self) -> list[Map | BoxMap]:
+        a = AttentionAttributes.of(self.bound)
         b, (q, k, v), new = self.bound, self.bound.op.operands[:3], self.bound.op.operands[4:]
         (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
-        shape = (self.head, int(b.heads), int(b.batch * b.q_len))
+        shape = (self.head, int(a.heads), int(a.batch * a.q_len))
         found: list[Map | BoxMap] = [
             BoxMap(
                 f"{self.name}_q",
@@ -325,7 +334,7 @@ class Attention(OpText):
         ]
         for letter, operand, height in boxes:
             rows, first = int(b.tensors[operand.tensor].plan_shape[0]), (operand.columns or (0, 0))[0]
-            columns = int(b.kv_heads) * self.head
+            columns = int(a.kv_heads) * self.head
             found.append(
                 Map(
                     f"{self.name}_{letter}",
@@ -373,14 +382,14 @@ class Attention(OpText):
     @property
     def width(self) -> int:
         """Columns of a head in the result."""
-        return self.head + self.STATE if self.key_shares > 1 else self.head
+        return self.head + self.STATE if self.kv_splits > 1 else self.head
 
     @property
     def corner(self) -> str:
         """The arguments of tg_attend that say where the tile's results go: first row, how many, first
         column."""
         rows, columns = self.bound.write
-        return f"{to_c(rows.lo)}, {to_c(rows.hi)} - ({to_c(rows.lo)}), {to_c(columns.lo)}"
+        return f"{to_c(rows.lo)}, {to_c(spread(rows.hi - rows.lo))}, {to_c(columns.lo)}"
 
     @property
     def cut(self) -> str:

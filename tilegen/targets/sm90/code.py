@@ -18,8 +18,8 @@ class Needs:
     overrun: int = 0
     sums: int = 0  # of one math warpgroup, sent by the other CTA of a pair
     scratch: int = 0
-    given: int = 0  # outside of the ring: queries, which stay while keys and values pass through
-    given_overrun: int = 0
+    resident: int = 0  # outside of the ring: queries, which stay while keys and values pass through
+    resident_overrun: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Code(OpText):
             return super().locals
         numbers = [[op.name for op in self.plan.graph.ops].index(name) for name in self.members[:2]]
         step = numbers[1] - numbers[0]
-        twin = f"t.op - {self.enum}" if step == 1 else f"(t.op - {self.enum}) / {step}"
-        return f"{super().locals.removesuffix(';')}, twin = {twin};"
+        member = f"t.op - {self.enum}" if step == 1 else f"(t.op - {self.enum}) / {step}"
+        return f"{super().locals.removesuffix(';')}, member = {member};"
 
     @property
     def seen(self) -> str:
         """Its tensors, where the kernel's are T."""
-        return f"T.tg_of_{self.name}[twin]" if self.members else "T"
+        return f"T.tg_of_{self.name}[member]" if self.members else "T"
 
     @property
     def tensors_type(self) -> str:
@@ -67,7 +67,7 @@ class Code(OpText):
 
     def map_address(self, name: str) -> str:
         """The tensor map of the first member's name, as C."""
-        return f"&maps.{name}{'[twin]' if self.members else ''}"
+        return f"&maps.{name}{'[member]' if self.members else ''}"
 
     @property
     def waits_function(self) -> str:

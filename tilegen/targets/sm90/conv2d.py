@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import refuse
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.pixels import beside, slides
@@ -34,7 +35,9 @@ def convolution(code: Code) -> Product:
     b = code.bound
     refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
     box = _Box(b)
-    tile = Tile(64 if box.rows <= 64 else 128, b.tile[3], b.tile[4], int(b.steps), 1, b.op.parts, b.op.share)
+    tile = Tile(
+        64 if box.rows <= 64 else 128, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster, b.op.cluster_split
+    )
     store = PixelStore(code, tile, box.rows, box.line, box.slides)
     extras = Extras(code, tile, store.staged, weights_once=False)
     refuse(b, "sm_90a", tile.problem or extras.text.problem)
@@ -53,8 +56,9 @@ def convolution(code: Code) -> Product:
     )
 
 
-def _box_problem(b: Bound) -> str:
+def _box_problem(b: OpInstance) -> str:
     """Why TMA does not take its pixels, or an empty string."""
+    a = ConvAttributes.of(b)
     columns, pixels = int(b.out[-1]), math.prod(b.tile[:3])
     if columns % 8:
         return (
@@ -63,9 +67,9 @@ def _box_problem(b: Bound) -> str:
         )
     if pixels > 128:
         return f"a tile has {pixels} pixels, expected at most 128"
-    if max(b.stride) > MOST_STRIDE:
-        return f"stride {b.stride}: a tensor map takes strides up to {MOST_STRIDE}"
-    if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], b.stride, strict=True)):
+    if max(a.stride) > MOST_STRIDE:
+        return f"stride {a.stride}: a tensor map takes strides up to {MOST_STRIDE}"
+    if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], a.stride, strict=True)):
         return f"a tile spans more than {BOX} lines or pixels of its input"
     return ""
 
@@ -74,7 +78,7 @@ def _box_problem(b: Bound) -> str:
 class _Box:
     """How a tile's pixels lie in shared memory."""
 
-    bound: Bound
+    bound: OpInstance
 
     @property
     def filter(self) -> tuple[int, int]:
@@ -88,8 +92,9 @@ class _Box:
     @property
     def line(self) -> int:
         """Pixels of a line in shared memory."""
+        a = ConvAttributes.of(self.bound)
         width = self.bound.tile[2]
-        return beside((1, 1, width), self.filter[1], self.bound.dilation[1]) if self.slides else width
+        return beside((1, 1, width), self.filter[1], a.dilation[1]) if self.slides else width
 
     @property
     def rows(self) -> int:
@@ -105,10 +110,11 @@ class _Box:
         """Products with 64 channels: those of a filter line where the tile slides, from row after row, else
         of the
         channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
+        a = ConvAttributes.of(self.bound)
         whole = math.ceil(self.rows / 8) * 8
         blocks = self.filter[1] if self.slides else tile.depth // 64
         loaded = 1 if self.slides else blocks
-        a_block = self.bound.dilation[1] * ROW_BYTES if self.slides else whole * ROW_BYTES
+        a_block = a.dilation[1] * ROW_BYTES if self.slides else whole * ROW_BYTES
         return Stage(
             blocks,
             self.rows,
@@ -143,13 +149,14 @@ class _Load:
         return first if not block else str(64 * block) if first == "0" else f"{first} + {64 * block}"
 
     def _a_copies(self) -> list[Copy]:
+        a = ConvAttributes.of(self.code.bound)
         b, width, positions = self.code.bound, self.box.filter[1], self.box.positions
         image, *first = (to_c(i.lo) for i in b.write[:3])
         shifts = (f"position / {width}", f"position % {width}")
         if positions == 1 or self.box.slides:
             shifts = ("position" if positions > 1 else "0", "0")
         line, pixel = (
-            _shifted(*one) for one in zip(first, shifts, b.stride, b.dilation, b.padding, strict=True)
+            _shifted(*one) for one in zip(first, shifts, a.stride, a.dilation, a.padding, strict=True)
         )
         address = self.code.map_address(f"{self.code.name}_a")
         loaded = 1 if self.box.slides else self.stage.blocks
@@ -160,7 +167,7 @@ class _Load:
 
     def _b_copies(self) -> list[Copy]:
         column = to_c(self.code.bound.write[3].lo) + (
-            f" + part * {self.tile.cta_columns}" if self.tile.shares("columns") else ""
+            f" + cta_rank * {self.tile.cta_columns}" if self.tile.splits("n") else ""
         )
         position = "position" if self.box.positions > 1 else "0"
         of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"
@@ -176,8 +183,9 @@ class _Load:
 
     @property
     def maps(self) -> list[BoxMap]:
+        a = ConvAttributes.of(self.code.bound)
         b, name = self.code.bound, self.code.name
-        (tb, th, _), (sh, sw) = b.tile[:3], b.stride
+        (tb, th, _), (sh, sw) = b.tile[:3], a.stride
         images, lines, pixels, c = (int(n) for n in b.shape(0))
         n, r, s, _ = (int(x) for x in b.shape(1))
         sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)

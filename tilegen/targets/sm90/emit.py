@@ -1,5 +1,5 @@
 """CUDA for sm_90a: one persistent kernel for all ops of a plan, around the shared schedule
-(templates/cuda/kernel.cu.j2)."""
+(templates/cuda/sm90/kernel.cu.j2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tilegen.codegen.environment import Source, refuse_missing_macro, render
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
 from tilegen.graph.positions import Position, positions
-from tilegen.ops.base import Bound
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.code import Code
@@ -41,37 +44,37 @@ class HopperSource(Source):
     tensors: tuple[str, ...]
     packed: tuple[tuple[str, Product], ...]  # map -> the op whose weight it packs
     shared_bytes: int
-    gang: int
+    cluster: int
     turns: int  # the most tiles that a CTA may run
     positions: tuple[Position, ...]  # whose number and value the kernel reports where they leave no room
     threads: int = THREADS
 
 
-def hopper_op(plan: Plan, b: Bound, packed: frozenset[str] = frozenset()) -> Op:
+def hopper_op(plan: Plan, b: OpInstance, packed: frozenset[str] = frozenset()) -> Op:
     """An op as the kernel computes it: products on the tensor cores, everything else by threads."""
-    if b.op.kind == "linear":
+    if isinstance(b.attributes, LinearAttributes):
         return linear(Code(plan, b), packed)
-    if b.op.kind == "attention":
+    if isinstance(b.attributes, AttentionAttributes):
         return Attention(plan, b)
-    if b.op.kind == "conv2d" and not by_threads(b):
+    if isinstance(b.attributes, ConvAttributes) and not by_threads(b):
         return convolution(Code(plan, b))
-    refuse_missing_macro("cuda", "cu", b)
+    refuse_missing_macro("cuda/sm90", "cu", b)
     return ThreadTile(plan, b)
 
 
 def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
     """Shared memory of a kernel for all these ops. PlanError where there is no room for two stages, or where
     pairs of CTAs that load together would come out of step."""
-    layout = Layout(tuple(ops), plan.placement == "ticket")
+    layout = Layout(tuple(ops), plan.scheduling == "dynamic")
     together = next((op for op in ops if op.a.pairs or op.b.pairs), None)
     uneven = next((op for op in layout.products if op.tile.exchanges and op.tile.steps % 2), None)
-    single = next((op for op in ops if op.parts < layout.gang), None)
+    single = next((op for op in ops if op.cluster < layout.cluster), None)
     # one CTA would be a stage ahead of the other, and their loads would land in different ones
     if together and uneven:
         raise PlanError(
-            f"on sm_90a a pair that loads together (for {together.name!r}) must take equal shares:"
-            f" {uneven.name!r} has {uneven.tile.steps} steps, an odd number; share its rows or columns, or"
-            " choose steps of another width",
+            f"on sm_90a a pair that loads together (for {together.name!r}) must take equal parts of K:"
+            f" {uneven.name!r} has {uneven.tile.steps} steps, an odd number; split its rows or columns (m,"
+            " n), or choose steps of another width",
             uneven.bound.op.where,
         )
     if together and single:
@@ -96,7 +99,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     layout = layout_of(plan, ops)
     found = bodies(ops)
     turns = (
-        plan.order.count if isinstance(plan.placement, str) else max(len(ranks) for ranks in plan.placement)
+        plan.order.count if isinstance(plan.scheduling, str) else max(len(ranks) for ranks in plan.scheduling)
     )
     kernel = Kernel(plan, found, layout, variant, turns)
     return HopperSource(
@@ -109,7 +112,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         ),
         tuple((f"{op.name}_b", op) for op in layout.products if op.packing),
         layout.bytes,
-        layout.gang,
+        layout.cluster,
         turns,
         positions(plan.graph),
     )
@@ -117,7 +120,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
 
 def _text(kernel: Kernel, registers: tuple[int, int]) -> str:
     text = render(
-        "cuda/kernel.cu.j2",
+        "cuda/sm90/kernel.cu.j2",
         kernel=kernel,
         plan=kernel.plan,
         layout=kernel.layout,

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.tile import Tile
 
@@ -48,8 +49,8 @@ class Extras:
 
     @property
     def accumulators(self) -> list[tuple[str, int]]:
-        """Each group's sum, and its first octet among a thread's."""
-        return [(name, g * self.tile.octets) for g, name in enumerate(self.text.accumulators)]
+        """Each group's sum, and its first n8 fragment among a thread's."""
+        return [(name, g * self.tile.n8s) for g, name in enumerate(self.text.accumulators)]
 
     @cached_property
     def operands(self) -> list[dict[str, Any]]:
@@ -79,7 +80,7 @@ class Extras:
     def held(self) -> bool:
         """Whether a tile fetches them before its products: they are there then, small, and a load that comes
         behind the weights of the next tile takes microseconds."""
-        small = self.tile.m64 == 1 and 0 < self.tile.finished_octets * len(self.text.operands) <= MOST_HELD
+        small = self.tile.m64 == 1 and 0 < self.tile.finished_n8s * len(self.text.operands) <= MOST_HELD
         return small and not self.staged and (self.holds_late or all(e.constant for e in self.text.operands))
 
     @property
@@ -97,4 +98,4 @@ class Extras:
     def touches(self) -> bool:
         """Whether a tile looks at what its epilogue will read and write long before, so that its pages are
         known to the SM: where weights stream once, and ops of other kinds let it wait for its activations."""
-        return self.weights_once and any(op.kind != "linear" for op in self.code.plan.graph.ops)
+        return self.weights_once and not self.code.plan.graph.consists_of(LinearAttributes)

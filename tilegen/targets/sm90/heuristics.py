@@ -1,20 +1,23 @@
 """Tile configs on a Hopper GPU: every one of a GeMM or a convolution that its kernel can run, the best by the
-cost model; and into how many shares the keys of an attention over caches are split."""
+cost model; and into how many splits the keys of an attention over caches are split."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilegen.arch.gpus import SM_90
 from tilegen.arch.machine import Machine
+from tilegen.frontend.attributes import Attributes
 from tilegen.graph.cost_model import convolution_us, product_us, split_keys_us
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
-from tilegen.ops.attention import FEW
-from tilegen.ops.base import Bound, TileOp, ceil_div
-from tilegen.ops.gemm import k_range, normed
+from tilegen.ops.attention import FEW, AttentionAttributes
+from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
+from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.targets.sm90.pixels import beside, by_threads, slides
 
 SUMS = 192  # sums that a math thread can hold
@@ -28,37 +31,38 @@ DEEP, MOST_STAGE = 4, 256
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
-# gangs of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that one
-# runs
+# clusters of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that
+# one runs
 MIXED = 0.97
 
 
+Configs = Callable[[OpInstance, Machine, int], Iterator[Config]]
 Staged = tuple[Config, int]  # a config, and the bytes of its stage
 
 
-def best_configs(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) -> Mapping[str, Config]:
-    """Product -> its best config. Linears all with gangs of one size: of the sizes given that with the least
-    sum of times. Empty where none fits all products.
+def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2)) -> Mapping[str, Config]:
+    """Product -> its best config. Linears all with clusters of one size: of the sizes given that with the
+    least sum of times. Empty where none fits all products.
 
-    Other ops are run by one CTA of a gang, which then may not share what it loads: its CTAs' rings would
+    Other ops are run by one CTA of a cluster, which then may not share what it loads: its CTAs' rings would
     drift apart. Pairs are for products with hardly
     anything between them: norms, rope and attention on half of the SMs cost more than pairs gain. In a net of
-    convolutions each has the gang that suits it.
+    convolutions each has the cluster that suits it.
     """
-    products = [op for op in graph.ops if op.kind in CONFIGS and not by_threads(graph.bound(op))]
-    alone = len(products) == len(graph.ops) and all(op.kind == "linear" for op in products)
-    between = {op.kind for op in graph.ops} - set(CONFIGS) - {"max_pool2d", "global_avg_pool"}
-    if not between and any(op.kind == "conv2d" for op in products):
-        return _net_configs(graph, products, machine, gangs)
+    products = [op for op in graph.ops if type(op.attributes) in CONFIGS and not by_threads(graph.bound(op))]
+    alone = len(products) == len(graph.ops) and graph.consists_of(LinearAttributes)
+    between = not graph.consists_of(*CONFIGS, PoolAttributes, GlobalAvgPoolAttributes)
+    if not between and any(isinstance(op.attributes, ConvAttributes) for op in products):
+        return _net_configs(graph, products, machine, clusters)
     choices = []
-    for parts in gangs if not between else gangs[:1]:
+    for cluster in clusters if not between else clusters[:1]:
         found = {}
         for op in products:
             b = graph.bound(op)
             fitting = (
                 c
-                for c in CONFIGS[op.kind](b, machine, parts)
-                if alone or parts == 1 or not _loads_together(b, c)
+                for c in CONFIGS[type(op.attributes)](b, machine, cluster)
+                if alone or cluster == 1 or not _loads_together(b, c)
             )
             found[op.name] = min(fitting, key=lambda c: c.us, default=None)
         if found and all(found.values()):
@@ -68,24 +72,25 @@ def best_configs(graph: Graph, machine: Machine, gangs: Sequence[int] = (1, 2)) 
 
 
 def _net_configs(
-    graph: Graph, products: Sequence[TileOp], machine: Machine, gangs: Sequence[int]
+    graph: Graph, products: Sequence[TileOp], machine: Machine, clusters: Sequence[int]
 ) -> Mapping[str, Config]:
-    """The configs of a net of convolutions with the least sum of times: gangs of one size or of several, and
-    stages of the ring, which are all of one size, not so large for some that too few bytes of others are on
-    their way."""
+    """The configs of a net of convolutions with the least sum of times: clusters of one size or of several,
+    and stages of the ring, which are all of one size, not so large for some that too few bytes of others are
+    on their way."""
     fitting: dict[str, list[Staged]] = {}
     for op in products:
         b = graph.bound(op)
         every = (
             c
-            for parts in gangs
-            for c in CONFIGS[op.kind](b, machine, parts)
-            if parts == 1 or not _loads_together(b, c)
+            for cluster in clusters
+            for c in CONFIGS[type(op.attributes)](b, machine, cluster)
+            if cluster == 1 or not _loads_together(b, c)
         )
         fitting[op.name] = [(c, stage_bytes(b, c)) for c in every]
-    room = SHARED - (GATHERED if any(op.kind == "conv2d" and op not in products for op in graph.ops) else 0)
+    gathers = any(by_threads(b) for b in graph.ops_of(ConvAttributes))
+    room = SHARED - (GATHERED if gathers else 0)
     best, least = dict[str, Staged](), math.inf
-    for allowed in [*((parts,) for parts in gangs), tuple(gangs)]:
+    for allowed in [*((cluster,) for cluster in clusters), tuple(clusters)]:
         first = {name: _cheapest(configs, allowed, room) for name, configs in fitting.items()}
         for most in sorted({size for _, size in first.values()}):
             chosen = {name: _cheapest(configs, allowed, most) for name, configs in fitting.items()}
@@ -96,10 +101,10 @@ def _net_configs(
 
 
 def _cheapest(configs: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
-    """Of the configs for gangs of these sizes and stages of at most so many bytes; one that takes forever
+    """Of the configs for clusters of these sizes and stages of at most so many bytes; one that takes forever
     where there is none."""
     return min(
-        (c for c in configs if c[0].parts in allowed and c[1] <= most),
+        (c for c in configs if c[0].cluster in allowed and c[1] <= most),
         key=lambda c: c[0].us,
         default=(Config((), 1, "", math.inf), most),
     )
@@ -111,46 +116,47 @@ def _net_us(chosen: Collection[Staged], room: int) -> float:
     return sum(config.us * max(1.0, ON_ITS_WAY / max(1, stages * size)) for config, size in chosen)
 
 
-def stage_bytes(b: Bound, c: Config) -> int:
+def stage_bytes(b: OpInstance, c: Config) -> int:
     """Of a product's step in the ring."""
-    if b.op.kind == "linear":
+    if isinstance(b.attributes, LinearAttributes):
         return (
-            (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + b.groups * c.tile[1]) * 128 * (c.tile[2] // 64)
+            (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + groups(b) * c.tile[1]) * 128 * (c.tile[2] // 64)
         )
-    sliding = slides(Bound(replace(b.op, tile=c.tile), b.tensors))
+    sliding = slides(OpInstance(replace(b.op, tile=c.tile), b.tensors))
     a, w = _blocks(b, c.tile, sliding)
     rows = 64 if _loaded(b, c.tile, sliding) <= 64 else 128
     return (rows * a + c.tile[3] * w) * 128
 
 
-def _blocks(b: Bound, tile: tuple[int, ...], sliding: bool) -> tuple[int, int]:
+def _blocks(b: OpInstance, tile: tuple[int, ...], sliding: bool) -> tuple[int, int]:
     """Blocks of 64 channels in a stage: of pixels, and of filters."""
     return (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
 
 
-def _loaded(b: Bound, tile: tuple[int, ...], sliding: bool) -> int:
+def _loaded(b: OpInstance, tile: tuple[int, ...], sliding: bool) -> int:
     """Rows of shared memory that a tile's pixels take."""
-    return beside(tile, int(b.shape(1)[2]), b.dilation[1]) if sliding else math.prod(tile[:3])
+    dilation = ConvAttributes.of(b).dilation[1]
+    return beside(tile, int(b.shape(1)[2]), dilation) if sliding else math.prod(tile[:3])
 
 
 def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> dict[str, Config]:
     """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one
     size, that of the largest of any op."""
-    linears = {op.name: graph.bound(op) for op in graph.ops if op.kind == "linear" and op.name in chosen}
+    linears = {b.op.name: b for b in graph.ops_of(LinearAttributes) if b.op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
     rows = {
-        name: min(64, ceil_div(int(b.out[0]), 8) * 8) + b.groups * chosen[name].tile[1]
+        name: min(64, ceil_div(int(b.out[0]), 8) * 8) + groups(b) * chosen[name].tile[1]
         for name, b in linears.items()
     }
     least = max(
         [
             *rows.values(),
-            *(stage_rows(graph.bound(op), machine) for op in graph.ops if op.kind == "attention"),
+            *(stage_rows(b, machine) for b in graph.ops_of(AttentionAttributes)),
         ]
     )
     # convolutions have stages of their own
-    most = MOST_STAGE if all(op.kind == "linear" for op in graph.ops if op.name in chosen) else least
+    most = MOST_STAGE if len(linears) == len(chosen) else least
 
     def depth(name: str, stage: int) -> int:
         return max(1, min(DEEP, stage // rows[name]))
@@ -166,95 +172,97 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
     }
 
 
-def stage_rows(b: Bound, machine: Machine) -> int:
+def stage_rows(b: OpInstance, machine: Machine) -> int:
     """Rows of 128 bytes in a stage of an attention: a block of keys, and its values where one warpgroup takes
     it."""
     tq, tk, th = b.kind.tiles(b, machine)[0]
-    return tk * ceil_div(int(b.head_dim), 64) * (2 if tq * th <= FEW else 1)
+    return tk * ceil_div(int(AttentionAttributes.of(b).head_dim), 64) * (2 if tq * th <= FEW else 1)
 
 
-def _loads_together(b: Bound, c: Config) -> bool:
+def _loads_together(b: OpInstance, c: Config) -> bool:
     """Whether both CTAs of a pair get some of what they load from one copy (linear._Load.multicast)."""
-    return b.op.kind == "linear" and (
-        c.share == "rows" or (c.share == "columns" and min(c.tile[0], int(b.out[0])) > 56)
+    return isinstance(b.attributes, LinearAttributes) and (
+        c.cluster_split == "m" or (c.cluster_split == "n" and min(c.tile[0], int(b.out[0])) > 56)
     )
 
 
-def linear_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
-    """Every config of a linear for gangs of `parts` CTAs."""
+def linear_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Config]:
+    """Every config of a linear for clusters of `cluster` CTAs."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
-    if normed(b) and parts > 1:
+    if normed(b) and cluster > 1:
         return
-    # a pair must take equal shares of the steps, or its rings drift apart
-    even = ceil_div(hi - lo, 64) % parts == 0
-    for share in ("steps", "rows", "columns") if parts > 1 else ("steps",):
-        if share == "steps" and not even:
+    # a pair must take equal parts of the steps, or its rings drift apart
+    even = ceil_div(hi - lo, 64) % cluster == 0
+    for cluster_split in CLUSTER_SPLITS if cluster > 1 else CLUSTER_SPLITS[:1]:
+        if cluster_split == "k" and not even:
             continue
         for height in (64, 128, 256):
-            if height > 64 and (normed(b) or height // 2 >= max(rows, 64) * (2 if share == "rows" else 1)):
+            if height > 64 and (
+                normed(b) or height // 2 >= max(rows, 64) * (2 if cluster_split == "m" else 1)
+            ):
                 continue
             for width in range(16, 257, 8):
-                if _fits(b, height, width, parts, share) and width < columns + 16:
+                if _fits(b, height, width, cluster, cluster_split) and width < columns + 16:
                     tile = (
-                        height * (parts if share == "rows" else 1),
-                        width * (parts if share == "columns" else 1),
+                        height * (cluster if cluster_split == "m" else 1),
+                        width * (cluster if cluster_split == "n" else 1),
                         64,
                     )
                     yield Config(
                         tile,
-                        parts,
-                        share if parts > 1 else "steps",
-                        product_us(b, machine, height, width, parts, share),
+                        cluster,
+                        cluster_split,
+                        product_us(b, machine, height, width, cluster, cluster_split),
                     )
 
 
-def _fits(b: Bound, height: int, width: int, parts: int, share: str) -> bool:
+def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: str) -> bool:
     """Whether a CTA can compute height x width."""
     split = height == 64  # the two math warpgroups share the columns, else the rows
-    halves = 2 if split or (parts > 1 and share == "steps") else 1
-    across = b.groups * width // (2 if split else 1)
+    halves = 2 if split or (cluster > 1 and cluster_split == "k") else 1
+    across = groups(b) * width // (2 if split else 1)
     if width % (8 * halves) or across > 256 or max(1, height // 128) * across // 2 > SUMS:
         return False
-    exchanged = height * width * b.groups * 2 if parts > 1 and share == "steps" else 0
+    exchanged = height * width * groups(b) * 2 if cluster > 1 and cluster_split == "k" else 0
     results = 2 * 8192 if height > 64 else 0
-    return 3 * (height + b.groups * width) * 128 + exchanged + results <= SHARED
+    return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
 
 
 # --- convolutions
 # ------------------------------------------------------------------------------------------------------------
 
 
-def conv_configs(b: Bound, machine: Machine, parts: int) -> Iterator[Config]:
+def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Config]:
     """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
-    width. A pair shares steps."""
+    width. A pair splits K."""
     channels = int(b.shape(0)[3])
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
         boxes = [(box, sliding, depth) for depth in deep for sliding, box in _boxes(b, rows, depth).items()]
         for box, sliding, depth in boxes:
-            if ceil_div(channels, depth) % parts:
+            if ceil_div(channels, depth) % cluster:
                 continue
             for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
                 tile = (*box, width, depth)
-                if _conv_fits(b, tile, rows, parts, sliding):
-                    us = convolution_us(b, machine, tile, rows, _loaded(b, tile, sliding), parts, sliding)
-                    yield Config(tile, parts, "steps", us)
+                if _conv_fits(b, tile, rows, cluster, sliding):
+                    us = convolution_us(b, machine, tile, rows, _loaded(b, tile, sliding), cluster, sliding)
+                    yield Config(tile, cluster, "k", us)
 
 
-def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
+def _boxes(b: OpInstance, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
     """Whether it slides -> the (images, lines, pixels) that need the fewest tiles."""
     images, lines, pixels = (int(n) for n in b.out[:3])
     best: dict[bool, tuple[tuple[int, int], tuple[int, int, int]]] = {}
     for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
         for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
             for sliding in (True, False):
-                taken = beside((1, th, tw), int(b.shape(1)[2]), b.dilation[1]) if sliding else th * tw
+                taken = _loaded(b, (1, th, tw), sliding)
                 tb = min(images, rows // taken)
                 if (
                     tb < 1
                     or (rows == 128 and tb * taken <= 64)
-                    or slides(Bound(replace(b.op, tile=(tb, th, tw, 16, depth)), b.tensors)) != sliding
+                    or slides(OpInstance(replace(b.op, tile=(tb, th, tw, 16, depth)), b.tensors)) != sliding
                 ):
                     continue
                 count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
@@ -264,23 +272,27 @@ def _boxes(b: Bound, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
     return {sliding: box for sliding, (_, box) in best.items()}
 
 
-def _conv_fits(b: Bound, tile: tuple[int, ...], rows: int, parts: int, sliding: bool) -> bool:
+def _conv_fits(b: OpInstance, tile: tuple[int, ...], rows: int, cluster: int, sliding: bool) -> bool:
     blocks_a, blocks_w = _blocks(b, tile, sliding)
-    exchanged = rows * tile[3] * 2 if parts > 1 else 0
+    exchanged = rows * tile[3] * 2 if cluster > 1 else 0
     return (
         4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0)
         <= SHARED
     )
 
 
-CONFIGS = {"linear": linear_configs, "conv2d": conv_configs}  # kinds that tensor cores compute tile by tile
+# what tensor cores compute tile by tile
+CONFIGS: Mapping[type[Attributes], Configs] = {
+    LinearAttributes: linear_configs,
+    ConvAttributes: conv_configs,
+}
 
 
 # --- attention over caches
 # -----------------------------------------------------------------------------------------------------
 
 
-def best_shares(b: Bound, machine: Machine) -> int:
+def best_splits(b: OpInstance, machine: Machine) -> int:
     """Shares of the keys with the least time."""
     most = min(int(b.steps), machine.sms)
-    return min(range(1, most + 1), key=lambda shares: split_keys_us(b, machine, shares))
+    return min(range(1, most + 1), key=lambda splits: split_keys_us(b, machine, splits))

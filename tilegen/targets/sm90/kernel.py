@@ -1,5 +1,5 @@
-"""What the template of a Hopper kernel asks (templates/cuda/kernel.cu.j2): the plan, the bodies of its ops,
-and what they have in common."""
+"""What the template of a Hopper kernel asks (templates/cuda/sm90/kernel.cu.j2): the plan, the bodies of
+its ops, and what they have in common."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Kernel:
 
     @property
     def passes(self) -> bool:
-        return any(op.passed for op in self.attentions)
+        return any(op.forwarded for op in self.attentions)
 
     @property
     def turning(self) -> bool:
@@ -141,8 +141,7 @@ class Kernel:
 
     @property
     def direct(self) -> bool:
-        """Whether an op posts whose results leave from registers."""
-        return any(op.posts and not op.proxies.writes for op in self.ops)
+        return self.layout.direct
 
     @property
     def exchanges(self) -> bool:
@@ -273,7 +272,7 @@ def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:
         "locals": op.locals,
         "range": op.range,
         "steps": op.steps,
-        "parts": op.parts,
+        "cluster": op.cluster,
     }
     return {**own, "loads": loads, "at": f" + {loads.at}" if loads.at else "", "depends": depends}
 

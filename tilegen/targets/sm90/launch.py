@@ -15,17 +15,17 @@ from tilegen.targets.sm90.stage import BoxMap, Map
 def hopper_launch(
     plan: Plan, source: HopperSource, exclusive: bool = False, programmatic: bool | None = None
 ) -> Launch:
-    """programmatic: start on SMs that the launch before leaves; None: with static lists only. With tickets
-    that was measured to cost 3 to 13 %.
+    """programmatic: start on SMs that the launch before leaves; None: with static lists only. With drawn
+    ranks that was measured to cost 3 to 13 %.
 
     Never when the launch is cooperative: nothing says that all CTAs or none are placed then too.
     """
     whole = cooperative(plan, exclusive)
     early = (static(plan) if programmatic is None else programmatic) and not whole
     return Launch(
-        hopper_ctas(plan, source.gang),
+        hopper_ctas(plan, source.cluster),
         source.threads,
-        source.gang,
+        source.cluster,
         source.shared_bytes,
         whole,
         early,
@@ -37,11 +37,11 @@ def hopper_launch(
     )
 
 
-def hopper_ctas(plan: Plan, gang: int) -> int:
+def hopper_ctas(plan: Plan, cluster: int) -> int:
     """Those of all workers that may have a tile."""
-    if isinstance(plan.placement, str):
-        return gang * min(plan.machine.sms // gang, plan.order.count)
-    return gang * (1 + max((worker for worker, ranks in enumerate(plan.placement) if ranks), default=0))
+    if isinstance(plan.scheduling, str):
+        return cluster * min(plan.machine.sms // cluster, plan.order.count)
+    return cluster * (1 + max((worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0))
 
 
 def tensor_map(plan: Plan, m: Map | BoxMap) -> TensorMap:

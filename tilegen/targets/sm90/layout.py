@@ -22,27 +22,27 @@ class Layout:
     """Shared memory: ring of stages, result buffers, exchanged sums, barriers."""
 
     ops: tuple[Op, ...]
-    ticket: bool  # else each CTA has its list
+    dynamic: bool  # else each CTA has its list
 
     @cached_property
     def products(self) -> list[Product]:
         return [op for op in self.ops if isinstance(op, Product)]
 
     @property
-    def gang(self) -> int:
-        return max(op.parts for op in self.ops)
+    def cluster(self) -> int:
+        return max(op.cluster for op in self.ops)
 
     @property
     def runner(self) -> str:
-        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of tickets the one that
+        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of drawn ranks the one that
         draws them."""
-        return "0" if self.ticket else "turn % TG_GANG"
+        return "0" if self.dynamic else "turn % TG_CLUSTER"
 
     @property
-    def slots(self) -> int:
-        """Tiles handed out ahead: one where tickets are drawn, so that a slow CTA holds back as little as
+    def queue_depth(self) -> int:
+        """Tiles handed out ahead: one where ranks are drawn, so that a slow CTA holds back as little as
         possible."""
-        return 1 if self.ticket else 4
+        return 1 if self.dynamic else 4
 
     @cached_property
     def stage_bytes(self) -> int:
@@ -55,19 +55,19 @@ class Layout:
 
     @cached_property
     def sums_regions(self) -> int:
-        """One where only the warpgroup of the part's own number is sent sums (tiles of 64 rows), else one for
+        """One where only the warpgroup of the CTA's own number is sent sums (tiles of 64 rows), else one for
         each."""
-        return 1 if all(op.tile.splits_columns for op in self.products if op.tile.exchanges) else 2
+        return 1 if all(op.tile.warpgroups_split_n for op in self.products if op.tile.exchanges) else 2
 
     @cached_property
-    def given_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """Of what a tile is given outside of the ring: its queries, which stay while keys and values pass
         through."""
-        return max(op.needs.given for op in self.ops)
+        return max(op.needs.resident for op in self.ops)
 
     @cached_property
-    def given_overrun(self) -> int:
-        return max(op.needs.given_overrun for op in self.ops)
+    def resident_overrun(self) -> int:
+        return max(op.needs.resident_overrun for op in self.ops)
 
     @cached_property
     def overrun(self) -> int:
@@ -88,7 +88,7 @@ class Layout:
             return 0
         if all(op.weights_once for op in self.products):
             return 1
-        most = min(4, max(op.tile.m64 * -(-op.tile.finished_octets // 8) for op in staged))
+        most = min(4, max(op.tile.m64 * -(-op.tile.finished_n8s // 8) for op in staged))
         enough = 3 if any(map(convolves, self.ops)) else 4
         return next(
             (n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1
@@ -123,7 +123,7 @@ class Layout:
         at = stages * self.stage_bytes
         for name, size in (
             ("TG_OUT_AT", 2 * buffers * BUFFER),
-            ("TG_GIVEN_AT", self.given_bytes),
+            ("TG_RESIDENT_AT", self.resident_bytes),
             ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
             ("TG_FULL_AT", 8 * stages),
             ("TG_EMPTY_AT", 8 * stages),
@@ -133,11 +133,11 @@ class Layout:
             ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
             ("TG_SUMS_READ_AT", 16),
-            ("TG_GIVEN_HERE_AT", 8),
-            ("TG_GIVEN_READ_AT", 8),
-            ("TG_SLOT_FILLED_AT", 8 * self.slots),
-            ("TG_SLOT_READ_AT", 8 * self.slots),
-            ("TG_SLOTS_AT", 32 * self.slots),
+            ("TG_RESIDENT_HERE_AT", 8),
+            ("TG_RESIDENT_READ_AT", 8),
+            ("TG_QUEUE_FILLED_AT", 8 * self.queue_depth),
+            ("TG_QUEUE_READ_AT", 8 * self.queue_depth),
+            ("TG_QUEUE_AT", 32 * self.queue_depth),
             ("TG_SCRATCH_AT", self.scratch_bytes),
             ("end", 0),
         ):
@@ -146,15 +146,20 @@ class Layout:
             at += size
         return out
 
+    @property
+    def direct(self) -> bool:
+        """Whether an op posts whose results leave from registers."""
+        return any(op.posts and not op.proxies.writes for op in self.ops)
+
     def barriers(self, coupled: bool) -> list[dict[str, Any]]:
         """All barriers: where they lie, how many, arrivals of a phase."""
-        readers = 11 * (self.gang if self.ticket else 1)
-        both = " of both CTAs" if self.ticket and self.gang == 2 else ""
+        readers = 11 * (self.cluster if self.dynamic else 1)
+        both = " of both CTAs" if self.dynamic and self.cluster == 2 else ""
         rows = [
-            ("TG_SLOT_FILLED_AT", self.slots, 1, "a tile is handed out"),
+            ("TG_QUEUE_FILLED_AT", self.queue_depth, 1, "a tile is handed out"),
             (
-                "TG_SLOT_READ_AT",
-                self.slots,
+                "TG_QUEUE_READ_AT",
+                self.queue_depth,
                 readers,
                 f"a tile is taken: by three roles and eight math warps{both}",
             ),
@@ -176,13 +181,14 @@ class Layout:
                 )
             ]
             rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
-        rows += [
-            ("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"),
-            ("TG_STORED_SEEN_AT", 1, 1, "and that is known"),
-        ]
+        if self.direct:
+            rows += [
+                ("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"),
+                ("TG_STORED_SEEN_AT", 1, 1, "and that is known"),
+            ]
         if any(op.form != "product" for op in self.ops):
-            rows += [("TG_GIVEN_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
-            rows += [("TG_GIVEN_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
+            rows += [("TG_RESIDENT_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
+            rows += [("TG_RESIDENT_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
         if self.sums_bytes:
             rows += [
                 ("TG_SUMS_HERE_AT", 2, 1, "sums are here"),
@@ -198,7 +204,7 @@ class Layout:
         """Bytes that are touched."""
         places = self._places_beside(stages, buffers)
         last = (stages - 1) * self.stage_bytes + self.overrun
-        return max(places["end"], last, places["TG_GIVEN_AT"] + self.given_overrun)
+        return max(places["end"], last, places["TG_RESIDENT_AT"] + self.resident_overrun)
 
     @property
     def constants(self) -> list[tuple[str, int, str]]:
@@ -213,12 +219,12 @@ class Layout:
             "TG_STORED_SEEN_AT": "barrier: and that is known",
             "TG_SUMS_HERE_AT": "barriers: sums are here",
             "TG_SUMS_READ_AT": "barriers: sums are read",
-            "TG_GIVEN_AT": "queries of a tile of attention",
-            "TG_GIVEN_HERE_AT": "barrier: what a tile needs outside of the ring is here",
-            "TG_GIVEN_READ_AT": "barrier: it is no longer needed",
-            "TG_SLOT_FILLED_AT": "barriers: a tile is handed out",
-            "TG_SLOT_READ_AT": "barriers: a tile is taken",
-            "TG_SLOTS_AT": "tiles handed out: rank, op, coordinates",
+            "TG_RESIDENT_AT": "queries of a tile of attention",
+            "TG_RESIDENT_HERE_AT": "barrier: what a tile needs outside of the ring is here",
+            "TG_RESIDENT_READ_AT": "barrier: it is no longer needed",
+            "TG_QUEUE_FILLED_AT": "barriers: a tile is handed out",
+            "TG_QUEUE_READ_AT": "barriers: a tile is taken",
+            "TG_QUEUE_AT": "tiles handed out: rank, op, coordinates",
             "TG_SCRATCH_AT": (
                 "for ops that threads compute: a number of each warp, and what else they want to share; rows'"
                 " sums of squares"
@@ -227,7 +233,7 @@ class Layout:
         head = [
             ("TG_STAGES", self.stages, "of the ring"),
             ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
-            ("TG_SLOTS", self.slots, "tiles handed out ahead"),
+            ("TG_QUEUE", self.queue_depth, "tiles handed out ahead"),
             ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
             (
                 "TG_SUMS_STRIDE",

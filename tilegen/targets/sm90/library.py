@@ -62,7 +62,7 @@ class HopperLibrary(CubinLibrary):
 
     @property
     def ctas(self) -> int:
-        return hopper_ctas(self.plan, self.generated.gang)
+        return hopper_ctas(self.plan, self.generated.cluster)
 
     def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
         return hopper_launch(self.plan, self.generated, exclusive, programmatic)

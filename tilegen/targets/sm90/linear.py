@@ -11,8 +11,8 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
-from tilegen.ops.base import Access, Bound
-from tilegen.ops.gemm import k_range, normed
+from tilegen.ops.base import Access, OpInstance
+from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.product import (
@@ -28,7 +28,7 @@ from tilegen.targets.sm90.store import RowStore
 from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
 
 NORMED_STEP = 256
-FEW_EIGHTS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
+FEW_VECTORS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
 
 
 def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
@@ -42,7 +42,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile) or extras.text.problem
     )
     stage = _stage(b, tile)
-    packs = tuple(o.tensor for o in b.op.operands[1 : 3 if normed(b) else 2])
+    packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
     packed = extras.weights_once and may_pack.issuperset(packs)
     load = _Load(code, tile, stage, packed, extras.weights_once)
     return Product(
@@ -62,12 +62,12 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     )
 
 
-def _tile(b: Bound) -> Tile:
+def _tile(b: OpInstance) -> Tile:
     tm, tn, tk = b.tile
-    return Tile(tm, tn, tk, int(b.steps), int(b.groups), b.op.parts, b.op.share)
+    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster, b.op.cluster_split)
 
 
-def _stage(b: Bound, tile: Tile) -> Stage:
+def _stage(b: OpInstance, tile: Tile) -> Stage:
     blocks, a_rows = tile.depth // 64, min(tile.cta_rows, math.ceil(int(b.out[0]) / 8) * 8)
     a_bytes = a_rows * ROW_BYTES * blocks
     return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
@@ -75,11 +75,11 @@ def _stage(b: Bound, tile: Tile) -> Stage:
 
 def _weights_once(code: Code) -> bool:
     b = code.bound
-    stored = code.plan.graph.tensors[b.op.operands[1].tensor].role in ("weight", "input")
+    stored = code.plan.graph.tensors[b.operand("w").tensor].role in ("weight", "input")
     return stored and math.ceil(int(b.out[0]) / b.tile[0]) <= 2
 
 
-def _operands_problem(b: Bound) -> str:
+def _operands_problem(b: OpInstance) -> str:
     """Why TMA and wgmma do not take its operands and result, or an empty string."""
     problem = types_problem(b)
     if problem:
@@ -107,12 +107,12 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     """Why its rows cannot be normed, or its share of a sum not be taken, or an empty string."""
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
-        written = code.plan.graph.writers(b.op.operands[2].tensor)
-        if int(b.out[0]) > 64 or tile.cta_rows != 64 or tile.parts > 1 or written:
-            return "a norm is folded into products of up to 64 rows, a CTA a tile, whose weights no op writes"
+        written = code.plan.graph.writers(b.operand("norm_weight").tensor)
+        if int(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster > 1 or written:
+            return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:
             return (
-                f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is folded in:"
+                f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is fused in:"
                 " threads hold their share of a step"
             )
     if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
@@ -123,16 +123,18 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     return ""
 
 
-def _norm(b: Bound, tile: Tile, packed: bool) -> Norm:
+def _norm(b: OpInstance, tile: Tile, packed: bool) -> Norm:
     rows, blocks = int(b.out[0]), tile.depth // 64
-    lookers = 64 if packed and 8 * rows * blocks <= FEW_EIGHTS else 256
+    norm_eps = LinearAttributes.of(b).norm_eps
+    assert norm_eps is not None  # it is normed
+    lookers = 64 if packed and 8 * rows * blocks <= FEW_VECTORS else 256
     of_row = lookers >> (rows - 1).bit_length()
-    weight = b.op.operands[2].tensor
+    weight = b.operand("norm_weight").tensor
     return Norm(
         weight,
-        TYPES[b.dtype(2)],
+        TYPES[b.dtype(b.index("norm_weight"))],
         int(b.shape(0)[1]),
-        b.norm_eps,
+        norm_eps,
         lookers,
         of_row,
         math.ceil(8 * blocks / of_row),
@@ -152,9 +154,9 @@ class _Load:
     @property
     def multicast(self) -> str:
         """What a pair of CTAs loads together: activations, weights, or nothing."""
-        if self.tile.shares("rows") and self.tile.cta_columns % 16 == 0:
+        if self.tile.splits("m") and self.tile.cta_columns % 16 == 0:
             return "weights"
-        return "activations" if self.tile.shares("columns") and self.stage.a_rows >= 64 else ""
+        return "activations" if self.tile.splits("n") and self.stage.a_rows >= 64 else ""
 
     @property
     def a(self) -> Loads:
@@ -177,7 +179,7 @@ class _Load:
 
     def _a_copies(self, policy: str) -> list[Copy]:
         rows, columns = self._access(0)[0].box
-        row = to_c(rows.lo) + (f" + part * {self.tile.cta_rows}" if self.tile.shares("rows") else "")
+        row = to_c(rows.lo) + (f" + cta_rank * {self.tile.cta_rows}" if self.tile.splits("m") else "")
         out = []
         for block in range(self.stage.blocks):
             column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
@@ -186,7 +188,12 @@ class _Load:
                 half = self.stage.a_rows // 2
                 out.append(
                     self._copy(
-                        "a", column, f"{row} + part * {half}", at, policy, f"part * {half * ROW_BYTES}"
+                        "a",
+                        column,
+                        f"{row} + cta_rank * {half}",
+                        at,
+                        policy,
+                        f"cta_rank * {half * ROW_BYTES}",
                     )
                 )
             else:
@@ -211,7 +218,7 @@ class _Load:
 
     def _packed_copies(self, policy: str) -> list[Copy]:
         j = to_c(self.code.bound.coords[1])
-        tile = f"({j} * 2 + part)" if self.tile.shares("columns") else j
+        tile = f"({j} * 2 + cta_rank)" if self.tile.splits("n") else j
         rows = self.stage.b_rows * self.stage.blocks
         row = f"({tile} * {self.tile.steps} + k) * {rows}"
         if self.multicast == "weights":
@@ -220,10 +227,10 @@ class _Load:
                 self._copy(
                     "b",
                     "0",
-                    f"{row} + part * {own} + {n}",
+                    f"{row} + cta_rank * {own} + {n}",
                     n * ROW_BYTES,
                     policy,
-                    f"part * {own * ROW_BYTES}",
+                    f"cta_rank * {own * ROW_BYTES}",
                 )
                 for n in range(0, own, self._packed_box)
             ]
@@ -237,13 +244,18 @@ class _Load:
                 box = accesses[group].box
                 column = to_c(box[1].lo) + (f" + {64 * block}" if block else "")
                 row = to_c(box[0].lo) + (f" + {first}" if first else "")
-                row += f" + part * {self.tile.cta_columns}" if self.tile.shares("columns") else ""
+                row += f" + cta_rank * {self.tile.cta_columns}" if self.tile.splits("n") else ""
                 to = block * self.stage.b_block + at * ROW_BYTES
                 if self.multicast == "weights":
                     half = rows // 2
                     out.append(
                         self._copy(
-                            "b", column, f"{row} + part * {half}", to, policy, f"part * {half * ROW_BYTES}"
+                            "b",
+                            column,
+                            f"{row} + cta_rank * {half}",
+                            to,
+                            policy,
+                            f"cta_rank * {half * ROW_BYTES}",
                         )
                     )
                 else:
@@ -255,7 +267,7 @@ class _Load:
         """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is
         none."""
         n, width = int(self.code.bound.out[1]), self.tile.cta_columns
-        tiles = math.ceil(n / self.tile.columns) * (2 if self.tile.shares("columns") else 1)
+        tiles = math.ceil(n / self.tile.columns) * (2 if self.tile.splits("n") else 1)
         out = np.full((tiles, self.stage.b_rows), -1, dtype=np.int64)
         for group, first, at, rows in self.tile.b_pieces:
             column = np.arange(tiles)[:, None] * width + first + np.arange(rows)[None, :]
@@ -275,7 +287,7 @@ class _Load:
         if not self.packed:
             return [*found, self._map("b", 1, self._piece_rows)]
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
-        name, weight = f"{self.code.name}_b", self.code.bound.op.operands[1].tensor
+        name, weight = f"{self.code.name}_b", self.code.bound.operand("w").tensor
         return [*found, Map(name, weight, rows, 64, 64, 0, (self._packed_box, 64), True, True)]
 
     def _map(self, letter: str, n: int, box_rows: int) -> Map:

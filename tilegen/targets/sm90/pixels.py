@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from tilegen.frontend.spec import Size
-from tilegen.ops.base import Bound, ceil_div
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.spatial import spatial_tiles
 
 MOST_SEEN = 16384  # elements that a tile of a convolution by threads holds of its input
@@ -26,34 +27,36 @@ def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
     return tile[0] * tile[1] * (tile[2] + (window - 1) * dilation)
 
 
-def slides(b: Bound) -> bool:
+def slides(b: OpInstance) -> bool:
     """Whether a GPU loads a tile's lines once for all positions of a filter line, which read them one pixel
     further each."""
+    a = ConvAttributes.of(b)
     return bool(
         b.shape(1)[2] > 1
-        and b.stride[1] == 1
+        and a.stride[1] == 1
         and b.tile[4] == 64
-        and beside(b.tile, b.shape(1)[2], b.dilation[1]) <= 128
+        and beside(b.tile, b.shape(1)[2], a.dilation[1]) <= 128
     )
 
 
-def by_threads(b: Bound) -> bool:
+def by_threads(b: OpInstance) -> bool:
     """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them
     (few_tiles)."""
-    return bool(b.op.kind == "conv2d" and b.shape(0)[3] % 8)
+    return isinstance(b.attributes, ConvAttributes) and bool(b.shape(0)[3] % 8)
 
 
-def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
+def few_tiles(b: OpInstance) -> list[tuple[int, int, int]]:
     """(tb, th, tw) for a convolution by threads.
 
     A tile costs more than its products, so it has up to many pixels, as long as what it reads is MOST_SEEN
     elements. Of patches that see more than that, it has the most that fit beside their filters.
     """
+    a = ConvAttributes.of(b)
     (_, *window, channels), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
 
     def held(images: int, *pixels: int) -> Any:
         return (
-            math.prod(seen(*size) for size in zip(pixels, window, b.stride, b.dilation, strict=True))
+            math.prod(seen(*size) for size in zip(pixels, window, a.stride, a.dilation, strict=True))
             * images
             * channels
         )
@@ -69,19 +72,20 @@ def few_tiles(b: Bound) -> list[tuple[int, int, int]]:
     return next(([t] for t in smaller if held(*t) <= room), smaller[-1:])
 
 
-def gathered_tiles(b: Bound) -> list[tuple[int, ...]]:
+def gathered_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     """Tiles of a convolution by threads: all input channels in one step."""
     channels = b.shape(1)[3] if isinstance(b.shape(1)[3], int) else 64
-    eights = ceil_div(b.out[3] if isinstance(b.out[3], int) else 256, 8) * 8
+    vectors = ceil_div(b.out[3] if isinstance(b.out[3], int) else 256, 8) * 8
     widest = 64 if math.prod(b.shape(1)[1:3]) * channels <= MOST_POSITIONS else 32
-    return [(*t, min(eights, widest), max(64, channels)) for t in few_tiles(b)]
+    return [(*t, min(vectors, widest), max(64, channels)) for t in few_tiles(b)]
 
 
-def as_rows(b: Bound) -> str:
+def as_rows(b: OpInstance) -> str:
     """How patches can be declared in the same memory so that TMA takes them, or an empty string: a patch of R
     x S pixels of C channels as R pixels of S·C channels."""
+    a = ConvAttributes.of(b)
     (n, height, width, c), (filters, r, s, _) = b.shape(0), b.shape(1)
-    patches = tuple(b.stride) == (r, s) and tuple(b.padding) == (0, 0) and tuple(b.dilation) == (1, 1)
+    patches = tuple(a.stride) == (r, s) and tuple(a.padding) == (0, 0) and tuple(a.dilation) == (1, 1)
     if not patches or height % r or width % s or s * c % 8:
         return ""
     x, w = (n * (height // r), r, width // s, s * c), (filters, r, 1, s * c)

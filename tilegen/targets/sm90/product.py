@@ -6,15 +6,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from tilegen.analysis.regions import Array
 from tilegen.codegen.cuda_op import TYPES
 from tilegen.graph.forms import Proxies
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.targets.sm90.code import Code, Needs
 from tilegen.targets.sm90.extras import Extras, epilogue_is_older
-from tilegen.targets.sm90.stage import BoxMap, Loads, Map, Wait
+from tilegen.targets.sm90.stage import BoxMap, Loads, Map, Wait, step_waits
 from tilegen.targets.sm90.store import PixelStore, RowStore, Steps, finish
 from tilegen.targets.sm90.tile import Stage, Tile
 
@@ -23,7 +23,7 @@ MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm folded into a linear: its weight, and how many threads look at activations, how many of them at
+    """A norm fused into a linear: its weight, and how many threads look at activations, how many of them at
     a row (a power of two), and how many eights of columns of a step each of these has."""
 
     weight: str
@@ -73,8 +73,8 @@ class Product(Code):
     def range(self) -> str:
         if self.tile.exchanges:
             return (
-                f"const int first = part * {self.steps} / 2, last = (part + 1) * {self.steps} / 2;  // this"
-                " CTA's share of the steps"
+                f"const int first = cta_rank * {self.steps} / 2, last = (cta_rank + 1) * {self.steps} / 2;"
+                "  // this CTA's part of the steps"
             )
         return f"const int first = 0, last = {self.steps};"
 
@@ -127,15 +127,15 @@ class Product(Code):
         return " x ".join(map(str, self.bound.tile))
 
     @property
-    def gang_text(self) -> str:
-        return f", by pairs that share its {self.bound.op.share}" if self.parts > 1 else ""
+    def cluster_text(self) -> str:
+        return f", by pairs that share its {self.bound.op.cluster_split}" if self.cluster > 1 else ""
 
     @cached_property
     def finish(self) -> Steps:
         return finish(self.tile)
 
 
-def types_problem(b: Bound) -> str:
+def types_problem(b: OpInstance) -> str:
     """Why wgmma cannot multiply an op's operands, or an empty string."""
     if b.dtype(0) not in MMA_TYPES:
         return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
@@ -145,12 +145,13 @@ def types_problem(b: Bound) -> str:
 
 
 def waits_for_activations(code: Code) -> tuple[Wait, ...]:
-    """Of the role that loads them: for each step, and for what the epilogue reads."""
-    steps = [Wait(n, "each") for n in code.waiting("step") if n == 0]
-    if epilogue_is_older(code):
-        return (*(Wait(n, "first") for n in code.waiting("epilogue")), *steps)
-    return (*steps, *(Wait(n, "last") for n in code.waiting("epilogue")))
+    """Of the role that loads them: for the steps, and for what the epilogue reads.
+
+    The latter stand inside the loop over steps: before it, beside those for the steps, they cost 2.4 % of a
+    GPT layer (docs/perf-log.md)."""
+    late: Literal["first", "last"] = "first" if epilogue_is_older(code) else "last"
+    return (*step_waits(code, 0), *(Wait(n, late, late=True) for n in code.waiting("epilogue")))
 
 
 def waits_for_weights(code: Code) -> tuple[Wait, ...]:
-    return tuple(Wait(n, "each") for n in code.waiting("step") if n == 1)
+    return step_waits(code, 1)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tilegen.codegen.op_text import OpText
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -78,10 +80,12 @@ class BoxMap:
 
 @dataclass(frozen=True)
 class Wait:
-    """Semaphores of one operand, before each step's load, or all before the first or the last one."""
+    """Semaphores of one operand that a step or the epilogue reads, awaited before all steps, before each
+    step's load, or before that of the first or the last one."""
 
     operand: int
-    before: Literal["each", "first", "last"]
+    before: Literal["steps", "each", "first", "last"]
+    late: bool = False  # read by the epilogue
 
 
 @dataclass(frozen=True)
@@ -135,3 +139,21 @@ class Loads:
     at: int = 0  # bytes into the stage, where its copies go
     policy: str = ""  # for L2, of its copies
     pairs: bool = False  # whether both CTAs of a pair get what each of them loads
+
+    @property
+    def ahead(self) -> tuple[Wait, ...]:
+        """Waits before all steps."""
+        return tuple(w for load in self.each for w in load.waits if w.before == "steps")
+
+    @property
+    def looped(self) -> bool:
+        """Whether there is anything to do step by step."""
+        return any(load.staged or any(w.before != "steps" for w in load.waits) for load in self.each)
+
+
+def step_waits(op: OpText, operand: int) -> tuple[Wait, ...]:
+    """Of the role that loads an operand for the steps: where later steps read nothing new, before them
+    all."""
+    if operand not in op.waiting("step"):
+        return ()
+    return (Wait(operand, "each" if op.stepped(operand) else "steps"),)

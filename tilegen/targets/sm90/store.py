@@ -17,10 +17,10 @@ TWO_BYTES = ("bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with `count` octets of a warpgroup's sums from `first` on. other: the first of those
+    """What is done with `count` n8 fragments of a warpgroup's sums from `first` on. other: the first of those
     swapped away."""
 
-    does: Literal["swap", "give", "take", "store"]
+    does: Literal["warpgroup_reduce", "cluster_send", "cluster_reduce", "store"]
     first: int
     count: int
     other: int = 0
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Branch:
-    """One thing or another: by the warpgroup, or by the part of a pair."""
+    """One thing or another: by the warpgroup, or by the CTA of a pair."""
 
     does: ClassVar[str] = "branch"
 
@@ -46,35 +46,39 @@ def finish(tile: Tile) -> Steps:
         return _halves(
             tile,
             "warpgroup",
-            lambda own, other, half: (Step("swap", own, half, other), *_finish(tile, own, half)),
+            lambda own, other, half: (Step("warpgroup_reduce", own, half, other), *_finish(tile, own, half)),
         )
-    if not tile.exchanges or tile.splits_columns:
-        return _finish(tile, 0, tile.octets)
+    if not tile.exchanges or tile.warpgroups_split_n:
+        return _finish(tile, 0, tile.n8s)
     return _halves(
         tile,
-        "part",
+        "cta_rank",
         lambda own, other, half: (
-            Step("give", other, half),
-            Step("take", own, half),
+            Step("cluster_send", other, half),
+            Step("cluster_reduce", own, half),
             Step("store", own, half),
         ),
     )
 
 
 def _halves(tile: Tile, who: str, steps: Callable[[int, int, int], Steps]) -> Steps:
-    """steps(first octet of its own half, of the other's, octets of a half) for warpgroup or part 0, which
+    """steps(first n8 fragment of its own half, of the other's, how many) for warpgroup or CTA 0, which
     finishes the first half, and for 1."""
-    half = tile.octets // 2
+    half = tile.n8s // 2
     return (Branch(f"{who} == 0", steps(0, half, half), steps(half, 0, half)),)
 
 
 def _finish(tile: Tile, first: int, count: int) -> Steps:
-    """The same for these octets of a warpgroup that has the CTA's sums of half the columns."""
+    """The same for these n8 fragments of a warpgroup that has the CTA's sums of half the columns."""
     store = Step("store", first, count)
     if not tile.exchanges:
         return (store,)
     return (
-        Branch("(int)warpgroup == part", (Step("take", first, count), store), (Step("give", first, count),)),
+        Branch(
+            "(int)warpgroup == cta_rank",
+            (Step("cluster_reduce", first, count), store),
+            (Step("cluster_send", first, count),),
+        ),
     )
 
 
@@ -91,31 +95,33 @@ class Store:
 
     @property
     def row(self) -> str:
-        shared = f" + part * {self.tile.cta_rows}" if self.tile.shares("rows") else ""
+        shared = f" + cta_rank * {self.tile.cta_rows}" if self.tile.splits("m") else ""
         return to_c(self.code.bound.write[0].lo) + shared
 
     @property
     def column(self) -> str:
-        """First column that the part finishes."""
-        shared = self.tile.shares("columns") or (self.tile.exchanges and not self.tile.splits_columns)
-        return to_c(self.code.bound.write[-1].lo) + (f" + part * {self.tile.columns // 2}" if shared else "")
+        """First column that the CTA finishes."""
+        shared = self.tile.splits("n") or (self.tile.exchanges and not self.tile.warpgroups_split_n)
+        return to_c(self.code.bound.write[-1].lo) + (
+            f" + cta_rank * {self.tile.columns // 2}" if shared else ""
+        )
 
     @property
     def row_of_warpgroup(self) -> str:
-        return "" if self.tile.splits_columns else f" + (int)warpgroup * {64 * self.tile.m64}"
+        return "" if self.tile.warpgroups_split_n else f" + (int)warpgroup * {64 * self.tile.m64}"
 
     @property
     def column_of_warpgroup(self) -> str:
-        return f" + (int)warpgroup * {8 * self.tile.finished_octets}" if self.tile.splits_columns else ""
+        return f" + (int)warpgroup * {8 * self.tile.finished_n8s}" if self.tile.warpgroups_split_n else ""
 
     @property
     def map_name(self) -> str:
-        return f"{self.code.name}_out" if self.tile.finished_octets >= 8 else self.rest_name
+        return f"{self.code.name}_out" if self.tile.finished_n8s >= 8 else self.rest_name
 
     @property
     def rest_name(self) -> str:
         """The map of the last columns, fewer than 64."""
-        return f"{self.code.name}_rest" if self.tile.finished_octets % 8 else ""
+        return f"{self.code.name}_rest" if self.tile.finished_n8s % 8 else ""
 
 
 @dataclass(frozen=True)
@@ -141,10 +147,10 @@ class RowStore(Store):
             return []
         b, found = self.code.bound, list[Map]()
         rows, columns = int(b.out[0]), int(b.out[-1])
-        if self.tile.finished_octets >= 8:
+        if self.tile.finished_n8s >= 8:
             found.append(Map(self.map_name, b.op.result, rows, columns, columns, 0, (64, 64), True))
-        if self.tile.finished_octets % 8:
-            box = (64, 8 * (self.tile.finished_octets % 8))
+        if self.tile.finished_n8s % 8:
+            box = (64, 8 * (self.tile.finished_n8s % 8))
             found.append(Map(self.rest_name, b.op.result, rows, columns, columns, 0, box, False))
         return found
 
@@ -162,7 +168,7 @@ class PixelStore(Store):
     @property
     def staged(self) -> bool:
         """By TMA where a tile takes more than 64 rows of shared memory, in whole blocks of 64 channels."""
-        return self.a_rows > 64 and 8 * self.tile.finished_octets % 64 == 0 and self.two_bytes
+        return self.a_rows > 64 and 8 * self.tile.finished_n8s % 64 == 0 and self.two_bytes
 
     @property
     def first(self) -> tuple[str, str, str]:

@@ -9,11 +9,11 @@ from tilegen.arch.machine import Machine
 from tilegen.graph.forms import Config, Proxies
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import FEW, over_caches
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target, unproved
 from tilegen.targets.sm90.emit import generate, hopper_op, layout_of
-from tilegen.targets.sm90.heuristics import best_configs, best_shares
+from tilegen.targets.sm90.heuristics import best_configs, best_splits
 from tilegen.targets.sm90.launch import hopper_launch
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
 from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
@@ -21,22 +21,22 @@ from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
 
 class Sm90(Target):
     name, on_gpu = ARCHITECTURE, True
-    folds_norms = forwards_kv = launches_early = True
+    fuses_norms = forwards_kv = launches_early = True
 
     def fits(self, machine: Machine) -> bool:
         return machine.architecture.tma and machine.architecture.wgmma
 
-    def configs(self, b: Bound, machine: Machine) -> Sequence[tuple[int, ...]]:
+    def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
         return gathered_tiles(b) if by_threads(b) else b.kind.tiles(b, machine)
 
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
         return best_configs(graph, machine)
 
-    def key_shares(self, b: Bound, machine: Machine) -> int:
+    def kv_splits(self, b: OpInstance, machine: Machine) -> int:
         few = over_caches(b) and b.tile[0] * b.tile[2] <= FEW
-        return best_shares(b, machine) if few else 1
+        return best_splits(b, machine) if few else 1
 
-    def check(self, plan: Plan, b: Bound) -> None:
+    def check(self, plan: Plan, b: OpInstance) -> None:
         hopper_op(plan, b)
 
     def check_together(self, plan: Plan) -> None:

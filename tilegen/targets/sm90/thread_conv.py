@@ -1,5 +1,5 @@
 """A convolution of a few input channels, whose pixels are no whole 16-byte units: threads gather them into
-the operands of mma.sync (templates/cuda/conv2d.cu.j2).
+the operands of mma.sync (templates/cuda/sm90/conv2d.cu.j2).
 
 Y[pixel, n] = Σ_k A[pixel, k] · W[n, k], where k counts the filter's positions and channels, k = (r·S + s)·C +
 c, as W lies in memory. A is never written: the pixels that a tile sees, its *patch*, lie in shared memory,
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilegen.codegen.cuda_op import mma_problem
-from tilegen.ops.base import Bound
+from tilegen.ops.base import OpInstance
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.pixels import seen
 
 SLICE = 16  # of k, that an mma.sync sums over
@@ -26,7 +27,7 @@ REDUCTIONS = 32  # bytes at the start of the scratch memory, which other ops use
 class Gather:
     """Where a tile's filters, offsets and patch lie in shared memory, in elements of 2 bytes."""
 
-    bound: Bound
+    bound: OpInstance
 
     @property
     def problem(self) -> str:
@@ -98,7 +99,8 @@ class Gather:
 
     def _seen(self, d: int) -> int:
         """Lines or pixels of the image under it."""
-        return int(seen(self.tile[d], self.window[d], self.bound.stride[d], self.bound.dilation[d]))
+        a = ConvAttributes.of(self.bound)
+        return int(seen(self.tile[d], self.window[d], a.stride[d], a.dilation[d]))
 
     @property
     def patch_lines(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
@@ -15,19 +15,25 @@ from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
 from tilegen.errors import PlanError
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import DTYPES
 from tilegen.graph.forms import Proxies
-from tilegen.ops.norm import vectors_of
+from tilegen.ops.append import AppendAttributes
+from tilegen.ops.attention import CombineAttributes
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.norm import NormAttributes, RopeAttributes, vectors_of
+from tilegen.ops.pool import PoolAttributes
+from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.pixels import as_rows
-from tilegen.targets.sm90.stage import Load, Loads, Map, Wait
+from tilegen.targets.sm90.stage import Load, Loads, Map, Wait, step_waits
 from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 128  # bytes of each of a norm's vectors besides
-EIGHT = 8
-MOST_SHARES = 16  # of the keys: eights of each that a thread holds
+VECTOR = 8
+MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
 WHOLE_ROWS = ("softmax", "rms_norm", "layer_norm")  # whose threads hold a row
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
@@ -44,8 +50,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class ThreadTile(OpText):
-    """What a macro of templates/cuda/STEM.cu.j2 may ask; attributes of the op itself are reachable by name.
-    PlanError where threads cannot take eights."""
+    """What a macro of templates/cuda/sm90/STEM.cu.j2 may ask. PlanError where threads cannot take vectors of
+    eight."""
 
     THREADS: ClassVar[int] = THREADS
     TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows
@@ -56,13 +62,28 @@ class ThreadTile(OpText):
     def __post_init__(self) -> None:
         refuse(self.bound, "a GPU", self._problem())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.bound, name)
+    @property
+    def attributes(self) -> Attributes:
+        return self.bound.attributes
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        return self.bound.tile
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return self.bound.out
+
+    def has(self, name: str) -> bool:
+        return self.bound.has(name)
+
+    def operand(self, name: str) -> Operand:
+        return self.operands[self.bound.index(name)]
 
     @cached_property
     def gather(self) -> Gather | None:
         """conv2d: its operands of mma.sync."""
-        return Gather(self.bound) if self.bound.op.kind == "conv2d" else None
+        return Gather(self.bound) if isinstance(self.attributes, ConvAttributes) else None
 
     @property
     def scratch_bytes(self) -> int:
@@ -90,26 +111,27 @@ class ThreadTile(OpText):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
             if len(tensor.plan_shape) == 1:
-                pitch = EIGHT  # of which there is one
-            if first % EIGHT or pitch % EIGHT:
+                pitch = VECTOR  # of which there is one
+            if first % VECTOR or pitch % VECTOR:
                 return (
                     f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
-                    f" must be multiples of {EIGHT}; pad it"
+                    f" must be multiples of {VECTOR}; pad it"
                 )
-        if self.columns % EIGHT:
+        if self.columns % VECTOR:
             return (
-                f"{b.op.result!r} has {self.columns} columns: must be a multiple of {EIGHT}; pad it to"
-                f" {math.ceil(self.columns / EIGHT) * EIGHT}"
+                f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"
+                f" {math.ceil(self.columns / VECTOR) * VECTOR}"
             )
-        if b.op.kind == "combine" and b.head_dim % EIGHT:
-            return f"heads have {b.head_dim} columns, expected a multiple of {EIGHT}"
-        if (b.op.kind == "rope" or self.turns) and b.head_dim % (2 * EIGHT):
-            return f"heads have {b.head_dim} columns, expected a multiple of {2 * EIGHT}"
-        if b.op.kind in WHOLE_ROWS and self.too_wide:
-            return self.too_wide
-        width = 0 if b.op.kind == "append" else b.kind.width
-        if width is not None and b.tile[width] % EIGHT and b.tile[width] < self.columns:
-            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {EIGHT}"
+        match b.attributes:
+            case CombineAttributes(head_dim=d) if d % VECTOR:
+                return f"heads have {d} columns, expected a multiple of {VECTOR}"
+            case RopeAttributes(head_dim=d) | AppendAttributes(head_dim=int(d)) if d % (2 * VECTOR):
+                return f"heads have {d} columns, expected a multiple of {2 * VECTOR}"
+            case NormAttributes() | SoftmaxAttributes() if self.too_wide:
+                return self.too_wide
+        width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
+        if width is not None and b.tile[width] % VECTOR and b.tile[width] < self.columns:
+            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {VECTOR}"
         return ""
 
     @cached_property
@@ -166,20 +188,20 @@ class ThreadTile(OpText):
     @property
     def threads_of_row(self) -> int:
         """As few as hold it, but all threads are to have one of the tile's rows."""
-        fewest = next((n for n in (32, 64, 128) if self.columns <= n * EIGHT * HELD), THREADS)
+        fewest = next((n for n in (32, 64, 128) if self.columns <= n * VECTOR * HELD), THREADS)
         fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
         return max(fewest, fair)
 
     @property
-    def eights_of_thread(self) -> int:
+    def vectors_of_thread(self) -> int:
         if self.too_wide:  # an op of a user's own, whose template holds rows
             raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
-        return math.ceil(self.columns / EIGHT / self.threads_of_row)
+        return math.ceil(self.columns / VECTOR / self.threads_of_row)
 
     @property
     def too_wide(self) -> str:
         """Why a CTA cannot hold rows of the result, or an empty string."""
-        most = THREADS * EIGHT * HELD
+        most = THREADS * VECTOR * HELD
         return (
             f"rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}"
             if self.columns > most
@@ -189,7 +211,7 @@ class ThreadTile(OpText):
     @property
     def even(self) -> bool:
         """Whether all threads of a row hold as many of its columns."""
-        return self.columns % (self.threads_of_row * EIGHT) == 0
+        return self.columns % (self.threads_of_row * VECTOR) == 0
 
     @property
     def inside(self) -> str:
@@ -203,23 +225,23 @@ class ThreadTile(OpText):
 
     @property
     def together(self) -> int:
-        """combine: shares of the keys that a thread looks at together: all, or as few times as registers
+        """combine: splits of the keys that a thread looks at together: all, or as few times as registers
         allow."""
-        return math.ceil(self.key_shares / math.ceil(self.key_shares / MOST_SHARES))
+        return math.ceil(self.kv_splits / math.ceil(self.kv_splits / MOST_SPLITS))
 
     @property
     def windows(self) -> int:
         """max_pool2d: that a thread looks at together, with TOGETHER loads."""
-        return max(1, self.TOGETHER // math.prod(self.bound.window))
+        return max(1, self.TOGETHER // math.prod(PoolAttributes.of(self.bound).window))
 
     @property
     def early(self) -> bool:
         """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile
         begins."""
-        if self.bound.op.kind not in ("rms_norm", "layer_norm"):
+        if not isinstance(self.attributes, NormAttributes):
             return False
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
-        held = self.eights_of_thread * EIGHT * max(DTYPES[t.dtype] for t in vectors)
+        held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
 
     # --- loads
@@ -231,10 +253,10 @@ class ThreadTile(OpText):
 
     @property
     def a(self) -> Loads:
-        """Each step waits for its operands, the last one also for what the epilogue reads."""
+        """Each step waits for its operands; what the epilogue reads is awaited before them."""
         waits = [
-            *(Wait(n, "each") for n in self.waiting("step")),
-            *(Wait(n, "last") for n in self.waiting("epilogue")),
+            *(w for n in self.waiting("step") for w in step_waits(self, n)),
+            *(Wait(n, "steps", late=True) for n in self.waiting("epilogue")),
         ]
         return Loads(
             (Load(waits=tuple(waits), staged=False),) if waits else (),
@@ -251,7 +273,7 @@ class ThreadTile(OpText):
         """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch
         before has ended."""
         near = any(e.stays for e in self.epilogue.operands)  # through L1
-        return self.early or near or bool(self.gather) or self.bound.op.kind == "rope" or self.turns
+        return self.early or near or bool(self.gather) or self.turning
 
     # --- text
     # --------------------------------------------------------------------------------------------------------
@@ -261,8 +283,8 @@ class ThreadTile(OpText):
         return EpilogueText(self.bound)
 
     @property
-    def accumulators(self) -> list[str]:
-        return [] if self.bound.op.kind == "pointwise" else ["acc0"]
+    def accumulators(self) -> tuple[str, ...]:
+        return self.bound.kind.accumulators(self.bound.attributes)
 
     @property
     def cut(self) -> str:
@@ -273,5 +295,5 @@ class ThreadTile(OpText):
 
     @cached_property
     def text(self) -> str:
-        """Its tile function: macro KIND of templates/cuda/STEM.cu.j2."""
-        return macro_text("cuda", "cu", self)
+        """Its tile function: macro KIND of templates/cuda/sm90/STEM.cu.j2."""
+        return macro_text("cuda/sm90", "cu", self)

@@ -16,35 +16,35 @@ SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows, columns and depth (columns of a step) of a tile, and the parts of a pair that share it
-    (TileOp.share)."""
+    """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a pair that split it
+    (TileOp.cluster_split)."""
 
     rows: int
     columns: int
     depth: int
     steps: int
     groups: int
-    parts: int
-    share: str
+    cluster: int
+    cluster_split: str
 
-    def shares(self, what: str) -> bool:
-        return self.parts > 1 and self.share == what
+    def splits(self, what: str) -> bool:
+        return self.cluster > 1 and self.cluster_split == what
 
     @property
     def exchanges(self) -> bool:
         """Whether the CTAs of a pair send each other sums."""
-        return self.shares("steps")
+        return self.splits("k")
 
     @property
     def cta_rows(self) -> int:
-        return self.rows // (self.parts if self.shares("rows") else 1)
+        return self.rows // (self.cluster if self.splits("m") else 1)
 
     @property
     def cta_columns(self) -> int:
-        return self.columns // (self.parts if self.shares("columns") else 1)
+        return self.columns // (self.cluster if self.splits("n") else 1)
 
     @property
-    def splits_columns(self) -> bool:
+    def warpgroups_split_n(self) -> bool:
         """The two math warpgroups finish half the columns each where a CTA has 64 rows, else half the
         rows."""
         return self.cta_rows == 64
@@ -53,26 +53,26 @@ class Tile:
     def alternates(self) -> bool:
         """Whether they get there by every other slice of K each, for all columns, and swap sums at the end:
         activations are read once."""
-        return self.splits_columns and self.groups == 1 and self.cta_columns <= ALTERNATING
+        return self.warpgroups_split_n and self.groups == 1 and self.cta_columns <= ALTERNATING
 
     @property
     def m64(self) -> int:
         return max(1, self.cta_rows // 128)
 
     @property
-    def octets(self) -> int:
+    def n8s(self) -> int:
         """Eights of columns of one group that a math warpgroup has."""
-        return self.cta_columns // (16 if self.splits_columns and not self.alternates else 8)
+        return self.cta_columns // (16 if self.warpgroups_split_n and not self.alternates else 8)
 
     @property
-    def finished_octets(self) -> int:
+    def finished_n8s(self) -> int:
         """Eights of columns that a math warpgroup finishes."""
-        halved = self.alternates or (self.exchanges and not self.splits_columns)
-        return self.octets // 2 if halved else self.octets
+        halved = self.alternates or (self.exchanges and not self.warpgroups_split_n)
+        return self.n8s // 2 if halved else self.n8s
 
     @property
     def columns_of_warpgroup(self) -> int:
-        return 8 * self.groups * self.octets
+        return 8 * self.groups * self.n8s
 
     @property
     def registers(self) -> int:
@@ -81,12 +81,12 @@ class Tile:
     @property
     def sums_bytes(self) -> int:
         """Bytes of sums that a math warpgroup is sent."""
-        return self.m64 * self.groups * self.finished_octets * 2048 if self.exchanges else 0
+        return self.m64 * self.groups * self.finished_n8s * 2048 if self.exchanges else 0
 
     @property
     def scratch_bytes(self) -> int:
         """Of sums that the two math warpgroups swap."""
-        return 4096 * self.finished_octets if self.alternates else 0
+        return 4096 * self.finished_n8s if self.alternates else 0
 
     # --- where a math warpgroup reads a stage
     # ---------------------------------------------------------------------
@@ -95,13 +95,13 @@ class Tile:
     def a_offset(self) -> str:
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        return "0" if self.splits_columns else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
+        return "0" if self.warpgroups_split_n else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
     def b_offset(self) -> str:
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.splits_columns else "0"
+        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.warpgroups_split_n else "0"
 
     @property
     def slices(self) -> int:
@@ -112,7 +112,7 @@ class Tile:
     def b_pieces(self) -> list[tuple[int, int, int, int]]:
         """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column
         block lie in shared memory."""
-        if not self.splits_columns or self.alternates:
+        if not self.warpgroups_split_n or self.alternates:
             return [(g, 0, g * self.cta_columns, self.cta_columns) for g in range(self.groups)]
         half = self.cta_columns // 2
         if self.groups == 1:  # in one copy where it may move so many rows
@@ -131,11 +131,11 @@ class Tile:
         """Why the machine's instructions cannot compute it, or an empty string."""
         if self.depth % 64 or self.depth > 64 * MOST_BLOCKS:
             return f"steps are {self.depth} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
-        if self.parts > 2:
-            return f"a gang of {self.parts}: pairs are the most that share a tile"
+        if self.cluster > 2:
+            return f"a cluster of {self.cluster}: pairs are the most that share a tile"
         if self.cta_rows not in (64, 128, 256):
             return f"a CTA computes 64, 128 or 256 rows, not {self.cta_rows}"
-        halves = 2 if self.splits_columns or self.exchanges else 1
+        halves = 2 if self.warpgroups_split_n or self.exchanges else 1
         if self.cta_columns % (8 * halves):
             return f"a CTA's {self.cta_columns} columns do not split into {halves} times eight"
         if self.columns_of_warpgroup > 256 or self.m64 * self.columns_of_warpgroup // 2 > SUMS:
@@ -143,8 +143,8 @@ class Tile:
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
                 " not fit its registers"
             )
-        if self.exchanges and self.steps < self.parts:
-            return f"its {self.steps} steps cannot be shared by {self.parts} CTAs"
+        if self.exchanges and self.steps < self.cluster:
+            return f"its {self.steps} steps cannot be shared by {self.cluster} CTAs"
         return ""
 
 

@@ -1,0 +1,115 @@
+"""Measured choices: what stores is found and can be built; what is remembered is found again, by what a
+program computes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tilegen as tg
+from benchmarks.workloads import ROWS, conv_pair, example, gemm
+from tests.gpu.gemms import mlp
+from tilegen.arch.machine import machine
+from tilegen.bench.autotune import candidates
+from tilegen.frontend.spec import Program
+from tilegen.options import Options
+from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowering
+from tilegen.targets.sm90.emit import generate
+
+H200 = machine("h200")
+GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192)]
+LAYERS = [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)] + [
+    conv_pair(B=32, HW=56, C=64)
+]
+LAYERS += [example("llama_layer", B=b) for b in (1, 8, 32)] + [example("llama_layer", S=2048, S_max=2112)]
+LAYERS += [example("resnet38", stage=1)]
+LAUNCHES = [conv_pair(B=1, HW=7, C=512), example("resnet38", B=8), example("resnet38", stage=1, B=32)]
+LAUNCHES += [example("vgg19", block=block, B=b) for block in (1, 2) for b in (8, 32)]
+SHIPPED = (
+    [example(name, M=m) for name in ("gpt3_mlp", "llama_mlp") for m in ROWS]
+    + [gemm(M=m, N=n, K=k) for m, n, k in GEMMS]
+    + LAYERS
+    + LAUNCHES
+)
+
+
+def test_nothing_else_ships() -> None:
+    shipped = json.loads((Path(tg.__file__).parent / "tuned.json").read_text())
+    assert set(shipped) == {"h200"} and set(shipped["h200"]) == {key_of(p) for p in SHIPPED}
+
+
+@pytest.mark.parametrize(
+    "program", SHIPPED, ids=lambda p: f"{p.name} {' '.join(str(n) for _, n in p.sizes[:3])}"
+)
+def test_what_ships_is_used(program: Program) -> None:
+    tuned = lookup(program, "h200")
+    assert tuned is not None and tuned.us > 0
+    assert tuned_lowering(program, "h200", Options()) == tuned.lowering and (
+        program not in LAUNCHES or tuned.lowering == "multi_launch"
+    )
+    plan = tg.plan(program, "h200")
+    named = [name for name, _ in tuned.options.split_kv]
+    split = {name: f"{name}_split_kv" for name in named if plan.graph.op(name).kind == "combine"}
+    assert {name: plan.graph.op(split.get(name, name)).tile for name, _ in tuned.options.tiles} == dict(
+        tuned.options.tiles
+    )
+    assert generate(plan).text
+
+
+def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    program = mlp(M=33)
+    assert lookup(program, "h200") is None
+    choice = Tuned(
+        "mlp",
+        {"M": 33},
+        Options.of(tiles={"up": (64, 64, 64), "down": (64, 32, 64)}, scheduling="lists"),
+        12.5,
+        7,
+    )
+    remember(program, "h200", choice)
+    remember(mlp(M=34), "h200", choice)
+    assert (
+        lookup(program, "h200") == choice
+        and lookup(mlp(M=35), "h200") is None
+        and lookup(program, "h200:64") is None
+    )
+    # as wide, not as wide
+    assert (
+        lookup(mlp(M=33, dtype="float16"), "h200") == choice
+        and lookup(mlp(M=33, dtype="float32"), "h200") is None
+    )
+    assert tg.plan(program, "h200").graph.op("down").tile == (64, 32, 64)
+    # an option given: the planner's own choice
+    assert tg.plan(program, "h200", order="op_major").graph.op("down").tile != (64, 32, 64)
+    kept = tg.plan(program, "h200", policies={"h": "tile"})  # but policies alone leave tiles as they are
+    assert kept.graph.op("down").tile == (64, 32, 64) and dict(kept.policies)["h"].endswith("tile")
+
+
+def test_the_lowering_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    program, tiles = mlp(M=33), Options.of(tiles={"up": (64, 64, 64)})
+    assert tuned_lowering(program, "h200", Options()) == "persistent"
+    choice = Tuned("mlp", {"M": 33}, tiles, 12.5, 7, "multi_launch")
+    remember(program, "h200", choice)
+    assert lookup(program, "h200") == choice and tuned_lowering(program, "h200", Options()) == "multi_launch"
+    # options given: what was measured says nothing about them
+    assert tuned_lowering(program, "h200", tiles) == "persistent"
+
+
+def test_a_choice_is_of_what_is_computed() -> None:
+    """Not of the file or line where the spec stands."""
+
+    @tg.spec
+    def gemm(M=512, N=6144, K=12288, dtype="bfloat16"):
+        return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="gemm")
+
+    from benchmarks import workloads
+
+    assert key_of(gemm(M=8)) == key_of(workloads.gemm(M=8)) != key_of(workloads.gemm(M=16))
+
+
+def test_candidates() -> None:
+    found = candidates(gemm(M=300, N=1024, K=1024), H200)
+    assert len({(o.tiles, o.cluster, o.scheduling) for o in found.values()}) == len(found) >= 8
+    assert {o.scheduling for o in found.values()} == {"static", "dynamic"}

@@ -1,0 +1,122 @@
+"""Cuts of GeMMs: the Hopper kernel can run every one of them, and the model prefers what it should."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from benchmarks.workloads import cached_attention, example
+from tests.gpu.gemms import CASES, gated, gemm, mlp
+from tilegen.arch.machine import machine
+from tilegen.frontend.spec import Program
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.schedule.plan import static_persistent
+from tilegen.schedule.planner import checked_cluster
+from tilegen.targets.base import unproved
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.emit import generate, hopper_op
+from tilegen.targets.sm90.heuristics import best_configs, linear_configs
+from tilegen.targets.sm90.layout import Layout
+from tilegen.targets.sm90.linear import linear
+from tilegen.targets.sm90.product import Product
+
+H200 = machine("h200")
+PROGRAMS = [
+    gemm(M=1, N=1000, K=520),
+    gemm(M=4096, N=4096, K=4096),
+    mlp(M=17),
+    mlp(M=1000, H=2048, I=1024),
+    gated(M=129),
+    gated(M=64, H=8192, I=2752),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.name} {dict(p.sizes)['M']}")
+def test_every_cut_fits_the_kernel(program: Program) -> None:
+    graph = fuse(program)
+    for op in graph.ops:
+        b = graph.bound(op)
+        for parts in (1, 2):
+            for cut in linear_configs(b, H200, parts):
+                made = checked_cluster(graph, replace(op, tile=cut.tile), cut.option, H200)
+                cut_graph = graph.with_op(op.name, made)
+                if b.kind.steps(cut_graph.bound(made)) >= parts:
+                    # PlanError where it does not fit
+                    linear(Code(unproved(cut_graph, H200), cut_graph.bound(made)))
+
+
+@pytest.mark.parametrize(
+    "program", PROGRAMS + [c.program for c in CASES], ids=lambda p: f"{p.name} {dict(p.sizes)['M']}"
+)
+def test_the_planner_uses_them(program: Program) -> None:
+    plan = tg.plan(program, "h200")
+    assert len({op.cluster for op in plan.graph.ops}) == 1 and generate(plan).text
+    assert tg.verify(plan).ok
+
+
+def test_the_model_knows_what_was_measured() -> None:
+    large, small = fuse(gemm(M=4096, N=4096, K=4096)), fuse(gemm(M=16, N=5504, K=8192))
+    (big,), (little,) = best_configs(large, H200).values(), best_configs(small, H200).values()
+    assert big.tile[0] * big.tile[1] >= 128 * 256 and little.tile[0] == 64
+    assert 150 < big.us < 220 and 18 < little.us < 28  # 178 and 23 µs were measured
+    times = [
+        min(c.us for c in linear_configs(fuse(gemm(M=m, N=4096, K=4096)).bound(large.ops[0]), H200, 1))
+        for m in (512, 4096)
+    ]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    "batch, cached, least, most",
+    [(1, 1024, 4, 16), (8, 1024, 2, 4), (32, 1024, 1, 1), (1, 16384, 8, 16), (1, 64, 1, 1)],
+)
+def test_keys_are_shared_out_where_sms_would_idle(batch: int, cached: int, least: int, most: int) -> None:
+    """Llama-3-8B's heads: tiles of four heads, eight a sequence."""
+    plan = tg.plan(example("llama_layer", B=batch, S_max=cached + 64), "h200", order="op_major")
+    ops = {op.name: op for op in plan.graph.ops}
+    splits = getattr(ops["attn"].attributes, "splits", None) or 1
+    assert least <= splits <= most and ops["attn_split_kv" if splits > 1 else "attn"].tile[2] == 4
+
+
+def test_steps_fill_the_stages_of_the_ring() -> None:
+    """All stages are of one size: linears of few rows take steps as deep as attention's blocks of keys are
+    large."""
+    plan = tg.plan(cached_attention(), "h200", order="op_major")
+    layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), False)
+    products = [op for op in layout.ops if isinstance(op, Product)]
+    assert all(op.needs.stage >= 0.8 * layout.stage_bytes for op in products) and layout.stages >= 6
+
+
+@pytest.mark.parametrize(
+    "name, sizes, stages, buffers",
+    [
+        ("llama_layer", {"S": 512, "S_max": 576}, 4, 2),  # of 45 KB, beside 17 KB for joined sums
+        ("llama_attention", {"S": 1024}, 4, 3),
+        ("gpt3_attention", {"S": 1024}, 3, 3),  # of 50 KB: no buffer less gives a fourth
+        ("vgg19", {"block": 3, "B": 8}, 3, 4),  # convolutions do as well with three
+    ],
+)
+def test_stages_and_result_buffers(name: str, sizes: dict[str, Any], stages: int, buffers: int) -> None:
+    plan = tg.plan(example(name, **sizes), "h200")
+    layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), plan.scheduling == "dynamic")
+    assert (layout.stages, layout.buffers) == (stages, buffers)
+
+
+def test_many_new_rows_are_appended_by_many_sms() -> None:
+    for rows, least, most in ((1, 64, 128), (512, 16, 16)):
+        plan = tg.plan(
+            example("llama_layer", S=rows, S_max=rows + 64), "h200", order="op_major", appends="awaited"
+        )
+        widths = [op.tile[0] for op in plan.graph.ops if op.kind == "append"]
+        assert len(widths) == 2 and all(least <= width <= most for width in widths), widths
+
+
+def test_tickets_or_lists() -> None:
+    """Static lists where tiles are even; where causal attention makes them uneven, dynamic if they are
+    long."""
+    even, uneven = (
+        tg.plan(example("llama_layer", B=8, S=1), "h200", order="op_major"),
+        tg.plan(example("gpt3_attention", S=2048), "h200", order="banded:2:1"),
+    )
+    assert even.scheduling == static_persistent(even.order.count, 132) and uneven.scheduling == "dynamic"

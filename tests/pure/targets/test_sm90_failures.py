@@ -1,0 +1,328 @@
+"""What the Hopper kernel has no form for is refused with a PlanError that names it; slow machine code with a
+CompileError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tests.oracles.sass as sass
+import tilegen as tg
+from tests.gpu.gemms import Case, gated, mlp
+from tilegen.errors import CompileError, PlanError
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.library import ARCHITECTURE, spilled
+
+
+@tg.spec
+def product(M=64, N=256, K=256, dtype="bfloat16"):
+    return tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="y")
+
+
+@tg.spec
+def sliced(first=4, dtype="bfloat16"):
+    x = tg.input("x", (64, 128 + first), dtype)
+    return tg.linear(x.split([first, 128])[1], tg.weight("w", (64, 128), dtype), name="y")
+
+
+@tg.spec
+def residual(first=1, dtype="bfloat16"):
+    x, z = tg.input("x", (64, 64), dtype), tg.input("z", (64, 64 + first), dtype)
+    return tg.add(tg.linear(x, tg.weight("w", (64, 64), dtype), name="y0"), z.split([first, 64])[1], name="y")
+
+
+@tg.spec
+def convolution(C=64, N=64, stride=1, dtype="bfloat16"):
+    x, w = tg.input("x", (1, 32, 32, C), dtype), tg.weight("w", (N, 3, 3, C), dtype)
+    return tg.conv2d(x, w, padding=1, stride=stride, name="y")
+
+
+@tg.spec
+def heads(D=64, S=256, scale=1.0, dtype="bfloat16"):
+    q, k, v = (tg.input(name, (1, S, 2 * D), dtype) for name in "qkv")
+    return tg.attention(q, k, v, heads=2, scale=scale, name="y")
+
+
+@tg.spec
+def cached(S=40, D=64, dtype="bfloat16"):
+    q, pos = tg.input("q", (1, S, 2 * D), dtype), tg.input("pos", (1,), "int32")
+    k, v = (tg.state(name, (1, 512, 1, D), dtype) for name in "kv")
+    return tg.attention(q, k, v, heads=2, kv_heads=1, at=pos, name="y")
+
+
+@tg.spec
+def rows(N=100, first=0, dtype="bfloat16"):
+    return tg.softmax(
+        (
+            tg.input("x", (64, N + first), dtype).split([first, N])[1]
+            if first
+            else tg.input("x", (64, N), dtype)
+        ),
+        name="y",
+    )
+
+
+@tg.spec
+def roped(dtype="bfloat16"):
+    return tg.rope(tg.input("x", (1, 64, 48), dtype), heads=2, name="y")
+
+
+@tg.spec
+def kept(dtype="bfloat16"):
+    return tg.append(tg.state("cache", (1, 64, 40), dtype), tg.input("x", (1, 8, 40), dtype), at=8, name="y")
+
+
+@tg.spec
+def weighted(dtype="bfloat16"):
+    return tg.rms_norm(
+        tg.input("x", (64, 128), dtype), tg.weight("g", (132,), dtype).split([4, 128])[1], name="y"
+    )
+
+
+def refused(words: str, program: Any, **options: Any) -> None:
+    """While it is planned."""
+    with pytest.raises(PlanError, match=words):
+        tg.plan(program, "h200", **options)
+
+
+def refused_by_generator(plan: Plan, words: str) -> None:
+    """A plan that was changed by hand, and never asked for."""
+    with pytest.raises(PlanError, match=words):
+        generate(plan)
+
+
+@pytest.mark.parametrize(
+    "sizes, words",
+    [
+        ({"dtype": "float32"}, "'y', tile .* on sm_90a: wgmma takes bfloat16 and float16, 'x' is float32"),
+        ({"K": 250}, "'x' has columns 250: rows must be whole 16-byte units; pad it to 256"),
+        ({"N": 250}, "'y' has 250 columns: rows must be whole 16-byte units; pad to 256"),
+    ],
+)
+def test_shapes(sizes: dict[str, Any], words: str) -> None:
+    refused(words, product(**sizes), tiles={"y": (64, 64, 64)})
+
+
+@pytest.mark.parametrize(
+    "tile, parts, words",
+    [
+        (
+            (64, 64, 32),
+            1,
+            "'y', tile 64x64x32, on sm_90a: steps are 32 wide, expected a multiple of 64 up to 512",
+        ),
+        ((64, 64, 576), 1, "steps are 576 wide"),
+        ((64, 64, 64), 4, "a cluster of 4: pairs are the most"),
+        ((96, 64, 64), 1, "a CTA computes 64, 128 or 256 rows, not 96"),
+        ((64, 64, 64), "2:m", "64, 128 or 256 rows, not 32"),
+        ((64, 24, 64), 1, "a CTA's 24 columns do not split into 2 times eight"),
+        ((128, 24, 64), 2, "a CTA's 24 columns do not split into 2 times eight"),
+        ((128, 20, 64), 1, "a CTA's 20 columns do not split into 1 times eight"),
+        ((64, 528, 64), 1, "a math warpgroup would hold 64 x 264 sums, which do not fit"),
+        ((256, 200, 64), 1, "a math warpgroup would hold 128 x 200 sums"),
+        ((64, 64, 256), 2, "its 1 steps cannot be shared by 2 CTAs"),
+    ],
+)
+def test_tiles(tile: tuple[int, int, int], parts: Any, words: str) -> None:
+    refused(words, product(), tiles={"y": tile}, cluster={"y": parts})
+
+
+def test_windows() -> None:
+    refused("'x' has first column 4: .* pad it to 8", sliced(), tiles={"y": (64, 64, 64)})
+    generate(tg.plan(sliced(first=8), "h200", tiles={"y": (64, 64, 64)}))
+
+
+def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
+    words = "'z' has rows of 65 elements and is read from column 1: both must be even"
+    refused(words, residual(), tiles={"y0": (64, 64, 64)})
+    generate(tg.plan(residual(first=2), "h200", tiles={"y0": (64, 64, 64)}))
+
+
+@pytest.mark.parametrize(
+    "program, tile, words",
+    [
+        (
+            lambda: convolution(C=12),
+            (1, 4, 8, 64, 8),
+            "threads compute a convolution of 12 channels in one step, not in steps of 8",
+        ),
+        (
+            lambda: convolution(C=90),
+            (1, 4, 8, 64, 90),
+            "the tile's filters and pixels take .* bytes of shared memory, expected at most 106,496",
+        ),
+        (
+            lambda: convolution(C=3, dtype="float32"),
+            (1, 4, 8, 64, 3),
+            "mma.sync takes bfloat16 and float16 here, 'x' is float32",
+        ),
+        (
+            lambda: convolution(N=12),
+            (1, 4, 8, 16, 64),
+            "'y' has 12 channels: pixels must be whole 16-byte units; pad to 16",
+        ),
+        (lambda: convolution(), (1, 16, 16, 64, 64), "a tile has 256 pixels, expected at most 128"),
+        (lambda: convolution(), (1, 4, 8, 64, 48), "steps are 48 wide"),
+        (
+            lambda: convolution(stride=9),
+            (1, 2, 2, 64, 64),
+            "stride .9, 9.: a tensor map takes strides up to 8",
+        ),
+        (
+            lambda: convolution(dtype="float32"),
+            (1, 4, 8, 64, 64),
+            "wgmma takes bfloat16 and float16, 'x' is float32",
+        ),
+        (lambda: heads(D=24), (64, 64), "heads have 24 columns, expected a multiple of 16 up to 128"),
+        (lambda: heads(), (256, 64), "a tile has 256 queries of 1 heads, expected at most 128 in all"),
+        (lambda: heads(), (64, 136), "a block has 136 keys, expected a multiple of 16 up to 128"),
+        (
+            lambda: heads(D=128),
+            (128, 128),
+            (
+                "a thread would hold the products with 128 keys and 128 columns of sums; at most 148"
+                " registers: choose fewer keys"
+            ),
+        ),
+        (lambda: heads(scale=-1.0), (64, 64), "the scale is -1.0, expected a positive number"),
+        (
+            lambda: rows(),
+            (8,),
+            "'x' has rows of 100 elements and is read from column 0: both must be multiples of 8; pad it",
+        ),
+        (lambda: roped(), (8, 2), "heads have 24 columns, expected a multiple of 16"),
+        (lambda: kept(), (20,), "a tile is 20 columns wide, expected a multiple of 8"),
+        (
+            lambda: weighted(),
+            (8,),
+            "'g' has rows of .* and is read from column 4: both must be multiples of 8; pad it",
+        ),
+        (lambda: rows(N=32768), (8,), "rows of 32768 columns; on a GPU a CTA holds rows of at most 16384"),
+    ],
+)
+def test_kinds(program: Any, tile: tuple[int, ...], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        tg.plan(program(), "h200", tiles={"y": tile})
+
+
+def test_shares_of_keys_have_few_rows() -> None:
+    words = "a tile of a split of the keys has 40 queries of 2 heads, expected at most 64 in all"
+    with pytest.raises(PlanError, match=words):
+        generate(tg.plan(cached(), "h200", tiles={"y": (40, 64, 2)}, split_kv={"y": 2}))
+    assert generate(tg.plan(cached(), "h200", tiles={"y": (32, 64, 2)}, split_kv={"y": 2})).text
+    with pytest.raises(
+        PlanError,
+        match=(
+            "'y', tile 1x2, on a GPU: heads have 20 columns|heads have 20 columns, expected a multiple of 16"
+        ),
+    ):
+        generate(tg.plan(cached(D=20), "h200", tiles={"y": (1, 64, 2)}, split_kv={"y": 2}))
+
+
+@tg.spec
+def both(M=128, dtype="bfloat16"):
+    x, w, g = tg.input("x", (M, 128), dtype), tg.weight("w", (256, 128), dtype), tg.weight("g", (256,), dtype)
+    return tg.rms_norm(tg.linear(x, w, name="h"), g, name="y")
+
+
+def test_result_of_another_type() -> None:
+    data = tg.plan(product(), "h200", tiles={"y": (64, 64, 64)}).to_json()
+    data["tensors"]["y"]["dtype"] = "float16"
+    refused_by_generator(Plan.from_json(data), "the result is float16, expected bfloat16 or float32")
+
+
+def test_share_of_a_sum_that_ends_inside_a_step() -> None:
+    data = tg.plan(product(K=512), "h200", tiles={"y": (64, 64, 64)}, split_k={"y": 2}).to_json()
+    for op in data["ops"].values():
+        op["tile"] = [64, 64, 192]
+    refused_by_generator(
+        Plan.from_json(data), "its share of the sum ends at column 256, inside a step of 192"
+    )
+
+
+def test_a_pair_that_loads_together_runs_every_op() -> None:
+    words = "on sm_90a a pair that loads together .for 'h'. must run every op, 'y' is run by one CTA"
+    refused(words, both(M=128), tiles={"h": (128, 256, 64)}, cluster={"h": "2:n"})
+
+
+def test_no_room_for_stages() -> None:
+    words = (
+        "a stage of 229,376 bytes, which a tile 256x192x256 of 'y' takes, leaves no room for a second one in"
+        " 232,448 bytes.*smaller tiles"
+    )
+    refused(words, product(M=256), tiles={"y": (256, 192, 256)})
+
+
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* x) {
+  float kept[64];
+#pragma unroll
+  for (int n = 0; n < 64; ++n) kept[n] = x[n * blockDim.x];
+  asm volatile("bar.sync 0;" ::: "memory");
+#pragma unroll
+  for (int n = 0; n < 64; ++n) x[n * blockDim.x] = kept[n] * kept[63 - n];
+}
+"""
+
+
+def test_spills_are_refused() -> None:
+    log = compile_cuda(SPILLS, ARCHITECTURE).log
+    with pytest.raises(
+        CompileError, match=r"ptxas spilled \d+ bytes of registers for sm_90a; choose smaller tiles"
+    ):
+        spilled(log, SPILLS)
+
+
+@pytest.mark.parametrize("code", ["C7510", "C7512"])
+def test_serialised_wgmma_is_refused(code: str) -> None:
+    log = (
+        f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized"
+        " due to …"
+    )
+    with pytest.raises(CompileError, match=rf"ptxas serialised wgmma \({code}\) for sm_90a"):
+        spilled(log, "")
+    spilled("ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "")
+
+
+def test_sums_that_are_touched_in_flight_are_refused() -> None:
+    """What ptxas says of a real kernel that adds to its sums while wgmma may still write them."""
+    text = generate(
+        Case("", mlp, {"M": 200}, {"tiles": {"up": (128, 256, 64), "down": (128, 256, 64)}}).plan()
+    ).text
+    commit = "    tg_mma_commit();"
+    assert text.count(commit) == 1
+    changed = text.replace(commit, "    acc[0][0] += 1.0f;\n" + commit)
+    with pytest.raises(CompileError, match=r"ptxas serialised wgmma \(C75\d\d"):
+        spilled(compile_cuda(changed, ARCHITECTURE).log, changed)
+
+
+def test_missing_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sass, "PACKAGE", "nvidia-cuda-nothing")
+    sass.nvdisasm.cache_clear()
+    with pytest.raises(
+        AssertionError, match=r'nvidia-cuda-nothing is not installed: pip install -e "\.\[test\]"'
+    ):
+        sass.nvdisasm()
+
+
+def test_pairs_that_load_together_take_equal_shares() -> None:
+    """129 steps would be 64 and 65: from then on the two rings stand a stage apart, and shared copies land in
+    different stages."""
+    odd = {"M": 64, "H": 8256, "I": 2752}
+    cut = {
+        "tiles": {"gate_up": (64, 48, 64), "down": (64, 128, 64)},
+        "cluster": {"gate_up": 2, "down": "2:n"},
+    }
+    with pytest.raises(
+        PlanError, match=r"\(for 'down'\) must take equal parts of K: 'gate_up' has 129 steps"
+    ):
+        generate(tg.plan(gated(**odd), "h200", **cut))
+    alone = {**cut, "cluster": {"gate_up": 2, "down": 2}}
+    # nothing is loaded together: the rings may differ
+    assert generate(tg.plan(gated(**odd), "h200", **alone)).text
+    for rows in (16, 64, 128, 256):
+        # nor does the planner choose such a cut
+        assert generate(tg.plan(gated(**{**odd, "M": rows}), "h200")).text

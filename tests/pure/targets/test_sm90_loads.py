@@ -1,0 +1,201 @@
+"""The numbers of a Hopper kernel: every load brings what its step multiplies, every element is stored once,
+all of it fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
+from tests.oracles.hopper import check
+from tilegen.frontend.spec import DTYPES
+from tilegen.ops.gemm import k_range
+from tilegen.schedule.plan import Plan
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.layout import SHARED, Layout
+from tilegen.targets.sm90.linear import linear
+from tilegen.targets.sm90.product import Product
+from tilegen.targets.sm90.stage import Loads
+from tilegen.targets.sm90.store import RowStore
+
+SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
+CLUSTER_SPLITS: list[Any] = [1, 2, "2:m", "2:n"]
+WIDTHS = [16, 48, 64, 96, 128, 176, 192, 256]
+NAMES = {c.name: c for c in CASES}
+
+
+def ops_of(plan: Plan, packed: bool) -> list[Product]:
+    return [linear(Code(plan, b), frozenset(plan.arguments) if packed else frozenset()) for b in plan.bounds]
+
+
+def cuts() -> list[tuple[tuple[int, int, int], Any]]:
+    """Tiles and clusters as the planner may emit them."""
+    made = []
+    for rows, cluster_split, width in (
+        (r, s, w) for r in (64, 128, 256) for s in CLUSTER_SPLITS for w in WIDTHS
+    ):
+        tile = (
+            2 * rows if cluster_split == "2:m" else rows,
+            2 * width if cluster_split == "2:n" else width,
+            128 if width == 96 else 64,
+        )
+        # whose ring has no room for two stages
+        if (rows < 256 or width <= 192) and (rows, width, cluster_split) != (256, 96, 2):
+            made.append((tile, cluster_split))
+    return made
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_loads_and_stores_of_cases(case: Case, packed: bool) -> None:
+    for op in ops_of(case.plan(), packed):
+        check(op)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("tile, cluster_split", cuts(), ids=str)
+def test_loads_and_stores(tile: tuple[int, int, int], cluster_split: Any, size: tuple[int, int, int]) -> None:
+    sizes = dict(zip("MNK", size, strict=True))
+    plan = Case("", gemm, sizes, {"tiles": {"y": tile}, "cluster": {"y": cluster_split}}).plan()
+    for packed in (False, True):
+        for op in ops_of(plan, packed):
+            check(op)
+
+
+@pytest.mark.parametrize("width", [272, 384, 512])
+def test_no_copy_moves_more_than_256_rows(width: int) -> None:
+    plan = Case("", gemm, {"M": 40, "N": 1000, "K": 136}, {"tiles": {"y": (64, width, 64)}}).plan()
+    for packed in (False, True):
+        for op in ops_of(plan, packed):
+            assert all(max(m.box) <= 256 for m in op.maps)
+            check(op)
+
+
+@pytest.mark.parametrize("cluster_split", CLUSTER_SPLITS, ids=str)
+@pytest.mark.parametrize(
+    "tile", [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)], ids=str
+)
+def test_gated_loads_and_stores(tile: tuple[int, int, int], cluster_split: Any) -> None:
+    """Two sums from one weight: a math warpgroup's columns of both lie side by side."""
+    rows, width, steps = tile
+    whole = (
+        2 * rows if cluster_split == "2:m" else rows,
+        2 * width if cluster_split == "2:n" else width,
+        steps,
+    )
+    plan = Case(
+        "", gated, {"M": 130, "I": 200}, both("gate_up", "down", whole, whole, cluster_split, cluster_split)
+    ).plan()
+    for packed in (False, True):
+        for op in ops_of(plan, packed):
+            check(op)
+
+
+def changed(loads: Loads, **copy: Any) -> Loads:
+    """A role's loads with something else in every copy."""
+    return replace(
+        loads,
+        each=tuple(
+            replace(load, copies=tuple(replace(c, **copy) for c in load.copies)) for load in loads.each
+        ),
+    )
+
+
+@pytest.mark.parametrize("change", ["a_rows", "row", "packed", "half"])
+def test_the_check_finds_what_is_wrong(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = ops_of(NAMES["gated, rows shared"].plan(), False)[0]
+    (column, row), *_ = (c.at for c in op.a.each[0].copies)
+    if change == "a_rows":
+        op = replace(op, a=changed(op.a, at=(column, row.replace("cta_rank * 128", "cta_rank * 64"))))
+    elif change == "row":
+        monkeypatch.setattr(RowStore, "row", op.store.row.replace("128", "120"))
+    elif change == "packed":
+        op = ops_of(NAMES["gated, M = 1"].plan(), True)[0]
+        monkeypatch.setattr(
+            "tests.oracles.hopper.pack", lambda op, w: torch.arange(1, 1 + op.maps[1].rows * 64)
+        )
+    else:
+        op = replace(op, b=changed(op.b, pair=""))
+    with pytest.raises(AssertionError):
+        check(op)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.packed], ids=lambda c: c.name)
+def test_packed_rows_are_a_permutation(case: Case) -> None:
+    for op in ops_of(case.plan(), True):
+        assert op.packing
+        rows = op.packing.rows
+        assert rows.shape[1] == op.stage.b_rows
+        assert sorted(rows[rows >= 0].tolist()) == list(range(op.tile.groups * op.columns))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_shared_memory(case: Case) -> None:
+    """All places lie behind the ring, one after the other, and fit; what is swizzled starts at multiples of
+    1024."""
+    plan = case.plan()
+    ops = tuple(ops_of(plan, case.packed))
+    layout = Layout(ops, plan.scheduling == "dynamic")
+    assert (
+        layout.bytes
+        == generate(plan, frozenset(plan.arguments) if case.packed else frozenset()).shared_bytes
+        <= SHARED
+        == 232448
+    )
+    assert layout.stages >= 2 and layout.stage_bytes % 1024 == 0
+    places = {name: at for name, at, _ in layout.constants if name.endswith("_AT")}
+    assert (
+        min(places.values()) >= layout.stages * layout.stage_bytes
+        and places["TG_OUT_AT"] % 1024 == places["TG_SUMS_AT"] % 16 == 0
+    )
+    used: list[tuple[int, int]] = [
+        (places["TG_QUEUE_AT"], 32 * layout.queue_depth),
+        (places["TG_OUT_AT"], 2 * layout.buffers * 8192),
+    ]
+    used += [(places[b["at"]], 8 * b["count"]) for b in layout.barriers(False)]
+    used += [(places["TG_SUMS_AT"], layout.sums_regions * layout.sums_bytes)]
+    ends = sorted((at, at + size) for at, size in used if size)
+    assert (
+        all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+        and ends[-1][1] <= layout.bytes - 1024
+    )
+    for op in ops:
+        assert (
+            op.needs.stage == op.stage.bytes <= layout.stage_bytes
+            and op.b.at == op.stage.b_at
+            and op.stage.b_at % 1024 == 0
+        )
+        assert (layout.stages - 1) * layout.stage_bytes + op.needs.overrun <= layout.bytes - 1024
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name
+)
+def test_exchanged_sums_fit_their_place(case: Case) -> None:
+    """A part sends what the other finishes: half of a tile's sums in float32."""
+    for op in ops_of(case.plan(), False):
+        tile = op.tile
+        size = tile.cta_rows * tile.cta_columns * tile.groups * DTYPES["float32"]
+        assert (
+            op.needs.sums
+            == tile.sums_bytes
+            == (0 if not tile.exchanges else size // 4 if not tile.warpgroups_split_n else size // 2)
+        )
+
+
+def test_steps_beyond_a_share_of_the_sum() -> None:
+    """Shares of a split sum end where a step does: TMA would bring the next share's columns too."""
+    plan = Case(
+        "", mlp, {"M": 64}, {"tiles": {"up": (64, 64, 64), "down": (64, 64, 64)}, "split_k": {"up": 3}}
+    ).plan()
+    for b in plan.bounds:
+        lo, hi = k_range(b)
+        assert hi == b.shape(0)[1] or (hi - lo) % b.tile[2] == 0
+    assert all(
+        (linear(Code(plan, b), frozenset({"w1"})).packing is None) == (b.op.name == "down")
+        for b in plan.bounds
+    )
