@@ -19,6 +19,10 @@ KNOBS = {
         "how long a CPU run may go without finishing a tile before it ends as a HangError (default: 10000)"
     ),
     "TILEGEN_POISON": "1: fill outputs and intermediates with NaN before each run",
+    "TILEGEN_NVTX": (
+        "1: each launch on a GPU stands in an NVTX range that names its ops; 0: none does (default: where a"
+        " profiler listens, which has set NVTX_INJECTION64_PATH)"
+    ),
 }
 
 

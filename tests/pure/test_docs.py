@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tilegen as tg
-from docs import policies
+from docs import api, policies
 from docs.kernels.write import KERNELS, text
 from tilegen.codegen.schedule import schedule_text
 from tilegen.frontend.loader import load_program
@@ -41,6 +41,11 @@ def test_readme_example(tmp_path: Path) -> None:
     y = found["MLP"](w1, w2)(x)
     want = torch.nn.functional.gelu(x.float() @ w1.float().T, approximate="tanh") @ w2.float().T
     assert relative_error(y, want) < 1e-2
+
+
+def test_the_interface_is_told_as_it_is() -> None:
+    """`python -m docs.api` writes it anew."""
+    assert api.DOCUMENT.read_text() == api.document() and not api.missing()
 
 
 def test_readme_is_short() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
 
+from tilegen.config import knob
 from tilegen.errors import TargetError
 from tilegen.kernels.kernel import Kernel
 from tilegen.runtime.arguments import TORCH_DTYPES, refuse_shared
@@ -42,6 +44,17 @@ class PerStream(Generic[W]):
         return iter(tuple(self._made.values()))
 
 
+def ranges_wanted() -> bool:
+    """Whether launches stand in NVTX ranges: by the knob, else where a profiler listens."""
+    return (knob("TILEGEN_NVTX") or str(int("NVTX_INJECTION64_PATH" in os.environ))) == "1"
+
+
+def range_name(plan: Plan) -> str:
+    """gpt3_mlp(M=512, H=12288, I=6144): up, down"""
+    sizes = ", ".join(f"{name}={value}" for name, value in plan.sizes)
+    return f"{plan.program}({sizes}): {', '.join(op.name for op in plan.graph.ops)}"
+
+
 class GpuKernel(Kernel):
     """A kernel on torch's current stream. Asynchronous, like torch's own ops. bound: the arguments that
     prepare() has fixed."""
@@ -50,12 +63,20 @@ class GpuKernel(Kernel):
 
     def __init__(self, plan: Plan, certificate: Any, library: Any, bound: dict[str, torch.Tensor]):
         super().__init__(plan, certificate, library, plan.machine.sms // plan.cluster, bound)
+        self._range = range_name(plan) if ranges_wanted() else ""
 
     def _current_device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
 
     def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
-        self._run(held, outputs, current_stream(self._device.index))
+        if not self._range:
+            return self._run(held, outputs, current_stream(self._device.index))
+        nvtx: Any = torch.cuda.nvtx  # carries no types
+        nvtx.range_push(self._range)
+        try:
+            self._run(held, outputs, current_stream(self._device.index))
+        finally:
+            nvtx.range_pop()
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
         """Launch on the stream: held are the arguments that are not bound. Refuses outputs that share memory

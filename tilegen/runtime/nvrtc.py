@@ -19,8 +19,8 @@ class Cubin:
 
 
 def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()) -> Cubin:
-    """Compile straight to machine code. CompilerMissing when no NVRTC is installed; CompileError carries the
-    log."""
+    """Compile straight to machine code, with the lines of the source for profilers. CompilerMissing when no
+    NVRTC is installed; CompileError carries the log."""
     from cuda.bindings import nvrtc
 
     def checked(result: tuple[Any, ...]) -> Any:
@@ -33,7 +33,8 @@ def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, 
         program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     except RuntimeError as error:  # what cuda-bindings raises when the library is not there
         raise CompilerMissing(_missing(error)) from None
-    flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v", *options]
+    usual = ("--std=c++17", "--generate-line-info", "--ptxas-options=-v")
+    flags = [f"--gpu-architecture={architecture}", *usual, *options]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
     log = (
         _text(checked, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().rstrip("\0")

@@ -49,6 +49,9 @@ class WaitTable:
 
 @dataclass(frozen=True)
 class Plan:
+    """How a program is run on a machine: the ops with their tiles, an order of all tiles, the semaphores with
+    their policies, and who runs which rank. All waits and posts follow from these."""
+
     program: str
     sizes: tuple[tuple[str, Any], ...]
     machine: Machine

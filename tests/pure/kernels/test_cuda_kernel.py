@@ -85,3 +85,28 @@ def test_a_pickle_on_a_machine_without_a_gpu_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cuda_kernel, "missing", lambda: "no NVIDIA driver")
     with pytest.raises(tg.TargetError, match="runs on a GPU: no NVIDIA driver"):
         pickle.loads(data)
+
+
+def test_the_machine_code_knows_its_lines() -> None:
+    """So that a profiler shows them."""
+    assert b".debug_line" in HopperLibrary(tg.plan(PROGRAM, "h200")).code
+
+
+@pytest.mark.parametrize(
+    ("knob", "listens", "ranges"), [("", False, 0), ("", True, 1), ("1", False, 1), ("0", True, 0)]
+)
+def test_a_profiler_sees_the_ops_of_a_launch(
+    monkeypatch: pytest.MonkeyPatch, knob: str, listens: bool, ranges: int
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: said.append("end"))
+    monkeypatch.setattr(gpu_kernel, "current_stream", lambda index: 0)
+    monkeypatch.setenv("TILEGEN_NVTX", knob)
+    if listens:
+        monkeypatch.setenv("NVTX_INJECTION64_PATH", "/some/profiler.so")
+    kernel = made(PortableLibrary)
+    monkeypatch.setattr(kernel, "_run", lambda *given: said.append("launch"))
+    kernel(*random_arguments(PROGRAM))
+    name = ["mlp(M=64, H=128, I=128): up, down"] if ranges else []
+    assert said == [*name, "launch", *["end"] * ranges]
