@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,26 +49,34 @@ def found(name: str) -> Any:
     return getattr(importlib.import_module(module), last) if module else getattr(tg, name)
 
 
+def parameter(p: inspect.Parameter) -> str:
+    """*others: Value, name: str | None = None"""
+    star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    default = getattr(p.default, "__name__", None) or repr(p.default)
+    said = f"{star}{p.name}" if p.annotation is p.empty else f"{star}{p.name}: {p.annotation}"
+    return said if p.default is p.empty else f"{said} = {default}"
+
+
 def signature(name: str, thing: Any) -> str:
     """name(parameters) -> result, over several lines where it is long."""
     try:
         given = inspect.signature(thing)
     except (TypeError, ValueError):
         return name
-    parameters = [re.sub(r"<function (\w+) at \w+>", r"\1", str(p)) for p in given.parameters.values()]
+    parameters = [parameter(p) for p in given.parameters.values()]
     star = next((n for n, p in enumerate(given.parameters.values()) if p.kind is p.KEYWORD_ONLY), None)
     if star is not None and not any(p.kind is p.VAR_POSITIONAL for p in given.parameters.values()):
         parameters.insert(star, "*")
-    parameters = [p for p in parameters if p not in ("self", "cls")]
+    parameters = [p for p in parameters if p not in ("self", "cls", "/")]
     result = "" if given.return_annotation is given.empty else f" -> {given.return_annotation}"
     line = f"{name}({', '.join(parameters)}){result}"
     if len(line) <= WIDTH:
         return line
     lines = [""]
-    for parameter in parameters:
-        if len(lines[-1]) + len(parameter) > WIDTH - 6:
+    for said in parameters:
+        if len(lines[-1]) + len(said) > WIDTH - 6:
             lines.append("")
-        lines[-1] += f"{' ' if lines[-1] else ''}{parameter},"
+        lines[-1] += f"{' ' if lines[-1] else ''}{said},"
     return f"{name}(\n{textwrap.indent(chr(10).join(lines), '    ')}\n){result}"
 
 
