@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.precompile import Compiled, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
-from benchmarks.workloads import DRAWN, SEED, Task, tag, tasks
+from benchmarks.workloads import DRAWN, GROUPS, SEED, Task, tag, tasks
 from tilegen.bench.compare import (
     EXCLUSIVE,
     INDUCTOR,
@@ -47,19 +47,6 @@ from tilegen.bench.compare import (
 )
 from tilegen.runtime.verify import load_json
 
-GROUPS = (
-    "chains",
-    "gemms",
-    "graphs",
-    "convolutions",
-    "attention",
-    "cached",
-    "decode",
-    "prefill",
-    "cusync",
-    "random",
-    "host",
-)
 # with torch.compile: up to a minute a cell where it is new
 COMPILED = ("chains", "gemms", "graphs", "attention", "cached", "decode", "prefill")
 OWN = (

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.workloads import Task
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan
 from tilegen.targets.select import place

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ladders import GROUPS
+from benchmarks.workloads import GROUPS
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
 from tilegen.bench.compare import (

@@ -22,7 +22,7 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
 from tests.gpu.ops import NORMED, OPS
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.runtime.data import random_arguments
 from tilegen.targets.sm90.library import HopperLibrary

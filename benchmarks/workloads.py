@@ -12,9 +12,13 @@ from typing import Any
 
 import tilegen as tg
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+GROUPS = (
+    *("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync"),
+    *("random", "host"),
+)
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CONSTANT = 2.0**-7
 SEED, DRAWN = 20261122, 48

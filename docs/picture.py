@@ -15,7 +15,7 @@ from typing import Any
 import tilegen as tg
 from tilegen.bench.compare import sizes_of
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.tools.svg import svg
 from tilegen.tools.trace import Trace
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import tilegen as tg
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.options import Options
 from tilegen.schedule.planner import lattices_of, tiled

@@ -12,7 +12,7 @@ import torch
 
 import tilegen as tg
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.runtime.data import random_arguments
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan

@@ -13,7 +13,8 @@ from typing import Any
 
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options
-from tilegen.frontend.spec import Program, Value
+from tilegen.frontend.program import Program
+from tilegen.frontend.spec import Value
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.options import Options

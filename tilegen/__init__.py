@@ -14,7 +14,8 @@ __version__ = "0.2.0"
 
 _HOME = {
     "tilegen.ops": ("spec",),  # with all ops, which a tensor's + and * are
-    "tilegen.frontend.spec": ("input", "weight", "state", "Program", "Spec", "symbol"),
+    "tilegen.frontend.program": ("Program",),
+    "tilegen.frontend.spec": ("input", "weight", "state", "Spec", "symbol"),
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),
     "tilegen.ops.softmax": ("softmax",),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.arch.machine import Machine, machine
 from tilegen.errors import TargetError
-from tilegen.frontend.spec import Program, as_program
+from tilegen.frontend.program import Program
+from tilegen.frontend.spec import as_program
 from tilegen.options import Options
 from tilegen.runtime.request import launch_options, planned, quiet, refuse_lowering, settled, settled_lowering
 from tilegen.schedule.plan import Plan

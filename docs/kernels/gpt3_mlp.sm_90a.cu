@@ -925,8 +925,8 @@ TG_FN void tg_mma_tiles(unsigned smem, const tg_tensors& T, [[maybe_unused]] con
         const int first = 0, last = 192;
         const Op::corner at{ 128 * i + (int)warpgroup * 64, 192 * j };
         float acc[Op::M64][4 * Op::GROUPS * Op::N8];
-        tg_mainloop<Op>(acc, smem, ring,
-            last - first, warpgroup, thread);
+        const int steps = last - first;
+        tg_mainloop<Op>(acc, smem, ring, steps, warpgroup, thread);
         tg_store_staged<Op, 0, 24>(acc, T, at, smem, out, warpgroup, thread);
         break;
       }
@@ -936,8 +936,8 @@ TG_FN void tg_mma_tiles(unsigned smem, const tg_tensors& T, [[maybe_unused]] con
         const int first = 0, last = 96;
         const Op::corner at{ 256 * i + (int)warpgroup * 128, 192 * j };
         float acc[Op::M64][4 * Op::GROUPS * Op::N8];
-        tg_mainloop<Op>(acc, smem, ring,
-            last - first, warpgroup, thread);
+        const int steps = last - first;
+        tg_mainloop<Op>(acc, smem, ring, steps, warpgroup, thread);
         tg_store_staged<Op, 0, 24>(acc, T, at, smem, out, warpgroup, thread);
         break;
       }

@@ -14,7 +14,7 @@ import torch
 
 import tilegen as tg
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.schedule.plan import Plan

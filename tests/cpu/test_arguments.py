@@ -17,7 +17,7 @@ from test_launches import compiled as launches
 from test_launches import stream  # noqa: F401
 
 import tilegen as tg
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.runtime.data import random_arguments
 

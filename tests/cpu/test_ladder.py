@@ -17,7 +17,7 @@ from tilegen.bench.contenders import builders, poisoned_outputs
 from tilegen.bench.environment import cublas_version
 from tilegen.bench.ladder import argument_bytes, ladder
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments, relative_error
 

@@ -14,7 +14,7 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import chain, fan, gated, mlp
 from tilegen.errors import TargetError
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels import gpu_kernel
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.launches import MultiLaunchKernel, certify_launches, launch_plans, whole_plan

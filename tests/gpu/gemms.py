@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tilegen as tg
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.schedule.plan import Plan
 
 

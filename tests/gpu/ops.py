@@ -9,7 +9,7 @@ from typing import Any
 import tilegen as tg
 from tests.gpu.gemms import Case
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -15,7 +15,7 @@ from tests.gpu.ops import example
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.driver import missing
 

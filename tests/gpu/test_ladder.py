@@ -18,7 +18,7 @@ from tilegen.bench.environment import environment
 from tilegen.bench.ladder import ladder, on_device_reference
 from tilegen.cli import main
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.runtime.driver import missing

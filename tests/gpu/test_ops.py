@@ -12,7 +12,7 @@ from tilegen import api
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.runtime.data import free_rows, random_arguments
 from tilegen.runtime.driver import missing

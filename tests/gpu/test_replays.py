@@ -18,7 +18,7 @@ from tests.gpu.gemms import Case
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
 from tilegen.bench.ladder import on_device_reference
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.driver import missing
 

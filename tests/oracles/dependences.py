@@ -20,7 +20,7 @@ from sympy.printing.str import StrPrinter
 
 from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import tiles_of
-from tilegen.frontend.spec import Operand
+from tilegen.frontend.program import Operand
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import Interval, K, OpInstance
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.runtime.data import relative_error
 

@@ -14,7 +14,7 @@ from tilegen.bench import timing
 from tilegen.bench.contenders import Way, own
 from tilegen.bench.ladder import argument_bytes
 from tilegen.errors import PlanError, TilegenError
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph

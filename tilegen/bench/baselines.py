@@ -18,7 +18,7 @@ from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Call, Operand, Program
+from tilegen.frontend.program import Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance, TileOp

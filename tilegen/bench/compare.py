@@ -25,7 +25,7 @@ from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
 from tilegen.errors import PlanError
-from tilegen.frontend.spec import DTYPES, Program
+from tilegen.frontend.program import DTYPES, Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance, TileOp

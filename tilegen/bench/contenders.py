@@ -18,7 +18,7 @@ from tilegen.bench.attentions import BACKENDS, OnBackend
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, linear_chains
 from tilegen.bench.compare import EXCLUSIVE, PERSISTENT, UNPREPARED
 from tilegen.bench.timing import Contender
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options
 

@@ -20,7 +20,7 @@ from tilegen.bench.compare import (
     cpu_environment,
 )
 from tilegen.errors import PlanError, TargetError
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.targets.select import EMITTED, of_here
 

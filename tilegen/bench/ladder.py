@@ -22,7 +22,7 @@ from tilegen.bench.accuracy import Accuracy, accuracy, tensors
 from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
 from tilegen.bench.contenders import Sets, builders, knobs
 from tilegen.bench.timing import Contender, ContenderDied, Runner
-from tilegen.frontend.spec import DTYPES, Program
+from tilegen.frontend.program import DTYPES, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.reference import run as run_reference
 from tilegen.options import Options

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.errors import AnalysisError
-from tilegen.frontend.spec import Operand
+from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.program import Operand
 from tilegen.ops.append import AppendAttributes, ropes
 from tilegen.ops.attention import STATE, AttentionAttributes, forwarded, roped, splits
 from tilegen.ops.base import OpInstance
@@ -135,6 +136,27 @@ class OpText:
     @property
     def equation(self) -> str:
         return equation(self.bound)
+
+
+@dataclass(frozen=True)
+class MacroOp(OpText):
+    """An op whose tile function is a macro of a target's templates, and what any such macro may ask."""
+
+    @property
+    def attributes(self) -> Attributes:
+        return self.bound.attributes
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        return self.bound.tile
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return self.bound.out
+
+    def has(self, name: str) -> bool:
+        """Whether it has the operand of that name."""
+        return self.bound.has(name)
 
 
 def equation(b: OpInstance) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tilegen.errors import SpecError, TilegenError
-from tilegen.frontend.spec import Program, Spec, symbol
+from tilegen.frontend.program import Program
+from tilegen.frontend.spec import Spec, symbol
 
 
 def load_spec(where: str) -> Spec:

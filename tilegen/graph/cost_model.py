@@ -16,7 +16,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
-from tilegen.frontend.spec import DTYPES
+from tilegen.frontend.program import DTYPES
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import groups, k_range

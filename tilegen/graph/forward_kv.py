@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilegen.errors import PlanError
-from tilegen.frontend.spec import Operand
+from tilegen.frontend.program import Operand
 from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite

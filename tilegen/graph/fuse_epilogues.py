@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilegen.frontend.spec import Call, Operand, Program
+from tilegen.frontend.program import Call, Operand, Program
 from tilegen.graph.graph import Graph
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.base import Epilogue, TileOp, kind

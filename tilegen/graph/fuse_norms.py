@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegen.arch.machine import Machine
-from tilegen.frontend.spec import Tensor
+from tilegen.frontend.program import Tensor
 from tilegen.graph.cost_model import norm_us, scaling_us
 from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph

@@ -9,7 +9,7 @@ from functools import cached_property
 from tilegen.analysis.dependence import Edge, edge, write_map
 from tilegen.errors import PlanError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Tensor
+from tilegen.frontend.program import Tensor
 from tilegen.ops.base import Access, OpInstance, TileOp, kind
 
 

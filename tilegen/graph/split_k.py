@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilegen.errors import PlanError
-from tilegen.frontend.spec import Operand, Tensor
+from tilegen.frontend.program import Operand, Tensor
 from tilegen.graph.fuse_epilogues import renumber, tidy_expression
 from tilegen.graph.graph import Graph, refuse_taken
 from tilegen.ops.base import Epilogue, ceil_div

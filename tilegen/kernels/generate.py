@@ -13,7 +13,8 @@ from typing import Any
 
 from tilegen.arch.machine import Machine
 from tilegen.errors import CompilerMissing, TargetError
-from tilegen.frontend.spec import Program, as_program
+from tilegen.frontend.program import Program
+from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
 from tilegen.kernels.generated import Generated, GeneratedLaunches, of_library
 from tilegen.options import Options

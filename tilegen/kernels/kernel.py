@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling
 
 from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
-from tilegen.frontend.spec import DTYPES, Tensor
+from tilegen.frontend.program import DTYPES, Tensor
 from tilegen.graph.positions import positions
 from tilegen.kernels.generated import Generated
 from tilegen.proof.checker import Certificate, prove

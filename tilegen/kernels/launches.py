@@ -29,7 +29,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilegen.errors import PlanError, ProofError, TargetError
-from tilegen.frontend.spec import Program, Tensor, check_acyclic
+from tilegen.frontend.program import Program, Tensor
+from tilegen.frontend.spec import check_acyclic
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph

@@ -9,7 +9,8 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Size, Value, call, caller, number, tensors
+from tilegen.frontend.program import Size
+from tilegen.frontend.spec import Value, call, caller, number, tensors
 from tilegen.ops.base import (
     Access,
     Box,

@@ -16,7 +16,7 @@ import sympy as sp
 
 from tilegen.errors import AnalysisError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Operand, Size, Tensor
+from tilegen.frontend.program import Operand, Size, Tensor
 
 if TYPE_CHECKING:
     import torch

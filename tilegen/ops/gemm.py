@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Size, Value, call, caller, tensors
+from tilegen.frontend.program import Size
+from tilegen.frontend.spec import Value, call, caller, tensors
 from tilegen.ops.base import (
     Access,
     Box,

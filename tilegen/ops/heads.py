@@ -7,7 +7,8 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.frontend.spec import Operand, Size, Value
+from tilegen.frontend.program import Operand, Size
+from tilegen.frontend.spec import Value
 from tilegen.ops.base import need
 
 

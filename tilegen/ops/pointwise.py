@@ -16,7 +16,8 @@ from typing import Any
 
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import OPERATORS, Operand, Value, builder, call, caller, number, tensors
+from tilegen.frontend.program import Operand
+from tilegen.frontend.spec import OPERATORS, Value, builder, call, caller, number, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles

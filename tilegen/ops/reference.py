@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.spec import Call, Operand, Program, Tensor
+from tilegen.frontend.program import Call, Operand, Program, Tensor
 from tilegen.ops.base import OpInstance, TileOp, kind
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate
 

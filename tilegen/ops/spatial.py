@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilegen.frontend.spec import Size
+from tilegen.frontend.program import Size
 from tilegen.ops.base import ceil_div
 
 

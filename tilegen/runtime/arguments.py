@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.spec import DTYPES, Tensor
+from tilegen.frontend.program import DTYPES, Tensor
 
 ALIGNMENT = 16  # bytes: what vector and bulk copies need
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}

@@ -8,7 +8,7 @@ import os
 import torch
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.spec import Program, Tensor
+from tilegen.frontend.program import Program, Tensor
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilegen.frontend.spec import DTYPES, Tensor
+from tilegen.frontend.program import DTYPES, Tensor
 from tilegen.graph.positions import Position
 from tilegen.schedule.plan import Plan
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tilegen.errors import TargetError
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate

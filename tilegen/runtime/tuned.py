@@ -19,7 +19,7 @@ from typing import Any
 
 from tilegen.config import cache_dir, write_whole
 from tilegen.errors import CacheError, PlanError
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.runtime.cache import locked
 

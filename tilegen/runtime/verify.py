@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilegen.errors import AnalysisError, PlanError
-from tilegen.frontend.spec import Program, Spec
+from tilegen.errors import PlanError
+from tilegen.frontend.program import Program
+from tilegen.frontend.spec import Spec
 from tilegen.proof.checker import Certificate, check, prove
 from tilegen.schedule.expand import expanded
-from tilegen.schedule.plan import Plan
+from tilegen.schedule.plan import MALFORMED, Plan
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
@@ -41,15 +42,7 @@ def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     made = Plan.from_json(data)
     try:
         return expanded(made)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        ZeroDivisionError,
-        AnalysisError,
-    ) as error:
+    except MALFORMED as error:
         ops = ", ".join(op.name for op in made.graph.ops)
         raise PlanError(f"the plan of {ops} was changed by hand: {type(error).__name__} {error}") from None
 

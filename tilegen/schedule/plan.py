@@ -20,7 +20,8 @@ from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
-from tilegen.frontend.spec import DTYPES, Operand, Tensor, check_name, listed
+from tilegen.frontend.program import DTYPES, Operand, Tensor, listed
+from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
@@ -45,6 +46,10 @@ class WaitTable:
     operand: Array
     semaphore: Array
     target: Array
+
+
+# what reading a plan that somebody has changed by hand may raise
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError)
 
 
 @dataclass(frozen=True)
@@ -247,15 +252,7 @@ class Plan:
         try:
             plan = _plan_from_json(data)
             same = list(plan.targets) == list(data["semaphores"])
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            IndexError,
-            AttributeError,
-            ZeroDivisionError,
-            AnalysisError,
-        ) as error:
+        except MALFORMED as error:
             raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
         if not same:
             raise PlanError(

@@ -9,7 +9,7 @@ from typing import Any
 from tilegen.arch import gpus
 from tilegen.arch.machine import H200, Machine, machine
 from tilegen.errors import TargetError
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.runtime.driver import missing
 from tilegen.schedule.plan import Plan

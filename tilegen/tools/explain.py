@@ -12,7 +12,7 @@ from tilegen.analysis.dependence import Edge
 from tilegen.analysis.regions import pretty, pretty_box, tiles_of
 from tilegen.codegen.op_text import equation
 from tilegen.errors import PlanError
-from tilegen.frontend.spec import Program, Tensor
+from tilegen.frontend.program import Program, Tensor
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph

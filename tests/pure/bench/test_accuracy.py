@@ -12,7 +12,7 @@ import tilegen as tg
 from tilegen.bench.accuracy import ROUNDING, Accuracy, accuracy, tolerance, worst_element
 from tilegen.bench.baselines import eager
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.runtime.data import random_arguments
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

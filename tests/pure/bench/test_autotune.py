@@ -11,7 +11,7 @@ from benchmarks.workloads import ROWS, conv_pair, example, gemm
 from tests.gpu.gemms import mlp
 from tilegen.arch.machine import machine
 from tilegen.bench.autotune import candidates
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowering
 from tilegen.targets.sm90.emit import generate

@@ -15,7 +15,7 @@ from tilegen.bench.accuracy import error_of
 from tilegen.bench.attentions import flash
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, linear_chains
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.runtime.data import random_arguments
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

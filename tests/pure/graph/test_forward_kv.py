@@ -12,7 +12,7 @@ from tests.gpu.gemms import Case
 from tests.gpu.ops import PASSED, cached
 from tests.oracles.dependences import owners
 from tilegen.arch.machine import machine
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.forward_kv import forwarded, lines, problem
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph

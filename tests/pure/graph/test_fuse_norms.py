@@ -12,7 +12,7 @@ from benchmarks.workloads import example
 from tests.gpu.ops import NORMED, normed
 from tests.oracles.dependences import owners
 from tilegen.arch.machine import machine
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.fuse_norms import choice, fused, lines, problem
 from tilegen.graph.graph import Graph

@@ -20,7 +20,7 @@ from tests.oracles.programs import as_json
 from tilegen.arch.gpus import GPUS
 from tilegen.cli import main
 from tilegen.errors import CompilerMissing
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.schedule.plan import Plan
 from tilegen.targets import cubin, select

@@ -7,7 +7,7 @@ import torch
 
 import tilegen as tg
 from tilegen.bench.accuracy import error_kind, error_of
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.runtime.data import random_arguments, relative_error
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tilegen as tg
-from tilegen.frontend.spec import Operand
+from tilegen.frontend.program import Operand
 
 F = "float32"
 

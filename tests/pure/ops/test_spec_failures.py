@@ -8,7 +8,7 @@ import torch
 
 import tilegen as tg
 from tilegen.frontend.loader import parse
-from tilegen.frontend.spec import Operand
+from tilegen.frontend.program import Operand
 
 HEAD = """\
 import tilegen as tg

@@ -18,7 +18,7 @@ import tilegen as tg
 from tilegen.codegen.schedule import schedule_text
 from tilegen.errors import DeadlockError
 from tilegen.frontend.loader import load_program
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.proof.checker import check
 from tilegen.runtime.data import random_arguments, relative_error

@@ -9,7 +9,7 @@ import tilegen as tg
 from benchmarks.workloads import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
 from tilegen.arch.machine import machine
-from tilegen.frontend.spec import Program
+from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.schedule.plan import static_persistent
 from tilegen.schedule.planner import checked_cluster

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import tilegen as tg
 from tests.gpu.gemms import CASES, Case, gated, mlp
+from tests.gpu.ops import soft
 from tests.oracles.hopper import copies
 from tests.oracles.sass import Sass, nvdisasm
 from tilegen.runtime.nvrtc import compile_cuda
@@ -266,3 +268,9 @@ def test_all_workers_with_tiles_are_launched() -> None:
 
 def test_disassembler_is_executable() -> None:
     assert nvdisasm().name == "nvdisasm"
+
+
+def test_a_main_loop_of_one_turn_keeps_its_wgmma_asynchronous() -> None:
+    """Unrolled, it had ptxas inject waits (C7517, C7519), and the kernel was refused."""
+    plan = tg.plan(soft(M=658, N=6696, dtype="float16"), "h200", tiles={"scores": (256, 160, 64)})
+    assert "C75" not in compile_cuda(generate(plan).text).log

@@ -11,7 +11,7 @@ import torch
 
 from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
-from tilegen.frontend.spec import DTYPES
+from tilegen.frontend.program import DTYPES
 from tilegen.ops.gemm import k_range
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.code import Code

@@ -9,11 +9,10 @@ from typing import Any
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.environment import macro_text, render
-from tilegen.codegen.op_text import OpText
+from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
-from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import DTYPES, Operand, Tensor
+from tilegen.frontend.program import DTYPES, Operand, Tensor
 from tilegen.ops import attention, gemm
 from tilegen.schedule.plan import Plan
 
@@ -34,20 +33,8 @@ class View:
 
 
 @dataclass(frozen=True)
-class CpuOp(OpText):
+class CpuOp(MacroOp):
     """What a tile template may ask about an op."""
-
-    @property
-    def attributes(self) -> Attributes:
-        return self.bound.attributes
-
-    @property
-    def tile(self) -> tuple[int, ...]:
-        return self.bound.tile
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        return self.bound.out
 
     @property
     def cluster_split(self) -> str:
@@ -91,9 +78,6 @@ class CpuOp(OpText):
     @cached_property
     def operands(self) -> list[View]:
         return [self._view(o) for o in self.bound.op.operands]
-
-    def has(self, name: str) -> bool:
-        return self.bound.has(name)
 
     def operand(self, name: str) -> View:
         return self.operands[self.bound.index(name)]

@@ -185,20 +185,15 @@ class _Load:
             column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
             at = block * self.stage.a_block
             if self.multicast == "activations":
-                half = self.stage.a_rows // 2
-                out.append(
-                    self._copy(
-                        "a",
-                        column,
-                        f"{row} + cta_rank * {half}",
-                        at,
-                        policy,
-                        f"cta_rank * {half * ROW_BYTES}",
-                    )
-                )
+                out.append(self._half("a", column, row, self.stage.a_rows // 2, at, policy))
             else:
                 out.append(self._copy("a", column, row, at, policy))
         return out
+
+    def _half(self, letter: str, column: str, row: str, half: int, to: int, policy: str) -> Copy:
+        """This CTA's half of the rows, which both CTAs get."""
+        share = f"cta_rank * {half * ROW_BYTES}"
+        return self._copy(letter, column, f"{row} + cta_rank * {half}", to, policy, share)
 
     # --- weights
     # --------------------------------------------------------------------------------------------------
@@ -247,17 +242,7 @@ class _Load:
                 row += f" + cta_rank * {self.tile.cta_columns}" if self.tile.splits("n") else ""
                 to = block * self.stage.b_block + at * ROW_BYTES
                 if self.multicast == "weights":
-                    half = rows // 2
-                    out.append(
-                        self._copy(
-                            "b",
-                            column,
-                            f"{row} + cta_rank * {half}",
-                            to,
-                            policy,
-                            f"cta_rank * {half * ROW_BYTES}",
-                        )
-                    )
+                    out.append(self._half("b", column, row, rows // 2, to, policy))
                 else:
                     out.append(self._copy("b", column, row, to, policy))
         return out

@@ -70,6 +70,12 @@ class Product(Code):
         return str(self.tile.steps)
 
     @property
+    def one_turn(self) -> bool:
+        """Whether the main loop of a CTA is over after one turn. The compiler must not know: ptxas serialises
+        the wgmma of an unrolled one (C7519)."""
+        return self.a.positions * self.tile.steps // (2 if self.tile.exchanges else 1) == 1
+
+    @property
     def range(self) -> str:
         if self.tile.exchanges:
             return (

@@ -13,10 +13,9 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
-from tilegen.codegen.op_text import OpText
+from tilegen.codegen.op_text import MacroOp
 from tilegen.errors import PlanError
-from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import DTYPES
+from tilegen.frontend.program import DTYPES
 from tilegen.graph.forms import Proxies
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import CombineAttributes
@@ -49,7 +48,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class ThreadTile(OpText):
+class ThreadTile(MacroOp):
     """What a macro of templates/cuda/sm90/STEM.cu.j2 may ask. PlanError where threads cannot take vectors of
     eight."""
 
@@ -61,21 +60,6 @@ class ThreadTile(OpText):
 
     def __post_init__(self) -> None:
         refuse(self.bound, "a GPU", self._problem())
-
-    @property
-    def attributes(self) -> Attributes:
-        return self.bound.attributes
-
-    @property
-    def tile(self) -> tuple[int, ...]:
-        return self.bound.tile
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        return self.bound.out
-
-    def has(self, name: str) -> bool:
-        return self.bound.has(name)
 
     def operand(self, name: str) -> Operand:
         return self.operands[self.bound.index(name)]
@@ -249,7 +233,7 @@ class ThreadTile(OpText):
 
     @property
     def range(self) -> str:
-        return f"const int first = 0, last = {self.steps};"
+        return f"const int first = 0, last = {self.steps};" if self.a.looped else "const int first = 0;"
 
     @property
     def a(self) -> Loads:

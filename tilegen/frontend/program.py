@@ -1,0 +1,115 @@
+"""What a user wrote, as data: tensors, and the calls of ops on them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilegen.frontend.attributes import Attributes
+
+DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+Size = Any  # int, or a SymPy expression of open sizes
+
+
+def listed(items: Sequence[str], most: int = 8) -> str:
+    """The items with commas between; of many the first, and how many more there are."""
+    more = [f"… {len(items) - most} more"] if len(items) > most else []
+    return ", ".join([*items[:most], *more])
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named array. `form` says how a plan sees its shape (see `plan_shape`); it is settled by the first op
+    that reads it."""
+
+    name: str
+    shape: tuple[Size, ...]
+    dtype: str
+    role: str
+    where: str = field(default="", compare=False)
+    form: str = ""
+
+    @property
+    def plan_shape(self) -> tuple[Size, ...]:
+        """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; vector: (n,)."""
+        if self.form == "heads":
+            return (math.prod(self.shape[:2]), math.prod(self.shape[2:]))
+        if self.form in ("spatial", "filter", "vector"):
+            return self.shape
+        return (math.prod(self.shape[:-1]), self.shape[-1])
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as an op sees it: whole, a view of its columns (last dimension), or flattened to (B,
+    H·W·C)."""
+
+    tensor: str
+    columns: tuple[Size, Size] | None = None
+    flatten: bool = False
+
+    def to_json(self) -> Any:
+        if self.columns is not None:
+            return {"tensor": self.tensor, "columns": list(self.columns)}
+        return {"tensor": self.tensor, "flatten": True} if self.flatten else self.tensor
+
+    @staticmethod
+    def from_json(data: Any) -> Operand:
+        if isinstance(data, str):
+            return Operand(data)
+        columns = data.get("columns")
+        return Operand(data["tensor"], tuple(columns) if columns else None, bool(data.get("flatten", False)))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op as the user wrote it."""
+
+    kind: str
+    name: str
+    operands: tuple[Operand, ...]
+    result: str
+    attributes: Attributes = Attributes()
+    where: str = field(default="", compare=False)
+    named: bool = True  # False: the name was made up
+
+
+@dataclass(frozen=True)
+class Program:
+    """Tensors, ops in the order written, and the tensors returned. Frozen: the content is the first half of
+    the cache key."""
+
+    name: str
+    sizes: tuple[tuple[str, Any], ...]
+    tensors: tuple[Tensor, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[str, ...]
+    doc: str = ""
+
+    def __repr__(self) -> str:
+        sizes = listed([f"{name}={value}" for name, value in self.sizes])
+        arguments = listed([f"{t.name} {t.shape}" for t in self.arguments])
+        ops = listed([f"{c.name}: {c.kind}" if c.kind != c.name else c.name for c in self.calls])
+        return (
+            f"<Program {self.name}({sizes}): takes {arguments}; ops {ops}; gives"
+            f" {listed(self.outputs) or 'nothing'}>"
+        )
+
+    def tensor(self, name: str) -> Tensor:
+        return self._by_name[name]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Tensor]:
+        return {t.name: t for t in self.tensors}
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The tensors a kernel is called with, in declaration order."""
+        return tuple(t for t in self.tensors if t.role in ("input", "weight", "state"))
+
+    @property
+    def symbolic(self) -> bool:
+        return any(not isinstance(n, int) for t in self.tensors for n in t.shape)
