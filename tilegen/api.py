@@ -27,7 +27,7 @@ def _html(made: Plan) -> str:
     return plan_html(made)
 
 
-Plan._repr_html_ = _html  # type: ignore[attr-defined]  # a plan is drawn by what is above it
+Plan._repr_html_ = _html  # a plan is drawn by what is above it
 
 
 def plan(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class Plan:
     lowering: str = "persistent"
     target: str = ""  # the name of the target that emits its kernel
     proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
+    _repr_html_: ClassVar[Callable[[Plan], str] | None] = None  # its picture in a notebook: tilegen.api's
 
     # --- derived
     # -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tilegen.ops.attention import FEW, AttentionAttributes, over_caches, queries
 from tilegen.ops.base import K, spread
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.product import MMA_TYPES
-from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, Wait
+from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, SeenKeys, Wait
 from tilegen.targets.sm90.tile import ROW_BYTES
 
 MOST_KEYS = 128  # of a block
@@ -155,7 +155,7 @@ class Attention(OpText):
     def looks_early(self) -> bool:
         """Whether the math warps look at arguments before a role tells that these are there: at the
         position."""
-        return bool(self.position)
+        return over_caches(self.bound)
 
     @property
     def log2(self) -> float:
@@ -188,39 +188,24 @@ class Attention(OpText):
         return f"const int first = 0, last = {self.steps};"
 
     @property
-    def position(self) -> str:
-        """The device's word on how far the caches are filled, or an empty string."""
-        b, a = self.bound, AttentionAttributes.of(self.bound)
-        return f"tg_position(T.{b.operand('position').tensor}, {a.k_len - a.q_len})" if over_caches(b) else ""
-
-    @property
     def first_query(self) -> str:
         """The tile's first query in its batch, or an empty string for 0."""
         return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else ""
 
     @property
-    def setup(self) -> tuple[str, ...]:
-        """What the roles find out about a tile: `seen` keys, the last one that its first query sees, how many
-        blocks of keys it takes, from which on."""
-        a, rows = AttentionAttributes.of(self.bound), self.bound.write[0]
-        count = to_c(spread(rows.hi - rows.lo))
-        if self.position:
-            limit = " + ".join(term for term in (self.position, self.first_query) if term)
-            seen = f"tg_min(limit + {count}, {a.k_len})"
-        elif a.causal:
-            more = str(a.k_len - a.q_len) if a.k_len > a.q_len or not self.first_query else ""
-            limit = " + ".join(term for term in (self.first_query, more) if term)
-            seen = f"tg_min(limit + {count}, {a.k_len})"
-        else:
-            limit, seen = str(a.k_len), str(a.k_len)
-        there = f"(seen + {self.keys - 1}) / {self.keys}"
-        blocks = [f"const int blocks = {there};"]
-        if self.kv_splits > 1:
-            blocks = [
-                f"const int there = {there}, from = there * s / {self.kv_splits}, blocks = there * (s + 1) /"
-                f" {self.kv_splits} - from;  // of this split"
-            ]
-        return (f"[[maybe_unused]] const int limit = {limit}, seen = {seen};", *blocks)
+    def seen_keys(self) -> SeenKeys:
+        """Which keys a tile sees."""
+        b, a, rows = self.bound, AttentionAttributes.of(self.bound), self.bound.write[0]
+        return SeenKeys(
+            position=b.operand("position").tensor if over_caches(b) else "",
+            causal=a.causal,
+            first_query=self.first_query,
+            queries=to_c(spread(rows.hi - rows.lo)),
+            before=int(a.k_len - a.q_len),
+            all=int(a.k_len),
+            block=self.keys,
+            splits=self.kv_splits,
+        )
 
     @property
     def begin(self) -> str:
@@ -255,10 +240,10 @@ class Attention(OpText):
                 keys.waits + values.waits,
                 condition="k < blocks",
             )
-            return Loads((both,), setup=self.setup)
+            return Loads((both,), keys=self.seen_keys)
         keys = replace(keys, waited="k < last", condition="k < blocks")
         values = replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks")
-        return Loads((keys, values), setup=self.setup, more=1)
+        return Loads((keys, values), keys=self.seen_keys, more=1)
 
     def _waits(self, operand: int) -> tuple[Wait, ...]:
         return (Wait(operand, "each"),) if operand in self.waiting("step") else ()

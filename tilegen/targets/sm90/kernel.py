@@ -12,6 +12,7 @@ from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.graph.positions import Position, positions
+from tilegen.ops.attention import over_caches
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.layout import Layout
@@ -262,7 +263,7 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
 def _caches_early(op: Op) -> bool:
     """Whether the weights' role must wait for the launch before, where only caches and their position are not
     weights: before an attention's loads. Until then weights come in."""
-    return isinstance(op, Attention) and bool(op.position)
+    return isinstance(op, Attention) and over_caches(op.bound)
 
 
 def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:

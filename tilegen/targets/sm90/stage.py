@@ -121,6 +121,25 @@ class Load:
 
 
 @dataclass(frozen=True)
+class SeenKeys:
+    """The keys that a tile of attention sees, in numbers and C.
+
+    position: the tensor that says how far the caches are filled, or "". first_query: of the tile in its
+    batch, "" for 0; queries: how many. before: keys before the first query of all. all: keys of a batch.
+    block: of how many keys. splits: of the blocks that are there.
+    """
+
+    position: str
+    causal: bool
+    first_query: str
+    queries: str
+    before: int
+    all: int
+    block: int
+    splits: int
+
+
+@dataclass(frozen=True)
 class Loads:
     """What a loading role does for a tile: waits before everything, then the stages of each step, each so
     many times.
@@ -134,7 +153,7 @@ class Loads:
     after: Load | None = None
     first: tuple[int, ...] = ()
     positions: int = 1
-    setup: tuple[str, ...] = ()  # statements before everything
+    keys: SeenKeys | None = None  # of an attention: which its tile sees
     more: int = 0  # turns of the loop after the last step
     at: int = 0  # bytes into the stage, where its copies go
     policy: str = ""  # for L2, of its copies
