@@ -5,8 +5,8 @@ python -m benchmarks.stress [LAUNCHES [WORD]]: at least that many launches (defa
 tests/gpu/gemms.py, plain and packed, at several sizes, and of tests/gpu/ops.py, or those of them whose names
 hold a word; outputs, intermediates and the rows of caches that the launch appends are NaN before each launch,
 and each result is compared on the GPU, bit for bit, with the kernel's that does not sleep. (Not poisoned,
-they would hold what the launch
-before left there: the right values.) Prints one line a shape; status 1 on any difference.
+they would hold what the launch before left there: the right values.) Prints one line a shape; status 1 on any
+difference.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def signature(name: str, thing: Any) -> str:
     star = next((n for n, p in enumerate(given.parameters.values()) if p.kind is p.KEYWORD_ONLY), None)
     if star is not None and not any(p.kind is p.VAR_POSITIONAL for p in given.parameters.values()):
         parameters.insert(star, "*")
-    parameters = [p for p in parameters if p not in ("self", "cls", "/")]
+    parameters = [p for p in parameters if p not in ("self", "cls")]
     result = "" if given.return_annotation is given.empty else f" -> {given.return_annotation}"
     line = f"{name}({', '.join(parameters)}){result}"
     if len(line) <= WIDTH:

@@ -1,8 +1,8 @@
 """cuSync's policies as points of the lattice: `python -m docs.policies` prints what docs/proof.md quotes.
 
 What cuSync's authors wrote by hand, per kernel (arXiv 2305.13450, section 4), falls out of the dependences
-here. For each pair of
-ops: all points, which of cuSync's policies one is, and what a tile of the consumer waits for.
+here. For each pair of ops: all points, which of cuSync's policies one is, and what a tile of the consumer
+waits for.
 """
 
 from __future__ import annotations

@@ -252,8 +252,7 @@ def switches_of(m: Mutant) -> tuple[dict[str, Any], int]:
     return switches, 1 if m.operator == "swapped ranks" else 0
 
 
-# --- mutants that only code can hold
-# -----------------------------------------------------------------------------------------
+# --- mutants that only code can hold ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 ThreadSanitizer, or the run itself.
 
 A mutant counts when the element-wise oracle finds a race, a deadlock, an unwritten read or a bad reuse in it.
-The oracle knows direct
-waits only: where it finds nothing but races, and every pair of tiles is ordered all the same (`ordered`), no
-run can show anything and the mutant is harmless. The proof refuses some of the harmless ones, by rules that
-are stricter than need be on purpose (RULES).
+The oracle knows direct waits only: where it finds nothing but races, and every pair of tiles is ordered all
+the same (`ordered`), no run can show anything and the mutant is harmless. The proof refuses some of the
+harmless ones, by rules that are stricter than need be on purpose (RULES).
 
 `python -m tests.mutants` builds and runs everything and writes docs/mutants.md.
 """

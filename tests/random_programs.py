@@ -49,8 +49,7 @@ def activation(d: Draw, x: Value) -> Value:
     return d.pick([lambda v: v, lambda v: v, tg.relu, tg.gelu, tg.silu, lambda v: tg.scale(v, 0.5)])(x)
 
 
-# --- ops on rows: (B, S, C) or (B, C)
-# ----------------------------------------------------------------------------------------
+# --- ops on rows: (B, S, C) or (B, C) -----------------------------------------------------------------------
 
 
 def _linear(p: Pool, x: Value) -> Value:
@@ -95,8 +94,7 @@ def _pointwise(p: Pool, x: Value) -> Value:
     )
 
 
-# --- ops on (B, S, C) only
-# ---------------------------------------------------------------------------------------------------
+# --- ops on (B, S, C) only ----------------------------------------------------------------------------------
 
 
 def _rope(p: Pool, x: Value) -> Value:
@@ -155,8 +153,7 @@ def _cache(p: Pool, x: Value) -> Value:
     return tg.attention(x, cache, cache, heads=heads, causal=d.maybe(), at=None if fixed else place)
 
 
-# --- ops on (B, H, W, C)
-# -----------------------------------------------------------------------------------------------------
+# --- ops on (B, H, W, C) ------------------------------------------------------------------------------------
 
 
 def _conv(p: Pool, x: Value) -> Value:

@@ -41,8 +41,7 @@ class Outcome:
     wrong: str = ""
 
 
-# --- programs
-# -------------------------------------------------------------------------------------------------
+# --- programs -----------------------------------------------------------------------------------------------
 
 
 def _rows() -> st.SearchStrategy[int]:
@@ -158,8 +157,7 @@ def drawn_cases(count: int, number: int) -> list[tuple[str, Callable[..., Any], 
     return list(found.values())[:count]
 
 
-# --- what becomes of them
-# -------------------------------------------------------------------------------------
+# --- what becomes of them -----------------------------------------------------------------------------------
 
 
 def tried(name: str, make: Callable[..., Any], sizes: dict[str, Any]) -> Outcome:

@@ -80,8 +80,7 @@ def test_sanitized(case: Case, tmp_path: Path) -> None:
     )
 
 
-# --- decoding token by token
-# ------------------------------------------------------------------------------------------------
+# --- decoding token by token --------------------------------------------------------------------------------
 
 
 def decoder(tokens: int, target: str, **options: Any) -> Kernel:

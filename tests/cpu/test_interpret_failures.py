@@ -56,8 +56,7 @@ def no_waits(part: Data, tensor: str) -> None:
     assert before != [w for r in part["reads"] for w in r["waits"]]
 
 
-# --- races
-# ------------------------------------------------------------------------------------------------------------
+# --- races --------------------------------------------------------------------------------------------------
 
 
 def test_a_read_before_the_write_names_the_tile_and_the_element() -> None:
@@ -141,8 +140,7 @@ def test_two_writers() -> None:
     assert "nothing orders it after another write of element (3, 3)" in said(subject, data)
 
 
-# --- states
-# ------------------------------------------------------------------------------------------------------------
+# --- states -------------------------------------------------------------------------------------------------
 
 
 def unordered_cache() -> tuple[Subject, Data, int, int]:
@@ -185,8 +183,7 @@ def test_rows_of_a_cache_that_nobody_writes_need_no_order() -> None:
         run(subject, data, held=held)
 
 
-# --- deadlocks and counters
-# --------------------------------------------------------------------------------------------------
+# --- deadlocks and counters ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

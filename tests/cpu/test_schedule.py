@@ -146,8 +146,7 @@ def agree(plans: list[Plan], folder: Path) -> None:
         assert given == wanted[question], f"question {question[1:]} about {about}"
 
 
-# --- random plans
-# ------------------------------------------------------------------------------------------------------------
+# --- random plans -------------------------------------------------------------------------------------------
 
 BATCH, BATCHES = 10, 1  # plans in one build; batches in the ordinary run
 
@@ -200,8 +199,7 @@ def _has_empty_box(plan: Plan) -> bool:
     )
 
 
-# --- the examples
-# ------------------------------------------------------------------------------------------------------------
+# --- the examples -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -39,8 +39,7 @@ class Work:
     reads: list[tuple[int, int, tuple[Indices, ...]]]
 
 
-# --- the ops, as their equations say
-# -----------------------------------------------------------------------------------------
+# --- the ops, as their equations say ------------------------------------------------------------------------
 
 
 def cut(size: int, tile: int, first: int = 0) -> list[range]:
@@ -137,7 +136,7 @@ def _attention(b: OpInstance) -> Iterator[Work]:
     )
     with_position, splits = (
         len(b.op.operands) > 3,
-        attribute(b, "splits") if attribute(b, "splits", None) else 0,
+        attribute(b, "splits", 0),
     )
     width = d + 8 if splits else d
     for image, hs, mine, s in product(
@@ -222,8 +221,7 @@ def work(b: OpInstance) -> Iterator[Work]:
         yield tile
 
 
-# --- by loops
-# ------------------------------------------------------------------------------------------------------------
+# --- by loops -----------------------------------------------------------------------------------------------
 
 
 def owners(b: OpInstance) -> Any:
@@ -316,8 +314,7 @@ def disagreement(graph: Graph) -> str:
     return ""
 
 
-# --- by isl
-# ------------------------------------------------------------------------------------------------------------
+# --- by isl -------------------------------------------------------------------------------------------------
 
 
 class _Isl(StrPrinter):

@@ -52,8 +52,7 @@ class Tile:
         first, last = re.findall(r"= ([^,;]+)[,;]", self.op.range)
         return range(value(first, cta_rank=cta_rank), value(last, cta_rank=cta_rank))
 
-    # --- loads
-    # --------------------------------------------------------------------------------------------------------
+    # --- loads ----------------------------------------------------------------------------------------------
 
     def stages(self, memory: dict[str, Any], k: int) -> dict[int, tuple[Any, Any]]:
         """cta_rank -> (elements, how often written) of its stage after step k, a row of 128 bytes each."""
@@ -139,8 +138,7 @@ class Tile:
         expected = np.where(inside, rows[:, None] * pitch + first + columns + 1, 0)[known]
         assert np.array_equal(stage[at + np.flatnonzero(known)], expected), (self.names, "AB"[operand], at)
 
-    # --- where sums lie
-    # -------------------------------------------------------------------------------------------------------
+    # --- where sums lie -------------------------------------------------------------------------------------
 
     def rows(self, cta_rank: int, warpgroup: int) -> int:
         """First row of the result that a warpgroup has sums of."""
@@ -157,8 +155,7 @@ class Tile:
             + (warpgroup * 8 * tile.n8s if tile.warpgroups_split_n and not tile.alternates else 0)
         )
 
-    # --- stores
-    # --------------------------------------------------------------------------------------------------------
+    # --- stores ---------------------------------------------------------------------------------------------
 
     def calls(self, cta_rank: int, warpgroup: int) -> dict[str, tuple[int, int]]:
         """give, take, store -> (first n8 fragment, n8 fragments), of the statements that this warpgroup

@@ -170,8 +170,7 @@ class Cta:
         found |= {f"math{w}.{n}": self.multiply(w, n) for w in (0, 1) for n in range(4)}
         return {f"{name} of CTA {self.cta_rank}": role for name, role in found.items()}
 
-    # --- tiles
-    # --------------------------------------------------------------------------------------------------------
+    # --- tiles ----------------------------------------------------------------------------------------------
 
     def hand_out(self) -> Role:
         """tg_schedule_tiles: lists by each CTA itself, drawn ranks by the first of the pair for both."""
@@ -192,8 +191,7 @@ class Cta:
         owner = self.pair[0] if self.layout.dynamic else self
         owner.bar("QUEUE_READ", turn % self.layout.queue_depth).arrive(f"{who} of CTA {self.cta_rank}")
 
-    # --- loading
-    # --------------------------------------------------------------------------------------------------------
+    # --- loading --------------------------------------------------------------------------------------------
 
     def load(self, operand: str) -> Role:
         who, position, given = {"a": "activations", "b": "weights"}[operand], 0, 0
@@ -229,8 +227,7 @@ class Cta:
                 self.pass_on(turn, who)
         yield from self.take(len(self.tiles))
 
-    # --- multiplying
-    # --------------------------------------------------------------------------------------------------------
+    # --- multiplying ----------------------------------------------------------------------------------------
 
     def multiply(self, w: int, warp: int) -> Role:
         """One math warp; thread 0 of warps 0 and 1 stands for its warpgroup where one thread arrives."""
@@ -332,8 +329,7 @@ class Cta:
         for cta in to:
             cta.bar("EMPTY", position % self.layout.stages).arrive(f"math{w} of CTA {self.cta_rank}")
 
-    # --- letting out
-    # --------------------------------------------------------------------------------------------------------
+    # --- letting out ----------------------------------------------------------------------------------------
 
     def let_out(self) -> Role:
         buffer, stored = 0, 0

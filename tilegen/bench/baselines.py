@@ -21,7 +21,7 @@ from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
-from tilegen.ops.base import OpInstance, TileOp
+from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes, RopeAttributes
@@ -171,16 +171,10 @@ def _expression(c: Call) -> str:
     return c.attributes.expression if isinstance(c.attributes, PointwiseAttributes) else ""
 
 
-def _bound(program: Program, c: Call) -> OpInstance:
-    return OpInstance(
-        TileOp(c.name, c.kind, c.operands, c.result, c.attributes), {t.name: t for t in program.tensors}
-    )
-
-
 def _addmm(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     linear, *rest = chain
     x, w = (read(linear, o) for o in linear.operands)
-    result = _bound(program, linear)
+    result = OpInstance.of_call(program, linear)
     bias = read(rest[0], rest[0].operands[1]).reshape(result.out[-1]) if len(rest) == 2 else None
     if bias is None:
         bias = torch.zeros(result.out[-1], dtype=getattr(torch, result.result.dtype))
@@ -207,7 +201,7 @@ def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any
 
 
 def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attention) -> Any:
-    b = _bound(program, c)
+    b = OpInstance.of_call(program, c)
     if isinstance(c.attributes, PointwiseAttributes):
         return evaluate(c.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
     if isinstance(c.attributes, AttentionAttributes):

@@ -28,7 +28,7 @@ from tilegen.errors import PlanError
 from tilegen.frontend.program import DTYPES, Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import AttentionAttributes
-from tilegen.ops.base import OpInstance, TileOp
+from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
@@ -167,8 +167,7 @@ def own_variants(program: Program, options: Options) -> dict[str, Options]:
     return {**found, besides: options, UNPREPARED: options}
 
 
-# --- one size
-# ------------------------------------------------------------------------------------------------------------
+# --- one size -----------------------------------------------------------------------------------------------
 
 
 def compare(
@@ -266,10 +265,7 @@ def outcome(program: Program, result: Any, arguments: Sequence[torch.Tensor]) ->
 
 def work(program: Program) -> tuple[float, float]:
     """(FLOPs of the multiplying ops, bytes of arguments and outputs)."""
-    tensors = {t.name: t for t in program.tensors}
-    bounds = [
-        OpInstance(TileOp(c.name, c.kind, c.operands, c.result, c.attributes), tensors) for c in program.calls
-    ]
+    bounds = [OpInstance.of_call(program, c) for c in program.calls]
     flops = sum(2.0 * math.prod(b.out) * _inner(b) for b in bounds)
     outside = [t for t in program.tensors if t.role in ("input", "weight", "state", "output")]
     return flops, float(sum(math.prod(t.shape) * DTYPES[t.dtype] for t in outside))
@@ -290,8 +286,7 @@ def _inner(b: OpInstance) -> float:
     return 0.0
 
 
-# --- what it says
-# ----------------------------------------------------------------------------------------------------------
+# --- what it says -------------------------------------------------------------------------------------------
 
 
 def ratios(rows: Sequence[Row]) -> list[Ratio]:
@@ -388,8 +383,7 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-# --- the result file
-# -------------------------------------------------------------------------------------------------------
+# --- the result file ----------------------------------------------------------------------------------------
 
 
 def heading(run: str, environment: Mapping[str, Any]) -> dict[str, Any]:

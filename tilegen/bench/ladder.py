@@ -123,8 +123,7 @@ def _timed(
     return timing.interleave(runs, counts, timing.event_seconds, rounds, before), clocks[0]
 
 
-# --- what they are given
-# -------------------------------------------------------------------------------------------------
+# --- what they are given ------------------------------------------------------------------------------------
 
 
 def argument_sets(program: Program, constant: float | None = None) -> Sets:
@@ -157,8 +156,7 @@ def best_convolutions() -> Iterator[None]:
         cudnn.benchmark, cudnn.benchmark_limit = before
 
 
-# --- right or wrong
-# --------------------------------------------------------------------------------------------------------
+# --- right or wrong -----------------------------------------------------------------------------------------
 
 
 def on_device_reference(program: Program, arguments: Sequence[torch.Tensor]) -> Any:

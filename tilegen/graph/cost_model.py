@@ -30,8 +30,7 @@ COUPLED = {128: 1.03, 256: 1.08}
 REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
 STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
 
-# --- a tile of any op
-# -----------------------------------------------------------------------------------------
+# --- a tile of any op ---------------------------------------------------------------------------------------
 
 
 def tile_us(b: OpInstance, machine: Machine) -> float:
@@ -99,8 +98,7 @@ def _tile_bytes(b: OpInstance) -> float:
     return total + size * DTYPES[b.result.dtype]
 
 
-# --- products by tensor cores
-# --------------------------------------------------------------------------------
+# --- products by tensor cores -------------------------------------------------------------------------------
 
 
 def product_us(
@@ -171,8 +169,7 @@ def convolution_us(
     return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
 
 
-# --- attention over caches
-# -----------------------------------------------------------------------------------
+# --- attention over caches ----------------------------------------------------------------------------------
 
 
 def split_keys_us(b: OpInstance, machine: Machine, splits: int) -> float:
@@ -183,8 +180,7 @@ def split_keys_us(b: OpInstance, machine: Machine, splits: int) -> float:
     return ceil_div(tiles * splits, machine.sms) * (1.5 + 1.2 * ceil_div(steps, splits)) + combined
 
 
-# --- norms
-# ---------------------------------------------------------------------------------------------------
+# --- norms --------------------------------------------------------------------------------------------------
 
 
 def norm_us(b: OpInstance, machine: Machine) -> float:

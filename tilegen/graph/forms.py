@@ -45,9 +45,8 @@ class Forms(ABC):
     name: ClassVar[str]
     on_gpu: ClassVar[bool] = False
     fuses_norms: ClassVar[bool] = False  # a linear may norm its rows (tilegen.graph.fuse_norms)
-    forwards_kv: ClassVar[bool] = (
-        False  # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
-    )
+    # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
+    forwards_kv: ClassVar[bool] = False
     launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
 
     @abstractmethod

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tilegen.arch.machine import Machine
 from tilegen.frontend.program import Tensor
@@ -123,7 +122,7 @@ def lines(graph: Graph, place: Place) -> list[str]:
     """For `explain`: each norm of a plan, where it is and why."""
     found = []
     for op in graph.ops:
-        b: Any = graph.bound(op)
+        b = graph.bound(op)
         if normed(b):
             told = choice(b, [b], place.machine)
             why = (

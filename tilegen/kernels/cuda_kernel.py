@@ -41,10 +41,9 @@ class _Workspace:
 
 class CudaKernel(GpuKernel):
     """A plan on a GPU. A hang is raised by the next call or by check(). Keep a kernel until its launches have
-    ended, and as long as a graph
-    that captured them: counters, packed weights and the hang record are its own. Replays of one graph must
-    follow each other, as CUDA has it; two copies of it must not run side by side. After a HangError
-    everything since the last check() is to be thrown away, replays too.
+    ended, and as long as a graph that captured them: counters, packed weights and the hang record are its
+    own. Replays of one graph must follow each other, as CUDA has it; two copies of it must not run side by
+    side. After a HangError everything since the last check() is to be thrown away, replays too.
 
     exclusive: the user's word that no other tilegen kernel with static lists runs beside this one (on another
     stream, in another process); launches are then programmatic, not cooperative, and follow each other
@@ -122,8 +121,7 @@ class CudaKernel(GpuKernel):
         prepared._libraries = self._libraries
         return prepared
 
-    # --- launching it
-    # ----------------------------------------------------------------------------------------------------
+    # --- launching it ---------------------------------------------------------------------------------------
 
     def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
         if self._hang_view[0] >= 0 or self._hang_view[MISPLACED // 4] >= 0:
@@ -194,8 +192,7 @@ class CudaKernel(GpuKernel):
             self.plan, notes[-1].cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns
         )
 
-    # --- hangs
-    # --------------------------------------------------------------------------------------------------------
+    # --- hangs ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Wait for all launches so far.

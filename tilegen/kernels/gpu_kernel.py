@@ -69,12 +69,13 @@ class GpuKernel(Kernel):
         return torch.device("cuda", torch.cuda.current_device())
 
     def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
+        stream = current_stream(self._device.index)
         if not self._range:
-            return self._run(held, outputs, current_stream(self._device.index))
+            return self._run(held, outputs, stream)
         nvtx: Any = torch.cuda.nvtx  # carries no types
         nvtx.range_push(self._range)
         try:
-            self._run(held, outputs, current_stream(self._device.index))
+            self._run(held, outputs, stream)
         finally:
             nvtx.range_pop()
 

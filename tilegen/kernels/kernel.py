@@ -50,10 +50,9 @@ class Kernel:
         y = kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1)
 
     It gives one tensor, or a tuple in return order. out= takes tensors to write instead; a tensor that a spec
-    names
-    `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and bound
-    tensors travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the same
-    kind with some arguments fixed.
+    names `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and
+    bound tensors travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the
+    same kind with some arguments fixed.
     """
 
     _place = "cpu"  # where tensors are: cpu or cuda

@@ -8,12 +8,11 @@ programmatic or not:
 - On one stream an ordinary launch starts when the one before has completed, its writes visible; so, by
   induction, all before.
 - A programmatic launch starts earlier, when every CTA of the one before has started. `griddepcontrol.wait`
-  then returns when that grid
-  has completed and its writes are visible (PTX ISA). It speaks of that one grid; but in every CTA of every
-  launch the activations' loader executes it before it loads anything, and no CTA ends before its loader does.
-  So launch n completes only after its waits have returned, hence after launch n - 1 has completed, and by
-  induction after all before. And causality order is transitive: what launch n - 1 saw when its waits returned
-  is seen by whoever sees launch n - 1 completed.
+  then returns when that grid has completed and its writes are visible (PTX ISA). It speaks of that one grid;
+  but in every CTA of every launch the activations' loader executes it before it loads anything, and no CTA
+  ends before its loader does. So launch n completes only after its waits have returned, hence after launch
+  n - 1 has completed, and by induction after all before. And causality order is transitive: what launch n - 1
+  saw when its waits returned is seen by whoever sees launch n - 1 completed.
 - Nor does a launch write over what earlier ones still use (intermediates of the call before, counters): tiles
   are stored after they were
   loaded, ranks drawn and counters zeroed after the wait. Only packed weights are loaded before it, which
@@ -51,8 +50,7 @@ GIVEN = ("input", "weight", "state")  # roles of what a kernel is called with
 OF_AN_OP = ("tiles", "split_k", "split_kv", "cluster")  # options by op
 
 
-# --- plans
-# ------------------------------------------------------------------------------------------------------------
+# --- plans --------------------------------------------------------------------------------------------------
 
 
 def whole_plan(program: Program, place: Place, options: Options) -> Plan:
@@ -147,8 +145,7 @@ def _order(graph: Graph, name: str) -> Order:
     return op_major(graph, 4) if asked.name.startswith("banded") else asked
 
 
-# --- proof
-# ------------------------------------------------------------------------------------------------------------
+# --- proof --------------------------------------------------------------------------------------------------
 
 
 def certify_launches(whole: Plan, proofs: Sequence[Certificate], programmatic: bool) -> Certificate:
@@ -187,8 +184,7 @@ def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:
     return CheckResult("kernel boundaries", "; ".join([statement, *passed]), True)
 
 
-# --- the kernel
-# ------------------------------------------------------------------------------------------------------------
+# --- the kernel ---------------------------------------------------------------------------------------------
 
 
 class MultiLaunchKernel(GpuKernel):

@@ -16,7 +16,7 @@ import sympy as sp
 
 from tilegen.errors import AnalysisError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import Operand, Size, Tensor
+from tilegen.frontend.program import Call, Operand, Program, Size, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -162,6 +162,12 @@ class OpInstance:
     op: TileOp
     tensors: Mapping[str, Tensor]
 
+    @staticmethod
+    def of_call(program: Program, call: Call) -> OpInstance:
+        """A call of a spec as it was written: nothing fused into it, no tile."""
+        op = TileOp(call.name, call.kind, call.operands, call.result, call.attributes)
+        return OpInstance(op, {t.name: t for t in program.tensors})
+
     @property
     def attributes(self) -> Attributes:
         return self.op.attributes
@@ -273,11 +279,8 @@ class OpDef:
     attributes: ClassVar[type[Attributes]] = Attributes
     stem: ClassVar[str]  # templates/<target>/<stem>.*.j2 holds its tile code
     fusable: ClassVar[bool] = False  # may carry an epilogue
-    width: ClassVar[int | None] = (
-        # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the
-        # result
-        None
-    )
+    # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the result
+    width: ClassVar[int | None] = None
     clusters: ClassVar[bool] = False  # a cluster can run a tile: see TileOp.cluster_split
     mma: ClassVar[bool] = False  # tensor cores may compute it
     in_place: ClassVar[str] = ""  # the operand that is the result itself, written and not read

@@ -10,7 +10,7 @@ import torch
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Call, Operand, Program, Tensor
-from tilegen.ops.base import OpInstance, TileOp, kind
+from tilegen.ops.base import OpInstance
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate
 
 
@@ -46,8 +46,7 @@ def view(value: torch.Tensor, operand: Operand) -> torch.Tensor:
 
 
 def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> torch.Tensor:
-    op = TileOp(call.name, call.kind, call.operands, call.result, call.attributes)
-    b = OpInstance(op, {t.name: t for t in program.tensors})
+    b = OpInstance.of_call(program, call)
     operands = [view(values[o.tensor], o) for o in call.operands]
     if isinstance(call.attributes, PointwiseAttributes):
         return evaluate(call.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
@@ -56,5 +55,5 @@ def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> 
         int(x[0]) if program.tensor(o.tensor).dtype == "int32" else x
         for x, o in zip(operands, call.operands, strict=True)
     ]
-    (result,) = kind(call.kind).reference(b, given)
+    (result,) = b.kind.reference(b, given)
     return result.reshape(b.out)

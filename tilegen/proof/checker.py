@@ -10,8 +10,7 @@
 4. single writer: nothing is written twice, outputs are written in full;
 5. reuse: every counter has reached its target, and nothing comes after, when its last waiter has passed;
 6. memory order: reads and writes go through the proxies that the target's kernels use for such an op, and
-   each edge has
-   a release -> acquire chain for those of its writer and reader.
+   each edge has a release -> acquire chain for those of its writer and reader.
 
 It shares no code with the planner.
 """

@@ -45,8 +45,7 @@ Cut = tuple[str, int, int]
 @dataclass(frozen=True)
 class Access:
     """One box of a tensor per row; no access where a dimension is empty. A box that begins at `low` on `axis`
-    begins with step
-    `base + (low - origin) // size`."""
+    begins with step `base + (low - origin) // size`."""
 
     tensor: str
     rows: Array

@@ -120,8 +120,7 @@ def row(target: str, writer: str, reader: str) -> Row | None:
     return next((r for r in _TABLES.get(target, ()) if (r.writer, r.reader) == (writer, reader)), None)
 
 
-# --- through which proxy
-# --------------------------------------------------------------------------------------
+# --- through which proxy ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

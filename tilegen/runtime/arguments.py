@@ -3,8 +3,8 @@
     kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1) = kernel(w2=w2, x=x, w1=w1)
 
 A kernel reads and writes memory by address. So a tensor is taken only where it has memory of its own that
-holds its
-values as they are: no FakeTensor, no sparse layout, no view that is negated or conjugated when read.
+holds its values as they are: no FakeTensor, no sparse layout, no view that is negated or conjugated when
+read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Orders: one rank for every tile of every op, as a list of segments: a box of one op's grid, walked in one
 way.
 
-Phase order walks op after op. Banded order cuts each op's rows into bands and lets band b of an op follow
+Op-major order walks op after op. Banded order cuts each op's rows into bands and lets band b of an op follow
 band b of the op before: with lag 1 a consumer's band comes right after its producer's band, so that waits are
 met early and intermediates stay in L2.
 """
@@ -163,7 +163,7 @@ def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, g
 
 
 def candidates(graph: Graph, sms: int) -> list[Order]:
-    """Orders worth simulating: phase, and bands where there is more than one wave of rows."""
+    """Orders worth simulating: op-major, and bands where there is more than one wave of rows."""
     orders = [op_major(graph)]
     rows = []
     for op in graph.ops:

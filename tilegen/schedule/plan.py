@@ -1,8 +1,8 @@
 """Plan: the only contract between analysis and code generation. Frozen, serialisable, versioned.
 
 What is stored is small (ops, tiles, semaphore maps, order, scheduling); everything else follows from the ops'
-access maps and is
-derived here: edges, waits, and, on demand, the expanded list of tiles of docs/plan-format.md.
+access maps and is derived here: edges, waits, and, on demand, the expanded list of tiles of
+docs/plan-format.md.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Plan:
     proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
     _repr_html_: ClassVar[Callable[[Plan], str] | None] = None  # its picture in a notebook: tilegen.api's
 
-    # --- derived
-    # -------------------------------------------------------------------------------------------------------
+    # --- derived --------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -202,8 +201,7 @@ class Plan:
     def __deepcopy__(self, memo: Any) -> Plan:
         return self  # frozen
 
-    # --- JSON
-    # --------------------------------------------------------------------------------------------------------
+    # --- JSON -----------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """The compact plan. `formulas` is for people: reading a plan back derives them anew."""

@@ -251,9 +251,8 @@ def _progresses(candidate: Plan) -> bool:
 
 def _orders(graph: Graph, machine: Machine) -> list[Order]:
     """Candidates. On a GPU op-major order comes in super-tiles of four rows: neighbours share weights in L2,
-    which the simulator does not see; and it is the only
-    one where each linear is one row of tiles: there is nothing to begin early, and weights and caches stream
-    in, which the simulator does not see either."""
+    which the simulator does not see; and it is the only one where each linear is one row of tiles: there is
+    nothing to begin early, and weights and caches stream in, which the simulator does not see either."""
     if not machine.architecture.mma_sync:
         return candidates(graph, machine.sms)
     linears = graph.ops_of(LinearAttributes)
@@ -304,9 +303,8 @@ def _best_policies(
     progress: Progress,
 ) -> Plan:
     """Tensor by tensor the point with the least makespan of its producer and consumers alone; when level, the
-    one that lets its consumers
-    start early, a wait weighing as much as two producer tiles: the model knows no variance between SMs, and
-    an early start forgives it."""
+    one that lets its consumers start early, a wait weighing as much as two producer tiles: the model knows no
+    variance between SMs, and an early start forgives it."""
     for tensor, lat in lattices.items():
         points = _allowed(lat)
         if tensor in fixed or len(points) == 1:

@@ -146,8 +146,7 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
     return f"chosen: {chosen}; " + "; ".join(reasons)
 
 
-# --- open sizes
-# ------------------------------------------------------------------------------------------------------------
+# --- open sizes ---------------------------------------------------------------------------------------------
 
 
 def _explain_open(program: Program, place: Place, options: Options) -> str:

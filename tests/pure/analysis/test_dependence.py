@@ -155,8 +155,7 @@ def test_what_two_ops_read_stays_a_tensor() -> None:
     assert all(name in made or graph.tensors[name].role in ("input", "weight") for name in read)
 
 
-# --- pieces
-# ------------------------------------------------------------------------------------------------------------
+# --- pieces -------------------------------------------------------------------------------------------------
 
 
 @LAWS

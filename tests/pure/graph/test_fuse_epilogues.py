@@ -248,8 +248,7 @@ def test_unknown_op():
         fused(spec).op("down")
 
 
-# --- keys shared out, ropes in appends
-# -------------------------------------------------------------------------------------------
+# --- keys shared out, ropes in appends ----------------------------------------------------------------------
 
 
 def caches(S=1, other=False, kept=False, fixed=False):

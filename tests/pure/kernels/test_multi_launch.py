@@ -164,8 +164,8 @@ class Recorder:
 @pytest.mark.parametrize("library", [HopperLibrary, PortableLibrary])
 def test_how_it_is_launched(library: Any) -> None:
     """A launch of one op waits for nothing inside, so its static lists need not all be resident; programmatic
-    is the caller's word. A chain's lists
-    must be, unless it runs alone: then its launches are programmatic."""
+    is the caller's word. A chain's lists must be, unless it runs alone: then its launches are
+    programmatic."""
     options = Options.of(scheduling="static", tiles={"up": (128, 64, 64), "down": (128, 64, 64)})
     whole = launch_plans(whole_plan(mlp(), place("h200"), options), place("h200"), options)[0]
     chained = NAMES["mlp, M = 17, static"].plan()

@@ -174,8 +174,7 @@ def test_a_gang_runs_a_tile_in_a_share_of_the_time() -> None:
         assert work(f"2:{cluster_split}") == pytest.approx(work(1) / 2)
 
 
-# --- how tiles come and go
-# -------------------------------------------------------------------------------------------------------
+# --- how tiles come and go ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("parts", "stores"), [(1, "async"), ("2:n", "async"), ("2:m", "generic")])
@@ -197,8 +196,7 @@ def test_proxies_of_a_plan(parts: int | str, stores: str) -> None:
     assert f"edges {stores} -> async: " in tg.verify(plan).checks[-1].statement.replace("edge ", "edges ")
 
 
-# --- static lists
-# ------------------------------------------------------------------------------------------------------------
+# --- static lists -------------------------------------------------------------------------------------------
 
 
 def test_strided_lists_need_no_table() -> None:

@@ -11,6 +11,7 @@ from tests.gpu.gemms import CASES, gated, gemm, mlp
 from tilegen.arch.machine import machine
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
+from tilegen.ops.attention import splits as splits_of
 from tilegen.schedule.plan import static_persistent
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.base import unproved
@@ -75,7 +76,7 @@ def test_keys_are_shared_out_where_sms_would_idle(batch: int, cached: int, least
     """Llama-3-8B's heads: tiles of four heads, eight a sequence."""
     plan = tg.plan(example("llama_layer", B=batch, S_max=cached + 64), "h200", order="op_major")
     ops = {op.name: op for op in plan.graph.ops}
-    splits = getattr(ops["attn"].attributes, "splits", None) or 1
+    splits = splits_of(plan.graph.bound(ops["attn"]))
     assert least <= splits <= most and ops["attn_split_kv" if splits > 1 else "attn"].tile[2] == 4
 
 

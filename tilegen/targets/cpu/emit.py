@@ -14,6 +14,7 @@ from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.frontend.program import DTYPES, Operand, Tensor
 from tilegen.ops import attention, gemm
+from tilegen.ops.append import AppendAttributes
 from tilegen.schedule.plan import Plan
 
 C_TYPES = {"bfloat16": "tg::bf16", "float16": "tg::f16", "float32": "float", "int32": "int32_t"}
@@ -87,7 +88,7 @@ class CpuOp(MacroOp):
         """append, rope: the first row's position."""
         if self.has("position"):
             return f"{self.operand('position').pointer}[0]"
-        return str(getattr(self.attributes, "at", 0))
+        return str(self.attributes.at) if isinstance(self.attributes, AppendAttributes) else "0"
 
     @cached_property
     def result(self) -> View:
@@ -101,8 +102,7 @@ class CpuOp(MacroOp):
         pointer = f"T.{operand.tensor}" + (f" + {lo}" if lo else "")
         return View(operand.tensor, f"({pointer})" if lo else pointer, shape[-1], shape, hi - lo)
 
-    # --- epilogue
-    # ------------------------------------------------------------------------------------------------------
+    # --- epilogue -------------------------------------------------------------------------------------------
 
     @property
     def expression(self) -> str:
@@ -145,8 +145,7 @@ class CpuOp(MacroOp):
             for name in self._names
         )
 
-    # --- rows and columns of the result
-    # ----------------------------------------------------------------------------------
+    # --- rows and columns of the result ---------------------------------------------------------------------
 
     @property
     def _last(self) -> int:

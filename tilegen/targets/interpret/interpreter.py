@@ -119,8 +119,7 @@ class Interpreter:
                     " wrong"
                 )
 
-    # --- scheduling
-    # ------------------------------------------------------------------------------------------------------
+    # --- scheduling -----------------------------------------------------------------------------------------
 
     def _schedule(self, run: _Run, clusters: list[Step]) -> None:
         """Advance clusters in the strategy's order until all are done; a cluster that waits is passed over
@@ -177,8 +176,7 @@ class Interpreter:
             yield from self._tile(run, cluster, turn, self.data["tiles"][rank])
             turn += 1
 
-    # --- one tile
-    # --------------------------------------------------------------------------------------------------------
+    # --- one tile -------------------------------------------------------------------------------------------
 
     def _tile(self, run: _Run, cluster: int, turn: int, tile: Mapping[str, Any]) -> Step:
         """The CTAs of a cluster read in turn, then each writes its part and posts; where they split K,

@@ -117,8 +117,7 @@ class PortableOp(OpText):
                 return f"{what} are {size}, expected a multiple of 8"
         return self.epilogue.problem
 
-    # --- the product
-    # ------------------------------------------------------------------------------------------------------
+    # --- the product ----------------------------------------------------------------------------------------
 
     @property
     def groups(self) -> int:
@@ -161,8 +160,7 @@ class PortableOp(OpText):
         first = self.first_column(n)
         return f"T.{self.bound.op.operands[n].tensor}" + (f" + {first}" if first else "")
 
-    # --- how a tile is computed
-    # ---------------------------------------------------------------------------------------------
+    # --- how a tile is computed -----------------------------------------------------------------------------
 
     @cached_property
     def block(self) -> Block:
@@ -197,8 +195,7 @@ class PortableOp(OpText):
     def end(self) -> str:
         return ", ".join(to_c(i.hi) for i in self.bound.write)
 
-    # --- waits and posts
-    # ----------------------------------------------------------------------------------------------------
+    # --- waits and posts ------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> int:
@@ -237,8 +234,7 @@ class PortableOp(OpText):
         starts = [self.steps * p // self.cluster for p in range(self.cluster + 1)]
         return [(p, starts[p]) for p in range(self.cluster) if starts[p] < starts[p + 1]]
 
-    # --- text
-    # --------------------------------------------------------------------------------------------------------
+    # --- text -----------------------------------------------------------------------------------------------
 
     @cached_property
     def epilogue(self) -> EpilogueText:

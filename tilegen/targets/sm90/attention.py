@@ -72,8 +72,7 @@ class Attention(OpText):
     def _pitch(self, tensor: str) -> int:
         return math.prod(int(n) for n in self.bound.tensors[tensor].plan_shape[1:])
 
-    # --- numbers
-    # --------------------------------------------------------------------------------------------------------
+    # --- numbers --------------------------------------------------------------------------------------------
 
     @property
     def head(self) -> int:
@@ -176,8 +175,7 @@ class Attention(OpText):
             tuple(self.bound.index(name) for name in self.bound.kind.operands if self._loads(name))
         )
 
-    # --- loads
-    # --------------------------------------------------------------------------------------------------------
+    # --- loads ----------------------------------------------------------------------------------------------
 
     @property
     def steps(self) -> str:
@@ -334,8 +332,7 @@ class Attention(OpText):
             )
         return found
 
-    # --- text
-    # --------------------------------------------------------------------------------------------------------
+    # --- text -----------------------------------------------------------------------------------------------
 
     @property
     def result_type(self) -> str:

@@ -108,8 +108,7 @@ class _Box:
 
     def stage(self, tile: Tile) -> Stage:
         """Products with 64 channels: those of a filter line where the tile slides, from row after row, else
-        of the
-        channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
+        of the channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
         a = ConvAttributes.of(self.bound)
         whole = math.ceil(self.rows / 8) * 8
         blocks = self.filter[1] if self.slides else tile.depth // 64

@@ -45,9 +45,8 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
     least sum of times. Empty where none fits all products.
 
     Other ops are run by one CTA of a cluster, which then may not share what it loads: its CTAs' rings would
-    drift apart. Pairs are for products with hardly
-    anything between them: norms, rope and attention on half of the SMs cost more than pairs gain. In a net of
-    convolutions each has the cluster that suits it.
+    drift apart. Pairs are for products with hardly anything between them: norms, rope and attention on half
+    of the SMs cost more than pairs gain. In a net of convolutions each has the cluster that suits it.
     """
     products = [op for op in graph.ops if type(op.attributes) in CONFIGS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and graph.consists_of(LinearAttributes)
@@ -229,8 +228,7 @@ def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: s
     return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
 
 
-# --- convolutions
-# ------------------------------------------------------------------------------------------------------------
+# --- convolutions -------------------------------------------------------------------------------------------
 
 
 def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Config]:
@@ -288,8 +286,7 @@ CONFIGS: Mapping[type[Attributes], Configs] = {
 }
 
 
-# --- attention over caches
-# -----------------------------------------------------------------------------------------------------
+# --- attention over caches ----------------------------------------------------------------------------------
 
 
 def best_splits(b: OpInstance, machine: Machine) -> int:

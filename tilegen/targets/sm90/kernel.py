@@ -49,8 +49,7 @@ class Kernel:
     note_words = NOTE_WORDS
     thread_count = THREADS
 
-    # --- the plan
-    # -------------------------------------------------------------------------------------------------
+    # --- the plan -------------------------------------------------------------------------------------------
 
     @property
     def sizes(self) -> str:
@@ -76,8 +75,7 @@ class Kernel:
     def jitter(self) -> bool:
         return self.variant == "jitter"
 
-    # --- its ops
-    # --------------------------------------------------------------------------------------------------
+    # --- its ops --------------------------------------------------------------------------------------------
 
     @cached_property
     def ops(self) -> list[Op]:
@@ -129,8 +127,7 @@ class Kernel:
     def turning(self) -> bool:
         return any(op.turning for op in self.ops)
 
-    # --- how results leave
-    # ----------------------------------------------------------------------------------------
+    # --- how results leave ----------------------------------------------------------------------------------
 
     @property
     def staged(self) -> bool:
@@ -157,8 +154,7 @@ class Kernel:
     def barriers(self) -> list[dict[str, Any]]:
         return self.layout.barriers(self.coupled)
 
-    # --- tensors
-    # --------------------------------------------------------------------------------------------------
+    # --- tensors --------------------------------------------------------------------------------------------
 
     @property
     def maps(self) -> list[dict[str, Any]]:
@@ -180,8 +176,7 @@ class Kernel:
     def shared_bodies(self) -> list[dict[str, Any]]:
         return [_shared(body) for body in self.bodies if body.shared]
 
-    # --- instructions
-    # ---------------------------------------------------------------------------------------------
+    # --- instructions ---------------------------------------------------------------------------------------
 
     @property
     def mma(self) -> list[dict[str, Any]]:

@@ -195,8 +195,7 @@ class _Load:
         share = f"cta_rank * {half * ROW_BYTES}"
         return self._copy(letter, column, f"{row} + cta_rank * {half}", to, policy, share)
 
-    # --- weights
-    # --------------------------------------------------------------------------------------------------
+    # --- weights --------------------------------------------------------------------------------------------
 
     @property
     def _packed_box(self) -> int:
@@ -259,8 +258,7 @@ class _Load:
             out[:, at : at + rows] = np.where(column < n, group * n + column, -1)
         return out
 
-    # --- maps
-    # -----------------------------------------------------------------------------------------------------
+    # --- maps -----------------------------------------------------------------------------------------------
 
     @property
     def maps(self) -> list[Map]:

@@ -165,6 +165,11 @@ class Loads:
         return tuple(w for load in self.each for w in load.waits if w.before == "steps")
 
     @property
+    def ranged(self) -> bool:
+        """Whether the text names the first step."""
+        return self.looped or any(not w.late for w in self.ahead)
+
+    @property
     def looped(self) -> bool:
         """Whether there is anything to do step by step."""
         return any(load.staged or any(w.before != "steps" for w in load.waits) for load in self.each)

@@ -53,8 +53,7 @@ class Gather:
     def window(self) -> tuple[int, int]:
         return int(self.bound.shape(1)[1]), int(self.bound.shape(1)[2])
 
-    # --- filters
-    # --------------------------------------------------------------------------------------------------------
+    # --- filters --------------------------------------------------------------------------------------------
 
     @property
     def positions(self) -> int:
@@ -82,8 +81,7 @@ class Gather:
         """Filters that a warp multiplies at once."""
         return 2 * TURN if self.filters % (2 * TURN) == 0 else TURN
 
-    # --- the patch
-    # --------------------------------------------------------------------------------------------------------
+    # --- the patch ------------------------------------------------------------------------------------------
 
     @property
     def unit(self) -> int:
@@ -111,8 +109,7 @@ class Gather:
         """From line to line: whole units, the first of which the tile may begin inside of."""
         return math.ceil((self._seen(1) * self.channels + self.unit - 1) / UNIT) * UNIT
 
-    # --- bytes
-    # --------------------------------------------------------------------------------------------------------
+    # --- bytes ----------------------------------------------------------------------------------------------
 
     @property
     def offsets_at(self) -> int:

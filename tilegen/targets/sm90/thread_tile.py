@@ -139,8 +139,7 @@ class ThreadTile(MacroOp):
     def result(self) -> str:
         return f"T.{self.bound.op.result}"
 
-    # --- the tile
-    # --------------------------------------------------------------------------------------------------------
+    # --- the tile -------------------------------------------------------------------------------------------
 
     @cached_property
     def box(self) -> list[tuple[str, str]]:
@@ -228,8 +227,7 @@ class ThreadTile(MacroOp):
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
 
-    # --- loads
-    # --------------------------------------------------------------------------------------------------------
+    # --- loads ----------------------------------------------------------------------------------------------
 
     @property
     def range(self) -> str:
@@ -259,8 +257,7 @@ class ThreadTile(MacroOp):
         near = any(e.stays for e in self.epilogue.operands)  # through L1
         return self.early or near or bool(self.gather) or self.turning
 
-    # --- text
-    # --------------------------------------------------------------------------------------------------------
+    # --- text -----------------------------------------------------------------------------------------------
 
     @cached_property
     def epilogue(self) -> EpilogueText:

@@ -88,8 +88,7 @@ class Tile:
         """Of sums that the two math warpgroups swap."""
         return 4096 * self.finished_n8s if self.alternates else 0
 
-    # --- where a math warpgroup reads a stage
-    # ---------------------------------------------------------------------
+    # --- where a math warpgroup reads a stage ---------------------------------------------------------------
 
     @property
     def a_offset(self) -> str:
@@ -123,8 +122,7 @@ class Tile:
             )
         return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
 
-    # --- limits
-    # ---------------------------------------------------------------------------------------------------
+    # --- limits ---------------------------------------------------------------------------------------------
 
     @property
     def problem(self) -> str:
