@@ -60,8 +60,15 @@ def explain(
     target: str = select.AUTO,
     **given: Any,
 ) -> str:
-    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol). target: as for
-    `plan`."""
+    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol).
+
+    on, target, options: as for `plan`.
+
+    Raises:
+        SpecError: program is no Program.
+        TargetError: target and machine do not go together.
+        PlanError: an option does not fit the program.
+    """
     place = select.place(machine(on), target)
     return explain_program(as_program(program), place, settled(program, place, Options.asked(options, given)))
 
@@ -83,14 +90,21 @@ def compile(
 
     target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU
     that is here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto":
-    cuda where there is such a GPU, else cpu. on: the machine to plan for, by default the target's own; the
-    CPU target runs plans made for any machine. Where there is no GPU, `tilegen.generate` writes a GPU's
-    kernel.
-    threads: workers of the CPU target. exclusive: on a GPU, nothing else that waits inside runs at the same
-    time (CudaKernel).
+    cuda where there is such a GPU, else cpu. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
+    on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
+    threads: workers of the CPU target.
+    exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     lowering: "persistent", one launch for all ops; on a GPU also "multi_launch", one for each
     (tilegen.kernels.launches), with programmatic=True each started while the one before ends; "auto":
     persistent, or programmatic launches where no options are given and they were measured to be faster.
+
+    Raises:
+        SpecError: program is no Program.
+        TargetError: the target is not here, target and machine do not go together, or threads is no positive
+            int.
+        PlanError: an option does not fit the program, or the target has no kernel for it.
+        CompileError: the compiler refuses the text, or its kernel spills registers.
+        CompilerMissing: no compiler is found.
     """
     as_program(program)
     refuse_lowering(lowering, programmatic)
@@ -124,7 +138,9 @@ def compile(
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:
     """The program op by op in float32 torch: what a kernel's result is compared with.
 
-    Raises ArgumentError where a tensor is missing, unknown or given twice, or is no tensor.
+    Raises:
+        SpecError: program is no Program.
+        ArgumentError: a tensor is missing, unknown or given twice, or is no tensor.
     """
     from tilegen.ops.reference import run
     from tilegen.runtime.arguments import in_order

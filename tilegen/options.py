@@ -61,7 +61,11 @@ class Options:
 
     @staticmethod
     def of(**given: Any) -> Options:
-        """From plain dicts: Options.of(tiles={"up": (128, 256, 64)}, policies={"up->down": "row"})."""
+        """From plain dicts: Options.of(tiles={"up": (128, 256, 64)}, policies={"up->down": "row"}).
+
+        Raises:
+            PlanError: an option is unknown or has a new name, or its value is none of those it takes.
+        """
         fields = Options.__dataclass_fields__
         for name, value in given.items():
             if name in RENAMED:
@@ -78,7 +82,11 @@ class Options:
 
     @staticmethod
     def asked(options: Options | None, given: Mapping[str, Any]) -> Options:
-        """What a caller gave as options=, or by name; not both."""
+        """What a caller gave as options=, or by name.
+
+        Raises:
+            PlanError: both are given, or options is no Options.
+        """
         if options is None:
             return Options.of(**given)
         if not isinstance(options, Options):

@@ -8,7 +8,7 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
-from tests.gpu.test_hopper import arguments_of, expected
+from tests.gpu.test_hopper import arguments_of, check_replays, expected
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.kernels.launches import MultiLaunchKernel
 from tilegen.runtime.data import relative_error
@@ -92,19 +92,7 @@ def test_calls_overlap_without_harm(case: Case) -> None:
 @pytest.mark.parametrize("case", SOME, ids=lambda c: c.name)
 def test_graph_replay(case: Case, programmatic: bool) -> None:
     """Captured launches can be replayed beside the stream's own: the graph has its own intermediates."""
-    kernel, arguments = compiled(case, programmatic), arguments_of(case)
-    want = kernel(*arguments).clone()
-    out = torch.empty_like(want)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kernel(*arguments, out=out)
-        kernel(*arguments, out=out)
-    for _ in range(100):
-        out.fill_(float("nan"))
-        graph.replay()
-        assert torch.equal(kernel(*arguments), want)
-        assert torch.equal(out, want)
-    kernel.check()
+    check_replays(compiled(case, programmatic), arguments_of(case))
 
 
 def test_on_several_streams() -> None:

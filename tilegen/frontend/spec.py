@@ -163,7 +163,11 @@ class Value:
         return Operand(self.tensor, self.columns, self.flattened)
 
     def chunk(self, n: int) -> tuple[Value, ...]:
-        """n equal column views, as torch.chunk(x, n, dim=-1)."""
+        """n equal column views, as torch.chunk(x, n, dim=-1).
+
+        Raises:
+            SpecError: the columns do not split into n equal parts.
+        """
         where = caller()
         if not isinstance(n, int) or n < 1 or self.shape[-1] % n:
             raise SpecError(
@@ -174,7 +178,11 @@ class Value:
         return self.split([self.shape[-1] // n] * n)
 
     def split(self, sizes: Sequence[Size]) -> tuple[Value, ...]:
-        """Column views of the given widths, as torch.split(x, sizes, dim=-1)."""
+        """Column views of the given widths, as torch.split(x, sizes, dim=-1).
+
+        Raises:
+            SpecError: the widths are no list of sizes, or do not sum to the columns of x.
+        """
         where = caller()
         if self.flattened:
             raise SpecError(
@@ -303,18 +311,34 @@ def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
 
 
 def input(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
-    """An activation given at each call."""
+    """An activation, given at each call.
+
+    name: an ASCII identifier. shape: one to four sizes. dtype: bfloat16, float16 or float32; int32 for a
+    position.
+
+    Raises:
+        SpecError: the name is taken or reserved, a size is not a positive int, or the dtype is unknown.
+    """
     return _declare("input", name, shape, dtype)
 
 
 def weight(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
-    """A parameter: given at each call, or once through `kernel.prepare`."""
+    """A parameter, given at each call, or once through `kernel.prepare`. shape and dtype as for `input`.
+
+    Raises:
+        SpecError: the name is taken or reserved, a size is not a positive int, or the dtype is unknown.
+    """
     return _declare("weight", name, shape, dtype)
 
 
 def state(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
-    """A tensor read and written in place, e.g. a KV cache (B, S_max, H_kv, D). What no tile writes counts as
-    input."""
+    """A tensor that is read and written in place, such as a KV cache. What no tile writes counts as input.
+
+    shape: (B, S_max, H, D) or (B, S_max, H·D). dtype: bfloat16, float16 or float32.
+
+    Raises:
+        SpecError: as for `input`; or the shape has neither three nor four sizes.
+    """
     value = _declare("state", name, shape, dtype)
     if len(value.shape) not in (3, 4):
         raise SpecError(
@@ -392,7 +416,12 @@ def call(
 
 @dataclass(frozen=True)
 class Spec:
-    """A decorated spec function. Calling it with sizes gives a Program."""
+    """A decorated spec function. Calling it with sizes gives a Program.
+
+    Raises:
+        SpecError: by the call, where sizes are missing or unknown, or what the function declares is wrong; it
+            names the line of the spec.
+    """
 
     function: Callable[..., Any]
 
@@ -430,7 +459,11 @@ class Spec:
 
 
 def spec(function: Callable[..., Any]) -> Spec:
-    """Declare a program: run with sizes, the function names tensors and ops and returns the outputs."""
+    """Declare a program. Run with sizes, the function names tensors and ops and returns the outputs.
+
+    Raises:
+        SpecError: it is given no function.
+    """
     if not callable(function):
         raise SpecError(f"@tg.spec declares a function, given {function!r}", caller())
     return Spec(function)

@@ -45,8 +45,13 @@ class AppendAttributes(Attributes):
 def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) -> Value:
     """cache[b, at : at + S] = x[b]; gives the cache as it is after the write.
 
-    cache: a tg.state (B, S_max, H, D) or (B, S_max, H·D); x (B, S, H·D). at: an int, or an int32 input of one
-    element, read on the device.
+    cache: a tg.state (B, S_max, H, D) or (B, S_max, H·D); x (B, S, H·D), of one dtype. at, in rows: an int,
+    or an int32 input of one element, read on the device.
+
+    Raises:
+        SpecError: cache is no whole tg.state, was appended or read before, x has other sizes or another
+            dtype, or S rows do not fit. A position on the device that leaves no room is told by the kernel's
+            check().
     """
     where = caller()
     tensors("append", where, cache=cache, x=x)

@@ -67,12 +67,18 @@ def attention(
     at: Value | None = None,
     name: str | None = None,
 ) -> Value:
-    """y = softmax(scale · q kᵀ + mask) v, per head; softmax and sums in float32.
+    """y = softmax(scale · q kᵀ + mask) v, for each head; softmax and sums in float32.
 
-    q (B, Sq, heads·D), k and v (B, Sk, kv_heads·D) or 4-D with the heads apart; y like q, (B, Sq, heads·D).
-    Query head h uses key head ⌊h·kv_heads/heads⌋. scale: 1/√D unless given. causal: query i sees keys ≤ i +
-    Sk - Sq; needs Sk ≥ Sq. at: k and v are caches, filled up to position at + Sq (an int32 input of one
-    element, read on the device); then query i sees keys ≤ at + i, which is causal.
+    q (B, Sq, heads·D), k and v (B, Sk, kv_heads·D) or 4-D with the heads apart, of one dtype; y like q. Query
+    head h uses key head ⌊h·kv_heads/heads⌋. scale: 1/√D unless given. causal: query i sees keys ≤ i + Sk -
+    Sq. at: k and v are caches, filled up to position at + Sq (an int32 input of one element, read on the
+    device); then query i sees keys ≤ at + i, which is causal.
+
+    Raises:
+        SpecError: heads are not shared evenly by kv_heads, shapes or dtypes do not meet, or with causal or at
+            Sk < Sq.
+
+    Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads).
     """
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)

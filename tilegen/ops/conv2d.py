@@ -70,8 +70,12 @@ def conv2d(
 ) -> Value:
     """y = x ∗ w + bias, as torch.nn.functional.conv2d on channels-last data.
 
-    x (B, H, W, C), w (N, R, S, C), bias (N,); y (B, P, Q, N). stride, padding, dilation: an int or two. Only
-    groups = 1.
+    x (B, H, W, C), w (N, R, S, C) and bias (N,) of one dtype; y (B, P, Q, N), summed in float32. stride,
+    padding and dilation, in pixels: an int, or two for height and width. Only groups = 1.
+
+    Raises:
+        SpecError: the shapes, channels or dtypes do not meet, groups is not 1, or the filter does not fit
+            into the padded image.
     """
     where = caller()
     tensors("conv2d", where, x=x, w=w)

@@ -51,10 +51,13 @@ class MatmulAttributes(Attributes):
 
 
 def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
-    """y = x wᵀ + bias, torch.nn.Linear's layout.
+    """y = x wᵀ + bias, in torch.nn.functional.linear's layout.
 
-    x (…, K), w (N, K), bias (N,); y (…, N) in x's dtype, accumulated in float32. SpecError when the widths do
-    not meet.
+    x (…, K), w (N, K) and bias (N,) of one dtype; y (…, N) of that dtype, summed in float32.
+
+    Raises:
+        SpecError: an operand is no tensor of this spec, w is not (N, K), the widths or dtypes differ, or bias
+            is not (N,).
     """
     where = caller()
     tensors("linear", where, x=x, w=w)
@@ -85,9 +88,14 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
 def matmul(
     a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None
 ) -> Value:
-    """y[n] = op(a[n]) op(b[n]), op transposing the last two dimensions when asked.
+    """y[n] = op(a[n]) op(b[n]); op transposes the last two dimensions where asked. As torch.matmul.
 
-    a (…, M, K) or (…, K, M); b (…, K, N) or (…, N, K), with a's leading dimensions or none; y (…, M, N).
+    a (…, M, K) or (…, K, M); b (…, K, N) or (…, N, K), with a's leading dimensions or none; y (…, M, N). All
+    of one dtype, summed in float32.
+
+    Raises:
+        SpecError: an operand has fewer than two dimensions, or inner sizes, batch dimensions or dtypes
+            differ.
     """
     where = caller()
     tensors("matmul", where, a=a, b=b)

@@ -41,13 +41,28 @@ class RopeAttributes(Attributes):
 
 
 def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
-    """y = x · w / √(mean(x²) + eps) over the last dimension, in float32. x (…, N), w (N,)."""
+    """y = x · w / √(mean(x²) + eps) over the last dimension, in float32.
+
+    x (…, N) and w (N,) of one dtype; y of x's shape and dtype.
+
+    Raises:
+        SpecError: w is not (N,), the dtypes differ, or eps is not positive.
+
+    Source: arXiv 1910.07467; torch.nn.functional.rms_norm.
+    """
     return _norm("rms_norm", RmsNormAttributes, x, [w], eps, name)
 
 
 def layer_norm(x: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
-    """y = (x - mean(x)) · w / √(var(x) + eps) + bias over the last dimension, in float32. x (…, N), w and
-    bias (N,)."""
+    """y = (x - mean(x)) · w / √(var(x) + eps) + bias over the last dimension, in float32.
+
+    x (…, N), w and bias (N,) of one dtype; y of x's shape and dtype.
+
+    Raises:
+        SpecError: w or bias is not (N,), the dtypes differ, or eps is not positive.
+
+    Source: arXiv 1607.06450; torch.nn.functional.layer_norm.
+    """
     return _norm("layer_norm", LayerNormAttributes, x, [w, bias], eps, name)
 
 
@@ -84,10 +99,16 @@ def rope(
     x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = None, name: str | None = None
 ) -> Value:
     """y[d] = x[d]·cos φ - x[d + D/2]·sin φ, y[d + D/2] = x[d + D/2]·cos φ + x[d]·sin φ, φ = p·theta^(-2d/D),
-    per head of size D.
+    for each head of size D.
 
-    x (B, S, heads·D); position p of row s is s, plus `at` (an int32 input of one element) where given.
-    Half-split pairs, as LLaMA in torch.
+    x (B, S, heads·D); y of x's shape and dtype. Position p of row s is s, plus `at` (an int32 input of one
+    element, read on the device) where given. Pairs are half a head apart, as in Hugging Face's LLaMA.
+
+    Raises:
+        SpecError: x has not three dimensions, its columns are not `heads` heads of an even size, or theta is
+            not positive.
+
+    Source: arXiv 2104.09864.
     """
     where = caller()
     tensors("rope", where, x=x)

@@ -37,8 +37,15 @@ class PointwiseAttributes(Attributes):
 
 
 def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Value:
-    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))), as
-    torch.nn.functional.gelu."""
+    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))).
+
+    x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: approximate is neither "none" nor "tanh".
+
+    Source: arXiv 1606.08415; torch.nn.functional.gelu.
+    """
     where = caller()
     need(
         approximate in ("none", "tanh"),
@@ -49,32 +56,56 @@ def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Val
 
 
 def relu(x: Value, *, name: str | None = None) -> Value:
-    """y = max(x, 0)"""
+    """y = max(x, 0). x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: x is no tensor of this spec, or has one dimension.
+    """
     return pointwise("relu(e0)", x, name=name)
 
 
 def silu(x: Value, *, name: str | None = None) -> Value:
-    """y = x / (1 + exp(-x))"""
+    """y = x / (1 + exp(-x)). x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: x is no tensor of this spec, or has one dimension.
+    """
     return pointwise("silu(e0)", x, name=name)
 
 
 def sigmoid(x: Value, *, name: str | None = None) -> Value:
-    """y = 1 / (1 + exp(-x))"""
+    """y = 1 / (1 + exp(-x)). x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: x is no tensor of this spec, or has one dimension.
+    """
     return pointwise("sigmoid(e0)", x, name=name)
 
 
 def add(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a + b; b of a's shape, or a vector (N,) over the last dimension."""
+    """y = a + b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+
+    Raises:
+        SpecError: b has another shape or dtype.
+    """
     return pointwise("e0 + e1", a, b, name=name)
 
 
 def mul(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a · b; b of a's shape, or a vector (N,) over the last dimension."""
+    """y = a · b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+
+    Raises:
+        SpecError: b has another shape or dtype.
+    """
     return pointwise("e0 * e1", a, b, name=name)
 
 
 def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
-    """y = factor · x"""
+    """y = factor · x. x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: factor is not a finite number.
+    """
     where = caller()
     need(
         isinstance(factor, (int, float)) and math.isfinite(factor),
@@ -94,8 +125,15 @@ OPERATORS.update(add=add, mul=_times)
 def batch_norm(
     x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
 ) -> Value:
-    """y = (x - mean) · w / √(var + eps) + bias over the last dimension (channels), with given statistics:
-    inference only."""
+    """y = (x - mean) · w / √(var + eps) + bias over the last dimension, the channels; for inference only.
+
+    x (…, C), the others (C,), of one dtype; y of x's shape and dtype.
+
+    Raises:
+        SpecError: a vector is not (C,), the dtypes differ, or eps is not positive.
+
+    Source: arXiv 1502.03167; torch.nn.functional.batch_norm with training=False.
+    """
     where = caller()
     eps = number("batch_norm: eps", eps, where, positive=True)
     return pointwise(
@@ -104,8 +142,14 @@ def batch_norm(
 
 
 def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
-    """y = expression(e0 = x, e1, …), element by element in float32; the others have x's shape or are vectors
-    over its last dimension."""
+    """y = expression(e0 = x, e1, …), element by element in float32.
+
+    x (…, N); the others have x's shape, or are vectors (N,); all of one dtype, y too. expression: + - *,
+    numbers, and calls of gelu_erf, gelu_tanh, relu, silu, sigmoid, scale and batch_norm.
+
+    Raises:
+        SpecError: the expression holds anything else, or an operand has another shape or dtype.
+    """
     where = where or caller()
     try:
         check_expression(expression, {f"e{n}" for n in range(1 + len(others))})

@@ -32,8 +32,15 @@ class GlobalAvgPoolAttributes(Attributes):
 def max_pool2d(
     x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None
 ) -> Value:
-    """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins. x (B,
-    H, W, C)."""
+    """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins.
+
+    x (B, H, W, C); y (B, P, Q, C) of x's dtype. window, stride (the window unless given) and padding, in
+    pixels: an int, or two for height and width.
+
+    Raises:
+        SpecError: x has not four dimensions, the padding is over half of the window, or the window does not
+            fit.
+    """
     where = caller()
     tensors("max_pool2d", where, x=x)
     need(len(x.shape) == 4, f"max_pool2d: x is (B, H, W, C), given {x.shape}", where)
@@ -65,7 +72,13 @@ def max_pool2d(
 
 
 def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
-    """y[b, c] = mean over h and w of x[b, h, w, c], in float32. x (B, H, W, C), y (B, C)."""
+    """y[b, c] = mean over h and w of x[b, h, w, c], in float32.
+
+    x (B, H, W, C); y (B, C) of x's dtype.
+
+    Raises:
+        SpecError: x has not four dimensions.
+    """
     where = caller()
     tensors("global_avg_pool", where, x=x)
     need(len(x.shape) == 4, f"global_avg_pool: x is (B, H, W, C), given {x.shape}", where)
@@ -82,7 +95,13 @@ def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
 
 
 def flatten(x: Value) -> Value:
-    """x (B, H, W, C) seen as (B, H·W·C), no copy; note the channels-last order."""
+    """y[b, (h·W + w)·C + c] = x[b, h, w, c]: a view, no copy. The order is channels-last, unlike torch's.
+
+    x (B, H, W, C); y (B, H·W·C).
+
+    Raises:
+        SpecError: x is not a whole tensor of four dimensions.
+    """
     where = caller()
     tensors("flatten", where, x=x)
     need(

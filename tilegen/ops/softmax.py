@@ -39,8 +39,11 @@ class SoftmaxAttributes(Attributes):
 def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:
     """y = exp(scale·x - max) / Σ exp(scale·x - max) over the last dimension, in float32.
 
-    x (…, R, N). causal: row q of the last two dimensions sees columns ≤ q + N - R, the others give 0; needs N
-    ≥ R.
+    x (…, R, N); y of x's shape and dtype. causal: row q of the last two dimensions sees columns ≤ q + N - R,
+    the others give 0.
+
+    Raises:
+        SpecError: scale is not finite; or with causal, x has one dimension or N < R.
     """
     where = caller()
     tensors("softmax", where, x=x)

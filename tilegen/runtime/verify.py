@@ -16,8 +16,12 @@ from tilegen.schedule.plan import MALFORMED, Plan
 
 
 def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
-    """Check a plan, its JSON, or a file of it; ProofError names the tile, the elements and the missing
-    edge."""
+    """Check a plan, its JSON, or a file of it, by code that shares nothing with the planner.
+
+    Raises:
+        ProofError: a check fails; it names the tile, the elements and the missing edge.
+        PlanError: what is given is no plan, or its file cannot be read.
+    """
     return prove(as_expanded(what))
 
 

@@ -118,7 +118,11 @@ class Plan:
         return max(op.cluster for op in self.graph.ops)
 
     def refuse_other(self, target: str) -> None:
-        """PlanError where the kernel of another target is to be emitted than the plan was proved for."""
+        """Keep a plan from a target that it was not proved for.
+
+        Raises:
+            PlanError: the plan was made for another target.
+        """
         if self.target != target:
             raise PlanError(
                 f"{self.program}: the plan is one for target {self.target or 'unknown'}, not {target}: its"
@@ -243,7 +247,11 @@ class Plan:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Plan:
-        """Read a compact plan; PlanError names what is missing or wrong."""
+        """Read a compact plan.
+
+        Raises:
+            PlanError: something is missing or wrong; it names what.
+        """
         if not isinstance(data, Mapping):
             raise PlanError(f"a plan is a JSON object, given a {type(data).__name__}")
         if data.get("version") != VERSION:

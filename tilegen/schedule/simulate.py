@@ -94,7 +94,11 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
 
 
 def simulate(plan: Plan) -> Timeline:
-    """Run the plan on its machine's model. PlanError where it is given no Plan."""
+    """Run a plan on its machine's model: when each tile begins and ends, in microseconds.
+
+    Raises:
+        PlanError: it is given no Plan.
+    """
     if not isinstance(plan, Plan):
         raise PlanError(
             f"expected a Plan, given a {type(plan).__name__}: tg.simulate(tg.plan(program, on=…))"

@@ -206,9 +206,9 @@ def test_names_of_twins_clash_with_no_op_or_tensor() -> None:
 
 def test_a_residual_that_is_awaited_last_shares_no_code_with_one_that_is_awaited_first() -> None:
     older, newer = (generate(Case("", blocks, {"newer": new}).plan()).text for new in (False, True))
-    first, last = (f"if (k == {k}) {{  // what the epilogue reads:" for k in ("first", "last - 1"))
-    assert first in older and last not in older
-    assert last in newer and first not in newer
+    ahead, last = "\n        // what the epilogue reads\n", "\n            // what the epilogue reads:"
+    assert ahead in older and last not in older
+    assert last in newer and ahead not in newer
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
