@@ -37,9 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Plans and binaries of the tests go to a folder that is gone afterwards."""
+    """Plans and binaries of the tests go to a folder that is gone afterwards; all workers share it."""
     patch = pytest.MonkeyPatch()
-    patch.setenv("TILEGEN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    patch.setenv("TILEGEN_CACHE_DIR", str(shared / "cache"))
     yield
     patch.undo()
 

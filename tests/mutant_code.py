@@ -29,6 +29,10 @@ FIELDS = ("kind", "rank", "cta_rank", "operand", "step", "semaphore", "a", "b", 
 SLEEP_MS, LIMIT_MS = 20, 1500
 
 WRAPPERS = """
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
 // ---- mutants: TG_MUTANT="kind rank cta_rank operand step semaphore a b late" ----
 #include <cstring>
 struct tg_mutant_t {
@@ -43,7 +47,7 @@ static const tg_mutant_t tg_m = [] {
   return m;
 }();
 static bool tg_is(const char* kind) { return std::strcmp(tg_m.kind, kind) == 0; }
-static void tg_sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(SLEEP_MS)); }
+static void tg_sleep() { usleep(1000 * SLEEP_MS); }
 // Each dynamic worker rests after a tile, so that tiles run on different threads; one tile may come late.
 static void tg_hold(int rank, int turn) {
   if (turn > 0 && TG_REST) tg_sleep();
@@ -135,11 +139,9 @@ def edited(source: str, dynamic: bool) -> str:
         source, tile, "tg_hold(rank, turn);\n    " + tile.replace("(rank)", "(tg_swapped(rank))")
     )
     count = "state.left.value.fetch_add(1, std::memory_order_acq_rel)"
-    leave = (
-        f'const int left = {count};\n  if (tg_is("hasty") && left == 0) tg_reset(g);\n  if (left == workers -'
-        " 1) {"
-    )
-    source = replaced(source, f"if ({count} == workers - 1) {{", leave)
+    hasty = 'if (tg_is("hasty") && left == 0) tg_reset(g);'
+    leave = f"const int left = {count};\n  {hasty}\n  if (left == run.workers - 1) {{"
+    source = replaced(source, f"if ({count} == run.workers - 1) {{", leave)
     source = replaced(
         source, "    tg_reset(g);\n    state", '    if (!tg_is("keep")) tg_reset(g);\n    state'
     )

@@ -5,9 +5,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <random>
 #include <vector>
 
 #define __device__
@@ -159,10 +158,11 @@ template <int COUNT> void load_matrix(unsigned (&v)[COUNT], unsigned at) {
 
 // All CTAs side by side; null, or what went wrong.
 template <class Body> const char* run(int ctas_count, int threads, int bytes, int seed, Body) {
-  std::mt19937 random(seed);
+  unsigned state = 2654435761u * (seed + 1);
+  const auto random = [&] { return state ^= state << 13, state ^= state >> 17, state ^= state << 5; };
   std::vector<Cta> ctas(ctas_count);
-  std::vector<std::unique_ptr<char[]>> stacks;
   constexpr size_t stack = 1 << 16;
+  char* const stacks = (char*)malloc(stack * ctas_count * threads);  // committed where it is used
   grid.x = ctas_count, idle = 0, wrong = nullptr;
   for (int b = 0; b < ctas_count; ++b) {
     Cta& c = ctas[b];
@@ -170,7 +170,7 @@ template <class Body> const char* run(int ctas_count, int threads, int bytes, in
     for (Fiber& f : c.fibers) {
       f.cta = &c, f.thread = (int)(&f - c.fibers.data());
       getcontext(&f.context);
-      f.context.uc_stack.ss_sp = stacks.emplace_back(new char[stack]).get(), f.context.uc_stack.ss_size = stack;
+      f.context.uc_stack.ss_sp = &stacks[stack * (b * threads + f.thread)], f.context.uc_stack.ss_size = stack;
       makecontext(&f.context, Body::run, 0);
     }
   }
@@ -186,6 +186,7 @@ template <class Body> const char* run(int ctas_count, int threads, int bytes, in
       }
     if (++idle > 5000) wrong = "no progress";
   }
+  free(stacks);
   return wrong;
 }
 }  // namespace emu

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +110,25 @@ extern "C" const char* emulate(const void* pointers, unsigned* counters, int cta
 
 THREADS_MAIN = """
 static tg_tensors tensors;
+static int op;
 
 struct Body {
   static void run() {
     for (int rank = blockIdx.x; rank < TG_TILES; rank += (int)gridDim.x) {
       const tg_tile_t t = tg_tile(rank);
-      if (t.op == %s) tg_run_%s(tensors, t, threadIdx.x, 0, [] {});
+      if (t.op != op) continue;
+      switch (op) {
+%s
+      }
     }
     emu::idle = 0, emu::now->done = true;
     emu::yield();
   }
 };
 
-extern "C" const char* emulate(const void* pointers, unsigned*, int ctas, int threads, int bytes, int seed) {
+extern "C" const char* emulate(const void* pointers, int which, int ctas, int threads, int bytes, int seed) {
   memcpy(&tensors, pointers, sizeof tensors);
+  op = which;
   return emu::run(ctas, threads, bytes, seed, Body{});
 }
 """
@@ -153,14 +159,14 @@ def host_text(text: str) -> str:
     )
 
 
-def threads_text(text: str, op: OpText) -> str:
-    """Of a Hopper kernel what the tile function of `op` needs, as C++."""
-
-    root = f"void tg_emulated() {{ tg_tile(TG_TILES), tg_run_{op.name}({op.enum}); }}\n"
-    return without_ptx(pruned(text + root, "tg_emulated").replace(root, "")) + THREADS_MAIN % (
-        op.enum,
-        op.name,
+def threads_text(text: str, ops: Sequence[OpText]) -> str:
+    """Of a Hopper kernel what the tile functions of `ops` need, as C++."""
+    calls = " ".join(f"tg_run_{op.name}({op.enum});" for op in ops)
+    root = f"void tg_emulated() {{ tg_tile(TG_TILES); {calls} }}\n"
+    cases = "\n".join(
+        f"        case {op.enum}: tg_run_{op.name}(tensors, t, threadIdx.x, 0, [] {{}}); break;" for op in ops
     )
+    return without_ptx(pruned(text + root, "tg_emulated").replace(root, "")) + THREADS_MAIN % cases
 
 
 def built(text: str, path: Path) -> Any:
@@ -168,7 +174,7 @@ def built(text: str, path: Path) -> Any:
     path.write_text(text)
     library = path.with_suffix(".so")
     subprocess.run(
-        [compiler(), "-O1", "-std=c++20", "-w", "-shared", "-fPIC", "-o", str(library), str(path)], check=True
+        [compiler(), "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-o", str(library), str(path)], check=True
     )
     run = ctypes.CDLL(str(library)).emulate
     run.restype = ctypes.c_char_p
@@ -219,12 +225,11 @@ def emulate_threads(
 
 def run_threads(plan: Plan, text: str, pointers: Any, folder: Path, sms: int = 3, seed: int = 0) -> str:
     """Run the tile functions of a plan's ops; what went wrong while they ran, or an empty string."""
-    for b in plan.bounds:
-        op = hopper.hopper_op(plan, b)
+    ops = [hopper.hopper_op(plan, b) for b in plan.bounds]
+    run = built(threads_text(text, ops), folder / "kernel.cpp")
+    for n, op in enumerate(ops):
         assert isinstance(op, ThreadTile), op.name
-        wrong = built(threads_text(text, op), folder / f"{op.name}.cpp")(
-            pointers, None, sms, THREADS, op.scratch_bytes, seed
-        )
+        wrong = run(pointers, n, sms, THREADS, op.scratch_bytes, seed)
         if wrong:
             return f"{op.name}: {wrong.decode()}"
     return ""

@@ -1,6 +1,9 @@
 """Arguments that do not fit a kernel: refused with an ArgumentError that names the tensor, what was given and
 what was expected."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -312,3 +315,33 @@ def test_wrong_timeout(monkeypatch, value):
         assert kernel(*given()) is not None
     else:
         refused(lambda: kernel(*given()), "TILEGEN_TIMEOUT_MS", value, error=tg.TilegenError)
+
+
+FEW_THREADS = """
+import resource, torch, tilegen as tg
+@tg.spec
+def one():
+    return tg.relu(tg.input("x", (256, 64), "float32"), name="y")
+kernel, x = tg.compile(one(), "cpu", on="cpu:64"), torch.randn(256, 64)
+assert torch.equal(kernel(x), x.relu())
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), hard))  # a thread's stack is larger
+try:
+    kernel(x)
+except tg.TargetError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+assert torch.equal(kernel(x), x.relu())
+"""
+
+
+def test_a_system_without_threads_to_give_is_an_error_and_the_next_launch_is_right():
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_THREADS],
+        env={**os.environ, "TILEGEN_NUM_THREADS": "64"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fewer threads than the" in done.stdout and "TILEGEN_NUM_THREADS" in done.stdout

@@ -70,7 +70,7 @@ def ask(plans: list[Plan], questions: list[tuple[Any, ...]], folder: Path) -> li
     )
     source = folder / "schedules.cpp"
     source.write_text(PROLOGUE + "".join(spaces) + MAIN % dispatch)
-    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
     built = subprocess.run(
         [compiler(), *flags, str(source), "-o", str(folder / "schedules")], capture_output=True, text=True
     )

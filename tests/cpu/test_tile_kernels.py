@@ -12,7 +12,7 @@ import torch
 HERE = pathlib.Path(__file__).resolve().parent
 KERNELS = HERE.parents[1] / "templates" / "cpu"
 FAMILIES = ("types", "gemm", "conv2d", "attention", "rows", "pool")
-FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-ffp-contract=fast")
+FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=fast")
 BUILDS = {
     "native": ("-march=native",),
     "native without bf16 products": ("-march=native", "-DTG_DPBF16=0"),

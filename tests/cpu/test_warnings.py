@@ -18,7 +18,7 @@ def test_no_warnings(example: str, tmp_path: Path) -> None:
     plan = tg.plan(load_program(str(EXAMPLES / f"{example}.py"), {}), "cpu:2")
     flags = (
         "-O1",
-        "-std=c++20",
+        "-std=c++17",
         "-pthread",
         *WARNINGS,
         "-Wno-aggressive-loop-optimizations",

@@ -24,7 +24,7 @@ void t_load(int dtype, const void* src, float* dst, int64_t n) {
   typed(dtype, src, [&](auto* p) { load(p, dst, n); });
 }
 void t_store(int dtype, const float* src, void* dst, int64_t n) {
-  typed(dtype, dst, [&](auto* p) { store(src, const_cast<std::remove_cvref_t<decltype(*p)>*>(p), n); });
+  typed(dtype, dst, [&](auto* p) { store(src, const_cast<std::remove_cv_t<std::remove_reference_t<decltype(*p)>>*>(p), n); });
 }
 void t_maths(int which, const float* x, float* y, int64_t n) {
   const auto map = [&](auto f) {
@@ -46,7 +46,7 @@ void t_gemm(float* acc, int64_t ldacc, int ta, const void* a, int64_t lda, int t
     typed(tb, b, [&](auto* pb) {
       for (int k0 = 0; k0 < k; k0 += step)
         gemm_step(s, acc, ldacc, pa + (trans_a ? k0 * lda : k0), lda, trans_a, pb + (trans_b ? k0 : k0 * ldb), ldb, trans_b, m, n,
-                  std::min(step, k - k0));
+                  tg::min(step, k - k0));
     });
   });
 }
@@ -61,12 +61,12 @@ void t_conv(float* y, int tx, const void* x, int tw, const void* w, const int* s
         for (int p = 0; p < s.P; p += tile[1])
           for (int q = 0; q < s.Q; q += tile[2])
             for (int n = 0; n < s.N; n += tile[3]) {
-              const int nb = std::min(tile[0], s.B - b), np = std::min(tile[1], s.P - p), nq = std::min(tile[2], s.Q - q);
-              const int nn = std::min(tile[3], s.N - n), ld = nn + 3;
+              const int nb = tg::min(tile[0], s.B - b), np = tg::min(tile[1], s.P - p), nq = tg::min(tile[2], s.Q - q);
+              const int nn = tg::min(tile[3], s.N - n), ld = nn + 3;
               float* acc = scratch.get(0, size_t(nb) * np * nq * ld);
               for (int i = 0; i < nb * np * nq * ld; ++i) acc[i] = 0;
               for (int c = 0; c < s.C; c += tile[4])
-                conv_step(scratch, acc, ld, px, pw, s, b, p, q, n, nb, np, nq, nn, c, std::min(tile[4], s.C - c));
+                conv_step(scratch, acc, ld, px, pw, s, b, p, q, n, nb, np, nq, nn, c, tg::min(tile[4], s.C - c));
               for (int i = 0; i < nb * np * nq; ++i) {
                 const int pixel = ((b + i / (np * nq)) * s.P + p + i / nq % np) * s.Q + q + i % nq;
                 for (int j = 0; j < nn; ++j) y[int64_t(pixel) * s.N + n + j] = acc[i * ld + j];
@@ -83,7 +83,7 @@ void t_attention(float* out, int64_t ldout, int tq, const void* q, int64_t ldq, 
       const auto* pv = static_cast<decltype(pk)>(v);
       const AttentionTile t = attention_begin(s, 0, pq, ldq, nq, D, scale);
       for (int k0 = 0; k0 < nk; k0 += block)
-        attention_step(s, t, pk + k0 * ldk, ldk, pv + k0 * ldv, ldv, std::min(block, nk - k0), k0, masked ? limit : NO_MASK);
+        attention_step(s, t, pk + k0 * ldk, ldk, pv + k0 * ldv, ldv, tg::min(block, nk - k0), k0, masked ? limit : NO_MASK);
       attention_end(t, out, ldout);
     });
   });
@@ -107,7 +107,7 @@ void t_rope(float* out, int64_t ldout, int t, const void* x, int64_t ldx, int ro
   typed(t, x, [&](auto* p) { rope_rows(s, out, ldout, p, ldx, rows, heads, D, first, seq, base, theta); });
 }
 void t_copy(int t, void* dst, int64_t ldd, const void* src, int64_t lds, int rows, int cols) {
-  typed(t, src, [&](auto* p) { copy_rows(static_cast<std::remove_cvref_t<decltype(*p)>*>(dst), ldd, p, lds, rows, cols); });
+  typed(t, src, [&](auto* p) { copy_rows(static_cast<std::remove_cv_t<std::remove_reference_t<decltype(*p)>>*>(dst), ldd, p, lds, rows, cols); });
 }
 // shape: B, H, W, C, R, S, stride_h, stride_w, pad_h, pad_w; box: b0, p0, q0, c0, nb, np, nq, nc
 void t_max_pool(float* out, int64_t ldout, int t, const void* x, const int* v, const int* b) {

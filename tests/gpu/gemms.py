@@ -4,6 +4,7 @@ everywhere, run on a GPU."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tilegen as tg
@@ -83,8 +84,15 @@ class Case:
     def program(self) -> Program:
         return self.spec(**self.sizes)
 
+    @cached_property
+    def _plans(self) -> dict[tuple[str | int, str], Plan]:
+        return {}
+
     def plan(self, sms: str | int = "h200", target: str = "auto") -> Plan:
-        return tg.plan(self.program, sms, target=target, **self.options)
+        """Made once: many tests ask for it."""
+        if (sms, target) not in self._plans:
+            self._plans[sms, target] = tg.plan(self.program, sms, target=target, **self.options)
+        return self._plans[sms, target]
 
 
 def both(

@@ -10,6 +10,7 @@ many may stay, never one too few.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +55,7 @@ class Piece:
     def code(self) -> str:
         return "\n".join(map(code_of, self.lines[self.comment :]))
 
-    @property
+    @cached_property
     def is_code(self) -> bool:
         return bool(self.code.strip())
 
@@ -67,6 +68,10 @@ class Piece:
         """What stands in a struct of several lines."""
         struct = self.code.lstrip().startswith("struct") and len(self.lines) > self.comment + 2
         return tuple(pieces(self.lines[self.comment + 1 : -1])) if struct else ()
+
+    @property
+    def has_members(self) -> bool:
+        return bool(self.inner or ENUM.match(self.code.strip()))
 
     @cached_property
     def uses(self) -> frozenset[str]:
@@ -155,7 +160,8 @@ def pruned(text: str, root: str) -> str:
     found = list(pieces(text.splitlines()))
     while True:
         reached = [p for p, stays in zip(found, _reached(found, root), strict=True) if stays]
-        slim = [_without_members(p, _others(reached, p)) for p in reached]
+        users = Counter(word for p in reached if p.is_code for word in p.uses)
+        slim = [_without_members(p, _others(users, p)) if p.has_members else p for p in reached]
         if slim == found:
             break
         found = slim
@@ -178,9 +184,9 @@ def _reached(found: Sequence[Piece], root: str) -> list[bool]:
     return [not p.is_code or id(p) in seen for p in found]
 
 
-def _others(reached: Sequence[Piece], piece: Piece) -> set[str]:
-    """The names that all definitions but one use."""
-    return {word for p in reached if p.is_code and p is not piece for word in p.uses}
+def _others(users: Counter[str], piece: Piece) -> set[str]:
+    """The names that other definitions than this one use. users: how many definitions use a name."""
+    return {word for word, count in users.items() if count > (word in piece.uses)}
 
 
 def _without_members(piece: Piece, others: set[str]) -> Piece:

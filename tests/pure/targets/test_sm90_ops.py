@@ -13,10 +13,9 @@ import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, OPS
 from tests.oracles.sass import Sass
-from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.emit import generate, hopper_op
-from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
+from tilegen.targets.sm90.library import HopperLibrary, spilled
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import bodies, convolves
 from tilegen.targets.sm90.stage import Copy, Loads
@@ -54,10 +53,9 @@ def test_an_op_of_threads_may_be_called_t() -> None:
 
 
 def machine_code(case: Case, folder: Path) -> Sass:
-    text = generate(case.plan()).text
-    cubin = compile_cuda(text, ARCHITECTURE)
-    assert spilled(cubin.log, text) == 0
-    return Sass.of(cubin.code, folder)
+    library = HopperLibrary(case.plan())
+    assert spilled(library.files["log.txt"].read_text(), library.source) == 0
+    return Sass.of(library.code, folder)
 
 
 def copies_of(loads: Loads) -> list[Copy]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilegen.config import count
-from tilegen.errors import CompileError, CompilerMissing, HangError
+from tilegen.errors import CompileError, CompilerMissing, HangError, TargetError
 from tilegen.runtime import cache
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
@@ -22,10 +22,10 @@ from tilegen.targets.cpu.emit import generate
 if TYPE_CHECKING:
     import torch
 
-FLAGS = ("-O3", "-march=native", "-std=c++20", "-pthread", "-ffp-contract=fast")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-pthread", "-ffp-contract=fast")
 # for our own builds: another compiler's new warning must not stop a user
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
-TSAN_FLAGS = ("-O2", "-g", "-std=c++20", "-pthread", "-fsanitize=thread", "-DTG_MAIN")
+TSAN_FLAGS = ("-O2", "-g", "-std=c++17", "-pthread", "-fsanitize=thread", "-DTG_MAIN")
 
 
 @lru_cache(maxsize=8)
@@ -54,7 +54,7 @@ def compiler() -> str:
         if path is not None:
             return path
     raise CompilerMissing(
-        "the CPU target needs a C++20 compiler; install g++ or clang++ (Debian: apt-get install g++), or set"
+        "the CPU target needs a C++17 compiler; install g++ or clang++ (Debian: apt-get install g++), or set"
         " TILEGEN_CXX"
     )
 
@@ -147,7 +147,13 @@ class Library:
         tensors = (ctypes.c_void_p * len(held))(*(held[name].data_ptr() for name in self.plan.graph.tensors))
         hang = (ctypes.c_int * 7)()
         timeout = count("TILEGEN_TIMEOUT_MS", 10000)
-        if self._library.tg_run(state, tensors, workers, timeout, hang):
+        status = self._library.tg_run(state, tensors, workers, timeout, hang)
+        if status < 0:
+            raise TargetError(
+                f"the system gives fewer threads than the {workers} that the kernel runs on; set"
+                " TILEGEN_NUM_THREADS to fewer, or raise the limit (ulimit -u, ulimit -v)"
+            )
+        if status:
             raise HangError(describe_hang(self.plan, *hang))
 
 
