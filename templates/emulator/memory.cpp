@@ -1,0 +1,129 @@
+#include "memory.hpp"
+
+#include <cstdio>
+
+namespace emu {
+extern std::vector<Memory> memories;
+std::vector<Memory> memories;
+
+Memory& memory_at(const void* p, uint64_t bytes, const char* what, const void* pc) {
+  for (Memory& m : memories) {
+    const auto offset = (const unsigned char*)p - (const unsigned char*)m.region->base;
+    if (offset >= 0 && (uint64_t)offset < m.region->bytes) {
+      if (offset + bytes <= m.region->bytes) return m;
+      fail(std::string(what) + " of " + std::to_string(bytes) + " bytes at byte " + std::to_string(offset) + " of " +
+           m.region->name + ", which has " + std::to_string(m.region->bytes) + " {" +
+           std::to_string((uintptr_t)pc) + "}");
+    }
+  }
+  fail(std::string(what) + " outside of all tensors {" + std::to_string((uintptr_t)pc) + "}");
+}
+
+Cell* shared_cells(Cta& cta, unsigned at, unsigned bytes, const void* pc) {
+  if (at + (uint64_t)bytes > cta.shared.size())
+    fail("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(at) + ", it has " +
+         std::to_string(cta.shared.size()) + " {" + std::to_string((uintptr_t)pc) + "}");
+  return &cta.cells[at / CELL];
+}
+
+Cell* global_cells(Memory& m, const void* p) {
+  return m.cells.empty() ? nullptr : &m.cells[((const unsigned char*)p - (const unsigned char*)m.region->base) / CELL];
+}
+
+static std::string place_of(const Cell* c) {
+  for (const Memory& m : memories)
+    if (!m.cells.empty() && c >= &m.cells.front() && c <= &m.cells.back())
+      return std::string(m.region->name) + " byte " + std::to_string((c - &m.cells.front()) * CELL);
+  for (const Launch& l : machine->launches)
+    for (const Cta* cta : l.ctas)
+      if (c >= &cta->cells.front() && c <= &cta->cells.back())
+        return "shared memory of CTA " + std::to_string(cta->block) + " at " +
+               std::to_string((c - &cta->cells.front()) * CELL);
+  return "memory";
+}
+
+// "[site] " is made words of by who asked for the run: it knows the lines.
+static std::string told(uint32_t site) {
+  const Site& s = machine->sites[site];
+  char text[160];
+  snprintf(text, sizeof text, "{%llu|%d|%d|%d|%d|%d|%d,%d,%d,%d}", (unsigned long long)(uintptr_t)s.pc, s.launch, s.cta,
+           s.warp, s.lane, s.op, s.at[0], s.at[1], s.at[2], s.at[3]);
+  return text;
+}
+
+[[noreturn]] static void race(const Cell* c, const char* what, const Access& before, const char* earlier, const Toucher& who,
+                              const char* why) {
+  fail(std::string("race: ") + place_of(c) + ": " + what + " " + told(site_of(who.by, who.pc)) + " is not ordered after " +
+       earlier + " " + told(before.site) + why);
+}
+
+static Section needed(bool global, uint16_t earlier, uint16_t now) {
+  if (!(now & ASYNC)) return VISIBLE;
+  return global ? GLOBAL : earlier & ASYNC ? VISIBLE : SHARED;
+}
+
+static bool seen(const Access& a, bool global, const Toucher& who) {
+  if (a.kind & PENDING) return false;
+  if (a.kind & who.kind & ATOMIC) return true;
+  if ((a.kind & LOW && who.kind & HIGH) || (a.kind & HIGH && who.kind & LOW)) return true;
+  return knows(who.by, needed(global, a.kind, who.kind), a.agent, a.epoch);
+}
+
+static const char* reason(const Access& a, const Toucher& who) {
+  if (a.kind & PENDING) return ": the copy has not been waited for";
+  return who.kind & ASYNC && !(a.kind & ASYNC) && knows(who.by, VISIBLE, a.agent, a.epoch)
+             ? ": no proxy fence stands between them"
+             : "";
+}
+
+void read_cells(Cell* first, size_t count, bool global, const Toucher& who) {
+  const uint32_t site = site_of(who.by, who.pc);
+  Access good;  // the last write that was found to be seen
+  for (Cell* c = first; c < first + count; ++c) {
+    const Access& w = c->write;
+    if (w.epoch && !(w.agent == good.agent && w.kind == good.kind && w.epoch <= good.epoch)) {
+      if (!seen(w, global, who)) race(c, "read", w, "the write", who, reason(w, who));
+      good = w;
+    }
+    const Access mine{who.epoch, (uint16_t)who.agent, who.kind, site};
+    Access* to = nullptr;
+    for (Access& r : c->reads)
+      if (!r.epoch || r.agent == who.agent) {
+        to = &r;
+        break;
+      }
+    if (!to) {
+      if (!c->more) c->more = new std::vector<Access>;
+      for (Access& r : *c->more)
+        if (r.agent == who.agent) to = &r;
+    }
+    if (to) *to = mine;
+    else c->more->push_back(mine);
+  }
+}
+
+void write_cells(Cell* first, size_t count, bool global, const Toucher& who) {
+  const uint32_t site = site_of(who.by, who.pc);
+  Access good, read;
+  const auto check = [&](Cell* c, const Access& r) {
+    if (!r.epoch || (r.agent == read.agent && r.epoch <= read.epoch && r.kind == read.kind)) return;
+    if (!(r.kind & who.kind & ATOMIC) && !(r.agent == who.agent) && !knows(who.by, ORDERED, r.agent, r.epoch))
+      race(c, "write", r, "the read", who, "");
+    read = r;
+  };
+  for (Cell* c = first; c < first + count; ++c) {
+    const Access& w = c->write;
+    if (w.epoch && !(w.agent == good.agent && w.kind == good.kind && w.epoch <= good.epoch)) {
+      if (!seen(w, global, who)) race(c, "write", w, "the write", who, reason(w, who));
+      good = w;
+    }
+    for (Access& r : c->reads) check(c, r), r.epoch = 0;
+    if (c->more) {
+      for (const Access& r : *c->more) check(c, r);
+      delete c->more;
+      c->more = nullptr;
+    }
+    c->write = {who.epoch, (uint16_t)who.agent, who.kind, site};
+  }
+}
+}  // namespace emu

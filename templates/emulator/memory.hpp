@@ -1,0 +1,60 @@
+// Memory with a record of who touched it last: every four bytes of shared memory, and of the tensors and counters that
+// a launch writes. An access that is not ordered after the one before it is a race, and ends the run.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "machine.hpp"
+
+namespace emu {
+constexpr unsigned CELL = 4;
+
+enum Kind : uint16_t {
+  ASYNC = 1,     // by the async proxy
+  ATOMIC = 2,    // relaxed or stronger
+  PENDING = 4,   // cp.async that nobody has waited for
+  LOW = 8,       // two bytes of the four
+  HIGH = 16,
+};
+
+struct Access {
+  uint32_t epoch = 0;  // 0: none
+  uint16_t agent = 0, kind = 0;
+  uint32_t site = 0;
+};
+
+struct Cell {
+  Access write, reads[2];
+  std::vector<Access>* more = nullptr;  // reads by further agents
+};
+
+// Words that are counted in: what a release has left there for those who acquire.
+struct Word {
+  Clock released;
+  Queue waiting;
+};
+
+struct Memory {  // a region of global memory
+  const Region* region;
+  std::vector<Cell> cells;
+  std::vector<Word> words;
+};
+
+// Who touches what. `epoch`: the agent's time.
+struct Toucher {
+  Thread& by;
+  int agent;
+  uint32_t epoch;
+  uint16_t kind;
+  const void* pc;
+};
+
+Memory& memory_at(const void* p, uint64_t bytes, const char* what, const void* pc);
+void read_cells(Cell* first, size_t count, bool global, const Toucher& who);
+void write_cells(Cell* first, size_t count, bool global, const Toucher& who);
+
+// The cells of shared memory [at, at + bytes) of a CTA; fails outside of it.
+Cell* shared_cells(Cta& cta, unsigned at, unsigned bytes, const void* pc);
+Cell* global_cells(Memory& m, const void* p);  // null where nobody writes
+inline size_t cells_of(uint64_t at, uint64_t bytes) { return (at % CELL + bytes + CELL - 1) / CELL; }
+}  // namespace emu
