@@ -89,7 +89,8 @@ def compile(
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
     target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU
-    that is here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings), or "auto":
+    that is here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings),
+    "cuda-emulated" (the text of a GPU's kernel on the CPU, small sizes only, every access checked), or "auto":
     cuda where there is such a GPU, else cpu. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
     on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
     threads: workers of the CPU target.
@@ -111,7 +112,8 @@ def compile(
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
     chosen = select.to_run(target, program, on)
-    place = select.place("cpu" if on is None and not chosen.on_gpu else on, chosen.name)
+    usual = None if chosen.on_gpu else select.USUAL.get(chosen.name, "cpu")
+    place = select.place(usual if on is None else on, chosen.name)
     asked = Options.asked(options, given)
     if not chosen.on_gpu:
         if lowering == "multi_launch":

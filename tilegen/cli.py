@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         return v
 
     def target(v: argparse.ArgumentParser, auto: str) -> None:
-        words = f"auto ({auto}), sm_90a, sm_80, cpu or interpret; cuda: the best for this GPU"
+        words = f"auto ({auto}), sm_90a, sm_80, cpu, interpret or cuda-emulated; cuda: the best for this GPU"
         v.add_argument("--target", default="auto", help=words)
 
     of_plan = "that of --machine; cpu and interpret run plans made for any"
@@ -94,6 +94,15 @@ def parser() -> argparse.ArgumentParser:
     )
     target(v, "the GPU if there is one, else cpu")
     v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
+    v.add_argument(
+        "--race",
+        type=int,
+        nargs="?",
+        const=24,
+        metavar="RUNS",
+        help="with --target cuda-emulated: so many runs (default: 24), each interleaved in another way, every"
+        " access checked for its order",
+    )
     v = verb(
         "compare",
         compare,
@@ -385,6 +394,8 @@ def run(o: argparse.Namespace) -> int:
         if isinstance(kernel, GpuKernel):
             kernel.check()
         times.append(time.perf_counter() - start)
+    if o.race:
+        _check_races(kernel, program, o.race, progress)
     progress.done()
     if result is None:  # only states are written
         result = tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
@@ -414,7 +425,27 @@ def run(o: argparse.Namespace) -> int:
             f"error against float32 torch: {error:.2e} ({error_kind(expected)}){'' if ok else '  TOO LARGE'}"
         )
         print(f"times: {', '.join(f'{1e3 * t:.2f} ms' for t in times)}")
+        if o.race:
+            print(f"{o.race} runs, each interleaved in another way: all accesses ordered, the same bits")
     return 0 if ok else 1
+
+
+def _check_races(kernel: Any, program: Program, runs: int, progress: Progress) -> None:
+    from tilegen.runtime.data import random_arguments
+    from tilegen.targets.emulated.library import EmulatedLibrary
+    from tilegen.targets.emulated.races import check_races
+
+    library = kernel._library
+    if not isinstance(library, EmulatedLibrary):
+        raise TargetError(f"--race checks target cuda-emulated, the target is {kernel.target}")
+
+    def run() -> list[torch.Tensor]:
+        arguments = random_arguments(program)
+        result = kernel(*arguments)
+        states = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
+        return [*(result if isinstance(result, tuple) else () if result is None else (result,)), *states]
+
+    check_races(library, run, runs, progress)
 
 
 def compare(o: argparse.Namespace) -> int:

@@ -46,6 +46,7 @@ void barrier_init(unsigned at, unsigned count) {
   Mbarrier*& b = me.cta->barriers[at / 8];
   if (!b) b = new Mbarrier, b->agent = new_agent(*me.cta->launch);
   b->count = b->pending = (int)count;
+  if (at < me.cta->data_end) me.cta->data_end = at;
   b->maker = me.agent, b->made = me.tick;
 }
 
@@ -105,11 +106,13 @@ struct SentWords : Async {
   Mbarrier* bar;
   unsigned to;
   unsigned char words[16];
+  Clock with;
   uint32_t phase;
   void run() override {
     memcpy(&cta->shared[to], words, 16);
     if (bar->phase + 1 != phase) fail("st.async: its bytes are counted for another phase");
     bar->bytes -= 16;
+    bar->arriving.join(with, ORDERED, VISIBLE);  // its words were there to be sent
     advance(*bar);
   }
   bool touches(const Cta* c) const override { return c == cta; }
@@ -124,6 +127,7 @@ void store_async(unsigned to, unsigned bar, const void* from, int bytes) {
   if (&cta_of(me, bar) != &cta) fail("st.async: the barrier is another CTA's");
   s->cta = &cta, s->to = to, s->bar = &barrier_at(me, cta, bar, pc), s->phase = s->bar->phase + 1;
   memcpy(s->words, from, bytes);
+  publish(me, s->with, ORDERED, VISIBLE);
   write_cells(shared_cells(cta, to, bytes, pc), bytes / CELL, false, {me, s->bar->agent, s->phase, ASYNC, pc});
   begin(s, me);
 }
@@ -189,6 +193,8 @@ struct Loading : Async {
   int at[5];
   unsigned to, bar, ctas, bytes;
   uint32_t phases[16];
+  int first;  // the agent that its reads are noted by, and when
+  uint32_t noted;
   template <class F>
   void each(F f) {
     if (ctas == 0) return f(*cta, 0);
@@ -200,7 +206,9 @@ struct Loading : Async {
       over_box(map, at, to, [&](unsigned place, int size, const unsigned char* from, int before, int there) {
         unsigned char* const p = &c.shared[place];
         memset(p, 0, size);
-        if (from) memcpy(p + before, from + before, there - before);
+        if (!from) return;
+        if (doubted(from + before, first, noted)) memset(p + before, 0xff, there - before);
+        else memcpy(p + before, from + before, there - before);
       });
       Mbarrier& b = *c.barriers[bar / 8];
       if (b.phase + 1 != phases[n]) fail("a bulk copy's bytes are counted for another phase of the barrier at " + std::to_string(bar));
@@ -227,17 +235,19 @@ void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const 
   l->cta = me.cta, l->to = to, l->bar = bar, l->ctas = ctas, l->bytes = m.bytes;
   for (int d = 0; d < rank; ++d) l->bytes *= (m.box[d] + m.traversal[d] - 1) / m.traversal[d];
   bool first = true;
+  l->first = -1;
   l->each([&](Cta& c, int n) {
     if (c.live == 0) fail("CTA " + std::to_string(c.block) + " has left, and its shared memory is written");
     Mbarrier& b = barrier_at(me, c, bar, pc);
     l->phases[n] = b.phase + 1;
+    if (first) l->first = b.agent, l->noted = b.phase + 1;
     shared_cells(c, to, l->bytes, pc);
     over_box(m, at, to, [&](unsigned place, int size, const unsigned char* from, int before, int there) {
       write_cells(shared_cells(c, place, size, pc), size / CELL, false, {me, b.agent, b.phase + 1, ASYNC, pc});
       if (!from || !first) return;
       Memory& mem = memory_at(from + before, there - before, "bulk copy", pc);
       if (Cell* const cells = global_cells(mem, from + before))
-        read_cells(cells, cells_of((uintptr_t)(from + before), there - before), true, {me, b.agent, b.phase + 1, ASYNC, pc});
+        read_cells(cells, cells_of((uintptr_t)(from + before), there - before), true, {me, b.agent, b.phase + 1, ASYNC | BOX, pc});
     });
     first = false;
   });

@@ -4,8 +4,11 @@
 // A clock holds one number of each agent in four sections, for what has happened need not be visible to all:
 //   ORDERED  it has happened: an earlier read cannot see a later write
 //   VISIBLE  a write of it is seen by loads of threads, the generic proxy
-//   GLOBAL   a generic write of it to global memory is seen by the async proxy as well (fence.proxy.async.global)
-//   SHARED   the same for shared memory (fence.proxy.async.shared::cta)
+//   FENCED   a write of it to global memory has been fenced by itself (fence.proxy.async.global), or is a bulk store
+//   GLOBAL   such a write is seen by the async proxy: who has acquired it has fenced as well. PTX gives no complete rule
+//            for how a generic write becomes visible to another CTA's bulk copy: kernels keep both fences, and both are
+//            asked for here
+//   SHARED   a write of it to shared memory is seen by the async proxy (fence.proxy.async.shared::cta)
 // (PTX ISA: memory consistency model, causality order; proxies.)
 #pragma once
 #include <cstdint>
@@ -13,14 +16,63 @@
 #include <cstring>
 
 namespace emu {
-enum Section { ORDERED, VISIBLE, GLOBAL, SHARED, SECTIONS };
+enum Section { ORDERED, VISIBLE, FENCED, GLOBAL, SHARED, SECTIONS };
 
 inline int agents;  // of this run
 
-// Shared by all who know the same; changed only while one holds it.
+// A clock is made of blocks, and blocks are shared by all who know the same: lanes of a warp mostly do.
+struct Block {
+  static constexpr int SIZE = 64;
+  int holders;
+  uint32_t at[SIZE];
+
+  static Block* zero() {
+    Block* const b = static_cast<Block*>(calloc(1, sizeof(Block)));
+    b->holders = 1;
+    return b;
+  }
+  Block* held() {
+    ++holders;
+    return this;
+  }
+  void drop() {
+    if (--holders == 0) free(this);
+  }
+  bool covers(const Block& other) const {
+    uint32_t missing = 0;
+    for (int n = 0; n < SIZE; ++n) missing |= at[n] < other.at[n];
+    return !missing;
+  }
+};
+
+// One's own to change: `b`, or a copy of it.
+inline Block* own(Block*& b) {
+  if (!b) return b = Block::zero();
+  if (b->holders == 1) return b;
+  Block* const copy = static_cast<Block*>(malloc(sizeof(Block)));
+  memcpy(copy, b, sizeof(Block)), copy->holders = 1;
+  b->drop();
+  return b = copy;
+}
+
+// a = max(a, b)
+inline void join(Block*& a, Block* b) {
+  if (a == b || !b) return;
+  if (!a) {
+    a = b->held();
+  } else if (!a->covers(*b)) {
+    if (b->covers(*a)) {
+      a->drop(), a = b->held();
+    } else {
+      Block* const mine = own(a);
+      for (int n = 0; n < Block::SIZE; ++n) mine->at[n] = mine->at[n] > b->at[n] ? mine->at[n] : b->at[n];
+    }
+  }
+}
+
 struct ClockData {
   int holders;
-  uint32_t at[1];  // [section][agent]
+  Block* blocks[1];  // [section][agent / SIZE]
 };
 
 class Clock {
@@ -36,47 +88,47 @@ class Clock {
     return *this;
   }
   ~Clock() {
-    if (data_ && --data_->holders == 0) free(data_);
+    if (!data_ || --data_->holders) return;
+    for (int n = 0; n < SECTIONS * width(); ++n)
+      if (data_->blocks[n]) data_->blocks[n]->drop();
+    free(data_);
   }
-  uint32_t get(Section s, int agent) const { return data_ ? data_->at[s * agents + agent] : 0; }
+  uint32_t get(Section s, int agent) const {
+    const Block* const b = data_ ? data_->blocks[s * width() + agent / Block::SIZE] : nullptr;
+    return b ? b->at[agent % Block::SIZE] : 0;
+  }
   bool same(const Clock& other) const { return data_ == other.data_; }
   void raise(Section s, int agent, uint32_t to) {
-    if (get(s, agent) < to) own()->at[s * agents + agent] = to;
+    if (get(s, agent) < to) emu::own(mine()->blocks[s * width() + agent / Block::SIZE])->at[agent % Block::SIZE] = to;
   }
-  void join(const Clock& other) { join(other, ORDERED, SECTIONS); }
   // Sections [from, to) of the other.
-  void join(const Clock& other, int from, int to) {
+  void join(const Clock& other, int from = ORDERED, int to = SECTIONS) {
     if (!other.data_ || data_ == other.data_) return;
     if (!data_ && from == ORDERED && to == SECTIONS) {
       *this = other;
       return;
     }
-    const uint32_t* const b = other.data_->at;
-    if (data_ && covers(b, from * agents, to * agents)) return;
-    uint32_t* const a = own()->at;
-    for (int n = from * agents; n < to * agents; ++n) a[n] = a[n] > b[n] ? a[n] : b[n];
+    ClockData* const a = mine();
+    for (int n = from * width(); n < to * width(); ++n) emu::join(a->blocks[n], other.data_->blocks[n]);
   }
-  // What is VISIBLE is seen by the async proxy too.
-  void fence(Section s) {
+  // What has happened by section `from` is seen by the async proxy too.
+  void fence(Section s, Section from) {
     if (!data_) return;
-    uint32_t* const a = own()->at;
-    for (int n = 0; n < agents; ++n) {
-      const uint32_t seen = a[VISIBLE * agents + n];
-      if (a[s * agents + n] < seen) a[s * agents + n] = seen;
-    }
+    ClockData* const a = mine();
+    for (int n = 0; n < width(); ++n) emu::join(a->blocks[s * width() + n], a->blocks[from * width() + n]);
   }
 
  private:
-  bool covers(const uint32_t* b, int from, int to) const {
-    uint32_t missing = 0;
-    for (int n = from; n < to; ++n) missing |= data_->at[n] < b[n];
-    return !missing;
-  }
-  ClockData* own() {
-    const size_t bytes = sizeof(ClockData) + sizeof(uint32_t) * SECTIONS * agents;
+  static int width() { return (agents + Block::SIZE - 1) / Block::SIZE; }
+  ClockData* mine() {
+    const size_t bytes = sizeof(ClockData) + sizeof(Block*) * SECTIONS * width();
     if (data_ && data_->holders == 1) return data_;
     ClockData* const copy = static_cast<ClockData*>(data_ ? malloc(bytes) : calloc(1, bytes));
-    if (data_) memcpy(copy, data_, bytes), --data_->holders;
+    if (data_) {
+      memcpy(copy, data_, bytes), --data_->holders;
+      for (int n = 0; n < SECTIONS * width(); ++n)
+        if (copy->blocks[n]) ++copy->blocks[n]->holders;
+    }
     copy->holders = 1;
     return data_ = copy;
   }

@@ -45,7 +45,7 @@ struct Warp {
   int ready = -1;  // its place among those that may go on, or -1
   Meeting meeting;
   const void* shown[2][32];
-  std::vector<Thread*> runnable;
+  unsigned runnable = 0;  // lanes that may go on
 };
 
 struct Store;  // a bulk store on its way
@@ -111,6 +111,7 @@ struct Cta {
   std::vector<unsigned char> shared;
   std::vector<Cell> cells;
   std::vector<Mbarrier*> barriers;  // by address / 8
+  unsigned data_end = UINT32_MAX;   // where the first of them lies: what is multiplied lies before
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<Warpgroup*> groups;

@@ -1,6 +1,7 @@
 #include "memory.hpp"
 
 #include <cstdio>
+#include <set>
 
 namespace emu {
 extern std::vector<Memory> memories;
@@ -51,10 +52,37 @@ static std::string told(uint32_t site) {
   return text;
 }
 
+static std::set<Doubt> doubts;  // of the run before and of this one
+static std::string first_doubt;
+
+static uint64_t place_in_memory(const Cell* c) {
+  for (size_t n = 0; n < memories.size(); ++n)
+    if (!memories[n].cells.empty() && c >= &memories[n].cells.front() && c <= &memories[n].cells.back())
+      return (uint64_t)n << 40 | (uint64_t)(c - &memories[n].cells.front()) * CELL / 16;
+  return 0;
+}
+
+bool doubted(const void* p, int agent, uint32_t epoch) {
+  if (doubts.empty()) return false;
+  for (size_t n = 0; n < memories.size(); ++n) {
+    const auto offset = (const unsigned char*)p - (const unsigned char*)memories[n].region->base;
+    if (offset >= 0 && (uint64_t)offset < memories[n].region->bytes)
+      return doubts.count({(uint64_t)n << 40 | (uint64_t)offset / 16, agent, epoch});
+  }
+  return false;
+}
+
 [[noreturn]] static void race(const Cell* c, const char* what, const Access& before, const char* earlier, const Toucher& who,
                               const char* why) {
   fail(std::string("race: ") + place_of(c) + ": " + what + " " + told(site_of(who.by, who.pc)) + " is not ordered after " +
        earlier + " " + told(before.site) + why);
+}
+
+static void doubt(const Cell* c, int agent, uint32_t epoch, const char* what, const char* earlier, uint32_t before,
+                  const Toucher& who) {
+  if (doubts.insert({place_in_memory(c), agent, epoch}).second && first_doubt.empty())
+    first_doubt = std::string("race: ") + place_of(c) + ": " + what + " " + told(site_of(who.by, who.pc)) +
+                  " is not ordered after " + earlier + " " + told(before) + ", and what was read is used";
 }
 
 static Section needed(bool global, uint16_t earlier, uint16_t now) {
@@ -82,10 +110,15 @@ void read_cells(Cell* first, size_t count, bool global, const Toucher& who) {
   for (Cell* c = first; c < first + count; ++c) {
     const Access& w = c->write;
     if (w.epoch && !(w.agent == good.agent && w.kind == good.kind && w.epoch <= good.epoch)) {
-      if (!seen(w, global, who)) race(c, "read", w, "the write", who, reason(w, who));
-      good = w;
+      const bool good_one = seen(w, global, who) || (c->also.epoch && seen(c->also, global, who));
+      if (!good_one && who.kind & BOX && global) {
+        doubt(c, who.agent, who.epoch, "read", "the write", w.site, who);
+        continue;
+      }
+      if (!good_one) race(c, "read", w, "the write", who, reason(w, who));
+      if (!c->also.epoch) good = w;
     }
-    const Access mine{who.epoch, (uint16_t)who.agent, who.kind, site};
+    const Access mine{who.epoch, who.agent, site, who.kind};
     Access* to = nullptr;
     for (Access& r : c->reads)
       if (!r.epoch || r.agent == who.agent) {
@@ -102,28 +135,51 @@ void read_cells(Cell* first, size_t count, bool global, const Toucher& who) {
   }
 }
 
-void write_cells(Cell* first, size_t count, bool global, const Toucher& who) {
+// A write after an asynchronous one, or after an atomic, need only be ordered after it: its bytes have been counted by
+// a barrier, its value has come back.
+static bool overwrites(const Access& a, bool global, const Toucher& who) {
+  if (a.kind & who.kind & ATOMIC) return true;
+  return a.kind & (ASYNC | ATOMIC) && !(a.kind & PENDING) ? knows(who.by, ORDERED, a.agent, a.epoch) : seen(a, global, who);
+}
+
+void write_cells(Cell* first, size_t count, bool global, const Toucher& who, bool same) {
   const uint32_t site = site_of(who.by, who.pc);
   Access good, read;
   const auto check = [&](Cell* c, const Access& r) {
     if (!r.epoch || (r.agent == read.agent && r.epoch <= read.epoch && r.kind == read.kind)) return;
-    if (!(r.kind & who.kind & ATOMIC) && !(r.agent == who.agent) && !knows(who.by, ORDERED, r.agent, r.epoch))
-      race(c, "write", r, "the read", who, "");
+    if (!(r.kind & who.kind & ATOMIC) && !(r.agent == who.agent) && !knows(who.by, ORDERED, r.agent, r.epoch)) {
+      if (!(r.kind & BOX && global)) race(c, "write", r, "the read", who, "");
+      doubt(c, r.agent, r.epoch, "write", "the read", r.site, who);
+      return;
+    }
     read = r;
   };
   for (Cell* c = first; c < first + count; ++c) {
     const Access& w = c->write;
     if (w.epoch && !(w.agent == good.agent && w.kind == good.kind && w.epoch <= good.epoch)) {
-      if (!seen(w, global, who)) race(c, "write", w, "the write", who, reason(w, who));
+      if (!overwrites(w, global, who)) {
+        if (!same) race(c, "write", w, "the write", who, reason(w, who));
+        c->also = {who.epoch, who.agent, site, who.kind};
+        continue;
+      }
       good = w;
     }
+    c->also.epoch = 0;
     for (Access& r : c->reads) check(c, r), r.epoch = 0;
     if (c->more) {
       for (const Access& r : *c->more) check(c, r);
       delete c->more;
       c->more = nullptr;
     }
-    c->write = {who.epoch, (uint16_t)who.agent, who.kind, site};
+    c->write = {who.epoch, who.agent, site, who.kind};
   }
 }
+
+// Of the run that ends: whether its bulk copies read what may have been written meanwhile, and where first.
+std::string doubts_of_run() {
+  std::string found;
+  found.swap(first_doubt);
+  return found;
+}
+void forget_doubts() { doubts.clear(), first_doubt.clear(); }
 }  // namespace emu

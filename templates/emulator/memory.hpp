@@ -15,16 +15,19 @@ enum Kind : uint16_t {
   PENDING = 4,   // cp.async that nobody has waited for
   LOW = 8,       // two bytes of the four
   HIGH = 16,
+  BOX = 32,      // by a bulk copy, whose box may span more than anybody uses
 };
 
 struct Access {
   uint32_t epoch = 0;  // 0: none
-  uint16_t agent = 0, kind = 0;
+  int agent = 0;
   uint32_t site = 0;
+  uint16_t kind = 0;
 };
 
 struct Cell {
   Access write, reads[2];
+  Access also;  // who wrote the same beside it: to have seen one of the two is enough
   std::vector<Access>* more = nullptr;  // reads by further agents
 };
 
@@ -50,8 +53,21 @@ struct Toucher {
 };
 
 Memory& memory_at(const void* p, uint64_t bytes, const char* what, const void* pc);
+// A bulk copy that reads what is written meanwhile is no race where nobody uses it. Such bytes are noted; a second run
+// brings NaN in their place, and must give the same results.
+struct Doubt {
+  uint64_t place;  // of 16 bytes
+  int agent;
+  uint32_t epoch;
+  bool operator<(const Doubt& other) const {
+    return place != other.place ? place < other.place : agent != other.agent ? agent < other.agent : epoch < other.epoch;
+  }
+};
+bool doubted(const void* p, int agent, uint32_t epoch);
+
 void read_cells(Cell* first, size_t count, bool global, const Toucher& who);
-void write_cells(Cell* first, size_t count, bool global, const Toucher& who);
+// same: the bytes are what was there.
+void write_cells(Cell* first, size_t count, bool global, const Toucher& who, bool same = false);
 
 // The cells of shared memory [at, at + bytes) of a CTA; fails outside of it.
 Cell* shared_cells(Cta& cta, unsigned at, unsigned bytes, const void* pc);

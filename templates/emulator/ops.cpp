@@ -33,7 +33,7 @@ void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
   const uint16_t half = bytes == 2 ? ((uintptr_t)p % 4 ? HIGH : LOW) : 0;
   // a relaxed look at data is used for nothing
   if (cells && (sem == WEAK || word)) read_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick, (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
-  if (sem == ACQUIRE && word) learn(me, word->released);
+  if (sem == ACQUIRE && word) learn(me, word->released), me.polled = nullptr;
   memcpy(to, p, bytes);
 }
 
@@ -86,7 +86,8 @@ static void load_shared(unsigned at, void* to, int bytes, const void* pc) {
 static void store_shared(unsigned at, const void* from, int bytes, const void* pc) {
   Thread& me = now();
   if (at % bytes) fail("st.shared: address {" + std::to_string((uintptr_t)pc) + "}");
-  write_cells(shared_cells(*me.cta, at, bytes, pc), cells_of(at, bytes), false, {me, me.agent, me.tick, half_of(at, bytes), pc});
+  write_cells(shared_cells(*me.cta, at, bytes, pc), cells_of(at, bytes), false, {me, me.agent, me.tick, half_of(at, bytes), pc},
+              !memcmp(&me.cta->shared[at], from, bytes));
   memcpy(&me.cta->shared[at], from, bytes);
 }
 

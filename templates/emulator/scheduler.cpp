@@ -19,14 +19,14 @@ Thread& now() { return *now_; }
 
 void yield() {
   Thread& me = *now_;
-  me.warp->runnable.push_back(&me);
+  me.warp->runnable |= 1u << me.lane;
   me.fiber.go(machine->scheduler);
 }
 
 void make_ready(Thread& t) {
   Warp& w = *t.warp;
   t.waits_for = nullptr;
-  w.runnable.push_back(&t);
+  w.runnable |= 1u << t.lane;
   if (w.ready < 0) w.ready = (int)machine->ready.size(), machine->ready.push_back(&w);
 }
 
@@ -101,7 +101,8 @@ static void own_part(const Thread& t, Clock& to, int from, int until) {
     if (t.written) to.raise(VISIBLE, t.writing, t.written);
   }
   if (until == SECTIONS) {
-    if (t.fenced_global) to.raise(GLOBAL, t.agent, t.fenced_global);
+    if (t.fenced_global) to.raise(FENCED, t.agent, t.fenced_global);
+    if (t.written) to.raise(FENCED, t.writing, t.written);
     if (t.fenced_shared) to.raise(SHARED, t.agent, t.fenced_shared);
   }
 }
@@ -127,10 +128,10 @@ void learn(Thread& t, const Clock& from) {
 
 void fence(Thread& t, Section s) {
   Learnt& l = machine->fenced[s == SHARED];
-  if (t.written) t.known.raise(VISIBLE, t.writing, t.written);
+  if (t.written) t.known.raise(VISIBLE, t.writing, t.written), t.known.raise(FENCED, t.writing, t.written);
   if (!t.known.same(l.before)) {
     l.before = t.known, l.after = t.known;
-    l.after.fence(s);
+    l.after.fence(s, s == GLOBAL ? FENCED : VISIBLE);
   }
   t.known = l.after;
   (s == GLOBAL ? t.fenced_global : t.fenced_shared) = t.tick++;
@@ -180,7 +181,7 @@ static void leave(Thread& me) {
       }
       for (size_t n = 0; n < machine->launch_of.size(); ++n)
         if (machine->launch_of[n] <= launch.number)
-          for (Section s : {ORDERED, VISIBLE, GLOBAL, SHARED}) launch.at_end.raise(s, (int)n, UINT32_MAX);
+          for (int s = ORDERED; s < SECTIONS; ++s) launch.at_end.raise((Section)s, (int)n, UINT32_MAX);
       launch.over = true;
       wake(launch.waiting);
     }
@@ -257,17 +258,17 @@ static Warp* choose() {
 
 static void run(Warp& w) {
   auto& ready = machine->ready;
-  std::vector<Thread*> lanes;
-  lanes.swap(w.runnable);
-  std::sort(lanes.begin(), lanes.end(), [](const Thread* a, const Thread* b) { return a->lane < b->lane; });
-  for (Thread* t : lanes) {
+  unsigned lanes = w.runnable;
+  w.runnable = 0;
+  for (; lanes; lanes &= lanes - 1) {
     if (!machine->wrong.empty()) return;
+    Thread* const t = &w.cta->threads[32 * w.index + __builtin_ctz(lanes)];
     now_ = t;
     place = {t->index, (int)t->cta->threads.size(), t->cta->block, (int)t->cta->launch->ctas.size(), t->cta->rank,
              t->cta->shared.data()};
     machine->scheduler.go(t->fiber);
   }
-  if (w.runnable.empty()) {
+  if (!w.runnable) {
     ready[w.ready] = ready.back(), ready[w.ready]->ready = w.ready;
     ready.pop_back(), w.ready = -1;
   }
@@ -357,8 +358,15 @@ static void forget(Machine& m) {
 }
 }  // namespace emu
 
-extern "C" void emu_run(const emu::Request* request, char* wrong, int room) {
+namespace emu {
+std::string doubts_of_run();
+void forget_doubts();
+}  // namespace emu
+
+// again: with NaN in place of what the run before read in doubt. Gives 1 where there is something new in doubt.
+extern "C" int emu_run(const emu::Request* request, int again, char* wrong, int room) {
   using namespace emu;
+  if (!again) forget_doubts();
   Machine m;
   machine = &m;
   const Request& r = *request;
@@ -366,10 +374,6 @@ extern "C" void emu_run(const emu::Request* request, char* wrong, int room) {
   m.random_state = 2654435761u * (r.seed + 1) | 1;
   const int threads = r.grid * r.block;
   agents = r.launches * (threads + r.grid * (r.block / 128 + 96 + 16));
-  if (agents > 65535) {
-    snprintf(wrong, room, "%d CTAs of %d threads in %d launches are more than are emulated", r.grid, r.block, r.launches);
-    return;
-  }
   for (int n = 0; n < r.region_count; ++n) {
     memories.push_back({&r.regions[n], {}, {}});
     Memory& mem = memories.back();
@@ -396,8 +400,11 @@ extern "C" void emu_run(const emu::Request* request, char* wrong, int room) {
     for (size_t n = 0; n < m.asyncs.size(); ++n) m.asyncs[n]->run(), m.asyncs[n]->ran = true;  // stores that nobody waits for
     at_rest();
   }
-  snprintf(wrong, room, "%s", m.wrong.c_str());
+  const std::string doubt = doubts_of_run();
+  const bool in_doubt = m.wrong.empty() && !doubt.empty();
+  snprintf(wrong, room, "%s", in_doubt ? doubt.c_str() : m.wrong.c_str());
   forget(m);
   munmap(stack, all * Fiber::STACK);
   machine = nullptr;
+  return in_doubt;
 }

@@ -23,6 +23,14 @@ static Sums* sums_of(Warpgroup& g, const float* d, int count, int t) {
 // A place in shared memory by the 128-byte swizzle: bits 4 … 6 of the address are turned by bits 7 … 9.
 static unsigned swizzled(unsigned at) { return at ^ (at >> 7 & 7) << 4; }
 
+// Sixteen bytes of an operand are looked at. Rows of a tile with fewer than 64 may lie behind all data: they are
+// multiplied, and nobody uses what comes of it.
+static bool looked_at(Cta& cta, unsigned at, const Toucher& who) {
+  if (at + 16 > cta.data_end) return false;
+  read_cells(shared_cells(cta, at, 16, who.pc), 4, false, who);
+  return true;
+}
+
 static float element(const Cta& cta, unsigned at, bool f16) {
   unsigned short v;
   memcpy(&v, &cta.shared[at], 2);
@@ -46,16 +54,16 @@ static void take(Cta& cta, const Operand& from, int rows, bool across, bool f16,
     for (int k = 0; k < 16; ++k)
       for (int row = 0; row < rows; row += 8) {  // 16 bytes lie together
         const unsigned place = from.place(row, k, true);
-        read_cells(shared_cells(cta, place, 16, who.pc), 4, false, who);
-        for (int i = 0; i < 8; ++i) to[(row + i) * pitch_row + k * pitch_k] = element(cta, place + 2 * i, f16);
+        const bool there = looked_at(cta, place, who);
+        for (int i = 0; i < 8; ++i) to[(row + i) * pitch_row + k * pitch_k] = there ? element(cta, place + 2 * i, f16) : NAN;
       }
     return;
   }
   for (int row = 0; row < rows; ++row)
     for (int k = 0; k < 16; k += 8) {
       const unsigned place = from.place(row, k, false);
-      read_cells(shared_cells(cta, place, 16, who.pc), 4, false, who);
-      for (int i = 0; i < 8; ++i) to[row * pitch_row + (k + i) * pitch_k] = element(cta, place + 2 * i, f16);
+      const bool there = looked_at(cta, place, who);
+      for (int i = 0; i < 8; ++i) to[row * pitch_row + (k + i) * pitch_k] = there ? element(cta, place + 2 * i, f16) : NAN;
     }
 }
 

@@ -40,6 +40,7 @@ class Target(Forms):
     """A vertical slice: what it has forms for, the text that it emits, the binary that it loads."""
 
     emits: ClassVar[bool] = True  # whether it writes source
+    runs_others: ClassVar[bool] = False  # whether it runs what the machine's own target emits
 
     @abstractmethod
     def check(self, plan: Plan, b: OpInstance) -> None:

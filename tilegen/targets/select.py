@@ -22,7 +22,7 @@ CUDA = tuple(t.name for t in known().values() if t.on_gpu)
 EMITTED = tuple(t.name for t in known().values() if t.emits)  # those that source is generated for
 TARGETS = (AUTO, *known())
 # the machine that a target is planned for where none is named
-USUAL = {"sm_90a": "h200", "sm_80": "a100", "cpu": "cpu"}
+USUAL: dict[str, str | int] = {"sm_90a": "h200", "sm_80": "a100", "cpu": "cpu", "cuda-emulated": 4}
 
 
 def named(name: str) -> Target:
@@ -152,7 +152,12 @@ def place(on: str | int | Machine | None = None, target: str = AUTO) -> Place:
             f"name the target, {' or '.join(CUDA)}, or the GPU, such as h200"
         )
     own = named(given.target)
-    emitter = own if target in (AUTO, BEST) else named(target)
+    emitter = own if target in (AUTO, BEST) or named(target).runs_others else named(target)
+    if emitter is own and not own.on_gpu and target not in (AUTO, BEST, own.name):
+        raise TargetError(
+            f"target {target} runs a GPU's kernel, {given.name} is no GPU; expected a machine such as h200, a100,"
+            " or a number of an H200's SMs"
+        )
     if emitter.on_gpu and not emitter.fits(given):
         if not own.on_gpu:
             raise TargetError(

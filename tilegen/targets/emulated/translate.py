@@ -19,6 +19,7 @@ from tilegen.errors import TargetError
 ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 LITERAL = re.compile(r'\s*"((?:[^"\\]|\\.)*)"')
 OPERAND = re.compile(r'\s*"(?P<kind>[^"]+)"\s*\((?P<expression>.*)\)\s*$', re.DOTALL)
+REGISTERS = re.compile(r"\.reg\s+\.\w+\s+([^;]+);")
 # PTX's types as those of C++
 TYPES = {
     "u16": "unsigned short", "b16": "unsigned short", "u32": "unsigned", "b32": "unsigned", "s32": "int",
@@ -108,6 +109,9 @@ def _call(statement: str) -> str:
                 operands.append(" ".join(found["expression"].split()))
     if not ptx.strip():
         return "{}"
+    for names in REGISTERS.findall(ptx):  # the statement's own, which must not hide what its operands name
+        for name in names.split(","):
+            ptx = re.sub(rf"\b{name.strip()}\b(?=[^.:]|$)", f"ptx_{name.strip()}", ptx)
     calls = [_instruction(i, operands) for i in re.split(r"[;\n]", ptx.strip().strip("{}")) if i.strip(" {}\n")]
     return f"{{ {' '.join(c for c in calls if c)} }}"
 
