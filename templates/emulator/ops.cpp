@@ -28,8 +28,11 @@ void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
     }
     me.polled = (const unsigned*)p, me.polled_value = *(const unsigned*)p;
   }
-  if (cells && cache == NC) fail(std::string("race: ld.global.nc of ") + m.region->name + ", which the launch writes {" + std::to_string((uintptr_t)pc) + "}");
-  if (cells && cache == THROUGH_L1 && sem == WEAK) fail(std::string("race: a load of ") + m.region->name + " through L1, which may hold what was there before {" + std::to_string((uintptr_t)pc) + "}");
+  const bool stale = cells && cache != CG && sem == WEAK && cells->write.epoch &&
+                     machine->launch_of[cells->write.agent] == me.cta->launch->number;
+  if (stale)
+    fail(std::string("race: a load of ") + m.region->name + (cache == NC ? " by the non-coherent path" : " through L1") +
+         ", which may hold what was there before this launch wrote it {" + std::to_string((uintptr_t)pc) + "}");
   const uint16_t half = bytes == 2 ? ((uintptr_t)p % 4 ? HIGH : LOW) : 0;
   // a relaxed look at data is used for nothing
   if (cells && (sem == WEAK || word)) read_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick, (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});

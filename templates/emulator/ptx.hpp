@@ -41,7 +41,7 @@ struct Region {
 
 struct Request {
   void (*kernel)(void* const* parameters);
-  void* const* parameters;
+  void* const* const* parameters;  // of each launch
   int grid, block, cluster, shared_bytes, launches, programmatic;
   const Region* regions;
   int region_count;

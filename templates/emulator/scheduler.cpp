@@ -190,7 +190,8 @@ static void leave(Thread& me) {
 
 static void thread_main() {
   Thread& me = *now_;
-  me.cta->launch->request->kernel(me.cta->launch->request->parameters);
+  const Launch& launch = *me.cta->launch;
+  launch.request->kernel(launch.request->parameters[launch.number]);
   leave(me);
   for (;;) me.fiber.go(machine->scheduler);
 }
@@ -277,11 +278,17 @@ static void run(Warp& w) {
 static void run_async(size_t n) {
   auto& all = machine->asyncs;
   Async* const a = all[n];
-  all[n] = all.back(), all.pop_back();
+  all.erase(all.begin() + n);
   now_ = a->by;
   a->ran = true;
   a->run();
   machine->gone.push_back(a);
+}
+
+// Of things on their way the oldest, the newest or any, as the seed has it.
+static size_t one_of(size_t count) {
+  const unsigned how = machine->adversary.seed / 2 % 3;
+  return how == 0 ? 0 : how == 1 ? count - 1 : machine->random() % count;
 }
 
 static std::string standing_still() {
@@ -321,7 +328,7 @@ static void drive() {
     if (!asyncs.empty() && machine->adversary.copies == Adversary::ANY_TIME && machine->random() % 4 == 0)
       run_async(machine->random() % asyncs.size());
     else if (Warp* const w = choose()) run(*w);
-    else if (!asyncs.empty()) run_async(machine->random() % asyncs.size());
+    else if (!asyncs.empty()) run_async(one_of(asyncs.size()));
     else if (!machine->ready.empty()) run(*machine->ready[machine->random() % machine->ready.size()]);
     else if (!wait_long()) machine->wrong = standing_still();
     machine->time += 20;

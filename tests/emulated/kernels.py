@@ -24,8 +24,10 @@ MOST = 5e-3  # relative Frobenius error
 def library_of(
     plan: Plan, change: Callable[[str], str] = lambda text: text, launches: int = 1, programmatic: bool = False
 ) -> EmulatedLibrary:
-    emitted = named(plan.target).emit(plan, programmatic=programmatic or None)
-    return EmulatedLibrary(plan, replace(emitted, text=change(emitted.text)), launches)
+    emitted = named(plan.target).emit(plan)
+    assert emitted.launch is not None
+    launch = replace(emitted.launch, programmatic=programmatic)
+    return EmulatedLibrary(plan, replace(emitted, text=change(emitted.text), launch=launch), launches)
 
 
 def replaced(old: str, new: str, count: int = 0) -> Callable[[str], str]:
@@ -46,8 +48,7 @@ class Runs:
         self.given = random_arguments(case.program)
         arguments = [a.clone() for a in self.given]
         want = tg.reference(case.program, *arguments)
-        states = [a for t, a in zip(case.program.arguments, arguments, strict=True) if t.role == "state"]
-        self.want = [*(want if isinstance(want, tuple) else () if want is None else (want,)), *states]
+        self.want = list(want if isinstance(want, tuple) else (want,))
 
     def held(self) -> dict[str, torch.Tensor]:
         """All tensors of the plan: NaN where nothing is given."""
