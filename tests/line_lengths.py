@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMITS = {".py": 110, ".md": 110, ".j2": 120}
+LIMITS = {".py": 110, ".md": 110, ".j2": 120, ".hpp": 120, ".cpp": 120}
 QUOTED = 120
 FOLDERS = ("tilegen", "templates", "tests", "examples", "benchmarks", "docs")
 

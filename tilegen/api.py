@@ -90,7 +90,7 @@ def compile(
 
     target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU
     that is here), "cpu", "interpret" (the plan, tile by tile, under adversarial interleavings),
-    "cuda-emulated" (the text of a GPU's kernel on the CPU, small sizes only, every access checked), or "auto":
+    "cuda-emulated" (the text of a GPU's kernel on the CPU, at small sizes, every access checked), or "auto":
     cuda where there is such a GPU, else cpu. Where there is no GPU, `tilegen.generate` writes a GPU's kernel.
     on: the machine to plan for, by default the target's own; the CPU target runs plans made for any machine.
     threads: workers of the CPU target.

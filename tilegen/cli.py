@@ -430,7 +430,8 @@ def run(o: argparse.Namespace) -> int:
     return 0 if ok else 1
 
 
-def _check_races(kernel: Any, program: Program, runs: int, progress: Progress) -> None:
+def _check_races(kernel: Any, program: Any, runs: int, progress: Progress) -> None:
+    from tilegen.errors import TargetError
     from tilegen.runtime.data import random_arguments
     from tilegen.targets.emulated.library import EmulatedLibrary
     from tilegen.targets.emulated.races import check_races
@@ -439,7 +440,7 @@ def _check_races(kernel: Any, program: Program, runs: int, progress: Progress) -
     if not isinstance(library, EmulatedLibrary):
         raise TargetError(f"--race checks target cuda-emulated, the target is {kernel.target}")
 
-    def run() -> list[torch.Tensor]:
+    def run() -> list[Any]:
         arguments = random_arguments(program)
         result = kernel(*arguments)
         states = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]

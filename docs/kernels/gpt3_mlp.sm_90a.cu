@@ -74,9 +74,10 @@ TG_FN void tg_post(tg_context& g, int semaphore) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(g.word(semaphore)) : "memory");
 }
 
-TG_FN void tg_clear(tg_context& g, int semaphore) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" :: "l"(g.word(semaphore)) : "memory");
-}
+// Relaxed, not plain: others may still look at the word, for nothing that they would act on.
+TG_FN void tg_zero(unsigned* p) { asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" :: "l"(p) : "memory"); }
+
+TG_FN void tg_clear(tg_context& g, int semaphore) { tg_zero(g.word(semaphore)); }
 
 // Record who waits for what, once; every waiter sees the abort word and goes home.
 TG_FN void tg_give_up(tg_context& g, int semaphore, unsigned seen, int target) {
@@ -788,8 +789,8 @@ TG_FN void tg_load_activations(unsigned smem, [[maybe_unused]] const tg_maps& ma
   // come, and the host zeroes them.
   if (tg_add_acq_rel(g.left()) == gridDim.x - 1 && !tg_load_relaxed(g.abort())) {
     tg_reset(g);
-    *g.next_rank() = 0;
-    *g.left() = 0;
+    tg_zero(g.next_rank());
+    tg_zero(g.left());
   }
 }
 

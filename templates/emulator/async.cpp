@@ -22,10 +22,10 @@ unsigned map_address(unsigned at, unsigned cta) {
 
 static Mbarrier& barrier_at(Thread& me, Cta& cta, unsigned at, const void* pc) {
   if (at % 8 || at + 8 > cta.shared.size() || !cta.barriers[at / 8])
-    fail("no mbarrier at " + std::to_string(at) + " of CTA " + std::to_string(cta.block) + " {" + std::to_string((uintptr_t)pc) + "}");
+    fail("no mbarrier at " + std::to_string(at) + " of CTA " + std::to_string(cta.block) + here(pc));
   Mbarrier& b = *cta.barriers[at / 8];
   const bool known = knows(me, VISIBLE, b.maker, b.made) || (b.published && cta.block != me.cta->block);
-  if (!known) fail("the mbarrier at " + std::to_string(at) + " is used before it is known to be there {" + std::to_string((uintptr_t)pc) + "}");
+  if (!known) fail("the mbarrier at " + std::to_string(at) + " is used before it is known to be there" + here(pc));
   return b;
 }
 
@@ -42,7 +42,7 @@ static void advance(Mbarrier& b) {
 void barrier_init(unsigned at, unsigned count) {
   Thread& me = now();
   const void* const pc = __builtin_return_address(0);
-  if (at % 8 || at + 8 > me.cta->shared.size()) fail("mbarrier.init: address {" + std::to_string((uintptr_t)pc) + "}");
+  if (at % 8 || at + 8 > me.cta->shared.size()) fail("mbarrier.init: address" + here(pc));
   Mbarrier*& b = me.cta->barriers[at / 8];
   if (!b) b = new Mbarrier, b->agent = new_agent(*me.cta->launch);
   b->count = b->pending = (int)count;
@@ -211,7 +211,8 @@ struct Loading : Async {
         else memcpy(p + before, from + before, there - before);
       });
       Mbarrier& b = *c.barriers[bar / 8];
-      if (b.phase + 1 != phases[n]) fail("a bulk copy's bytes are counted for another phase of the barrier at " + std::to_string(bar));
+      if (b.phase + 1 != phases[n]) fail("a bulk copy's bytes are counted for another phase of the barrier at " +
+          std::to_string(bar));
       b.bytes -= bytes;
       advance(b);
     });
@@ -230,8 +231,9 @@ void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const 
   Loading* const l = new Loading;
   memcpy(&l->map, map, sizeof(TensorMap)), memcpy(l->at, at, rank * sizeof(int));
   const TensorMap& m = l->map;
-  if (m.rank != rank) fail("bulk copy: " + std::to_string(rank) + " coordinates for a map of " + std::to_string(m.rank) + " {" + std::to_string((uintptr_t)pc) + "}");
-  if (to % 128) fail("bulk copy: shared memory at " + std::to_string(to) + ", no multiple of 128 {" + std::to_string((uintptr_t)pc) + "}");
+  if (m.rank != rank) fail("bulk copy: " + std::to_string(rank) + " coordinates for a map of " +
+      std::to_string(m.rank) + here(pc));
+  if (to % 128) fail("bulk copy: shared memory at " + std::to_string(to) + ", no multiple of 128" + here(pc));
   l->cta = me.cta, l->to = to, l->bar = bar, l->ctas = ctas, l->bytes = m.bytes;
   for (int d = 0; d < rank; ++d) l->bytes *= (m.box[d] + m.traversal[d] - 1) / m.traversal[d];
   bool first = true;
@@ -247,7 +249,8 @@ void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const 
       if (!from || !first) return;
       Memory& mem = memory_at(from + before, there - before, "bulk copy", pc);
       if (Cell* const cells = global_cells(mem, from + before))
-        read_cells(cells, cells_of((uintptr_t)(from + before), there - before), true, {me, b.agent, b.phase + 1, ASYNC | BOX, pc});
+        read_cells(cells, cells_of((uintptr_t)(from + before), there - before), true, {me, b.agent, b.phase + 1,
+            ASYNC | BOX, pc});
     });
     first = false;
   });
@@ -290,7 +293,8 @@ static void put(Store& s) {
 }
 
 static void bulk_agents(Thread& me) {
-  if (me.reading < 0) me.reading = new_agent(*me.cta->launch), me.writing = new_agent(*me.cta->launch), me.bulk.resize(1);
+  if (me.reading < 0) me.reading = new_agent(*me.cta->launch), me.writing = new_agent(*me.cta->launch),
+      me.bulk.resize(1);
 }
 
 void bulk_store(const void* map, unsigned from, const int* at, int rank) {
@@ -302,13 +306,15 @@ void bulk_store(const void* map, unsigned from, const int* at, int rank) {
   memcpy(&s->map, map, sizeof(TensorMap)), memcpy(s->at, at, rank * sizeof(int));
   s->cta = me.cta, s->from = from;
   const uint32_t group = (uint32_t)me.bulk.size();
-  if (s->map.rank != rank || from % 128) fail("bulk store: coordinates or address {" + std::to_string((uintptr_t)pc) + "}");
+  if (s->map.rank != rank || from % 128) fail("bulk store: coordinates or address" + here(pc));
   over_box(s->map, at, from, [&](unsigned place, int size, const unsigned char* to, int before, int there) {
     read_cells(shared_cells(*me.cta, place, size, pc), size / CELL, false, {me, me.reading, group, ASYNC, pc});
     if (!to) return;
     Memory& mem = memory_at(to + before, there - before, "bulk store", pc);
-    if (!mem.region->written) fail(std::string("bulk store to ") + mem.region->name + ", which the launch does not write");
-    write_cells(global_cells(mem, to + before), cells_of((uintptr_t)(to + before), there - before), true, {me, me.writing, group, ASYNC, pc});
+    if (!mem.region->written) fail(std::string("bulk store to ") + mem.region->name +
+        ", which the launch does not write");
+    write_cells(global_cells(mem, to + before), cells_of((uintptr_t)(to + before), there - before), true, {me,
+        me.writing, group, ASYNC, pc});
   });
   me.bulk.back().stores.push_back(s);
   s->read = new Store::Part, s->read->store = s, s->read->act = take;

@@ -1,13 +1,13 @@
 // Vector clocks: what an agent knows to have happened.
 //
-// Agents are CUDA threads and what works beside them: an mbarrier's copies, a thread's bulk stores, a warpgroup's wgmma.
-// A clock holds one number of each agent in four sections, for what has happened need not be visible to all:
+// Agents are CUDA threads and what works beside them: an mbarrier's copies, a thread's bulk stores, a group's wgmma.
+// A clock holds one number of each agent in five sections, for what has happened need not be visible to all:
 //   ORDERED  it has happened: an earlier read cannot see a later write
 //   VISIBLE  a write of it is seen by loads of threads, the generic proxy
 //   FENCED   a write of it to global memory has been fenced by itself (fence.proxy.async.global), or is a bulk store
-//   GLOBAL   such a write is seen by the async proxy: who has acquired it has fenced as well. PTX gives no complete rule
-//            for how a generic write becomes visible to another CTA's bulk copy: kernels keep both fences, and both are
-//            asked for here
+//   GLOBAL   such a write is seen by the async proxy: who has acquired it has fenced as well. PTX gives no complete
+//            rule for how a generic write becomes visible to another CTA's bulk copy: kernels keep both fences, and
+//            both are asked for here
 //   SHARED   a write of it to shared memory is seen by the async proxy (fence.proxy.async.shared::cta)
 // (PTX ISA: memory consistency model, causality order; proxies.)
 #pragma once

@@ -6,7 +6,8 @@
 #include <cstdint>
 
 #if defined(__x86_64__)
-// emu_switch(from, to): keeps what a call must keep on this stack, and its pointer in *from; goes on with the stack `to`.
+// emu_switch(from, to): keeps what a call must keep on this stack, and its pointer in *from;
+// goes on with the stack `to`.
 extern "C" void emu_switch(void** from, void* to);
 asm(R"(
 .text
@@ -68,7 +69,8 @@ class Fiber {
 };
 
 inline char* stacks(size_t count) {
-  void* const p = mmap(nullptr, count * Fiber::STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const p = mmap(nullptr, count * Fiber::STACK, PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
 }
 }  // namespace emu

@@ -187,6 +187,8 @@ struct Machine {
 inline Machine* machine;
 
 [[noreturn]] void fail(const std::string& what);
+// A place in the program, for a report: who asked for the run makes a line of it.
+inline std::string here(const void* pc) { return " {" + std::to_string((uintptr_t)pc) + "}"; }
 void yield();                                          // others may go on
 void block(Queue& queue, const char* why, const void* pc, unsigned on = 0, unsigned phase = 0);  // until woken
 void wake(Queue& queue);

@@ -13,17 +13,16 @@ Memory& memory_at(const void* p, uint64_t bytes, const char* what, const void* p
     if (offset >= 0 && (uint64_t)offset < m.region->bytes) {
       if (offset + bytes <= m.region->bytes) return m;
       fail(std::string(what) + " of " + std::to_string(bytes) + " bytes at byte " + std::to_string(offset) + " of " +
-           m.region->name + ", which has " + std::to_string(m.region->bytes) + " {" +
-           std::to_string((uintptr_t)pc) + "}");
+           m.region->name + ", which has " + std::to_string(m.region->bytes) + here(pc));
     }
   }
-  fail(std::string(what) + " outside of all tensors {" + std::to_string((uintptr_t)pc) + "}");
+  fail(std::string(what) + " outside of all tensors" + here(pc));
 }
 
 Cell* shared_cells(Cta& cta, unsigned at, unsigned bytes, const void* pc) {
   if (at + (uint64_t)bytes > cta.shared.size())
     fail("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(at) + ", it has " +
-         std::to_string(cta.shared.size()) + " {" + std::to_string((uintptr_t)pc) + "}");
+         std::to_string(cta.shared.size()) + here(pc));
   return &cta.cells[at / CELL];
 }
 
@@ -72,9 +71,11 @@ bool doubted(const void* p, int agent, uint32_t epoch) {
   return false;
 }
 
-[[noreturn]] static void race(const Cell* c, const char* what, const Access& before, const char* earlier, const Toucher& who,
+[[noreturn]] static void race(const Cell* c, const char* what, const Access& before, const char* earlier,
+    const Toucher& who,
                               const char* why) {
-  fail(std::string("race: ") + place_of(c) + ": " + what + " " + told(site_of(who.by, who.pc)) + " is not ordered after " +
+  fail(std::string("race: ") + place_of(c) + ": " + what + " " + told(site_of(who.by, who.pc)) +
+      " is not ordered after " +
        earlier + " " + told(before.site) + why);
 }
 
@@ -118,6 +119,7 @@ void read_cells(Cell* first, size_t count, bool global, const Toucher& who) {
       if (!good_one) race(c, "read", w, "the write", who, reason(w, who));
       if (!c->also.epoch) good = w;
     }
+    if (who.kind & ATOMIC) continue;  // a poll: whoever writes the word next need not have seen it
     const Access mine{who.epoch, who.agent, site, who.kind};
     Access* to = nullptr;
     for (Access& r : c->reads)
@@ -139,7 +141,8 @@ void read_cells(Cell* first, size_t count, bool global, const Toucher& who) {
 // a barrier, its value has come back.
 static bool overwrites(const Access& a, bool global, const Toucher& who) {
   if (a.kind & who.kind & ATOMIC) return true;
-  return a.kind & (ASYNC | ATOMIC) && !(a.kind & PENDING) ? knows(who.by, ORDERED, a.agent, a.epoch) : seen(a, global, who);
+  return a.kind & (ASYNC | ATOMIC) && !(a.kind & PENDING) ? knows(who.by, ORDERED, a.agent, a.epoch) : seen(a, global,
+      who);
 }
 
 void write_cells(Cell* first, size_t count, bool global, const Toucher& who, bool same) {

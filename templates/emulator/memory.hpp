@@ -60,7 +60,8 @@ struct Doubt {
   int agent;
   uint32_t epoch;
   bool operator<(const Doubt& other) const {
-    return place != other.place ? place < other.place : agent != other.agent ? agent < other.agent : epoch < other.epoch;
+    if (place != other.place) return place < other.place;
+    return agent != other.agent ? agent < other.agent : epoch < other.epoch;
   }
 };
 bool doubted(const void* p, int agent, uint32_t epoch);

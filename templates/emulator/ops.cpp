@@ -16,7 +16,7 @@ void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
   const void* const pc = __builtin_return_address(0);
   if (sem != WEAK) point();
   Thread& me = now();
-  if ((uintptr_t)p % bytes) fail("load of " + std::to_string(bytes) + " bytes: address {" + std::to_string((uintptr_t)pc) + "}");
+  if ((uintptr_t)p % bytes) fail("load of " + std::to_string(bytes) + " bytes: address" + here(pc));
   Memory& m = memory_at(p, bytes, "load", pc);
   Cell* const cells = global_cells(m, p);
   Word* const word = word_of(m, p);
@@ -31,11 +31,13 @@ void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
   const bool stale = cells && cache != CG && sem == WEAK && cells->write.epoch &&
                      machine->launch_of[cells->write.agent] == me.cta->launch->number;
   if (stale)
-    fail(std::string("race: a load of ") + m.region->name + (cache == NC ? " by the non-coherent path" : " through L1") +
-         ", which may hold what was there before this launch wrote it {" + std::to_string((uintptr_t)pc) + "}");
+    fail(std::string("race: a load of ") + m.region->name +
+         (cache == NC ? " by the non-coherent path" : " through L1") +
+         ", which may hold what was there before this launch wrote it" + here(pc));
   const uint16_t half = bytes == 2 ? ((uintptr_t)p % 4 ? HIGH : LOW) : 0;
   // a relaxed look at data is used for nothing
-  if (cells && (sem == WEAK || word)) read_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick, (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
+  if (cells && (sem == WEAK || word)) read_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick,
+      (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
   if (sem == ACQUIRE && word) learn(me, word->released), me.polled = nullptr;
   memcpy(to, p, bytes);
 }
@@ -44,12 +46,13 @@ void store_global(Sem sem, void* p, const void* from, int bytes) {
   const void* const pc = __builtin_return_address(0);
   if (sem != WEAK) point();
   Thread& me = now();
-  if ((uintptr_t)p % bytes) fail("store of " + std::to_string(bytes) + " bytes: address {" + std::to_string((uintptr_t)pc) + "}");
+  if ((uintptr_t)p % bytes) fail("store of " + std::to_string(bytes) + " bytes: address" + here(pc));
   Memory& m = memory_at(p, bytes, "store", pc);
   Cell* const cells = global_cells(m, p);
-  if (!cells) fail(std::string("store to ") + m.region->name + ", which the launch does not write {" + std::to_string((uintptr_t)pc) + "}");
+  if (!cells) fail(std::string("store to ") + m.region->name + ", which the launch does not write" + here(pc));
   const uint16_t half = bytes == 2 ? ((uintptr_t)p % 4 ? HIGH : LOW) : 0;
-  write_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick, (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
+  write_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick,
+      (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
   memcpy(p, from, bytes);
   if (Word* const word = word_of(m, p)) {
     word->released = Clock();
@@ -63,7 +66,7 @@ unsigned add_global(Sem sem, unsigned* p, unsigned by) {
   Thread& me = now();
   Memory& m = memory_at(p, 4, "atomic", pc);
   Word* const word = word_of(m, p);
-  if (!word) fail("an atomic on what is no counter {" + std::to_string((uintptr_t)pc) + "}");
+  if (!word) fail("an atomic on what is no counter" + here(pc));
   write_cells(global_cells(m, p), 1, true, {me, me.agent, me.tick, ATOMIC, pc});
   if (sem == ACQUIRE || sem == ACQ_REL) learn(me, word->released);
   if (sem == RELEASE || sem == ACQ_REL) publish(me, word->released);
@@ -81,31 +84,35 @@ static uint16_t half_of(unsigned at, int bytes) { return bytes == 2 ? (at % 4 ? 
 
 static void load_shared(unsigned at, void* to, int bytes, const void* pc) {
   Thread& me = now();
-  if (at % bytes) fail("ld.shared: address {" + std::to_string((uintptr_t)pc) + "}");
-  read_cells(shared_cells(*me.cta, at, bytes, pc), cells_of(at, bytes), false, {me, me.agent, me.tick, half_of(at, bytes), pc});
+  if (at % bytes) fail("ld.shared: address" + here(pc));
+  read_cells(shared_cells(*me.cta, at, bytes, pc), cells_of(at, bytes), false, {me, me.agent, me.tick, half_of(at,
+      bytes), pc});
   memcpy(to, &me.cta->shared[at], bytes);
 }
 
 static void store_shared(unsigned at, const void* from, int bytes, const void* pc) {
   Thread& me = now();
-  if (at % bytes) fail("st.shared: address {" + std::to_string((uintptr_t)pc) + "}");
-  write_cells(shared_cells(*me.cta, at, bytes, pc), cells_of(at, bytes), false, {me, me.agent, me.tick, half_of(at, bytes), pc},
+  if (at % bytes) fail("st.shared: address" + here(pc));
+  write_cells(shared_cells(*me.cta, at, bytes, pc), cells_of(at, bytes), false, {me, me.agent, me.tick, half_of(at,
+      bytes), pc},
               !memcmp(&me.cta->shared[at], from, bytes));
   memcpy(&me.cta->shared[at], from, bytes);
 }
 
 void load_shared(unsigned at, void* to, int bytes) { load_shared(at, to, bytes, __builtin_return_address(0)); }
-void store_shared(unsigned at, const void* from, int bytes) { store_shared(at, from, bytes, __builtin_return_address(0)); }
+void store_shared(unsigned at, const void* from, int bytes) { store_shared(at, from, bytes,
+    __builtin_return_address(0)); }
 
 // cp.async: what it brings may come at once or when it is waited for; nobody may look before.
 void copy_async(unsigned to, const void* from, int bytes) {
   const void* const pc = __builtin_return_address(0);
   Thread& me = now();
-  if (to % 16 || (uintptr_t)from % 16) fail("cp.async: address {" + std::to_string((uintptr_t)pc) + "}");
+  if (to % 16 || (uintptr_t)from % 16) fail("cp.async: address" + here(pc));
   write_cells(shared_cells(*me.cta, to, 16, pc), 4, false, {me, me.agent, me.tick, PENDING, pc});
   if (bytes) {
     Memory& m = memory_at(from, bytes, "cp.async", pc);
-    if (Cell* const cells = global_cells(m, from)) read_cells(cells, cells_of((uintptr_t)from, bytes), true, {me, me.agent, me.tick, 0, pc});
+    if (Cell* const cells = global_cells(m, from)) read_cells(cells, cells_of((uintptr_t)from, bytes), true, {me,
+        me.agent, me.tick, 0, pc});
   }
   memset(&me.cta->shared[to], 0xff, 16);
   me.copies.back().push_back({to, from, bytes});
@@ -141,11 +148,13 @@ static const void** exchange(const void* mine, const char* why, const void* pc) 
 }
 
 void meet_warp() {
-  meet(now().warp->meeting, 32, true, ORDERED, SECTIONS, "the other lanes of its warp at __syncwarp", __builtin_return_address(0));
+  meet(now().warp->meeting, 32, true, ORDERED, SECTIONS, "the other lanes of its warp at __syncwarp",
+      __builtin_return_address(0));
 }
 
 unsigned show(unsigned v, int from) {
-  const void** const all = exchange((const void*)(uintptr_t)v, "the other lanes of its warp at shfl", __builtin_return_address(0));
+  const void** const all = exchange((const void*)(uintptr_t)v, "the other lanes of its warp at shfl",
+      __builtin_return_address(0));
   return (unsigned)(uintptr_t)all[from % 32];
 }
 
@@ -161,7 +170,7 @@ void store_matrix(unsigned at, const unsigned* v, int count) {
   const void** const all = exchange(&mine, "the other lanes of its warp at stmatrix", pc);
   for (int i = 0; i < count; ++i) {  // each lane writes its own two columns of each matrix
     const unsigned row = ((const Given*)all[8 * i + me.lane / 4])->at;
-    if (row % 16) fail("stmatrix: address {" + std::to_string((uintptr_t)pc) + "}");
+    if (row % 16) fail("stmatrix: address" + here(pc));
     store_shared(row + 4 * (me.lane % 4), &v[i], 4, pc);
   }
   exchange(nullptr, "the other lanes of its warp at stmatrix", pc);  // `mine` is looked at no more
@@ -173,7 +182,7 @@ void load_matrix(unsigned at, unsigned* v, int count) {
   const void** const all = exchange((const void*)(uintptr_t)at, "the other lanes of its warp at ldmatrix", pc);
   for (int i = 0; i < count; ++i) {
     const unsigned row = (unsigned)(uintptr_t)all[8 * i + me.lane / 4];
-    if (row % 16) fail("ldmatrix: address {" + std::to_string((uintptr_t)pc) + "}");
+    if (row % 16) fail("ldmatrix: address" + here(pc));
     load_shared(row + 4 * (me.lane % 4), &v[i], 4, pc);
   }
 }
@@ -218,7 +227,8 @@ void named_barrier(unsigned id, unsigned count, bool waits) {
 }
 
 void meet_cta() {
-  meet(now().cta->named[0], (int)now().cta->threads.size(), true, ORDERED, SECTIONS, "__syncthreads", __builtin_return_address(0));
+  meet(now().cta->named[0], (int)now().cta->threads.size(), true, ORDERED, SECTIONS, "__syncthreads",
+      __builtin_return_address(0));
 }
 
 void dependents() { now().cta->dependents = true; }
@@ -232,7 +242,8 @@ void depend() {
 }
 
 uint64_t nanoseconds() { return machine->time; }
-void trap() { fail("trap: a role has waited for longer than any semaphore may be waited for {" + std::to_string((uintptr_t)__builtin_return_address(0)) + "}"); }
+void trap() { fail("trap: a role has waited for longer than any semaphore may be waited for" +
+    here(__builtin_return_address(0))); }
 
 void tile(int op, const int* at) {
   Thread& me = now();

@@ -87,7 +87,8 @@ void copies_wait(int pending);
 void mma_fence();
 void mma_commit();
 void mma_wait(int pending);
-void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b, bool across);
+void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
+    bool across);
 void warp_mma(bool f16, float* d, const unsigned* a, const unsigned* b);
 void store_matrix(unsigned at, const unsigned* v, int count);
 void load_matrix(unsigned at, unsigned* v, int count);

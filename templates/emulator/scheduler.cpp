@@ -170,9 +170,11 @@ static void leave(Thread& me) {
   if (--cta.live == 0) {
     cta.dependents = true;
     for (const Async* a : machine->asyncs)
-      if (!a->ran && a->touches(&cta)) fail("CTA " + std::to_string(cta.block) + " has left, and something is still on its way to or from its shared memory");
+      if (!a->ran && a->touches(&cta)) fail("CTA " + std::to_string(cta.block) +
+          " has left, and something is still on its way to or from its shared memory");
     for (const Mbarrier* b : cta.barriers)
-      if (b && b->bytes) fail("CTA " + std::to_string(cta.block) + " has left, and a barrier still waits for " + std::to_string(b->bytes) + " bytes");
+      if (b && b->bytes) fail("CTA " + std::to_string(cta.block) + " has left, and a barrier still waits for " +
+          std::to_string(b->bytes) + " bytes");
     if (--launch.live == 0) {
       for (size_t n = 0; n < machine->asyncs.size();) {
         Async* const a = machine->asyncs[n];
@@ -299,7 +301,8 @@ static std::string standing_still() {
       for (const Thread& t : cta->threads)
         if (!t.done && t.waits_for && (t.lane == 0 || !t.warp->cta->threads[t.index - 1].waits_for) && told++ < 24) {
           char part[256];
-          snprintf(part, sizeof part, "\n  {%llu|%d|%d|%d|%d|%d|%d,%d,%d,%d} waits for %s", (unsigned long long)(uintptr_t)t.waits_at,
+          snprintf(part, sizeof part, "\n  {%llu|%d|%d|%d|%d|%d|%d,%d,%d,%d} waits for %s",
+              (unsigned long long)(uintptr_t)t.waits_at,
                    l.number, cta->block, t.index / 32, t.lane, t.op, t.at[0], t.at[1], t.at[2], t.at[3], t.waits_for);
           text += part;
           if (t.waits_on) text += " at " + std::to_string(t.waits_on) + ", phase " + std::to_string(t.waits_phase);
@@ -340,11 +343,13 @@ static void at_rest() {
     for (const Cta* cta : l.ctas)
       for (size_t n = 0; n < cta->barriers.size(); ++n)
         if (const Mbarrier* const b = cta->barriers[n])
-          if (b->bytes) machine->wrong = "a barrier of CTA " + std::to_string(cta->block) + " at " + std::to_string(8 * n) + " still waits for bytes";
+          if (b->bytes) machine->wrong = "a barrier of CTA " + std::to_string(cta->block) + " at " +
+              std::to_string(8 * n) + " still waits for bytes";
   for (const Memory& m : memories)
     if (m.region->counters)
       for (uint64_t n = 0; n < m.region->bytes / 4 && machine->wrong.empty(); ++n)
-        if (((const unsigned*)m.region->base)[n]) machine->wrong = "counter word " + std::to_string(n) + " is " + std::to_string(((const unsigned*)m.region->base)[n]) + " at the end, expected 0";
+        if (((const unsigned*)m.region->base)[n]) machine->wrong = "counter word " + std::to_string(n) + " is " +
+            std::to_string(((const unsigned*)m.region->base)[n]) + " at the end, expected 0";
 }
 
 static void forget(Machine& m) {
@@ -398,13 +403,15 @@ extern "C" int emu_run(const emu::Request* request, int again, char* wrong, int 
     for (int block = 0; block < r.grid; block += r.cluster) {
       launch.clusters.push_back(new Meeting);
       for (int rank = 0; rank < r.cluster; ++rank)
-        launch.ctas[block + rank]->cluster = launch.clusters.back(), launch.ctas[block + rank]->peers = &launch.ctas[block];
+        launch.ctas[block + rank]->cluster = launch.clusters.back(), launch.ctas[block +
+            rank]->peers = &launch.ctas[block];
     }
   }
   start(m.launches[0]);
   drive();
   if (m.wrong.empty()) {
-    for (size_t n = 0; n < m.asyncs.size(); ++n) m.asyncs[n]->run(), m.asyncs[n]->ran = true;  // stores that nobody waits for
+    for (size_t n = 0; n < m.asyncs.size(); ++n) m.asyncs[n]->run(), m.asyncs[n]->ran = true;
+         // stores that nobody waits for
     at_rest();
   }
   const std::string doubt = doubts_of_run();

@@ -41,21 +41,24 @@ static float element(const Cta& cta, unsigned at, bool f16) {
 struct Operand {
   unsigned start, leading, stride;
   explicit Operand(uint64_t d)
-      : start((unsigned)(d & 0x3fff) << 4), leading((unsigned)(d >> 16 & 0x3fff) << 4), stride((unsigned)(d >> 32 & 0x3fff) << 4) {}
+      : start((unsigned)(d & 0x3fff) << 4), leading((unsigned)(d >> 16 & 0x3fff) << 4),
+          stride((unsigned)(d >> 32 & 0x3fff) << 4) {}
   unsigned place(int row, int k, bool across) const {
     if (across) return swizzled(start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2);
     return swizzled(start + row / 8 * stride + row % 8 * 128 + k * 2);
   }
 };
 
-static void take(Cta& cta, const Operand& from, int rows, bool across, bool f16, const Toucher& who, float* to, int pitch_row,
+static void take(Cta& cta, const Operand& from, int rows, bool across, bool f16, const Toucher& who, float* to,
+    int pitch_row,
                  int pitch_k) {
   if (across) {
     for (int k = 0; k < 16; ++k)
       for (int row = 0; row < rows; row += 8) {  // 16 bytes lie together
         const unsigned place = from.place(row, k, true);
         const bool there = looked_at(cta, place, who);
-        for (int i = 0; i < 8; ++i) to[(row + i) * pitch_row + k * pitch_k] = there ? element(cta, place + 2 * i, f16) : NAN;
+        for (int i = 0; i < 8; ++i) to[(row + i) * pitch_row + k * pitch_k] = there ? element(cta, place + 2 * i,
+            f16) : NAN;
       }
     return;
   }
@@ -63,7 +66,8 @@ static void take(Cta& cta, const Operand& from, int rows, bool across, bool f16,
     for (int k = 0; k < 16; k += 8) {
       const unsigned place = from.place(row, k, false);
       const bool there = looked_at(cta, place, who);
-      for (int i = 0; i < 8; ++i) to[row * pitch_row + (k + i) * pitch_k] = there ? element(cta, place + 2 * i, f16) : NAN;
+      for (int i = 0; i < 8; ++i) to[row * pitch_row + (k + i) * pitch_k] = there ? element(cta, place + 2 * i,
+          f16) : NAN;
     }
 }
 
@@ -91,7 +95,8 @@ void mma_wait(int pending) {
   }
 }
 
-void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b, bool across) {
+void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
+    bool across) {
   const void* const pc = __builtin_return_address(0);
   Thread& me = now();
   Warpgroup& g = *me.group;
@@ -99,7 +104,7 @@ void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsig
   if (count != n / 2) fail("wgmma: registers");
   {
     const Sums* const s = sums_of(g, d, count, t);
-    if (!(s && s->held[t]) && !me.fenced) fail("wgmma without wgmma.fence after its registers were touched {" + std::to_string((uintptr_t)pc) + "}");
+    if (!(s && s->held[t]) && !me.fenced) fail("wgmma without wgmma.fence after its registers were touched" + here(pc));
   }
   g.d[t] = d;
   if (a_registers) memcpy(g.a[t], a_registers, 16);
@@ -132,12 +137,14 @@ void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsig
       for (int w = 0; w < 4; ++w) {  // each warp reads its rows
         Operand from(a);
         from.start += w * 2 * from.stride;
-        take(cta, from, 16, false, f16, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc}, left[16 * w], 16, 1);
+        take(cta, from, 16, false, f16, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc},
+            left[16 * w], 16, 1);
       }
     }
     // all warps read the columns: what one of them does not know is a race
     for (int w = 0; w < 4; ++w)
-      take(cta, Operand(b), n, across, f16, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc}, right[0], 1, 256);
+      take(cta, Operand(b), n, across, f16, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc},
+          right[0], 1, 256);
     for (int row = 0; row < 64; ++row) {
       float* const sums = &s->rows[(size_t)row * n];
       for (int k = 0; k < 16; ++k) {

@@ -24,7 +24,8 @@ void t_load(int dtype, const void* src, float* dst, int64_t n) {
   typed(dtype, src, [&](auto* p) { load(p, dst, n); });
 }
 void t_store(int dtype, const float* src, void* dst, int64_t n) {
-  typed(dtype, dst, [&](auto* p) { store(src, const_cast<std::remove_cv_t<std::remove_reference_t<decltype(*p)>>*>(p), n); });
+  typed(dtype, dst, [&](auto* p) { store(src, const_cast<std::remove_cv_t<std::remove_reference_t<decltype(*p)>>*>(p),
+      n); });
 }
 void t_maths(int which, const float* x, float* y, int64_t n) {
   const auto map = [&](auto f) {
@@ -39,13 +40,15 @@ void t_maths(int which, const float* x, float* y, int64_t n) {
   if (which == 6) map([](float v) { return sigmoid(v); });
   if (which == 7) map([](float v) { return tg::erf(v); });
 }
-void t_gemm(float* acc, int64_t ldacc, int ta, const void* a, int64_t lda, int trans_a, int tb, const void* b, int64_t ldb, int trans_b,
+void t_gemm(float* acc, int64_t ldacc, int ta, const void* a, int64_t lda, int trans_a, int tb, const void* b,
+    int64_t ldb, int trans_b,
             int m, int n, int k, int step) {
   Scratch s;
   typed(ta, a, [&](auto* pa) {
     typed(tb, b, [&](auto* pb) {
       for (int k0 = 0; k0 < k; k0 += step)
-        gemm_step(s, acc, ldacc, pa + (trans_a ? k0 * lda : k0), lda, trans_a, pb + (trans_b ? k0 : k0 * ldb), ldb, trans_b, m, n,
+        gemm_step(s, acc, ldacc, pa + (trans_a ? k0 * lda : k0), lda, trans_a, pb + (trans_b ? k0 : k0 * ldb), ldb,
+            trans_b, m, n,
                   tg::min(step, k - k0));
     });
   });
@@ -75,7 +78,8 @@ void t_conv(float* y, int tx, const void* x, int tw, const void* w, const int* s
     });
   });
 }
-void t_attention(float* out, int64_t ldout, int tq, const void* q, int64_t ldq, int tkv, const void* k, int64_t ldk, const void* v,
+void t_attention(float* out, int64_t ldout, int tq, const void* q, int64_t ldq, int tkv, const void* k, int64_t ldk,
+    const void* v,
                  int64_t ldv, int nq, int nk, int D, float scale, int64_t limit, int masked, int block) {
   Scratch s;
   typed(tq, q, [&](auto* pq) {
@@ -83,31 +87,37 @@ void t_attention(float* out, int64_t ldout, int tq, const void* q, int64_t ldq, 
       const auto* pv = static_cast<decltype(pk)>(v);
       const AttentionTile t = attention_begin(s, 0, pq, ldq, nq, D, scale);
       for (int k0 = 0; k0 < nk; k0 += block)
-        attention_step(s, t, pk + k0 * ldk, ldk, pv + k0 * ldv, ldv, tg::min(block, nk - k0), k0, masked ? limit : NO_MASK);
+        attention_step(s, t, pk + k0 * ldk, ldk, pv + k0 * ldv, ldv, tg::min(block, nk - k0), k0,
+            masked ? limit : NO_MASK);
       attention_end(t, out, ldout);
     });
   });
 }
-void t_softmax(float* out, int64_t ldout, int t, const void* x, int64_t ldx, int rows, int cols, float scale, int64_t limit, int masked) {
+void t_softmax(float* out, int64_t ldout, int t, const void* x, int64_t ldx, int rows, int cols, float scale,
+    int64_t limit, int masked) {
   typed(t, x, [&](auto* p) { softmax_rows(out, ldout, p, ldx, rows, cols, scale, masked ? limit : NO_MASK); });
 }
-void t_rms_norm(float* out, int64_t ldout, int t, const void* x, int64_t ldx, const void* w, int rows, int cols, float eps) {
+void t_rms_norm(float* out, int64_t ldout, int t, const void* x, int64_t ldx, const void* w, int rows, int cols,
+    float eps) {
   Scratch s;
   typed(t, x, [&](auto* p) { rms_norm_rows(s, out, ldout, p, ldx, static_cast<decltype(p)>(w), rows, cols, eps); });
 }
-void t_layer_norm(float* out, int64_t ldout, int t, const void* x, int64_t ldx, const void* w, const void* b, int rows, int cols, float eps) {
+void t_layer_norm(float* out, int64_t ldout, int t, const void* x, int64_t ldx, const void* w, const void* b,
+    int rows, int cols, float eps) {
   Scratch s;
   typed(t, x, [&](auto* p) {
     layer_norm_rows(s, out, ldout, p, ldx, static_cast<decltype(p)>(w), static_cast<decltype(p)>(b), rows, cols, eps);
   });
 }
-void t_rope(float* out, int64_t ldout, int t, const void* x, int64_t ldx, int rows, int heads, int D, int64_t first, int64_t seq,
+void t_rope(float* out, int64_t ldout, int t, const void* x, int64_t ldx, int rows, int heads, int D, int64_t first,
+    int64_t seq,
             int64_t base, double theta) {
   Scratch s;
   typed(t, x, [&](auto* p) { rope_rows(s, out, ldout, p, ldx, rows, heads, D, first, seq, base, theta); });
 }
 void t_copy(int t, void* dst, int64_t ldd, const void* src, int64_t lds, int rows, int cols) {
-  typed(t, src, [&](auto* p) { copy_rows(static_cast<std::remove_cv_t<std::remove_reference_t<decltype(*p)>>*>(dst), ldd, p, lds, rows, cols); });
+  typed(t, src, [&](auto* p) { copy_rows(static_cast<std::remove_cv_t<std::remove_reference_t<decltype(*p)>>*>(dst),
+      ldd, p, lds, rows, cols); });
 }
 // shape: B, H, W, C, R, S, stride_h, stride_w, pad_h, pad_w; box: b0, p0, q0, c0, nb, np, nq, nc
 void t_max_pool(float* out, int64_t ldout, int t, const void* x, const int* v, const int* b) {

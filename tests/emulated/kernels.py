@@ -22,7 +22,10 @@ MOST = 5e-3  # relative Frobenius error
 
 
 def library_of(
-    plan: Plan, change: Callable[[str], str] = lambda text: text, launches: int = 1, programmatic: bool = False
+    plan: Plan,
+    change: Callable[[str], str] = lambda text: text,
+    launches: int = 1,
+    programmatic: bool = False,
 ) -> EmulatedLibrary:
     emitted = named(plan.target).emit(plan)
     assert emitted.launch is not None
@@ -67,7 +70,10 @@ class Runs:
         except (RaceError, HangError) as error:
             return f"{adversary}: {error}"
         states = [t.name for t in self.case.program.tensors if t.role == "state"]
-        found = [held[name].reshape(w.shape) for name, w in zip((*self.plan.outputs, *states), self.want, strict=True)]
+        found = [
+            held[name].reshape(w.shape)
+            for name, w in zip((*self.plan.outputs, *states), self.want, strict=True)
+        ]
         error = error_of(tuple(found), tuple(self.want))
         return "" if error < MOST else f"{adversary}: error {error}"
 

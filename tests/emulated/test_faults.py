@@ -35,7 +35,7 @@ LAST = Case(
     {"M": 17, "N": 256, "K": 256},
     {"tiles": {"y": (64, 64, 64)}, "cluster": {"y": 2}, "scheduling": "dynamic"},
 )
-ROWS = Case("rows, then a product", norms, {"M": 70, "N": 136}, {"norms": "alone", "tiles": {"n1": (16,)}})
+ROWS = Case("rows, then a product", norms, {"M": 70, "N": 136}, {"norms": "separate", "tiles": {"n1": (16,)}})
 OTHERS = {c.name: c for c in (*CASES, *OPS, STEPS, BULK, FIRST, LAST, ROWS)}
 
 
@@ -84,42 +84,158 @@ FAULTS = [
         replaced("        here ^= 1;\n        tg_fence_async_global();\n", "        here ^= 1;\n"),
         how={"case": "llama_attention B=2 S=137 H=256 heads=4 kv_heads=2 D=64"},
     ),
-    Fault("no proxy fence after attention's store", "gpt3_attention B=2 S=137 H=256 heads=2", in_function("tg_store_attended", "tg_fence_async_global();", "")),
-    Fault("no proxy fence before results leave by TMA", "stores in bulk", in_function("tg_store_staged", "tg_fence_async_shared();", "")),
-    Fault("no proxy fence after a wait", "waits at steps", replaced('  asm volatile("fence.proxy.async.global;" ::: "memory");\n#endif', "#endif")),
+    Fault(
+        "no proxy fence after attention's store",
+        "gpt3_attention B=2 S=137 H=256 heads=2",
+        in_function("tg_store_attended", "tg_fence_async_global();", ""),
+    ),
+    Fault(
+        "no proxy fence before results leave by TMA",
+        "stores in bulk",
+        in_function("tg_store_staged", "tg_fence_async_shared();", ""),
+    ),
+    Fault(
+        "no proxy fence after a wait",
+        "waits at steps",
+        replaced('  asm volatile("fence.proxy.async.global;" ::: "memory");\n#endif', "#endif"),
+    ),
     # waits
-    Fault("a step's waits after its load", "waits at steps", swapped(r"g\.operand = 0, g\.step = k;\s*tg_waits\(g, t, 0, 0, g\.step\);", r"tg_await_watched[^;]*;(?:[^;]*;){3}\s*tg_load\([^;]*;")),
-    Fault("loaders wait for step k - 1", "waits at steps", replaced("g.operand = 0, g.step = k;", "g.operand = 0, g.step = k - 1;")),
-    Fault("queries are loaded before they are awaited", "attended", swapped(r"g\.operand = 0, g\.step = -1;\s*tg_waits\(g, t, 0, 0, g\.step\);", r"tg_await_watched\(smem \+ TG_RESIDENT_READ_AT[^;]*;\s*tg_expect[^;]*;\s*\{[^}]*\}")),
-    Fault("ops by threads begin before their waits", "norms", in_function("tg_run_n2", "  start();\n", ""), says=""),
-    Fault("loaders do not wait for the launch before", "few steps before the first wait", in_function("tg_load_activations", "  tg_pdl_wait();\n", ""), says="", how=TWICE),
+    Fault(
+        "a step's waits after its load",
+        "waits at steps",
+        swapped(
+            r"g\.operand = 0, g\.step = k;\s*tg_waits\(g, t, 0, 0, g\.step\);",
+            r"tg_await_watched[^;]*;(?:[^;]*;){3}\s*tg_load\([^;]*;",
+        ),
+    ),
+    Fault(
+        "loaders wait for step k - 1",
+        "waits at steps",
+        replaced("g.operand = 0, g.step = k;", "g.operand = 0, g.step = k - 1;"),
+    ),
+    Fault(
+        "queries are loaded before they are awaited",
+        "attended",
+        swapped(
+            r"g\.operand = 0, g\.step = -1;\s*tg_waits\(g, t, 0, 0, g\.step\);",
+            r"tg_await_watched\(smem \+ TG_RESIDENT_READ_AT[^;]*;\s*tg_expect[^;]*;\s*\{[^}]*\}",
+        ),
+    ),
+    Fault(
+        "ops by threads begin before their waits",
+        "norms",
+        in_function("tg_run_n2", "  start();\n", ""),
+        says="",
+    ),
+    Fault(
+        "loaders do not wait for the launch before",
+        "few steps before the first wait",
+        in_function("tg_load_activations", "  tg_pdl_wait();\n", ""),
+        says="",
+        how=TWICE,
+    ),
     Fault("a wait does not acquire", "waits at steps", replaced("  (void)tg_load_acquire(p);\n", "")),
     # posts
-    Fault("shared bodies post to their first op's semaphores", "blocks", replaced("return tg_posts_first1(g, t);", "return tg_posts_first0(g, t);"), says=""),
+    Fault(
+        "shared bodies post to their first op's semaphores",
+        "blocks",
+        replaced("return tg_posts_first1(g, t);", "return tg_posts_first0(g, t);"),
+        says="",
+    ),
     Fault("a post does not await its store", "stores in bulk", replaced("        tg_stores_done();\n", "")),
-    Fault("a full bulk wait becomes .read", "stores in bulk", replaced("cp.async.bulk.wait_group 0", "cp.async.bulk.wait_group.read 0")),
+    Fault(
+        "a full bulk wait becomes .read",
+        "stores in bulk",
+        replaced("cp.async.bulk.wait_group 0", "cp.async.bulk.wait_group.read 0"),
+    ),
     Fault("a post is relaxed", "waits at steps", replaced("red.release.gpu", "red.relaxed.gpu")),
-    Fault("no __syncwarp before stored is told", "rope", replaced("        __syncwarp();\n        if (thread % 32 == 0) tg_tell_stored", "        if (thread % 32 == 0) tg_tell_stored"), how={"case": "llama_attention B=2 S=137 H=256 heads=4 kv_heads=2 D=64"}),
-    Fault("a warpgroup's arrival is counted for the other's", "fan", in_function("tg_tell_stored", "  tg_await(smem + TG_STORED_SEEN_AT, stored ^ 1);\n", ""), says=""),
-    Fault("stored is told by half of the math warps", "blocks", replaced("tg_barrier_init(smem + TG_STORED_AT, 8)", "tg_barrier_init(smem + TG_STORED_AT, 4)"), says=""),
+    Fault(
+        "no __syncwarp before stored is told",
+        "rope",
+        replaced(
+            "        __syncwarp();\n        if (thread % 32 == 0) tg_tell_stored",
+            "        if (thread % 32 == 0) tg_tell_stored",
+        ),
+        how={"case": "llama_attention B=2 S=137 H=256 heads=4 kv_heads=2 D=64"},
+    ),
+    Fault(
+        "a warpgroup's arrival is counted for the other's",
+        "fan",
+        in_function("tg_tell_stored", "  tg_await(smem + TG_STORED_SEEN_AT, stored ^ 1);\n", ""),
+        says="",
+    ),
+    Fault(
+        "stored is told by half of the math warps",
+        "blocks",
+        replaced("tg_barrier_init(smem + TG_STORED_AT, 8)", "tg_barrier_init(smem + TG_STORED_AT, 4)"),
+        says="",
+    ),
     # counters
     Fault("counters are not reset", "waits at steps", replaced("    tg_reset(g);\n", ""), says="counter"),
-    Fault("the last counter is not reset", "waits at steps", replaced("s < TG_SEMAPHORES; ++s) tg_clear", "s < TG_SEMAPHORES - 1; ++s) tg_clear"), says="counter"),
-    Fault("the ticket is not set back", "waits at steps", replaced("    *g.next_rank() = 0;\n", ""), says="counter"),
+    Fault(
+        "the last counter is not reset",
+        "waits at steps",
+        replaced("s < TG_SEMAPHORES; ++s) tg_clear", "s < TG_SEMAPHORES - 1; ++s) tg_clear"),
+        says="counter",
+    ),
+    Fault(
+        "the ticket is not set back",
+        "waits at steps",
+        replaced("    tg_zero(g.next_rank());\n", ""),
+        says="counter",
+    ),
     # loads
     Fault("a residual by the non-coherent path", "fan", replaced("ld.global.cg.u32", "ld.global.nc.u32")),
     Fault("intermediates through L1", "fan", replaced("ld.global.cg.u32", "ld.global.u32")),
     # clusters
-    Fault("a cluster's exit is relaxed", "a pair at the end", replaced("barrier.cluster.arrive.release", "barrier.cluster.arrive.relaxed"), says=""),
-    Fault("stages are not given back to the other CTA", "rows shared", in_function("tg_release", "thread < 64", "thread < 32"), says=""),
+    Fault(
+        "a cluster's exit is relaxed",
+        "a pair at the end",
+        replaced("barrier.cluster.arrive.release", "barrier.cluster.arrive.relaxed"),
+        says="",
+    ),
+    Fault(
+        "stages are not given back to the other CTA",
+        "rows shared",
+        in_function("tg_release", "thread < 64", "thread < 32"),
+        says="",
+    ),
     # addresses and counts
     Fault("a swizzle is off by one", "stores in bulk", replaced("^ r % 8", "^ (r + 1) % 8"), says="error"),
-    Fault("a coordinate is off by one", "waits at steps", replaced("tg_load(to, &maps.down_a, 64 * k,", "tg_load(to, &maps.down_a, 64 * k + 1,"), says=""),
-    Fault("a byte count is off by 16", "waits at steps", replaced("tg_expect(bar, 8192);", "tg_expect(bar, 8208);"), says=""),
-    Fault("a parity is flipped", "waits at steps", in_function("tg_mainloop", "ring.phase);", "ring.phase ^ 1);"), says=""),
-    Fault("wgmma is not waited for", "waits at steps", replaced("  tg_mma_wait<0>();\n  tg_release", "  tg_release"), says=""),
-    Fault("a stage is given back a step early", "waits at steps", replaced("tg_mma_wait<1>();\n    if (k > 0) tg_release(smem, before, thread);", "tg_mma_wait<1>();\n    tg_release(smem, stage, thread);"), says=""),
-]  # fmt: skip
+    Fault(
+        "a coordinate is off by one",
+        "waits at steps",
+        replaced("tg_load(to, &maps.down_a, 64 * k,", "tg_load(to, &maps.down_a, 64 * k + 1,"),
+        says="",
+    ),
+    Fault(
+        "a byte count is off by 16",
+        "waits at steps",
+        replaced("tg_expect(bar, 8192);", "tg_expect(bar, 8208);"),
+        says="",
+    ),
+    Fault(
+        "a parity is flipped",
+        "waits at steps",
+        in_function("tg_mainloop", "ring.phase);", "ring.phase ^ 1);"),
+        says="",
+    ),
+    Fault(
+        "wgmma is not waited for",
+        "waits at steps",
+        replaced("  tg_mma_wait<0>();\n  tg_release", "  tg_release"),
+        says="",
+    ),
+    Fault(
+        "a stage is given back a step early",
+        "waits at steps",
+        replaced(
+            "tg_mma_wait<1>();\n    if (k > 0) tg_release(smem, before, thread);",
+            "tg_mma_wait<1>();\n    tg_release(smem, stage, thread);",
+        ),
+        says="",
+    ),
+]
 
 
 def case_of(fault: Fault) -> Case:
@@ -157,7 +273,10 @@ def test_math_warps_wait_for_the_launch_before(waits: bool) -> None:
 
 PORTABLE_FAULTS = [
     ("a copy is not waited for", replaced("tg_copies_wait<ahead - 1>();", "tg_copies_wait<ahead>();")),
-    ("a stage is overwritten early", replaced("        __syncthreads();\n        to = from;", "        to = from;")),
+    (
+        "a stage is overwritten early",
+        replaced("        __syncthreads();\n        to = from;", "        to = from;"),
+    ),
     ("a step is not waited for", replaced("if (threadIdx.x == 0) Op::wait(g, t, waited);", ";")),
     ("posted before all have stored", replaced("__syncthreads();  // all threads' results", "//")),
     ("a slice is read twice", replaced("a ^= slice << 5, b ^= slice << 5;", "")),

@@ -63,10 +63,27 @@ def marked(cases: list[Case]) -> list[Any]:
 
 
 LARGE = (
-    "one gemm, 256", "one gemm, rows", "one gemm, columns", "one gemm, steps", "mlp, M = 1000", "norm fused, wide",
-    "norms, M = 1", "13 x 13", "57 x 57", "7 x 7 x 512", "blocks, 13", "blocks, 57", "resnet38", "vgg19", "stride 2",
-    "caches, 37", "3 channels", "pairs that share", "blocks, pairs", "blocks, wide",
-)  # fmt: skip
+    "one gemm, 256",
+    "one gemm, rows",
+    "one gemm, columns",
+    "one gemm, steps",
+    "mlp, M = 1000",
+    "norm fused, wide",
+    "norms, M = 1",
+    "13 x 13",
+    "57 x 57",
+    "7 x 7 x 512",
+    "blocks, 13",
+    "blocks, 57",
+    "resnet38",
+    "vgg19",
+    "stride 2",
+    "caches, 37",
+    "3 channels",
+    "pairs that share",
+    "blocks, pairs",
+    "blocks, wide",
+)
 
 
 def slow(case: Case) -> bool:
@@ -88,7 +105,16 @@ def test_every_portable_kernel_is_right_under_every_adversary(case: Case) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["mlp, M = 17, static", "mlp, M = 1", "chain of four", "one token", "caches", "new rows forwarded", "blocks"]
+    "name",
+    [
+        "mlp, M = 17, static",
+        "mlp, M = 1",
+        "chain of four",
+        "one token",
+        "caches",
+        "new rows forwarded",
+        "blocks",
+    ],
 )
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_launches_follow_each_other_without_the_host(name: str, programmatic: bool) -> None:

@@ -155,8 +155,8 @@ def place(on: str | int | Machine | None = None, target: str = AUTO) -> Place:
     emitter = own if target in (AUTO, BEST) or named(target).runs_others else named(target)
     if emitter is own and not own.on_gpu and target not in (AUTO, BEST, own.name):
         raise TargetError(
-            f"target {target} runs a GPU's kernel, {given.name} is no GPU; expected a machine such as h200, a100,"
-            " or a number of an H200's SMs"
+            f"target {target} runs a GPU's kernel, {given.name} is no GPU; expected a machine such as h200 or"
+            " a100, or a number of an H200's SMs"
         )
     if emitter.on_gpu and not emitter.fits(given):
         if not own.on_gpu:

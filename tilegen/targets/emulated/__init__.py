@@ -1,1 +1,1 @@
-"""The CUDA text of a kernel run on the CPU: templates/emulator is the machine, translate.py what reads the text."""
+"""The CUDA text of a kernel run on the CPU: templates/emulator is the machine, translate.py reads texts."""

@@ -8,7 +8,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilegen.config import own_templates
-from tilegen.targets.emulated.translate import translated
-from tilegen.errors import CompileError, HangError, RaceError
+from tilegen.errors import ArgumentError, HangError, RaceError
 from tilegen.runtime import cache
-from tilegen.runtime.launch import HANG, MISPLACED, RECORD_BYTES, Launch, TensorMap
+from tilegen.runtime.launch import HANG, MISPLACED, RECORD_BYTES, TensorMap
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted
 from tilegen.targets.cpu.library import compile_source, compiler, native, version
+from tilegen.targets.emulated.translate import translated
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +42,9 @@ ROLES = ("loads activations", "loads weights", "stores", "schedules")
 
 @dataclass(frozen=True)
 class Adversary:
-    """How a run is driven. turns: whose turn it is, in order or at random; copies: when bulk copies happen, as
-    they are asked for, when nobody else can go on, or at any time between; starved_warp, starved_cta: who goes
-    on only when nobody else can, -1: none."""
+    """How a run is driven. turns: whose turn it is, in order or at random; copies: when bulk copies happen:
+    as they are asked for, when nobody else can go on, or any time between; starved_warp, starved_cta: who
+    goes on only when nobody else can, -1: none."""
 
     seed: int = 0
     turns: int = ROUND_ROBIN
@@ -75,9 +75,15 @@ class _Request(ctypes.Structure):
     _fields_ = [
         ("kernel", ctypes.c_void_p),
         ("parameters", ctypes.c_void_p),
-        *[(name, ctypes.c_int) for name in ("grid", "block", "cluster", "shared_bytes", "launches", "programmatic")],
+        *[
+            (name, ctypes.c_int)
+            for name in ("grid", "block", "cluster", "shared_bytes", "launches", "programmatic")
+        ],
         ("regions", ctypes.POINTER(_Region)),
-        *[(name, ctypes.c_int) for name in ("region_count", "turns", "copies", "starved_warp", "starved_cta")],
+        *[
+            (name, ctypes.c_int)
+            for name in ("region_count", "turns", "copies", "starved_warp", "starved_cta")
+        ],
         ("seed", ctypes.c_uint),
     ]
 
@@ -99,8 +105,8 @@ def _machine() -> ctypes.CDLL:
 
 
 class EmulatedLibrary:
-    """A kernel's text as it is emitted for a GPU. One run at a time. launches: that follow each other in a run,
-    without anything that the host does in between."""
+    """A kernel's text as it is emitted for a GPU. One run at a time. launches: that follow each other in a
+    run, without anything that the host does in between."""
 
     target, source_name = "cuda-emulated", "kernel.cu"
 
@@ -112,7 +118,9 @@ class EmulatedLibrary:
         digits = re.sub(r"\D", "", emitted.architecture)
         flags = (*KERNEL_FLAGS, f"-DEMU_ARCHITECTURE={digits}0", f"-I{own_templates() / 'emulator'}")
         header = (own_templates() / "emulator" / "ptx.hpp").read_text()
-        key = cache.key_of(emitted.text, header, compiler(), version(compiler()), native(), " ".join(KERNEL_FLAGS))
+        key = cache.key_of(
+            emitted.text, header, compiler(), version(compiler()), native(), " ".join(KERNEL_FLAGS)
+        )
 
         def build(folder: Path) -> dict[str, str]:
             (folder / "kernel.cu").write_text(emitted.text)
@@ -127,9 +135,7 @@ class EmulatedLibrary:
 
     def _text(self) -> str:
         types = {"maps": "tg_maps", "T": "tg_tensors", "launch": "tg_launch"}
-        given = ", ".join(
-            f"*(const {types[p.name]}*)p[{n}]" for n, p in enumerate(self.launch.parameters)
-        )
+        given = ", ".join(f"*(const {types[p.name]}*)p[{n}]" for n, p in enumerate(self.launch.parameters))
         entry = f'extern "C" void emu_kernel(void* const* p) {{ tg_kernel({given}); }}\n'
         return f'#include "ptx.hpp"\n#line 1 "kernel.cu"\n{translated(self.source)}\n{entry}'
 
@@ -142,8 +148,8 @@ class EmulatedLibrary:
         """Each run has its own counters."""
 
     def run(self, state: int, held: Mapping[str, torch.Tensor], workers: int) -> None:
-        """Run all tiles. RaceError names both places of an access that is not ordered after another; HangError
-        the tile that waits for what never comes."""
+        """Run all tiles. RaceError names both places of an access that is not ordered after another, and
+        HangError the tile that waits for what never comes."""
         self.follow([held] * self.launches)
 
     def follow(self, launches: Sequence[Mapping[str, torch.Tensor]]) -> None:
@@ -161,10 +167,22 @@ class EmulatedLibrary:
         kernel = ctypes.cast(self._library.emu_kernel, ctypes.c_void_p)
         launch, a = self.launch, self.adversary
         request = _Request(
-            kernel, ctypes.cast(each, ctypes.c_void_p),
-            launch.grid, launch.block, launch.cluster, launch.shared_bytes, len(launches), launch.programmatic,
-            (_Region * len(regions))(*regions), len(regions), a.turns, a.copies, a.starved_warp, a.starved_cta, a.seed,
-        )  # fmt: skip
+            kernel,
+            ctypes.cast(each, ctypes.c_void_p),
+            launch.grid,
+            launch.block,
+            launch.cluster,
+            launch.shared_bytes,
+            len(launches),
+            launch.programmatic,
+            (_Region * len(regions))(*regions),
+            len(regions),
+            a.turns,
+            a.copies,
+            a.starved_warp,
+            a.starved_cta,
+            a.seed,
+        )
         wrong = ctypes.create_string_buffer(WRONG_BYTES)
         before = [(t, t.clone()) for t in held.values() if t.data_ptr() in written]
         doubt = ""
@@ -179,8 +197,14 @@ class EmulatedLibrary:
             told = self._told(wrong.value.decode())
             if told and not in_doubt:
                 raise (HangError if told.startswith(("no progress", "trap")) else RaceError)(told)
+            number, value = hang[MISPLACED // 4 :][:2].tolist()
+            if number >= 0:
+                place = launch.positions[number]
+                raise ArgumentError(f"nothing was appended: {place.problem(value)}", place.where)
             doubt = doubt or told
-            nothing = doubt and any(t.isnan().any() for key, t in results.items() if key[0] in self.plan.outputs)
+            nothing = doubt and any(
+                t.isnan().any() for key, t in results.items() if key[0] in self.plan.outputs
+            )
             if nothing or any(not same(results[key], t) for key, t in last.items()):
                 raise RaceError(doubt)
             if not in_doubt:
@@ -241,7 +265,11 @@ class EmulatedLibrary:
             if m[2] is None:
                 return f"({where})"
             launch, cta, warp, lane, op, at = m[2].split("|")
-            role = ROLES[int(warp)] if int(warp) < 4 and self.launch.maps is not None else f"computes, warp {warp}"
+            role = (
+                ROLES[int(warp)]
+                if int(warp) < 4 and self.launch.maps is not None
+                else f"computes, warp {warp}"
+            )
             tile = ""
             if int(op) >= 0 and int(op) < len(self.plan.graph.ops):
                 name = self.plan.graph.ops[int(op)].name
@@ -256,8 +284,11 @@ class EmulatedLibrary:
 
         class Found(ctypes.Structure):
             _fields_ = [
-                ("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("at", ctypes.c_void_p),
-            ]  # fmt: skip
+                ("file", ctypes.c_char_p),
+                ("base", ctypes.c_void_p),
+                ("name", ctypes.c_char_p),
+                ("at", ctypes.c_void_p),
+            ]
 
         found = Found()
         address = ctypes.cast(self._library.emu_kernel, ctypes.c_void_p)

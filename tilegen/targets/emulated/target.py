@@ -1,4 +1,4 @@
-"""A GPU on the CPU as a target: it runs the very text that the machine's own target emits, by the rules of the
+"""A GPU on the CPU as a target: it runs the text that the machine's own target emits, by the rules of the
 GPU's memory."""
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Generated CUDA as C++ for the emulator: its text as it is, but for each `asm` statement, which becomes a call of
-what PTX says that it does.
+"""Generated CUDA as C++ for the emulator: its text as it is, but for each `asm` statement, which becomes a
+call of what PTX says that it does.
 
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     -> { emu::ld_global<unsigned>(emu::WEAK, emu::CG, p, v); }
 
-Every instruction is read by itself, with its qualifiers: one that says `.relaxed` where it said `.release` is another
-call. Lines keep their numbers.
+Every instruction is read by itself, with its qualifiers: one that says `.relaxed` where it said `.release` is
+another call. Lines keep their numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def translated(text: str) -> str:
             call = _call(statement)
         except KeyError as error:
             line = text.count("\n", 0, found.start()) + 1
-            raise TargetError(f"the emulator does not know {error.args[0]!r}, line {line} of the kernel") from None
+            raise TargetError(
+                f"the emulator does not know {error.args[0]!r}, line {line} of the kernel"
+            ) from None
         out += [text[at : found.start()], call, "\n" * statement.count("\n")]
         at = end + 1
         if text[at : at + 1] == ";":
@@ -52,14 +54,11 @@ def translated(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """What is no asm: shared memory, stores to counters, the tile that a role begins with."""
+    """What is no asm: shared memory, and the tile that a role begins with."""
     text = re.sub(
         r"extern __shared__ (?:__align__\(\d+\) )?unsigned char memory\[\];",
         "unsigned char* const memory = emu::place.shared;",
         text,
-    )
-    text = re.sub(
-        r"\*(g\.\w+\(\)) = ([^;]+);", r"emu::st_global<unsigned>(emu::WEAK, \1, \2);", text
     )
     return re.sub(r"switch \(t\.op\) \{", "emu::tile(t.op, t.c); switch (t.op) {", text)
 
@@ -112,7 +111,8 @@ def _call(statement: str) -> str:
     for names in REGISTERS.findall(ptx):  # the statement's own, which must not hide what its operands name
         for name in names.split(","):
             ptx = re.sub(rf"\b{name.strip()}\b(?=[^.:]|$)", f"ptx_{name.strip()}", ptx)
-    calls = [_instruction(i, operands) for i in re.split(r"[;\n]", ptx.strip().strip("{}")) if i.strip(" {}\n")]
+    instructions = re.split(r"[;\n]", ptx.strip().strip("{}"))
+    calls = [_instruction(i, operands) for i in instructions if i.strip(" {}\n")]
     return f"{{ {' '.join(c for c in calls if c)} }}"
 
 
@@ -297,7 +297,8 @@ def _wgmma(i: Instruction) -> str:
         raise KeyError(f"{'.'.join(i.opcode)} of {len(sums)} registers")
     scale, *flags = (i.one(n) for n in range(3, len(i.operands)))
     across = flags[-1] == "1"
-    if scale != "1" or flags[:2] != ["1", "1"] or (isinstance(a, str) and (len(flags) != 4 or flags[2] != "0")):
+    by_rows = not isinstance(a, str) or (len(flags) == 4 and flags[2] == "0")
+    if scale != "1" or flags[:2] != ["1", "1"] or not by_rows:
         raise KeyError(f"{'.'.join(i.opcode)} with {', '.join([scale, *flags])}")
     left, registers = (a, "nullptr") if isinstance(a, str) else ("0", "emu_a")
     held = "" if isinstance(a, str) else f"const unsigned emu_a[] = {{{_list(a)}}}; "

@@ -1,19 +1,19 @@
-"""Tile functions of the Hopper kernel's ops by threads on emulated SMs: right under random interleavings and
-late copies, wrong without one barrier."""
+"""Ops that threads compute, on the emulator: convolutions of a few channels gathered by lanes, rows and their
+positions, whatever their sizes."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import tilegen as tg
-from tests.cpu.cuda_emulator import emulate_threads, run_threads, tensors_of
+from tests.emulated.kernels import Runs, emulated, library_of, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.ops import alone, pools
-from tilegen.targets.sm90.emit import generate
+from tilegen.errors import ArgumentError
+from tilegen.targets.emulated.library import Adversary
 
 
 @tg.spec
@@ -94,37 +94,44 @@ CASES = [
     Case("pools", pools, {"HW": 9}),
     Case("pointwise", alone, {"M": 5}),
 ]
-CHANGES = [
-    ("the patch is not waited for", ("  tg_copies_wait<0>();\n  tg_math_meet();\n", "  tg_math_meet();\n")),
-    ("filters are overwritten early", ("  tg_math_meet();  // nobody uses what lay there any more\n", "")),
-    ("filters are read early", ("  tg_copies_wait<0>();\n  tg_math_meet();\n", "  tg_copies_wait<0>();\n")),
-    ("beyond the filter lies anything", ("? 2 * (r * 1", "|| true ? 2 * (r * 1")),
+FAULTS = [
+    (
+        "the patch is not waited for",
+        replaced("  tg_copies_wait<0>();\n  tg_math_meet();\n", "  tg_math_meet();\n"),
+    ),
+    (
+        "filters are overwritten early",
+        replaced("  tg_math_meet();  // nobody uses what lay there any more\n", ""),
+    ),
+    (
+        "filters are read early",
+        replaced("  tg_copies_wait<0>();\n  tg_math_meet();\n", "  tg_copies_wait<0>();\n"),
+    ),
+    ("beyond the filter lies anything", replaced("? 2 * (r * 1", "|| true ? 2 * (r * 1")),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_emulated(case: Case, tmp_path: Path) -> None:
-    assert emulate_threads(case, tmp_path) == ""
+def test_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(2)) == ""
 
 
-@pytest.mark.parametrize("name, change", CHANGES, ids=[c[0] for c in CHANGES])
-def test_what_is_wrong_is_found(name: str, change: tuple[str, str], tmp_path: Path) -> None:
-    found = []
-    for seed in range(4):
-        found.append(emulate_threads(CASES[0], tmp_path, sms=2, seed=seed, change=change))
-        if found[-1]:
-            return
-    raise AssertionError(f"{name}: found by none of {len(found)} runs")
+@pytest.mark.parametrize("what, change", FAULTS, ids=[what for what, _ in FAULTS])
+def test_a_fault_is_seen(what: str, change: Any) -> None:
+    assert emulated(CASES[0], range(12), change, sms=2) != ""
 
 
 @pytest.mark.parametrize("beyond", [1, 1 << 20, -1])
-def test_appends_without_room_write_nothing(beyond: int, tmp_path: Path) -> None:
+def test_appends_without_room_write_nothing_and_say_so(beyond: int) -> None:
     """Neither rows that are turned by their position nor others land in a cache that a position leaves no
     room in."""
     case = Case("", rows, {"S_max": 40})
     plan = case.plan(3)
-    _, held, pointers = tensors_of(plan, case)
+    runs = Runs(case, plan, library_of(plan))
+    held = runs.held()
     held["pos"].fill_(3 + beyond if beyond > 0 else beyond)
     before = {name: held[name].clone() for name in ("cache", "turned")}
-    assert run_threads(plan, generate(plan).text, pointers, tmp_path) == ""
+    runs.library.adversary = Adversary.drawn(3, 3)
+    with pytest.raises(ArgumentError, match="nothing was appended: .*pos"):
+        runs.library.run(0, held, 1)
     assert all(torch.equal(held[name], cache) for name, cache in before.items())

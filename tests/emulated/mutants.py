@@ -1,0 +1,225 @@
+"""Faults drawn at random over the text of generated kernels, each run on the emulator.
+
+    python -m tests.emulated.mutants --seed 1 --count 500
+
+A fault is one statement dropped, two statements swapped, an order or a path of an instruction weakened, a
+constant off by one. It counts unless EVERY runs under all adversaries leave results right and no race; of
+those that count, the first FEW runs are to catch 99.5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from tests.emulated.kernels import Runs, library_of
+from tests.emulated.test_faults import BULK, FIRST, LAST, OTHERS, ROWS, STEPS
+from tests.emulated.test_kernels import PORTABLE
+from tests.gpu.gemms import Case, gemm
+from tests.gpu.ops import pair
+from tilegen.errors import CompileError, TargetError
+from tilegen.targets.emulated.library import Adversary
+from tilegen.targets.select import named
+
+FEW, EVERY = 24, 200
+SECONDS = 120  # of all runs of a mutant, after which it has no end
+CASES: list[tuple[Case, str, int]] = [  # the case, its target, launches that follow each other
+    (STEPS, "auto", 1),
+    (BULK, "auto", 1),
+    (FIRST, "auto", 2),
+    (LAST, "auto", 1),
+    (ROWS, "auto", 1),
+    (OTHERS["mlp, M = 1"], "auto", 1),
+    (OTHERS["fan, M = 1"], "auto", 1),
+    (OTHERS["one token"], "auto", 1),
+    (OTHERS["causal, shared heads"], "auto", 1),
+    (OTHERS["caches"], "auto", 1),
+    (OTHERS["new rows forwarded"], "auto", 1),
+    (OTHERS["norm fused, M = 3"], "auto", 1),
+    (OTHERS["14 x 14 x 64"], "auto", 1),
+    (OTHERS["blocks"], "auto", 1),
+    (OTHERS["rope"], "auto", 1),
+    (Case("first layer", pair, {"HW": 13, "C": 3, "N": 64}), "auto", 1),
+    (
+        Case("a launch of its own", gemm, {"M": 33, "N": 136, "K": 256}, {"tiles": {"y": (64, 64, 64)}}),
+        "auto",
+        2,
+    ),
+    (next(c for c in PORTABLE if c.name == "static, steps shared"), "sm_80", 1),
+    (next(c for c in PORTABLE if c.name == "tile policy, clusters"), "sm_80", 1),
+]
+# one that declares nothing and leaves nothing
+KEPT = r"return|break|using|const |int |unsigned |float |asm volatile\(\s*$|tg_\w+ \w+[{;]|//|#|\}|case "
+STATEMENT = re.compile(rf"^( +)((?!{KEPT})[^{{}}]*;)(?:  //.*)?$")
+WEAKER = [
+    (r"\.release\b", ".relaxed"),
+    (r"\.acquire\b", ".relaxed"),
+    (r"\.acq_rel\b", ".relaxed"),
+    (r"wait_group (0|%0)", r"wait_group.read \1"),
+    (r"ld\.global\.cg", "ld.global.nc"),
+    (r"ld\.global\.cg", "ld.global"),
+    (r"wait_group\.sync\.aligned %0", "wait_group.sync.aligned %0 + 1"),
+]
+NUMBER = re.compile(r"(?<![\w.%\[x])(\d+)(?![\w.x\]])")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    case: int
+    kind: str  # dropped, swapped, weakened, off by one
+    line: int
+    old: str
+    text: str
+
+
+@lru_cache
+def original(case: int) -> str:
+    program, target, _ = CASES[case]
+    plan = program.plan(4 if target == "auto" else 3, target)
+    return named(plan.target).emit(plan).text
+
+
+def body_of(text: str) -> int:
+    """The first line of code: what stands before says what the kernel is."""
+    return next(n for n, line in enumerate(text.splitlines()) if line.startswith("#define TG_FN"))
+
+
+def mutants(case: int, draw: random.Random) -> Iterator[Mutant]:
+    """Without end, each kind as often as the others."""
+    lines = original(case).splitlines()
+    start = body_of(original(case)) + 1
+    while True:
+        kind, n = (
+            draw.choice(("dropped", "swapped", "weakened", "off by one")),
+            draw.randrange(start, len(lines) - 1),
+        )
+        line, changed = lines[n], list(lines)
+        if line.lstrip().startswith(("//", "#")):
+            continue
+        if kind == "dropped" and STATEMENT.match(line):
+            changed[n] = ""
+        elif (
+            kind == "swapped"
+            and (a := STATEMENT.match(line))
+            and (b := STATEMENT.match(lines[n + 1]))
+            and a[1] == b[1]
+        ):
+            changed[n], changed[n + 1] = lines[n + 1], line
+        elif kind == "weakened" and "asm" in line:
+            able = [(old, new) for old, new in WEAKER if re.search(old, line)]
+            if not able:
+                continue
+            changed[n] = re.sub(*draw.choice(able), line)
+        elif kind == "off by one":
+            code = line.partition("//")[0]
+            found = [m for m in NUMBER.finditer(code) if not code[: m.start()].count('"') % 2]
+            if not found or "printf" in line:
+                continue
+            at = draw.choice(found)
+            by = draw.choice((1, -1))
+            changed[n] = line[: at.start()] + str(int(at[1]) + by) + line[at.end() :]
+        if changed != lines:
+            yield Mutant(case, kind, n + 1, line.strip(), "\n".join(changed) + "\n")
+
+
+def outcome(mutant: Mutant, runs: int = EVERY) -> tuple[int, str]:
+    """(the run that saw it, what it saw); (-1, "") where none does, (-2, why) where it is no kernel."""
+    program, target, launches = CASES[mutant.case]
+    plan = program.plan(4 if target == "auto" else 3, target)
+    try:
+        library = library_of(plan, lambda _: mutant.text, launches, launches > 1)
+    except (CompileError, TargetError) as error:
+        return -2, str(error)
+    made = Runs(program, plan, library)
+    for seed in range(runs):
+        wrong = made.wrong(Adversary.drawn(seed, library.launch.grid))
+        if wrong:
+            return seed, wrong
+    return -1, ""
+
+
+def outcomes(found: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, int, str]]:
+    """Each in a process of its own, which it may bring down; `jobs` side by side."""
+    waiting, running = list(reversed(found)), dict[int, tuple[Mutant, int, bytes]]()  # by pipe
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutant = waiting.pop()
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                signal.alarm(SECONDS)
+                seed, what = outcome(mutant)
+                os.write(writing, f"{seed} {what[:3000]}".encode())
+                os._exit(0)
+            os.close(writing)
+            running[reading] = (mutant, child, b"")
+        for pipe in select.select(list(running), [], [])[0]:
+            mutant, child, told = running[pipe]
+            part = os.read(pipe, 1 << 16)
+            if part:
+                running[pipe] = (mutant, child, told + part)
+                continue
+            os.close(pipe)
+            del running[pipe]
+            _, status = os.waitpid(child, 0)
+            seed, _, what = told.decode().partition(" ")
+            yield (mutant, 0, f"ends with status {status}") if status else (mutant, int(seed), what)
+
+
+def drawn(seed: int, count: int, cases: Sequence[int] = range(len(CASES))) -> list[Mutant]:
+    draw = random.Random(seed)
+    sources = {case: mutants(case, draw) for case in cases}
+    return [next(sources[cases[n % len(cases)]]) for n in range(count)]
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--count", type=int, default=500)
+    p.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    o = p.parse_args()
+    if os.environ.get("OMP_NUM_THREADS") != "1":  # torch's threads do not come along with a fork
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.emulated.mutants", *sys.argv[1:]])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TILEGEN_CACHE_DIR"] = folder
+        torch.set_num_threads(1)
+        start, rows = time.time(), defaultdict[str, Counter[str]](Counter)
+        late, equal = list[str](), list[str]()
+        outcome(Mutant(0, "none", 0, "", original(0)), 1)  # the emulator itself is built once
+        for n, (m, seed, what) in enumerate(outcomes(drawn(o.seed, o.count), o.jobs)):
+            place = f"{CASES[m.case][0].name}, line {m.line}, {m.kind}: {m.old}"
+            how = "no kernel" if seed == -2 else "equal" if seed == -1 else "caught" if seed < FEW else "late"
+            rows[m.kind][how] += 1
+            late += [f"{place}: seen by run {seed}"] * (how == "late")
+            equal += [place] * (how == "equal")
+            print(
+                f"{n + 1} {time.time() - start:.0f} s {how} {place}: {what[:160]}",
+                file=sys.stderr,
+                flush=True,
+            )
+        print(f"seed {o.seed}, {o.count} drawn over {len(CASES)} kernels\n")
+        print("| fault | drawn | no kernel | count | caught | late | equal |\n|---|--:|--:|--:|--:|--:|--:|")
+        for kind, c in sorted(rows.items()):
+            cells = (c.total(), c["no kernel"], c["caught"] + c["late"], c["caught"], c["late"], c["equal"])
+            print(f"| {kind} | {' | '.join(map(str, cells))} |")
+        for title, found in (("Seen only later", late), ("Equal", equal)):
+            print(f"\n{title}: {len(found)}", *(f"- `{f}`" for f in found), sep="\n")
+    return int(bool(late))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
