@@ -21,6 +21,11 @@ SMS = 4
 MOST = 5e-3  # relative Frobenius error
 
 
+def text_of(case: Case) -> str:
+    plan = case.plan(SMS)
+    return named(plan.target).emit(plan).text
+
+
 def library_of(
     plan: Plan,
     change: Callable[[str], str] = lambda text: text,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulated.kernels import Adversary, Runs, emulated, library_of, replaced
+from tests.emulated.kernels import Adversary, Runs, emulated, library_of, replaced, text_of
 from tests.emulated.test_kernels import PORTABLE
 from tests.gpu.gemms import CASES, Case, block, both, gemm, mlp
 from tests.gpu.ops import OPS, norms
@@ -250,6 +250,32 @@ def test_a_fault_is_seen(fault: Fault) -> None:
     how = {k: v for k, v in fault.how.items() if k in ("launches", "programmatic")}
     wrong = emulated(case_of(fault), SEEDS, fault.change, **how)
     assert wrong and fault.says in wrong, wrong
+
+
+COUNTED = re.compile(r"(tg_barrier_init\(smem \+ (TG_\w+)[^,]*, )(\d+)\)")
+
+
+@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize(
+    "name, sms, barrier",
+    [
+        (case.name, sms, barrier)
+        for case, sms in (
+            (LAST, 4),
+            (BULK, 4),
+            (OTHERS["norms"], 1),
+        )  # so many tiles a CTA that queues are full
+        for barrier in sorted({m[2] for m in COUNTED.finditer(text_of(case))})
+    ],
+)
+def test_a_barrier_that_counts_one_arrival_more_or_less_is_seen(
+    name: str, sms: int, barrier: str, by: int
+) -> None:
+    def change(text: str) -> str:
+        assert barrier in text
+        return COUNTED.sub(lambda m: f"{m[1]}{int(m[3]) + by * (m[2] == barrier)})", text)
+
+    assert emulated(OTHERS[name], SEEDS, change, sms=sms) != ""
 
 
 @pytest.mark.parametrize("waits", [True, False])
