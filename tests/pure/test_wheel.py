@@ -68,7 +68,9 @@ def test_the_wheel_holds_all_that_is_needed_and_no_more(wheel: Path) -> None:
     info = {n for n in names if ".dist-info/" in n}
     source = {f"tilegen/{p.relative_to(ROOT / 'tilegen')}" for p in (ROOT / "tilegen").rglob("*.py")}
     templates = {
-        f"tilegen/templates/{p.relative_to(ROOT / 'templates')}" for p in (ROOT / "templates").rglob("*.j2")
+        f"tilegen/templates/{p.relative_to(ROOT / 'templates')}"
+        for p in (ROOT / "templates").rglob("*")
+        if p.suffix in (".j2", ".hpp", ".cpp")
     }
     assert templates and names - info == source | templates | {"tilegen/py.typed", "tilegen/tuned.json"}
     assert any(n.endswith("LICENSE") for n in info) and any(n.endswith("entry_points.txt") for n in info)

@@ -127,7 +127,7 @@ def test_info_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--json"]) == 0
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert set(data["machines"]) == set(GPUS) and all(row["source"] for row in data["machines"].values())
-    assert data["targets"] == ["sm_90a", "sm_80", "cpu", "interpret"]
+    assert data["targets"] == ["sm_90a", "sm_80", "cpu", "interpret", "cuda-emulated"]
 
 
 @pytest.mark.parametrize(

@@ -688,7 +688,7 @@ def test_launches_from_the_command(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_one_list_of_targets(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, *SMALL, "--target", "some"]) == 2
     assert (
-        "unknown target 'some'; expected one of auto, sm_90a, sm_80, cpu, interpret, or cuda"
+        "unknown target 'some'; expected one of auto, sm_90a, sm_80, cpu, interpret, cuda-emulated, or cuda"
         in capsys.readouterr().err
     )
 
