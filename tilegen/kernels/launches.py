@@ -38,7 +38,8 @@ from tilegen.kernels.generated import GeneratedLaunches
 from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
 from tilegen.ops.base import TileOp
 from tilegen.options import Options
-from tilegen.proof.checker import Certificate, CheckResult
+from tilegen.proof.checker import Certificate, CheckResult, check_sums
+from tilegen.schedule.expand import expanded
 from tilegen.schedule.order import Order, by_name, op_major
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
@@ -132,8 +133,9 @@ def _of_op(options: Options, op: str) -> Options:
 
 def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> Plan:
     arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
+    order = _order(graph, options.order)
     made = Plan(
-        graph.name, whole.sizes, whole.machine, graph, arguments, (), (), _order(graph, options.order)
+        graph.name, whole.sizes, whole.machine, graph, arguments, (), (), order, lowering=whole.lowering
     )
     return emitted_by(place.target, replace(made, scheduling=scheduling_of(made, options.scheduling)))
 
@@ -150,14 +152,16 @@ def _order(graph: Graph, name: str) -> Order:
 
 def certify_launches(whole: Plan, proofs: Sequence[Certificate], programmatic: bool) -> Certificate:
     """The checker proves each launch alone; kernel boundaries order them. ProofError where a launch reads
-    what a later one writes."""
+    what a later one writes, or where sums over K that launches share are not whole."""
     passed = tuple(
         CheckResult(c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok) for c in proofs
     )
     sizes = tuple((name, int(n)) for name, n in whole.sizes)
-    return Certificate(
-        whole.program, sizes, whole.machine.name, (*passed, _boundaries(whole.graph, programmatic)), ()
-    )
+    sums = check_sums(expanded(whole))
+    if not sums.ok:
+        raise ProofError(f"{whole.program}: {sums.statement}")
+    boundaries = _boundaries(whole.graph, programmatic)
+    return Certificate(whole.program, sizes, whole.machine.name, (*passed, sums, boundaries), ())
 
 
 def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:

@@ -26,7 +26,7 @@ from tilegen.errors import ProofError
 from tilegen.proof import memory_order
 from tilegen.proof.coverage import Cells, Edges, own, reads_covered, reads_listed, writes_listed
 from tilegen.proof.footprint_frame import Array
-from tilegen.proof.plan_input import read_plan
+from tilegen.proof.plan_input import read_plan, read_sums
 from tilegen.proof.table import Findings, Table, Violation
 
 __all__ = ["Certificate", "CheckResult", "Violation", "check", "prove"]
@@ -121,6 +121,14 @@ def check(plan: object) -> Certificate:
     statements["reuse"] = _reuse(t, full, findings)
     statements["memory order"] = _memory_order(t, edges, findings)
     return _certificate(t.program, t.sizes, t.machine, findings, statements, "")
+
+
+def check_sums(plan: object) -> CheckResult:
+    """Whether the sums over K that several launches share are whole. plan: expanded, of all launches."""
+    findings = Findings()
+    read_sums(plan, findings)
+    problems = [violation.message for violation in findings.kept]
+    return CheckResult("sums over K", "; ".join(problems) or "split or not, each fills K once", not problems)
 
 
 def prove(plan: object) -> Certificate:

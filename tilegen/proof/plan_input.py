@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegen.proof import split_sums
 from tilegen.proof.footprint import KINDS, derive
 from tilegen.proof.footprint_frame import (
     DIMENSIONS,
@@ -41,7 +42,15 @@ def read_plan(plan: object, findings: Findings) -> Table | None:
     except _BROKEN as error:
         findings.add("format", f"the plan cannot be read: {_reason(error)}")
         return None
-    return None if findings.counts else table
+    return None if findings.counts.get("format") else table
+
+
+def read_sums(plan: object, findings: Findings) -> None:
+    """The findings of sums over K in a plan whose tiles nobody reads."""
+    try:
+        _Reader(plan, findings).sums()
+    except _BROKEN as error:
+        findings.add("format", f"the plan cannot be read: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -83,6 +92,10 @@ class _Reader:
         self.proxies: dict[str, int] = {}
         self.chain: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
         self.members: list[frozenset[int]] = [frozenset()]
+
+    def sums(self) -> None:
+        self._tensors()
+        self._split_sums(self._known(_expect(self.plan["ops"], dict, "ops")))
 
     def table(self) -> Table | None:
         plan = self.plan
@@ -129,6 +142,8 @@ class _Reader:
         )
         if self.findings.counts or reads is None or writes is None:
             return None
+        if plan["lowering"] == "persistent":  # what launches share is looked at in all of them (read_sums)
+            self._split_sums(known)
         return Table(
             program,
             tuple(sorted((str(k), v) for k, v in sizes.items())),
@@ -318,6 +333,13 @@ class _Reader:
             except _BROKEN as error:
                 self.findings.add("format", f"op {name!r}: {_reason(error)}")
         return out
+
+    def _split_sums(self, ops: Sequence[Op]) -> None:
+        try:
+            for problem in split_sums.problems(ops, dict(zip(self.tensors, self.roles, strict=True))):
+                self.findings.add("coverage", problem)
+        except _BROKEN as error:
+            self.findings.add("format", f"a sum over K that is split: {_reason(error)}")
 
     def _footprints(self, ops: Sequence[Op]) -> list[tuple[Array, Footprint]]:
         """For each op the CTAs (rows of its footprint) and what they read and write."""
