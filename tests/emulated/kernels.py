@@ -66,20 +66,23 @@ class Runs:
                 held[t.name] = torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype))
         return held
 
-    def wrong(self, adversary: Adversary) -> str:
-        """What went wrong in one run, or an empty string."""
+    def results(self, adversary: Adversary) -> list[torch.Tensor]:
+        """Outputs and states after one run. RaceError, HangError: as the library."""
         held = self.held()
         self.library.adversary = adversary
-        try:
-            self.library.run(0, held, 1)
-        except (RaceError, HangError) as error:
-            return f"{adversary}: {error}"
+        self.library.run(0, held, 1)
         states = [t.name for t in self.case.program.tensors if t.role == "state"]
-        found = [
+        return [
             held[name].reshape(w.shape)
             for name, w in zip((*self.plan.outputs, *states), self.want, strict=True)
         ]
-        error = error_of(tuple(found), tuple(self.want))
+
+    def wrong(self, adversary: Adversary) -> str:
+        """What went wrong in one run, or an empty string."""
+        try:
+            error = error_of(tuple(self.results(adversary)), tuple(self.want))
+        except (RaceError, HangError) as what:
+            return f"{adversary}: {what}"
         return "" if error < MOST else f"{adversary}: error {error}"
 
 
