@@ -17,7 +17,7 @@ It shares no code with the planner.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,14 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The outcome of all checks of one plan."""
+    """The outcome of all checks of one plan. declared: ops of kinds that the checker does not know."""
 
     program: str
     sizes: tuple[tuple[str, int], ...]
     machine: str
     checks: tuple[CheckResult, ...]
     violations: tuple[Violation, ...]
+    declared: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -62,15 +63,24 @@ class Certificate:
         """What to_dict gave."""
         checks = tuple(CheckResult(c["name"], c["statement"], c["ok"]) for c in data["checks"])
         violations = tuple(Violation(v["check"], v["message"], v["rank"]) for v in data["violations"])
-        return Certificate(data["program"], tuple(data["sizes"].items()), data["machine"], checks, violations)
+        return Certificate(
+            data["program"],
+            tuple(data["sizes"].items()),
+            data["machine"],
+            checks,
+            violations,
+            tuple(data["declared"]),
+        )
 
     @property
     def heading(self) -> str:
-        """Which plan, and whether it is proved."""
+        """Which plan, whether it is proved, and what was taken on trust."""
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
+        trusted = ", ".join(self.declared)
         return (
             f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}:"
             f" {'proved' if self.ok else 'NOT proved'}"
+            + (f", if {trusted} reads and writes what it declares" if trusted else "")
         )
 
     def __repr__(self) -> str:
@@ -92,6 +102,7 @@ class Certificate:
             "sizes": dict(self.sizes),
             "machine": self.machine,
             "ok": self.ok,
+            "declared": list(self.declared),
             "checks": [{"name": c.name, "statement": c.statement, "ok": c.ok} for c in self.checks],
             "violations": [{"check": v.check, "message": v.message, "rank": v.rank} for v in self.violations],
         }
@@ -120,7 +131,8 @@ def check(plan: object) -> Certificate:
     statements["progress"] = _progress(t, findings)
     statements["reuse"] = _reuse(t, full, findings)
     statements["memory order"] = _memory_order(t, edges, findings)
-    return _certificate(t.program, t.sizes, t.machine, findings, statements, "")
+    made = _certificate(t.program, t.sizes, t.machine, findings, statements, "")
+    return replace(made, declared=t.declared)
 
 
 def check_sums(plan: object) -> CheckResult:

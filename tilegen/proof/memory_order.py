@@ -115,9 +115,14 @@ def knows(target: str) -> bool:
     return target in _TABLES
 
 
+def rows(target: str) -> tuple[Row, ...]:
+    """The chains of this target's kernels; empty for a target that is not known here."""
+    return _TABLES.get(target, ())
+
+
 def row(target: str, writer: str, reader: str) -> Row | None:
     """The row for this target and pair of proxies; None where its kernels have no such chain."""
-    return next((r for r in _TABLES.get(target, ()) if (r.writer, r.reader) == (writer, reader)), None)
+    return next((r for r in rows(target) if (r.writer, r.reader) == (writer, reader)), None)
 
 
 # --- through which proxy ------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from hand_plans import (
 
 from tests.oracles.elements import _parts, examine
 from tilegen.proof import memory_order
-from tilegen.proof.checker import CHECKS, check, prove
+from tilegen.proof.checker import CHECKS, Certificate, check, prove
 from tilegen.proof.plan_input import read_plan
 from tilegen.proof.table import Boxes, Findings
 
@@ -289,6 +289,15 @@ def test_a_target_that_the_proof_does_not_know_is_named() -> None:
         "54 edges generic -> generic: left to target 'toy', not known here"
         in prove(plan).checks[-1].statement
     )
+
+
+def test_the_first_line_names_what_is_taken_on_trust() -> None:
+    plan = mlp_rows()
+    plan["ops"]["down"] |= {"kind": "mine", "footprint": "declared"}
+    certificate = prove(plan)
+    assert certificate.heading.endswith("proved, if down reads and writes what it declares")
+    assert Certificate.from_dict(certificate.to_dict()) == certificate
+    assert prove(mlp_rows()).heading.endswith(": proved")
 
 
 def swap(plan: Plan, a: int, b: int) -> None:
