@@ -1,5 +1,6 @@
-"""Every example on the emulator, in both 16-bit types: right, without a race, and at rest when it ends, since a
-second launch follows the first with nothing done in between."""
+"""Every example on the emulator, in both 16-bit types: right, without a race, and at rest when it ends.
+
+A second launch follows the first with nothing done in between."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every row of the proof's table of memory orders is one that the emulator breaks: a plan whose edges all fall
-under that row, with one link of its chain taken out of the text."""
+"""Every row of the proof's table of memory orders is one that the emulator breaks.
+
+Each case is a plan whose edges all fall under one row; its text has one link of the row's chain taken out."""
 
 from __future__ import annotations
 

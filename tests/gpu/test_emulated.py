@@ -1,6 +1,6 @@
-"""The emulator against the GPU that it stands for: one text, the same arguments, results equal within rounding.
+"""The emulator against the GPU that it stands for: one text and the same arguments give equal results.
 
-What differs is the order in which a tensor core adds, and how exp2 and its like are rounded.
+Equal within rounding: a tensor core adds in an order of its own, and rounds exp2 and its like differently.
 """
 
 from __future__ import annotations
