@@ -32,10 +32,10 @@ def compare(program: tg.Program, plan: Plan, library: Any, bound: float = 1e-5) 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize(
-    "first", [pytest.param(n, marks=[pytest.mark.full] if n else []) for n in range(0, 120, 10)]
+    "first", [pytest.param(n, marks=[pytest.mark.full] if n else []) for n in range(0, 120, 5)]
 )
 def test_random_plans_interpreted(family: Any, first: int) -> None:
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         program, plan = random_plan(family, seed)
         compare(program, plan, Interpreter(plan, STRATEGIES[seed % len(STRATEGIES)], seed))
 

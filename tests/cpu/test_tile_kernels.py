@@ -9,6 +9,8 @@ import subprocess
 import pytest
 import torch
 
+from tests.shares import share
+
 HERE = pathlib.Path(__file__).resolve().parent
 KERNELS = HERE.parents[1] / "templates" / "cpu"
 FAMILIES = ("types", "gemm", "conv2d", "attention", "rows", "pool")
@@ -70,7 +72,7 @@ class Kernels:
         return getattr(self.library, "t_" + name)(*map(c, arguments))
 
 
-@pytest.fixture(scope="module", params=BUILDS)
+@pytest.fixture(scope="module", params=share(list(BUILDS), 3))
 def kernels(request, tmp_path_factory):
     if request.param == "avx2" and not cpu_has("avx2"):
         pytest.skip("this CPU has no AVX2")

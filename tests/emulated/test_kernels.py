@@ -3,13 +3,12 @@ order, semaphores at rest."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.emulated.kernels import emulated
 from tests.gpu.gemms import CASES, Case, block, both, chain, fan, gated, gemm, mlp
 from tests.gpu.ops import OPS
+from tests.shares import share
 from tilegen.errors import PlanError
 
 SMALL = {"H": 256, "I": 200}
@@ -57,11 +56,6 @@ PORTABLE = [
 ]
 
 
-def marked(cases: list[Case]) -> list[Any]:
-    """The large ones in full runs only."""
-    return [pytest.param(c, id=c.name, marks=[pytest.mark.full] if slow(c) else []) for c in cases]
-
-
 LARGE = (
     "one gemm, 256",
     "one gemm, rows",
@@ -86,11 +80,10 @@ LARGE = (
 )
 
 
-def slow(case: Case) -> bool:
-    return case.name.startswith(LARGE)
+SLOW = [case.name for case in (*CASES, *OPS) if case.name.startswith(LARGE)]
 
 
-@pytest.mark.parametrize("case", marked([*CASES, *OPS]))
+@pytest.mark.parametrize("case", [*share(CASES, 2, 1, SLOW), *share(OPS, 2, 1, SLOW)])
 def test_every_kernel_is_right_under_every_adversary(case: Case) -> None:
     try:
         case.plan(4)
@@ -123,6 +116,6 @@ def test_launches_follow_each_other_without_the_host(name: str, programmatic: bo
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [c for c in (*CASES, *OPS) if not slow(c)], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in (*CASES, *OPS) if c.name not in SLOW], ids=lambda c: c.name)
 def test_no_false_alarm_in_500_runs(case: Case) -> None:
     assert emulated(case, range(500)) == ""

@@ -38,7 +38,7 @@ from tilegen.kernels.generated import GeneratedLaunches
 from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
 from tilegen.ops.base import TileOp
 from tilegen.options import Options
-from tilegen.proof.checker import Certificate, CheckResult, check_sums
+from tilegen.proof.checker import Certificate, CheckResult, check_sums, check_values
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.order import Order, by_name, op_major
 from tilegen.schedule.plan import Plan
@@ -100,7 +100,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     whole = Plan(
         program.name, sizes, place.machine, graph, arguments, (), (), op_major(graph), lowering="multi_launch"
     )
-    return replace(whole, target=place.target.name)
+    return replace(whole, target=place.target.name, calls=program.calls, returns=program.outputs)
 
 
 def launch_plans(whole: Plan, place: Place, options: Options) -> tuple[Plan, ...]:
@@ -157,11 +157,13 @@ def certify_launches(whole: Plan, proofs: Sequence[Certificate], programmatic: b
         CheckResult(c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok) for c in proofs
     )
     sizes = tuple((name, int(n)) for name, n in whole.sizes)
-    sums = check_sums(expanded(whole))
-    if not sums.ok:
-        raise ProofError(f"{whole.program}: {sums.statement}")
     boundaries = _boundaries(whole.graph, programmatic)
-    return Certificate(whole.program, sizes, whole.machine.name, (*passed, sums, boundaries), ())
+    told = expanded(whole)
+    sums, values = check_sums(told), check_values(told)
+    for result in (sums, values):
+        if not result.ok:
+            raise ProofError(f"{whole.program}: {result.statement}")
+    return Certificate(whole.program, sizes, whole.machine.name, (*passed, sums, values, boundaries), ())
 
 
 def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:

@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from tilegen.errors import ProofError
-from tilegen.proof import memory_order
+from tilegen.proof import memory_order, values
 from tilegen.proof.coverage import Cells, Edges, own, reads_covered, reads_listed, writes_listed
 from tilegen.proof.footprint_frame import Array
-from tilegen.proof.plan_input import read_plan, read_sums
+from tilegen.proof.plan_input import MALFORMED, read_plan, read_sums, reason
 from tilegen.proof.table import Findings, Table, Violation
 
 __all__ = ["Certificate", "CheckResult", "Violation", "check", "prove"]
 
-CHECKS = ("format", "coverage", "count", "progress", "single writer", "reuse", "memory order")
+CHECKS = ("format", "coverage", "count", "progress", "single writer", "reuse", "values", "memory order")
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The outcome of all checks of one plan. declared: ops of kinds that the checker does not know."""
+    """The outcome of all checks of one plan. trusted: what they rest on that nobody checked."""
 
     program: str
     sizes: tuple[tuple[str, int], ...]
     machine: str
     checks: tuple[CheckResult, ...]
     violations: tuple[Violation, ...]
-    declared: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -69,18 +69,17 @@ class Certificate:
             data["machine"],
             checks,
             violations,
-            tuple(data["declared"]),
+            tuple(data["trusted"]),
         )
 
     @property
     def heading(self) -> str:
         """Which plan, whether it is proved, and what was taken on trust."""
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
-        trusted = ", ".join(self.declared)
         return (
             f"{self.program or 'plan'} ({sizes}) on {self.machine or 'an unknown machine'}:"
             f" {'proved' if self.ok else 'NOT proved'}"
-            + (f", if {trusted} reads and writes what it declares" if trusted else "")
+            + (f", if {' and '.join(self.trusted)}" if self.trusted else "")
         )
 
     def __repr__(self) -> str:
@@ -102,7 +101,7 @@ class Certificate:
             "sizes": dict(self.sizes),
             "machine": self.machine,
             "ok": self.ok,
-            "declared": list(self.declared),
+            "trusted": list(self.trusted),
             "checks": [{"name": c.name, "statement": c.statement, "ok": c.ok} for c in self.checks],
             "violations": [{"check": v.check, "message": v.message, "rank": v.rank} for v in self.violations],
         }
@@ -131,8 +130,13 @@ def check(plan: object) -> Certificate:
     statements["progress"] = _progress(t, findings)
     statements["reuse"] = _reuse(t, full, findings)
     statements["memory order"] = _memory_order(t, edges, findings)
+    assert isinstance(plan, dict)
+    statements["values"] = _values(plan, findings)
+    trusted = [f"{name} reads and writes what it declares" for name in t.declared]
+    if "calls" not in plan and plan["lowering"] == "persistent":
+        trusted.append("its ops compute what the program says")
     made = _certificate(t.program, t.sizes, t.machine, findings, statements, "")
-    return replace(made, declared=t.declared)
+    return replace(made, trusted=tuple(trusted))
 
 
 def check_sums(plan: object) -> CheckResult:
@@ -141,6 +145,14 @@ def check_sums(plan: object) -> CheckResult:
     read_sums(plan, findings)
     problems = [violation.message for violation in findings.kept]
     return CheckResult("sums over K", "; ".join(problems) or "split or not, each fills K once", not problems)
+
+
+def check_values(plan: dict[str, Any]) -> CheckResult:
+    """Whether the ops of all launches compute what the program says. plan: expanded, of all launches."""
+    findings = Findings()
+    statement = _values(plan, findings)
+    problems = [violation.message for violation in findings.kept]
+    return CheckResult("values", "; ".join(problems) or statement, not problems)
 
 
 def prove(plan: object) -> Certificate:
@@ -354,6 +366,20 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
                 f"{t.proxies[reader]}: kernels for {t.target} have no such chain",
             )
     return "; ".join(used) or "no edges"
+
+
+def _values(plan: dict[str, Any], findings: Findings) -> str:
+    """Outputs and states are the terms that the program's calls say."""
+    if "calls" not in plan:
+        return "taken as the ops say: the plan tells no calls"
+    try:
+        for problem in values.problems(plan):
+            findings.add("values", problem)
+        what = f"{_n(len(plan['ops']), 'op')} give the terms of {_n(len(plan['calls']), 'call')}"
+    except (*MALFORMED, SyntaxError, RecursionError) as error:
+        what = f"calls and ops cannot be compared: {reason(error)}"
+        findings.add("values", what)
+    return f"{what}: expressions, scales, operands and types"
 
 
 def _other_ways(t: Table, op: str, ctas: Array, ways: memory_order.Ways, findings: Findings) -> None:

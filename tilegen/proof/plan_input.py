@@ -32,15 +32,15 @@ from tilegen.proof.table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
 ROWS = ("linear", "matmul")  # kinds whose rows a cluster may share out
-_BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
 
 
 def read_plan(plan: object, findings: Findings) -> Table | None:
     """The plan as arrays; None, with "format" findings, where it is malformed."""
     try:
         table = _Reader(plan, findings).table()
-    except _BROKEN as error:
-        findings.add("format", f"the plan cannot be read: {_reason(error)}")
+    except MALFORMED as error:
+        findings.add("format", f"the plan cannot be read: {reason(error)}")
         return None
     return None if findings.counts.get("format") else table
 
@@ -49,11 +49,11 @@ def read_sums(plan: object, findings: Findings) -> None:
     """The findings of sums over K in a plan whose tiles nobody reads."""
     try:
         _Reader(plan, findings).sums()
-    except _BROKEN as error:
-        findings.add("format", f"the plan cannot be read: {_reason(error)}")
+    except MALFORMED as error:
+        findings.add("format", f"the plan cannot be read: {reason(error)}")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     return f"key {error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 
@@ -127,8 +127,8 @@ class _Reader:
         for position, tile in enumerate(_expect(plan["tiles"], list, "tiles")):
             try:
                 self._tile(position, tile, ops)
-            except _BROKEN as error:
-                self.findings.add("format", f"tile at position {position}: {_reason(error)}", position)
+            except MALFORMED as error:
+                self.findings.add("format", f"tile at position {position}: {reason(error)}", position)
         if self.findings.counts:
             return None
         known = self._known(ops)
@@ -307,7 +307,7 @@ class _Reader:
                         & (stride < LIMIT)
                     ).all()
                 )
-        except _BROKEN:
+        except MALFORMED:
             good = False
         if good:
             return Boxes(_array(cta), _array(tensor), low, *ends(low, high, stride))
@@ -330,16 +330,16 @@ class _Reader:
             try:
                 if not _declared(op):
                     out.append(self._op(name, op))
-            except _BROKEN as error:
-                self.findings.add("format", f"op {name!r}: {_reason(error)}")
+            except MALFORMED as error:
+                self.findings.add("format", f"op {name!r}: {reason(error)}")
         return out
 
     def _split_sums(self, ops: Sequence[Op]) -> None:
         try:
             for problem in split_sums.problems(ops, dict(zip(self.tensors, self.roles, strict=True))):
                 self.findings.add("coverage", problem)
-        except _BROKEN as error:
-            self.findings.add("format", f"a sum over K that is split: {_reason(error)}")
+        except MALFORMED as error:
+            self.findings.add("format", f"a sum over K that is split: {reason(error)}")
 
     def _footprints(self, ops: Sequence[Op]) -> list[tuple[Array, Footprint]]:
         """For each op the CTAs (rows of its footprint) and what they read and write."""
@@ -347,8 +347,8 @@ class _Reader:
         for op in ops:
             try:
                 out.append((self._ctas_of(op.name), derive(op)))
-            except _BROKEN as error:
-                self.findings.add("format", f"op {op.name!r}: {_reason(error)}")
+            except MALFORMED as error:
+                self.findings.add("format", f"op {op.name!r}: {reason(error)}")
         return out
 
     def _ways(self, target: str, op: Op) -> tuple[str, Array, Ways]:

@@ -20,7 +20,7 @@ from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
-from tilegen.frontend.program import DTYPES, Operand, Tensor, listed
+from tilegen.frontend.program import DTYPES, Call, Operand, Tensor, listed
 from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
@@ -69,6 +69,8 @@ class Plan:
     lowering: str = "persistent"
     target: str = ""  # the name of the target that emits its kernel
     proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
+    calls: tuple[Call, ...] = ()  # what the user wrote, which the proof holds the ops against
+    returns: tuple[str, ...] = ()  # what the user's program gives, as outputs by the calls' names
     _repr_html_: ClassVar[Callable[[Plan], str] | None] = None  # its picture in a notebook: tilegen.api's
 
     # --- derived --------------------------------------------------------------------------------------------
@@ -234,6 +236,11 @@ class Plan:
             "scheduling": scheduling,
             "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
             "ops": {b.op.name: _op_to_json(b, self.proxies_of(b.op.name)) for b in self.bounds},
+            **(
+                {"calls": [_call_to_json(c) for c in self.calls], "returns": list(self.returns)}
+                if self.calls
+                else {}
+            ),
             "arguments": list(self.arguments),
             "outputs": list(self.outputs),
             "policies": dict(self.policies),
@@ -309,6 +316,24 @@ def _tensor_to_json(t: Tensor) -> dict[str, Any]:
         "declared": list(t.shape),
         "form": t.form,
     }
+
+
+def _call_to_json(call: Call) -> dict[str, Any]:
+    return {
+        "name": call.name,
+        "kind": call.kind,
+        "attributes": {key: list(v) if isinstance(v, tuple) else v for key, v in call.attributes.items()},
+        "operands": [o.to_json() for o in call.operands],
+        "result": call.result,
+    }
+
+
+def _call_from_json(data: Mapping[str, Any]) -> Call:
+    given = {key: _frozen(v) for key, v in data["attributes"].items()}
+    what = f"call {data['name']!r} of the plan ({data['kind']})"
+    attributes = kind(data["kind"]).attributes.from_items(given, what)
+    operands = tuple(Operand.from_json(o) for o in data["operands"])
+    return Call(data["kind"], data["name"], operands, data["result"], attributes)
 
 
 def _op_to_json(b: OpInstance, proxies: Proxies) -> dict[str, Any]:
@@ -496,4 +521,6 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         data["lowering"],
         data["target"],
         tuple((name, _proxies_from_json(name, op)) for name, op in data["ops"].items() if "async" in op),
+        tuple(map(_call_from_json, data.get("calls", ()))),
+        tuple(data.get("returns", ())),
     )

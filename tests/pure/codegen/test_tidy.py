@@ -12,6 +12,7 @@ import pytest
 from tests.gpu import gemms, ops
 from tests.gpu.families import drawn
 from tests.oracles.sass import Sass
+from tests.shares import share
 from tilegen.codegen.tidy import WIDTH, fitted, pruned, tidied
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.sm80.emit import generate as portable
@@ -53,7 +54,7 @@ def texts(case: Any) -> list[str]:
     return [emit.generate(plan, packed, variant).text for packed, variant in asked]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", share(list(CASES), 2))
 def test_all_functions_are_called_all_constants_named_and_lines_fit(name: str) -> None:
     for text in texts(CASES[name]):
         assert (uncalled(text), constants(text), too_long(text)) == ([], [], [])

@@ -134,6 +134,7 @@ def test_certificate(programmatic: bool) -> None:
         "chain_third",
         "chain_fourth",
         "sums over K",
+        "values",
         "kernel boundaries",
     ]
     text = proof.checks[-1].statement

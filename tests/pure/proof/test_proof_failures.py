@@ -476,7 +476,7 @@ def test_malformed(spoil: Spoil, message: str) -> None:
     certificate = check(plan)
     assert {v.check for v in certificate.violations} == {"format"}
     assert any(message in v.message for v in certificate.violations), certificate.text()
-    assert [c.ok for c in certificate.checks] == [False] * 7
+    assert not any(c.ok for c in certificate.checks)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import tilegen as tg
 from tests.gpu import gemms, ops
 from tests.gpu.families import drawn
+from tests.shares import share
 from tilegen.proof import memory_order
 from tilegen.proof.checker import check
 from tilegen.proof.memory_order import ASYNC, GENERIC, Row
@@ -18,7 +19,7 @@ from tilegen.targets.base import known, unproved
 
 SEED = 20261123
 CASES = {c.name: c for c in (*drawn(SEED, 30), *gemms.CASES, *ops.OPS)}
-every = pytest.mark.parametrize("name", CASES)
+every = pytest.mark.parametrize("name", share(list(CASES), 2, 1))
 BULK = "cp.async.bulk"
 
 
@@ -55,7 +56,13 @@ def test_the_proof_and_the_hopper_target_agree(name: str) -> None:
 
 @pytest.mark.parametrize(
     "target, machine",
-    [("sm_90a", "h200"), ("sm_80", "a100"), ("sm_80", "h200"), ("cpu", "cpu:4"), ("cpu", "h200")],
+    [
+        ("sm_90a", "h200"),
+        ("sm_80", "a100"),
+        pytest.param("sm_80", "h200", marks=pytest.mark.full),
+        ("cpu", "cpu:4"),
+        pytest.param("cpu", "h200", marks=pytest.mark.full),
+    ],
 )
 def test_a_certificates_instructions_stand_in_the_text(target: str, machine: str) -> None:
     """And bulk copies in no text of a plan that declares none: of no plan for a GPU without them."""

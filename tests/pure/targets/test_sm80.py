@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.gpu.gemms import CASES, Case, mlp
+from tests.shares import share
 from tilegen.arch import gpus
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.tidy import pieces
@@ -29,13 +30,13 @@ def compiles(case: Case, architecture: str) -> None:
     assert cubin.code[:4] == b"\x7fELF" and local == [0, 0] and "warning" not in cubin.log, cubin.log
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", share(CASES, 2, 1))
 def test_compiles_for_sm_80(case: Case) -> None:
     compiles(case, "sm_80")
 
 
 @pytest.mark.parametrize("architecture", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", share(ELSEWHERE, 2))
 def test_compiles_elsewhere(name: str, architecture: str) -> None:
     compiles(NAMES[name], architecture)
 

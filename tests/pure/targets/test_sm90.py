@@ -15,6 +15,7 @@ from tests.gpu.gemms import CASES, Case, gated, mlp
 from tests.gpu.ops import soft
 from tests.oracles.hopper import copies
 from tests.oracles.sass import Sass, nvdisasm
+from tests.shares import share
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.code import Code
@@ -146,12 +147,12 @@ def check_posts(sass: Sass, ops: list[Product]) -> None:
     assert staged == sum(op.store.staged and op.posts for op in ops)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", share(CASES, 2))
 def test_cases(case: Case, tmp_path: Path) -> None:
     examine(case.plan(), tmp_path)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.packed], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", share([c for c in CASES if c.packed], 2, 1))
 def test_packed_weights(case: Case, tmp_path: Path) -> None:
     examine(case.plan(), tmp_path, weights_of(case))
 
@@ -192,10 +193,10 @@ ROWS = {64: 40, 128: 500, 256: 2000}
 
 
 def pairs() -> list[Any]:
-    """Two widths of the table in one kernel: both ops of a feed-forward block. The first of a line always,
-    the others in full runs."""
+    """Two widths of the table in one kernel: both ops of a feed-forward block. The first of every second
+    line always, the others in full runs."""
     made: list[Any] = []
-    for spec, sizes, rows, cluster, widths in WIDTHS:
+    for n_line, (spec, sizes, rows, cluster, widths) in enumerate(WIDTHS):
         cluster_split = cluster.partition(":")[2] if isinstance(cluster, str) else "k"
         for n_pair, two in enumerate(zip(widths[::2], widths[1::2], strict=True)):
             tiles = [
@@ -209,7 +210,7 @@ def pairs() -> list[Any]:
             }
             name = f"{names[0]}, {rows} x {two[0]} and {two[1]}, cluster {cluster}"
             case = Case(name, spec, {"M": ROWS[rows], **sizes}, options)
-            made.append(pytest.param(case, id=name, marks=[pytest.mark.full] if n_pair else []))
+            made.append(pytest.param(case, id=name, marks=[pytest.mark.full] if n_pair or n_line % 2 else []))
     return made
 
 

@@ -1,0 +1,157 @@
+"""Plans whose ops compute something else than the program's calls say are refused, by name."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from tests.emulated.examples import EXAMPLES, program_of
+from tests.gpu.gemms import CASES
+from tests.gpu.ops import OPS
+from tilegen.errors import ProofError
+from tilegen.proof.checker import check, check_values, prove
+from tilegen.schedule.expand import expanded
+from tilegen.schedule.plan import Plan
+
+NAMED = {c.name: c for c in (*CASES, *OPS)}
+Change = Callable[[dict[str, Any]], None]
+
+
+def small(name: str) -> dict[str, Any]:
+    return expanded(NAMED[name].plan(4))
+
+
+def layer() -> Plan:
+    return tg.plan(program_of(*EXAMPLES[5], "bfloat16"), 4)
+
+
+PLANS = {
+    "layer": expanded(layer()),
+    "blocks": small("blocks"),
+    "norms": small("norms"),
+    "split sum": expanded(NAMED["split sum"].plan("h200")),
+}
+
+
+def attribute(op: str, name: str, value: Any) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        assert plan["ops"][op]["attributes"][name] != value
+        plan["ops"][op]["attributes"][name] = value
+
+    return change
+
+
+def expression(op: str, old: str, new: str) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        epilogue = plan["ops"][op]["attributes"]["epilogue"]
+        assert old in epilogue["expression"], epilogue
+        epilogue["expression"] = epilogue["expression"].replace(old, new)
+
+    return change
+
+
+def operand(op: str, index: int, name: Any) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        assert plan["ops"][op]["operands"][index] != name
+        plan["ops"][op]["operands"][index] = name
+
+    return change
+
+
+def tensor_type(name: str, dtype: str) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        assert plan["tensors"][name]["dtype"] != dtype
+        plan["tensors"][name]["dtype"] = dtype
+
+    return change
+
+
+CHANGES: list[tuple[str, Change, str]] = [
+    ("layer", attribute("attn", "scale", 0.25), "attention with (('batch', 3)"),
+    ("layer", attribute("attn", "theta", 10000.0), "rope with"),
+    ("layer", attribute("k_append", "theta", 10000.0), "k_cache is not what the program says: rope with"),
+    ("layer", attribute("qkv", "norm_eps", 1e-6), "rms_norm with (('eps', 1e-06),) where the program has"),
+    ("layer", expression("gate_up", "silu(acc0) * acc1", "silu(acc1) * acc0"), "columns"),
+    ("layer", expression("gate_up", "silu", "relu"), "relu where the program has silu"),
+    ("layer", expression("down", "acc0 + e0", "acc0"), "where the program has +("),
+    ("layer", operand("down", 2, "x"), "x where the program has +("),
+    ("layer", operand("qkv", 2, "norm2"), "norm2 where the program has norm1"),
+    ("layer", operand("v_append", 1, {"tensor": "qkv", "columns": [256, 384]}), "columns with 256 where"),
+    ("layer", tensor_type("h", "float32"), "gate_up gives h as float32, expected bfloat16"),
+    ("blocks", attribute("first0", "dilation", [2, 2]), "conv2d with (('dilation', (2, 2))"),
+    ("blocks", expression("second0", "relu", "silu"), "x2 is not what the program says: silu where"),
+    ("norms", attribute("n2", "eps", 1.0), "layer_norm with (('eps', 1.0),) where"),
+    ("norms", operand("n2", 1, "bias"), "bias where the program has g"),
+    ("split sum", expression("up", "gelu_tanh", "silu"), "silu where the program has gelu_tanh"),
+]
+
+
+@pytest.mark.parametrize("name, change, says", CHANGES)
+def test_an_op_that_computes_something_else_is_refused(name: str, change: Change, says: str) -> None:
+    plan = copy.deepcopy(PLANS[name])
+    assert check_values(plan).ok
+    change(plan)
+    result = check_values(plan)
+    assert not result.ok and says in result.statement
+    assert not check(plan).ok
+
+
+def test_outputs_in_another_order_are_refused() -> None:
+    case = NAMED["rope"]
+    plan = expanded(case.plan(4))
+    plan["outputs"].reverse()
+    with pytest.raises(ProofError, match="values: q_rope|is not what the program says"):
+        prove(plan)
+
+
+@pytest.mark.parametrize(
+    "spoil, says",
+    [
+        (lambda plan: plan["calls"].pop(), "'y'"),
+        (lambda plan: plan.update(calls=[{}]), "cannot be compared"),
+        (lambda plan: plan.update(calls=7), "cannot be compared"),
+        (lambda plan: plan.pop("returns"), "'returns'"),
+        (lambda plan: plan["returns"].append("x"), "the program 2"),
+        (expression("n2", "+ e0", "+ e0.imag"), "an expression holds 'e0.imag'"),
+        (expression("n2", "+ e0", "+"), "cannot be compared"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(spoil: Change, says: str) -> None:
+    plan = copy.deepcopy(PLANS["norms"])
+    spoil(plan)
+    result = check_values(plan)
+    assert not result.ok and says in result.statement, result
+
+
+JUNK: list[Any] = [None, True, -1, 2**62, 0.5, float("nan"), "", "nosuch", [], {}, [[]], {"a": 1}]
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in inner:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("part", ["calls", "returns", "ops", "tensors", "outputs"])
+def test_junk_anywhere_is_told_and_never_raised(part: str) -> None:
+    chance = random.Random(7)
+    plan = PLANS["layer"]
+    for path in places(plan[part], (part,)):
+        spoilt = {key: copy.deepcopy(value) for key, value in plan.items() if key != "tiles"}
+        node = spoilt
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = chance.choice(JUNK)
+        assert check_values(spoilt).statement
+
+
+def test_a_plan_without_calls_says_on_its_first_line_what_it_rests_on() -> None:
+    plan = copy.deepcopy(PLANS["norms"])
+    del plan["calls"], plan["returns"]
+    assert prove(plan).heading.endswith(": proved, if its ops compute what the program says")
