@@ -1,6 +1,7 @@
 """Faults drawn at random over the text of generated kernels, each run on the emulator.
 
-    python -m tests.emulated.mutants --seed 1 --count 600
+    python -m tests.emulated.mutants --seed 1 --count 600 [--out FILE]
+    python -m tests.emulated.mutants --clean 500 [--out FILE]        the kernels as they are: no false alarm
 
 A fault is one statement dropped, two statements swapped, an order or a path of an instruction weakened, a
 constant off by one. It counts unless EVERY runs under all adversaries leave the same bits and no race; of
@@ -10,6 +11,8 @@ those that count, the first FEW runs are to catch 99.5 %.
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import os
 import random
 import re
@@ -18,10 +21,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -78,7 +84,7 @@ CASES: list[tuple[Case, str, int]] = [  # the case, its target, launches that fo
 TYPES = r"int|unsigned|float|bool|half|__nv_bfloat16\w*|uint\w+|float\d|tg_\w+|auto|char|typename"
 KEPT = (
     rf"return|break|using|struct|static|const |constexpr|extern|\[\[|(?:{TYPES})[ *&]+\*?\w+ *[\[{{;=(,]"
-    r"|asm volatile\(\s*$|//|#|\}|case |default|[\"]|: "
+    r"|asm volatile\(\s*$|//|#|\}|case |default|[\"]|:{1,2} "
 )
 STATEMENT = re.compile(rf"^( +)(?! )((?!{KEPT})[^{{}}]*;)(?:  //.*)?$")
 WEAKER = [
@@ -219,10 +225,61 @@ def drawn(seed: int, count: int, cases: Sequence[int] = range(len(CASES))) -> li
     return [next(sources[cases[n % len(cases)]]) for n in range(count)]
 
 
+def false_alarms(case: int, runs: int) -> list[str]:
+    """What the emulator finds in a kernel that nobody changed."""
+    made, found = runs_of(case, original(case)), []
+    for seed in range(runs):
+        adversary = Adversary.drawn(seed, made.library.launch.grid)
+        try:
+            if not all(map(same, made.results(adversary), expected(case))):
+                found.append(f"{adversary}: other results")
+        except (RaceError, HangError) as error:
+            found.append(f"{adversary}: {error}")
+    print(f"{CASES[case][0].name}: {runs} runs, {len(found)} alarms", file=sys.stderr, flush=True)
+    return found
+
+
+def record(mutant: Mutant, seed: int, what: str) -> dict[str, Any]:
+    """For the results file."""
+    lines = mutant.text.splitlines()
+    new = lines[mutant.line - 1 : mutant.line + (mutant.kind == "swapped")]
+    how = {-2: "no kernel", -1: "equal"}.get(seed, "caught" if seed < FEW else "late")
+    return {
+        "kernel": CASES[mutant.case][0].name,
+        "line": mutant.line,
+        "kind": mutant.kind,
+        "old": mutant.old,
+        "new": " ".join(line.strip() for line in new),
+        "outcome": how,
+        "run": seed,
+        "seen": what[:300] if how != "no kernel" else "",
+    }
+
+
+def all_outcomes(seed: int, count: int, jobs: int) -> list[dict[str, Any]]:
+    found, start = [], time.time()
+    for mutant, run, what in outcomes(drawn(seed, count), jobs):
+        found.append(record(mutant, run, what))
+        told = " ".join(str(found[-1][key]) for key in ("outcome", "kernel", "line", "kind", "old", "seen"))
+        print(f"{len(found)} {time.time() - start:.0f} s {told[:200]}", file=sys.stderr, flush=True)
+    return found
+
+
+def all_clean(runs: int, jobs: int) -> dict[str, list[str]]:
+    """By kernel: the false alarms of so many runs."""
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        found = pool.map(false_alarms, range(len(CASES)), [runs] * len(CASES))
+        return {program.name: alarms for (program, _, _), alarms in zip(CASES, found, strict=True)}
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--count", type=int, default=600)
+    p.add_argument(
+        "--clean", type=int, default=0, metavar="RUNS", help="instead: runs of each kernel as it is"
+    )
+    p.add_argument("--out", type=Path, help="a JSON file for the results")
     p.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     o = p.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":  # torch's threads do not come along with a fork
@@ -232,27 +289,23 @@ def main() -> int:
         os.environ["TILEGEN_CACHE_DIR"] = folder
         layout.MOST_STAGES = STAGES
         torch.set_num_threads(1)
-        start, rows = time.time(), defaultdict[str, Counter[str]](Counter)
-        late, equal = list[str](), list[str]()
-        for n, (m, seed, what) in enumerate(outcomes(drawn(o.seed, o.count), o.jobs)):
-            place = f"{CASES[m.case][0].name}, line {m.line}, {m.kind}: {m.old}"
-            how = "no kernel" if seed == -2 else "equal" if seed == -1 else "caught" if seed < FEW else "late"
-            rows[m.kind][how] += 1
-            late += [f"{place}: seen by run {seed}"] * (how == "late")
-            equal += [place] * (how == "equal")
-            print(
-                f"{n + 1} {time.time() - start:.0f} s {how} {place}: {what[:160]}",
-                file=sys.stderr,
-                flush=True,
-            )
-        print(f"seed {o.seed}, {o.count} drawn over {len(CASES)} kernels\n")
-        print("| fault | drawn | no kernel | count | caught | late | equal |\n|---|--:|--:|--:|--:|--:|--:|")
-        for kind, c in sorted(rows.items()):
-            cells = (c.total(), c["no kernel"], c["caught"] + c["late"], c["caught"], c["late"], c["equal"])
-            print(f"| {kind} | {' | '.join(map(str, cells))} |")
-        for title, found in (("Seen only later", late), ("Equal", equal)):
-            print(f"\n{title}: {len(found)}", *(f"- `{f}`" for f in found), sep="\n")
-    return int(bool(late))
+        start = time.time()
+        found: Any = all_clean(o.clean, o.jobs) if o.clean else all_outcomes(o.seed, o.count, o.jobs)
+    what = {"clean": o.clean} if o.clean else {"seed": o.seed, "count": o.count}
+    results = {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python -m tests.emulated.mutants", *sys.argv[1:]]),
+        "seconds": round(time.time() - start),
+        **what,
+        "found": found,
+    }
+    if o.out:
+        o.out.write_text(json.dumps(results, indent=1) + "\n")
+    if o.clean:
+        return int(any(found.values()))
+    counts = Counter(m["outcome"] for m in found)
+    print(", ".join(f"{how}: {n}" for how, n in sorted(counts.items())))
+    return int(counts["late"] > 0.005 * (counts["late"] + counts["caught"]))
 
 
 if __name__ == "__main__":

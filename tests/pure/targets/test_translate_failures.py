@@ -22,3 +22,9 @@ def test_an_unknown_instruction_is_named(ptx: str) -> None:
     text = f'int a;\n\nasm volatile("{ptx};" : "=r"(v) : "r"(p));\n'
     with pytest.raises(TargetError, match=f"does not know '{ptx.split()[0]}.*line 3"):
         translated(text)
+
+
+@pytest.mark.parametrize("text", ['int a;\nasm volatile("bar.sync 0;"\n', 'int a;\nasm volatile("bar.sync 0;\n'])
+def test_a_statement_without_an_end_is_named(text: str) -> None:
+    with pytest.raises(TargetError, match="asm statement in line 2 of the kernel has no end"):
+        translated(text)

@@ -69,14 +69,16 @@ def _plain(text: str) -> str:
 def _closing(text: str, opening: int) -> int:
     """Where the bracket that opens at `opening` closes."""
     depth, at = 0, opening
-    while True:
+    while at < len(text):
         c = text[at]
-        if c == '"':
-            at = LITERAL.match(text, at).end() - 1  # type: ignore[union-attr]
+        literal = LITERAL.match(text, at)
+        at = literal.end() - 1 if literal else at
         depth += (c == "(") - (c == ")")
         if depth == 0:
             return at
         at += 1
+    line = text.count("\n", 0, opening) + 1
+    raise TargetError(f"the asm statement in line {line} of the kernel has no end")
 
 
 def _split(text: str, by: str) -> list[str]:
