@@ -310,10 +310,12 @@ PORTABLE_FAULTS = [
 ]
 
 
+PORTABLE_PLAN = next(c for c in PORTABLE if c.name == "tile policy, clusters")
+
+
 @pytest.mark.parametrize("what, change", PORTABLE_FAULTS, ids=[what for what, _ in PORTABLE_FAULTS])
 def test_a_fault_of_the_portable_kernel_is_seen(what: str, change: Callable[[str], str]) -> None:
-    case = next(c for c in PORTABLE if c.name == "tile policy, clusters")
-    assert emulated(case, SEEDS, change, target="sm_80") != ""
+    assert emulated(PORTABLE_PLAN, SEEDS, change, target="sm_80") != ""
 
 
 def test_the_epilogues_wait_of_the_portable_kernel_is_missed() -> None:

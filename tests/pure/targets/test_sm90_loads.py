@@ -56,8 +56,16 @@ def test_loads_and_stores_of_cases(case: Case, packed: bool) -> None:
         check(op)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("tile, cluster_split", cuts(), ids=str)
+def sized_cuts() -> list[Any]:
+    """Each cut with one of the sizes, in full runs with all of them."""
+    return [
+        pytest.param(tile, split, size, marks=[] if n % len(SIZES) == m else [pytest.mark.full])
+        for n, (tile, split) in enumerate(cuts())
+        for m, size in enumerate(SIZES)
+    ]
+
+
+@pytest.mark.parametrize("tile, cluster_split, size", sized_cuts(), ids=str)
 def test_loads_and_stores(tile: tuple[int, int, int], cluster_split: Any, size: tuple[int, int, int]) -> None:
     sizes = dict(zip("MNK", size, strict=True))
     plan = Case("", gemm, sizes, {"tiles": {"y": tile}, "cluster": {"y": cluster_split}}).plan()
