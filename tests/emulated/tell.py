@@ -41,7 +41,7 @@ REASONS = [  # why a mutant is equal, by what stands in its line
         r"prefetch|evict_|tg_pin|launch_bounds|asm volatile\(\"\" |unroll|tg_registers|setmaxnreg|tg_here",
         "speed",
     ),
-    (r"limit_ns|patience|nanosleep|timer|abort|hang|watched\(smem, |tg_report", "hangs"),
+    (r"^g\.operand|limit_ns|patience|nanosleep|timer|abort|hang|watched\(smem, |tg_report", "hangs"),
     (r"\bready\b|tg_is_over|tg_passed", "look"),
     (
         r"tg_await|tg_wait|tg_expect|arrive|tg_mma_wait|tg_release|meet|fence|__sync|tg_pdl|tg_stores",
