@@ -48,9 +48,11 @@ def compile_cuda(source: str, architecture: str = "sm_90a", options: tuple[str, 
 
 
 def _text(checked: Any, size: Any, get: Any, program: Any) -> bytes:
-    buffer = b" " * checked(size(program))
+    """What NVRTC writes into a buffer that is given."""
+    count = checked(size(program))
+    buffer = bytes(count + 2)  # CPython keeps one object for each bytes of length 0 or 1: those are not ours
     checked(get(program, buffer))
-    return buffer
+    return buffer[:count]
 
 
 @lru_cache(maxsize=1)
