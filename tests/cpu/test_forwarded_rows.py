@@ -11,6 +11,7 @@ import torch
 import tilegen as tg
 from tests.gpu.gemms import Case
 from tests.gpu.ops import PASSED
+from tests.shares import share
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
 from tilegen.kernels.kernel import Kernel
@@ -20,7 +21,7 @@ from tilegen.targets.interpret.interpreter import STRATEGIES, Interpreter
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpret"])
-@pytest.mark.parametrize("case", PASSED, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", share(PASSED, 2))
 def test_against_float32(case: Case, target: str) -> None:
     """At the first, a middle and the last position; what the caches hold from there on is NaN."""
     program, plan = case.program, replace(case.plan(target=target), scheduling="dynamic")

@@ -13,6 +13,7 @@ import pytest
 from cases import CASES, Case, planned
 from random_plans import FAMILIES, POLICIES, random_plan, scrambled
 
+from tests.shares import share
 from tilegen.analysis.regions import tiles_of
 from tilegen.codegen.schedule import schedule_text
 from tilegen.schedule.expand import expanded
@@ -202,9 +203,9 @@ def _has_empty_box(plan: Plan) -> bool:
 # --- the examples -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_text_of_the_examples_agrees_with_their_plans(part: int, tmp_path: Path) -> None:
-    agree([planned(case)[0] for case in CASES[part::4]], tmp_path)
+@pytest.mark.parametrize("part", share(["0", "1", "2", "3"], 2))
+def test_text_of_the_examples_agrees_with_their_plans(part: str, tmp_path: Path) -> None:
+    agree([planned(case)[0] for case in CASES[int(part) :: 4]], tmp_path)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

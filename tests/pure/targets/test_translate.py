@@ -6,6 +6,7 @@ import pytest
 
 from tests.gpu.gemms import CASES
 from tests.gpu.ops import OPS
+from tests.shares import share
 from tilegen.targets.emulated.translate import translated
 from tilegen.targets.select import named
 
@@ -68,7 +69,7 @@ def test_what_differs_in_order_or_path_is_another_call() -> None:
         assert (translated(text) == translated(text.replace(old, new))) == (old == new)
 
 
-@pytest.mark.parametrize("case", [*CASES, *OPS], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", share([*CASES, *OPS], 4))
 def test_all_texts_are_read_and_keep_their_lines(case: object) -> None:
     plan = case.plan()  # type: ignore[attr-defined]
     text = named(plan.target).emit(plan).text

@@ -146,7 +146,12 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name, sizes in OPEN.items() for size in sizes])
+ANY = [(name, size) for name, sizes in OPEN.items() for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [pytest.param(*a, marks=[pytest.mark.full] if n % 2 else []) for n, a in enumerate(ANY)]
+)
 def test_any_size_may_be_open(name, size):
     text = explained(name, {**SIZES.get(name, {}), size: tg.symbol(size)})
     first = text.splitlines()[0]
