@@ -137,7 +137,7 @@ def body_of(text: str) -> int:
 
 
 def mutants(case: int, draw: random.Random) -> Iterator[Mutant]:
-    """Without end, each kind as often as the others."""
+    """Without end; a kind that fits few lines comes seldom."""
     lines = original(case).splitlines()
     start = body_of(original(case)) + 1
     while True:

@@ -24,6 +24,7 @@ from tests.emulated.test_faults import (
     PORTABLE_PLAN,
     SEEDS,
     case_of,
+    launch_after_launch,
 )
 from tests.emulated.test_memory_order import LINKS
 from tests.mutant_table import CUDA, DOCUMENT, before_cuda
@@ -34,6 +35,9 @@ KINDS = {  # the first words of what the emulator says
     r"no progress": "hang, named",
     r"counter": "counter not at rest",
     r"trap": "hang, named",
+    r"has left, and": "a CTA left too early",
+    r"no mbarrier": "no barrier there",
+    r"fence|wgmma": "wgmma without its fence",
     r"error ": "wrong results",
 }
 REASONS = [  # why a mutant is equal, by what stands in its line
@@ -69,7 +73,9 @@ def reason(mutant: dict[str, Any]) -> str:
 
 
 def said(wrong: str) -> str:
-    return next(name for words, name in KINDS.items() if re.search(words, wrong))
+    found = [name for words, name in KINDS.items() if re.search(words, wrong)]
+    assert found, wrong
+    return found[0]
 
 
 def planted() -> Iterator[str]:
@@ -78,6 +84,8 @@ def planted() -> Iterator[str]:
         how = {k: v for k, v in fault.how.items() if k in ("launches", "programmatic")}
         wrong = emulated(case_of(fault), SEEDS, fault.change, **how)
         yield f"| {fault.what} | {case_of(fault).name} | {said(wrong)} |"
+    without = said(launch_after_launch(False)[0])
+    yield f"| math warps do not wait for the launch before | a block after a block | {without} |"
     for what, change in PORTABLE_FAULTS:
         wrong = emulated(PORTABLE_PLAN, SEEDS, change, target="sm_80")
         yield f"| {what} | for sm_80: {PORTABLE_PLAN.name} | {said(wrong)} |"
@@ -97,7 +105,7 @@ def drawn(results: dict[str, Any]) -> Iterator[str]:
         rows[m["kind"]][m["outcome"]] += 1
         rows["all"][m["outcome"]] += 1
     yield (
-        f"`{results['command']}`, {results['date']}, {results['seconds']} s:\n\n"
+        f"`{results['command']}`, {results['date']}:\n\n"
         "| fault | drawn | no kernel | equal | count | caught | only later |\n|---|--:|--:|--:|--:|--:|--:|"
     )
     for kind in (*sorted(k for k in rows if k != "all"), "all"):

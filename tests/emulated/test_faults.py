@@ -278,8 +278,7 @@ def test_a_barrier_that_counts_one_arrival_more_or_less_is_seen(
     assert emulated(OTHERS[name], SEEDS, change, sms=sms) != ""
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_math_warps_wait_for_the_launch_before(waits: bool) -> None:
+def launch_after_launch(waits: bool) -> list[str]:
     """A part of one launch's result is the next one's bias, which math warps fetch by themselves."""
     case = Case("", block, {"M": 40, "H": 128, "I": 128}, {"scheduling": "static"})
     plan = case.plan(4)
@@ -294,6 +293,12 @@ def test_math_warps_wait_for_the_launch_before(waits: bool) -> None:
             runs.library.follow([first, second])
         except (RaceError, HangError) as error:
             found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_math_warps_wait_for_the_launch_before(waits: bool) -> None:
+    found = launch_after_launch(waits)
     assert not found if waits else any("race" in f for f in found)
 
 
