@@ -160,7 +160,8 @@ same bits and no race. Of those that count the first {few} runs are to catch 99.
 
 ### No false alarm
 
-`{command}`, {date}: {runs:,} runs of {kernels} kernels as they are, {each} each: {alarms} alarms.
+`{command}`, {date}:
+{runs:,} runs of {kernels} kernels as they are, {each} each: {alarms} alarms.
 """
 
 
