@@ -71,7 +71,7 @@ def one_program(number: int) -> Found:
     counts[f"strategy {strategy}"] += 1
     for op in plan.graph.ops:
         counts[f"op {op.kind}"] += 1
-        counts[f"programs: clusters sharing {op.share}"] += op.cluster > 1
+        counts[f"programs: clusters sharing {op.cluster_split}"] += op.cluster > 1
     return counts, [f"program {number}, {what}: {wrong}" for what, wrong in found.items() if wrong]
 
 
