@@ -12,9 +12,8 @@ import pytest
 
 
 def share(cases: Sequence[Any], one_in: int, first: int = 0, without: Collection[str] = ()) -> list[Any]:
-    """Parameters for parametrize: all cases, by name; those out of the share, or named, are marked full.
-    cases: of a name each, or names."""
-    names = [case if isinstance(case, str) else case.name for case in cases]
+    """Parameters for parametrize: all cases, by name; those out of the share, or named, are marked full."""
+    names = [getattr(case, "name", "") or str(case) for case in cases]
     return [
         pytest.param(
             case, id=name, marks=[] if n % one_in == first and name not in without else [pytest.mark.full]

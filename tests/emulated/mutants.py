@@ -174,6 +174,15 @@ def mutants(case: int, draw: random.Random) -> Iterator[Mutant]:
             yield Mutant(case, kind, n + 1, line.strip(), "\n".join(changed) + "\n")
 
 
+def seen(made: Runs, case: int, seed: int) -> str:
+    """What one run sees: a race, a hang, or other bits than the kernel gives as it is; empty: nothing."""
+    try:
+        results = made.results(Adversary.drawn(seed, made.library.launch.grid))
+    except (RaceError, HangError) as error:
+        return str(error)
+    return "" if all(map(same, results, expected(case))) else "other results"
+
+
 def outcome(mutant: Mutant, runs: int = EVERY) -> tuple[int, str]:
     """(the run that saw it, what it saw); (-1, "") where none does, (-2, why) where it is no kernel."""
     try:
@@ -181,12 +190,9 @@ def outcome(mutant: Mutant, runs: int = EVERY) -> tuple[int, str]:
     except (CompileError, TargetError) as error:
         return -2, str(error)
     for seed in range(runs):
-        try:
-            results = made.results(Adversary.drawn(seed, made.library.launch.grid))
-        except (RaceError, HangError) as error:
-            return seed, str(error)
-        if not all(map(same, results, expected(mutant.case))):
-            return seed, "other results"
+        what = seen(made, mutant.case, seed)
+        if what:
+            return seed, what
     return -1, ""
 
 
@@ -227,14 +233,8 @@ def drawn(seed: int, count: int, cases: Sequence[int] = range(len(CASES))) -> li
 
 def false_alarms(case: int, runs: int) -> list[str]:
     """What the emulator finds in a kernel that nobody changed."""
-    made, found = runs_of(case, original(case)), []
-    for seed in range(runs):
-        adversary = Adversary.drawn(seed, made.library.launch.grid)
-        try:
-            if not all(map(same, made.results(adversary), expected(case))):
-                found.append(f"{adversary}: other results")
-        except (RaceError, HangError) as error:
-            found.append(f"{adversary}: {error}")
+    made = runs_of(case, original(case))
+    found = [f"run {seed}: {what}" for seed in range(runs) if (what := seen(made, case, seed))]
     print(f"{CASES[case][0].name}: {runs} runs, {len(found)} alarms", file=sys.stderr, flush=True)
     return found
 

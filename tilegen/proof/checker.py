@@ -140,7 +140,8 @@ def check(plan: object) -> Certificate:
 
 
 def check_sums(plan: object) -> CheckResult:
-    """Whether the sums over K that several launches share are whole. plan: expanded, of all launches."""
+    """Whether the sums over K that several launches share are whole. plan: of all launches, as JSON;
+    its tiles are not read."""
     findings = Findings()
     read_sums(plan, findings)
     problems = [violation.message for violation in findings.kept]
@@ -148,7 +149,7 @@ def check_sums(plan: object) -> CheckResult:
 
 
 def check_values(plan: dict[str, Any]) -> CheckResult:
-    """Whether the ops of all launches compute what the program says. plan: expanded, of all launches."""
+    """Whether the ops of all launches compute what the program says. plan: as check_sums' own."""
     findings = Findings()
     statement = _values(plan, findings)
     problems = [violation.message for violation in findings.kept]

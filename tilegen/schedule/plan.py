@@ -20,6 +20,7 @@ from tilegen.analysis.dependence import Edge, relation
 from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
+from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import DTYPES, Call, Operand, Tensor, listed
 from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
@@ -318,27 +319,34 @@ def _tensor_to_json(t: Tensor) -> dict[str, Any]:
     }
 
 
+def _attributes_to_json(op: Call | TileOp) -> dict[str, Any]:
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes.items()}
+
+
+def _attributes_from_json(kind_name: str, items: Mapping[str, Any], what: str) -> Attributes:
+    given = {key: _frozen(v) for key, v in items.items()}
+    return kind(kind_name).attributes.from_items(given, f"{what} of the plan ({kind_name})")
+
+
 def _call_to_json(call: Call) -> dict[str, Any]:
     return {
         "name": call.name,
         "kind": call.kind,
-        "attributes": {key: list(v) if isinstance(v, tuple) else v for key, v in call.attributes.items()},
+        "attributes": _attributes_to_json(call),
         "operands": [o.to_json() for o in call.operands],
         "result": call.result,
     }
 
 
 def _call_from_json(data: Mapping[str, Any]) -> Call:
-    given = {key: _frozen(v) for key, v in data["attributes"].items()}
-    what = f"call {data['name']!r} of the plan ({data['kind']})"
-    attributes = kind(data["kind"]).attributes.from_items(given, what)
+    attributes = _attributes_from_json(data["kind"], data["attributes"], f"call {data['name']!r}")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
     return Call(data["kind"], data["name"], operands, data["result"], attributes)
 
 
 def _op_to_json(b: OpInstance, proxies: Proxies) -> dict[str, Any]:
     op = b.op
-    attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes.items()}
+    attributes = _attributes_to_json(op)
     if op.epilogue is not None:
         attributes["epilogue"] = op.epilogue.to_json()
     return {
@@ -396,8 +404,7 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
     items = dict(data["attributes"])
     epilogue = Epilogue.from_json(items.pop("epilogue")) if "epilogue" in items else None
     definition = kind(data["kind"])
-    given = {key: _frozen(v) for key, v in items.items()}
-    attributes = definition.attributes.from_items(given, f"op {name!r} of the plan ({data['kind']})")
+    attributes = _attributes_from_json(data["kind"], items, f"op {name!r}")
     if epilogue is not None:
         names = {f"e{n}" for n in range(len(epilogue.operands))} | {*definition.accumulators(attributes)}
         check_expression(epilogue.expression, names, f"op {name!r} of the plan")

@@ -63,9 +63,18 @@ def plan(
     chosen, fixed = _start_points(lattices, options)
     sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
-    order = op_major(graph)
-    base = Plan(program.name, sizes, place.machine, graph, arguments, (), (), order)
-    base = replace(base, calls=program.calls, returns=program.outputs)
+    base = Plan(
+        program.name,
+        sizes,
+        place.machine,
+        graph,
+        arguments,
+        (),
+        (),
+        op_major(graph),
+        calls=program.calls,
+        returns=program.outputs,
+    )
     placed = _with_policies(base, lattices, chosen)
     orders = _orders(graph, place.machine) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)

@@ -196,7 +196,7 @@ class EmulatedLibrary:
                 told = self._run_once(request, again, hang)
                 doubt = doubt or told
                 lost = doubt and any(
-                    t.isnan().any() for (name, _), t in results.items() if name in self._outputs
+                    t.isnan().any() for (name, _), t in results.items() if name in self.plan.outputs
                 )
                 if lost or any(not same(results[key], t) for key, t in last.items()):
                     break
@@ -249,10 +249,6 @@ class EmulatedLibrary:
             for at, (name, t) in memory.items()
         ]
         return [*found, _Region(b"counters", counters.ctypes.data, counters.nbytes, 1, 1)]
-
-    @cached_property
-    def _outputs(self) -> frozenset[str]:
-        return frozenset(self.plan.outputs)
 
     @cached_property
     def _results(self) -> tuple[str, ...]:
