@@ -20,12 +20,15 @@ unsigned map_address(unsigned at, unsigned cta) {
 
 // --- mbarriers ------------------------------------------------------------------------------------------------------
 
-static Mbarrier& barrier_at(Thread& me, Cta& cta, unsigned at, const void* pc) {
+// copies: what arrives there is of the async proxy, which is to see that it was initialized
+static Mbarrier& barrier_at(Thread& me, Cta& cta, unsigned at, const void* pc, bool copies = false) {
   if (at % 8 || at + 8 > cta.shared.size() || !cta.barriers[at / 8])
     fail("no mbarrier at " + std::to_string(at) + " of CTA " + std::to_string(cta.block) + here(pc));
   Mbarrier& b = *cta.barriers[at / 8];
   const bool known = knows(me, VISIBLE, b.maker, b.made) || (b.published && cta.block != me.cta->block);
   if (!known) fail("the mbarrier at " + std::to_string(at) + " is used before it is known to be there" + here(pc));
+  if (copies && !b.published && !knows(me, SHARED, b.maker, b.made))
+    fail("no fence tells the async proxy of the mbarrier at " + std::to_string(at) + here(pc));
   return b;
 }
 
@@ -85,7 +88,7 @@ void barrier_arrive(Sem sem, Scope scope, unsigned at, unsigned bytes) {
   machine->gone.push_back(a);
 }
 
-bool barrier_wait(unsigned at, unsigned parity, bool may_hold) {
+bool barrier_wait(Sem sem, unsigned at, unsigned parity, bool may_hold) {
   point();
   Thread& me = now();
   const void* const pc = __builtin_return_address(0);
@@ -95,7 +98,7 @@ bool barrier_wait(unsigned at, unsigned parity, bool may_hold) {
     block(b.waiting, "an mbarrier", pc, at, parity);
     if ((b.phase & 1) == (parity & 1)) return false;
   }
-  learn(me, b.done);
+  if (sem != RELAXED) learn(me, b.done);
   return true;
 }
 
@@ -125,7 +128,7 @@ void store_async(unsigned to, unsigned bar, const void* from, int bytes) {
   SentWords* const s = new SentWords;
   Cta& cta = cta_of(me, to);
   if (&cta_of(me, bar) != &cta) fail("st.async: the barrier is another CTA's");
-  s->cta = &cta, s->to = to, s->bar = &barrier_at(me, cta, bar, pc), s->phase = s->bar->phase + 1;
+  s->cta = &cta, s->to = to, s->bar = &barrier_at(me, cta, bar, pc, true), s->phase = s->bar->phase + 1;
   memcpy(s->words, from, bytes);
   publish(me, s->with, ORDERED, VISIBLE);
   write_cells(shared_cells(cta, to, bytes, pc), bytes / CELL, false, {me, s->bar->agent, s->phase, ASYNC, pc});
@@ -240,7 +243,7 @@ void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const 
   l->first = -1;
   l->each([&](Cta& c, int n) {
     if (c.live == 0) fail("CTA " + std::to_string(c.block) + " has left, and its shared memory is written");
-    Mbarrier& b = barrier_at(me, c, bar, pc);
+    Mbarrier& b = barrier_at(me, c, bar, pc, true);
     l->phases[n] = b.phase + 1;
     if (first) l->first = b.agent, l->noted = b.phase + 1;
     shared_cells(c, to, l->bytes, pc);

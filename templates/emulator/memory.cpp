@@ -178,6 +178,23 @@ void write_cells(Cell* first, size_t count, bool global, const Toucher& who, boo
   }
 }
 
+void count_word(Word& w, const Toucher& who) {
+  const Access mine{who.epoch, who.agent, site_of(who.by, who.pc), who.kind};
+  for (Access& a : w.counts)
+    if (a.agent == who.agent) {
+      a = mine;
+      return;
+    }
+  w.counts.push_back(mine);
+}
+
+// A count that nobody has heard of may arrive later than what the word is set to, and stay in it.
+void set_word(Word& w, const Cell* c, const Toucher& who) {
+  for (const Access& a : w.counts)
+    if (!knows(who.by, ORDERED, a.agent, a.epoch)) race(c, "write", a, "the count", who, "");
+  w.counts.clear();
+}
+
 // Of the run that ends: whether its bulk copies read what may have been written meanwhile, and where first.
 std::string doubts_of_run() {
   std::string found;

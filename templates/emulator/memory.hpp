@@ -31,9 +31,11 @@ struct Cell {
   std::vector<Access>* more = nullptr;  // reads by further agents
 };
 
-// Words that are counted in: what a release has left there for those who acquire.
+// Words that are counted in: what a release has left there for those who acquire, and who has counted since the word
+// was set.
 struct Word {
   Clock released;
+  std::vector<Access> counts;
   Queue waiting;
 };
 
@@ -69,6 +71,8 @@ bool doubted(const void* p, int agent, uint32_t epoch);
 void read_cells(Cell* first, size_t count, bool global, const Toucher& who);
 // same: the bytes are what was there.
 void write_cells(Cell* first, size_t count, bool global, const Toucher& who, bool same = false);
+void count_word(Word& w, const Toucher& who);
+void set_word(Word& w, const Cell* c, const Toucher& who);  // all who counted are to be known to have
 
 // The cells of shared memory [at, at + bytes) of a CTA; fails outside of it.
 Cell* shared_cells(Cta& cta, unsigned at, unsigned bytes, const void* pc);

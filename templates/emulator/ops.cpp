@@ -12,15 +12,22 @@ static Word* word_of(Memory& m, const void* p) {
   return m.words.empty() ? nullptr : &m.words[((const unsigned char*)p - (const unsigned char*)m.region->base) / 4];
 }
 
-void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
+// Whether all who may touch the word are in the scope. To those who are not, an access is a weak one.
+static bool spans(Scope scope) {
+  const Request& r = *now().cta->launch->request;
+  return scope >= OF_GPU || r.grid == (scope == OF_CTA ? 1 : r.cluster);
+}
+
+void load_global(Sem sem, Scope scope, Cache cache, const void* p, void* to, int bytes) {
   const void* const pc = __builtin_return_address(0);
+  const bool weak = sem == WEAK || !spans(scope);
   if (sem != WEAK) point();
   Thread& me = now();
   if ((uintptr_t)p % bytes) fail("load of " + std::to_string(bytes) + " bytes: address" + here(pc));
   Memory& m = memory_at(p, bytes, "load", pc);
   Cell* const cells = global_cells(m, p);
   Word* const word = word_of(m, p);
-  if (word && sem == RELAXED) {  // who sees the same again waits for a change
+  if (word && sem != ACQUIRE) {  // who sees the same again waits for a change
     const unsigned seen = *(const unsigned*)p;
     if (me.polled == p && me.polled_value == seen) {
       machine->pollers.threads.push_back({&me, me.waits + 1});
@@ -28,7 +35,7 @@ void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
     }
     me.polled = (const unsigned*)p, me.polled_value = *(const unsigned*)p;
   }
-  const bool stale = cells && cache != CG && sem == WEAK && cells->write.epoch &&
+  const bool stale = cells && cache != CG && weak && cells->write.epoch &&
                      machine->launch_of[cells->write.agent] == me.cta->launch->number;
   if (stale)
     fail(std::string("race: a load of ") + m.region->name +
@@ -36,14 +43,15 @@ void load_global(Sem sem, Cache cache, const void* p, void* to, int bytes) {
          ", which may hold what was there before this launch wrote it" + here(pc));
   const uint16_t half = bytes == 2 ? ((uintptr_t)p % 4 ? HIGH : LOW) : 0;
   // a relaxed look at data is used for nothing
-  if (cells && (sem == WEAK || word)) read_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick,
-      (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
-  if (sem == ACQUIRE && word) learn(me, word->released), me.polled = nullptr;
+  if (cells && (weak || word)) read_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick,
+      (uint16_t)((weak ? 0 : ATOMIC) | half), pc});
+  if (sem == ACQUIRE && !weak && word) learn(me, word->released), me.polled = nullptr;
   memcpy(to, p, bytes);
 }
 
-void store_global(Sem sem, void* p, const void* from, int bytes) {
+void store_global(Sem sem, Scope scope, void* p, const void* from, int bytes) {
   const void* const pc = __builtin_return_address(0);
+  const bool weak = sem == WEAK || !spans(scope);
   if (sem != WEAK) point();
   Thread& me = now();
   if ((uintptr_t)p % bytes) fail("store of " + std::to_string(bytes) + " bytes: address" + here(pc));
@@ -51,25 +59,29 @@ void store_global(Sem sem, void* p, const void* from, int bytes) {
   Cell* const cells = global_cells(m, p);
   if (!cells) fail(std::string("store to ") + m.region->name + ", which the launch does not write" + here(pc));
   const uint16_t half = bytes == 2 ? ((uintptr_t)p % 4 ? HIGH : LOW) : 0;
-  write_cells(cells, cells_of((uintptr_t)p, bytes), true, {me, me.agent, me.tick,
-      (uint16_t)((sem == WEAK ? 0 : ATOMIC) | half), pc});
+  const Toucher who{me, me.agent, me.tick, (uint16_t)((weak ? 0 : ATOMIC) | half), pc};
+  write_cells(cells, cells_of((uintptr_t)p, bytes), true, who);
   memcpy(p, from, bytes);
   if (Word* const word = word_of(m, p)) {
+    set_word(*word, cells, who);
     word->released = Clock();
     wake(word->waiting);
   }
 }
 
-unsigned add_global(Sem sem, unsigned* p, unsigned by) {
+unsigned add_global(Sem sem, Scope scope, unsigned* p, unsigned by) {
   const void* const pc = __builtin_return_address(0);
+  const bool weak = !spans(scope);
   point();
   Thread& me = now();
   Memory& m = memory_at(p, 4, "atomic", pc);
   Word* const word = word_of(m, p);
   if (!word) fail("an atomic on what is no counter" + here(pc));
-  write_cells(global_cells(m, p), 1, true, {me, me.agent, me.tick, ATOMIC, pc});
-  if (sem == ACQUIRE || sem == ACQ_REL) learn(me, word->released);
-  if (sem == RELEASE || sem == ACQ_REL) publish(me, word->released);
+  const Toucher who{me, me.agent, me.tick, (uint16_t)(weak ? 0 : ATOMIC), pc};
+  write_cells(global_cells(m, p), 1, true, who);
+  count_word(*word, who);
+  if (!weak && (sem == ACQUIRE || sem == ACQ_REL)) learn(me, word->released);
+  if (!weak && (sem == RELEASE || sem == ACQ_REL)) publish(me, word->released);
   const unsigned before = *p;
   *p += by;
   wake(word->waiting);

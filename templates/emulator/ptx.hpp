@@ -62,16 +62,16 @@ enum Cache { THROUGH_L1, CG, NC };
 
 // --- the machine's side ---------------------------------------------------------------------------------------------
 
-void load_global(Sem, Cache, const void* p, void* to, int bytes);
-void store_global(Sem, void* p, const void* from, int bytes);
-unsigned add_global(Sem, unsigned* p, unsigned by);
+void load_global(Sem, Scope, Cache, const void* p, void* to, int bytes);
+void store_global(Sem, Scope, void* p, const void* from, int bytes);
+unsigned add_global(Sem, Scope, unsigned* p, unsigned by);
 void load_shared(unsigned at, void* to, int bytes);
 void store_shared(unsigned at, const void* from, int bytes);
 void fence_async(bool global);
 void fence_mbarrier_init();
 void barrier_init(unsigned at, unsigned count);
 void barrier_arrive(Sem, Scope, unsigned at, unsigned bytes);
-bool barrier_wait(unsigned at, unsigned parity, bool may_hold);
+bool barrier_wait(Sem, unsigned at, unsigned parity, bool may_hold);
 void named_barrier(unsigned id, unsigned count, bool waits);
 void cluster_arrive(Sem);
 void cluster_wait();
@@ -105,16 +105,16 @@ void tile(int op, const int* at);
 // --- the text's side ------------------------------------------------------------------------------------------------
 
 template <class T, class... Out>
-EMU_HERE void ld_global(Sem sem, Cache cache, const void* p, Out&... out) {
+EMU_HERE void ld_global(Sem sem, Scope scope, Cache cache, const void* p, Out&... out) {
   T v[sizeof...(Out)];
-  load_global(sem, cache, p, v, sizeof v);
+  load_global(sem, scope, cache, p, v, sizeof v);
   int n = 0;
   ((out = (Out)v[n++]), ...);
 }
 template <class T, class... In>
-EMU_HERE void st_global(Sem sem, const void* p, In... in) {
+EMU_HERE void st_global(Sem sem, Scope scope, const void* p, In... in) {
   const T v[] = {(T)in...};
-  store_global(sem, const_cast<void*>(p), v, sizeof v);
+  store_global(sem, scope, const_cast<void*>(p), v, sizeof v);
 }
 template <class T, class... Out>
 EMU_HERE void ld_shared(unsigned at, Out&... out) {

@@ -21,7 +21,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -87,25 +87,47 @@ KEPT = (
     r"|asm volatile\(\s*$|//|#|\}|case |default|[\"]|:{1,2} "
 )
 STATEMENT = re.compile(rf"^( +)(?! )((?!{KEPT})[^{{}}]*;)(?:  //.*)?$")
-WEAKER = [
-    (r"\.release\b", ".relaxed"),
-    (r"\.acquire\b", ".relaxed"),
-    (r"\.acq_rel\b", ".relaxed"),
+WEAKER = [  # all of it PTX, or C++, that says less
+    (r"(?<=atom|.red)\.(acq_rel|release)\b", ".relaxed"),
+    (r"atom\.acq_rel\b", "atom.acquire"),
+    (r"atom\.acq_rel\b", "atom.release"),
+    (r"ld\.acquire\b", "ld.relaxed"),
+    (r"(ld|st)\.relaxed\.gpu\b", r"\1"),
+    (r"(?<=acquire|release|acq_rel|relaxed)\.gpu\b", ".cta"),
+    (r"cluster\.arrive\.release\b", "cluster.arrive.relaxed"),
+    (r"mbarrier\.arrive\.shared::cta", "mbarrier.arrive.relaxed.cta.shared::cta"),
+    (r"_wait\.parity\.shared", "_wait.parity.relaxed.cta.shared"),
     (r"wait_group (0|%0)", r"wait_group.read \1"),
+    (r'"n"\((N|PENDING)\)', r'"n"(\1 + 1)'),
+    (r"proxy\.async\.global", "proxy.async.shared::cta"),
+    (r"proxy\.async\.shared::cta", "proxy.async.global"),
     (r"ld\.global\.cg", "ld.global.nc"),
     (r"ld\.global\.cg", "ld.global"),
-    (r"wait_group\.sync\.aligned %0", "wait_group.sync.aligned %0 + 1"),
+    (r"barrier\.cta\.sync", "barrier.cta.arrive"),
+    (r"__syncthreads\(\)", "__syncwarp()"),
+    (r"tg_math_meet\(\);", "tg_warpgroup_meet(warpgroup);"),
+    (r"tg_(math|warpgroup)_meet\(\w*\);", "__syncwarp();"),
 ]
 NUMBER = re.compile(r"(?<![\w.%\[x])(\d+)(?![\w.x\]])")
 
 
 @dataclass(frozen=True)
+class Change:
+    kind: str  # dropped, swapped, weakened, off by one
+    line: int  # the first of those that change, from 0 on
+    old: str
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Mutant:
     case: int
-    kind: str  # dropped, swapped, weakened, off by one
-    line: int
-    old: str
-    text: str
+    change: Change
+
+    @property
+    def text(self) -> str:
+        lines, at, new = original(self.case).splitlines(), self.change.line, self.change.new
+        return "\n".join([*lines[:at], *new, *lines[at + len(new) :]]) + "\n"
 
 
 def plan_of(case: int) -> Plan:
@@ -136,42 +158,46 @@ def body_of(text: str) -> int:
     return next(n for n, line in enumerate(text.splitlines()) if line.startswith("#define TG_FN"))
 
 
-def mutants(case: int, draw: random.Random) -> Iterator[Mutant]:
-    """Without end; a kind that fits few lines comes seldom."""
+@lru_cache
+def changes(case: int) -> dict[str, list[Change]]:
+    """All faults of a kernel, by kind."""
     lines = original(case).splitlines()
-    start = body_of(original(case)) + 1
-    while True:
-        kind, n = (
-            draw.choice(("dropped", "swapped", "weakened", "off by one")),
-            draw.randrange(start, len(lines) - 1),
-        )
-        line, changed = lines[n], list(lines)
-        if line.lstrip().startswith(("//", "#")):
-            continue
-        if kind == "dropped" and STATEMENT.match(line):
-            changed[n] = ""
-        elif (
-            kind == "swapped"
-            and (a := STATEMENT.match(line))
-            and (b := STATEMENT.match(lines[n + 1]))
-            and a[1] == b[1]
-        ):
-            changed[n], changed[n + 1] = lines[n + 1], line
-        elif kind == "weakened" and "asm" in line:
-            able = [(old, new) for old, new in WEAKER if re.search(old, line)]
-            if not able:
-                continue
-            changed[n] = re.sub(*draw.choice(able), line)
-        elif kind == "off by one":
-            code = line.partition("//")[0]
-            found = [m for m in NUMBER.finditer(code) if not code[: m.start()].count('"') % 2]
-            if not found or "printf" in line:
-                continue
-            at = draw.choice(found)
-            by = draw.choice((1, -1))
-            changed[n] = line[: at.start()] + str(int(at[1]) + by) + line[at.end() :]
-        if changed != lines:
-            yield Mutant(case, kind, n + 1, line.strip(), "\n".join(changed) + "\n")
+    found = defaultdict[str, list[Change]](list)
+    for n in range(body_of(original(case)) + 1, len(lines) - 1):
+        if not lines[n].lstrip().startswith(("//", "#")):
+            for kind, new in faults(lines[n], lines[n + 1]):
+                found[kind].append(Change(kind, n, lines[n].strip(), new))
+    return found
+
+
+def faults(line: str, following: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(kind, what stands there instead of the line, or of both)."""
+    code = line.partition("//")[0]
+    if first := STATEMENT.match(line):
+        yield "dropped", ("",)
+        second = STATEMENT.match(following)
+        if second and first[1] == second[1] and line != following:
+            yield "swapped", (following, line)
+    for old, new in WEAKER:
+        weaker = re.sub(old, new, code)
+        if weaker != code:
+            yield "weakened", (weaker,)
+    if "printf" not in line:
+        for number in NUMBER.finditer(code):
+            if not code[: number.start()].count('"') % 2:
+                for by in (1, -1):
+                    new = str(int(number[1]) + by)
+                    yield "off by one", (code[: number.start()] + new + code[number.end() :],)
+
+
+def mutants(case: int, draw: random.Random) -> Iterator[Mutant]:
+    """The kinds in turn, each of them as often as the others while it lasts; no fault twice."""
+    left = {kind: draw.sample(found, len(found)) for kind, found in sorted(changes(case).items())}
+    while left:
+        for kind in list(left):
+            yield Mutant(case, left[kind].pop())
+            if not left[kind]:
+                del left[kind]
 
 
 def seen(made: Runs, case: int, seed: int) -> str:
@@ -241,15 +267,14 @@ def false_alarms(case: int, runs: int) -> list[str]:
 
 def record(mutant: Mutant, seed: int, what: str) -> dict[str, Any]:
     """For the results file."""
-    lines = mutant.text.splitlines()
-    new = lines[mutant.line - 1 : mutant.line + (mutant.kind == "swapped")]
+    change = mutant.change
     how = {-2: "no kernel", -1: "equal"}.get(seed, "caught" if seed < FEW else "late")
     return {
         "kernel": CASES[mutant.case][0].name,
-        "line": mutant.line,
-        "kind": mutant.kind,
-        "old": mutant.old,
-        "new": " ".join(line.strip() for line in new),
+        "line": change.line + 1,
+        "kind": change.kind,
+        "old": change.old,
+        "new": " ".join(line.strip() for line in change.new),
         "outcome": how,
         "run": seed,
         "seen": what[:300] if how != "no kernel" else "",

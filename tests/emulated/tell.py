@@ -36,6 +36,7 @@ KINDS = {  # the first words of what the emulator says
     r"trap": "hang, named",
     r"has left, and": "a CTA left too early",
     r"no mbarrier": "no barrier there",
+    r"no fence tells": "a barrier that the async proxy does not know",
     r"fence|wgmma": "wgmma without its fence",
     r"error ": "wrong results",
 }

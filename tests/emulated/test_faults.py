@@ -152,6 +152,27 @@ FAULTS = [
     ),
     Fault("a post is relaxed", "waits at steps", replaced("red.release.gpu", "red.relaxed.gpu")),
     Fault(
+        "a post is seen by its own CTA alone",
+        "waits at steps",
+        replaced("red.release.gpu", "red.release.cta"),
+    ),
+    Fault(
+        "a wait acquires from its own CTA alone",
+        "waits at steps",
+        replaced("ld.acquire.gpu", "ld.acquire.cta"),
+    ),
+    Fault(
+        "a barrier is passed without acquiring",
+        "stores in bulk",
+        replaced("mbarrier.try_wait.parity.", "mbarrier.try_wait.parity.relaxed.cta."),
+    ),
+    Fault(
+        "no fence after barriers are initialized",
+        "waits at steps",
+        replaced('      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");\n', ""),
+        says="no fence tells the async proxy",
+    ),
+    Fault(
         "no __syncwarp before stored is told",
         "llama_attention B=2 S=137 H=256 heads=4 kv_heads=2 D=64",
         replaced(
@@ -178,6 +199,16 @@ FAULTS = [
         "waits at steps",
         replaced("s < TG_SEMAPHORES; ++s) tg_clear", "s < TG_SEMAPHORES - 1; ++s) tg_clear"),
         says="counter",
+    ),
+    Fault(
+        "who leaves releases nothing",
+        "waits at steps",
+        replaced("atom.acq_rel.gpu", "atom.acquire.gpu"),
+    ),
+    Fault(
+        "the last to leave acquires nothing",
+        "waits at steps",
+        replaced("atom.acq_rel.gpu", "atom.release.gpu"),
     ),
     Fault(
         "the ticket is not set back",

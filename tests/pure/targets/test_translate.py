@@ -13,11 +13,11 @@ from tilegen.targets.select import named
 CALLS = [
     (
         'asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");',
-        "emu::ld_global<unsigned>(emu::WEAK, emu::CG, (p), (v));",
+        "emu::ld_global<unsigned>(emu::WEAK, emu::OF_GPU, emu::CG, (p), (v));",
     ),
     (
         'asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");',
-        "emu::ld_global<unsigned>(emu::ACQUIRE, emu::THROUGH_L1, (p), (v));",
+        "emu::ld_global<unsigned>(emu::ACQUIRE, emu::OF_GPU, emu::THROUGH_L1, (p), (v));",
     ),
     (
         'asm volatile("ld.shared.v2.f32 { %0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at + 16));',
@@ -25,7 +25,7 @@ CALLS = [
     ),
     (
         'asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(g.word(s)) : "memory");',
-        "emu::add_global(emu::RELEASE, (g.word(s)), 1);",
+        "emu::add_global(emu::RELEASE, emu::OF_GPU, (g.word(s)), 1);",
     ),
     (
         'asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(tg_at(bar, cta)));',
@@ -45,7 +45,7 @@ CALLS = [
     (
         'asm volatile("{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n'
         'selp.u32 %0, 1, 0, p;\\n}" : "=r"(ok) : "r"(bar), "r"(parity) : "memory");',
-        "[[maybe_unused]] bool ptx_p; ptx_p = emu::barrier_wait((bar), (parity), true);"
+        "[[maybe_unused]] bool ptx_p; ptx_p = emu::barrier_wait(emu::ACQUIRE, (bar), (parity), true);"
         " (ok) = ptx_p ? 1 : 0;",
     ),
     (
@@ -53,7 +53,7 @@ CALLS = [
         '"@there ld.global.cg.u32 %0, [%1];\\n}"'
         ' : "+r"(v) : "l"(p), "r"((int)there));',
         "[[maybe_unused]] bool ptx_there; ptx_there = ((int)there) != 0; if (ptx_there)"
-        " emu::ld_global<unsigned>(emu::WEAK, emu::CG, (p), (v));",
+        " emu::ld_global<unsigned>(emu::WEAK, emu::OF_GPU, emu::CG, (p), (v));",
     ),
 ]
 

@@ -16,6 +16,8 @@ from tilegen.targets.emulated.translate import translated
         "red.relaxed.gpu.global.min.u32 [%0], %1",
         "mbarrier.pending_count.b64 %0, %1",
         "barrier.red.popc %0, %1",
+        "barrier.cluster.wait.relaxed",
+        "fence.mbarrier_init.relaxed.cluster",
     ],
 )
 def test_an_unknown_instruction_is_named(ptx: str) -> None:

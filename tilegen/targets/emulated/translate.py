@@ -146,6 +146,12 @@ class Instruction:
         return next((f"emu::{SEMANTICS[p]}" for p in self.opcode if p in SEMANTICS), "emu::WEAK")
 
     @property
+    def order(self) -> str:
+        """Semantics and scope, the GPU where none is said."""
+        scope = next((SCOPES[p] for p in self.opcode if p in SCOPES), "OF_GPU")
+        return f"{self.semantics}, emu::{scope}"
+
+    @property
     def cache(self) -> str:
         return "emu::NC" if self.has("nc") else "emu::CG" if self.has("cg") else "emu::THROUGH_L1"
 
@@ -198,7 +204,7 @@ def _list(parts: Sequence[str]) -> str:
 def _load(i: Instruction) -> str:
     if i.has("shared"):
         return f"emu::ld_shared<{i.type}>({i.one(1)}, {_list(i.many(0))})"
-    return f"emu::ld_global<{i.type}>({i.semantics}, {i.cache}, {i.one(1)}, {_list(i.many(0))})"
+    return f"emu::ld_global<{i.type}>({i.order}, {i.cache}, {i.one(1)}, {_list(i.many(0))})"
 
 
 def _store(i: Instruction) -> str:
@@ -206,15 +212,15 @@ def _store(i: Instruction) -> str:
         return f"emu::st_async({i.one(0)}, {i.one(2)}, {_list(i.many(1))})"
     if i.has("shared"):
         return f"emu::st_shared<{i.type}>({i.one(0)}, {_list(i.many(1))})"
-    return f"emu::st_global<{i.type}>({i.semantics}, {i.one(0)}, {_list(i.many(1))})"
+    return f"emu::st_global<{i.type}>({i.order}, {i.one(0)}, {_list(i.many(1))})"
 
 
 def _add(i: Instruction) -> str:
     if not i.has("add") or i.opcode[-1] != "u32":
         raise KeyError(".".join(i.opcode))
     if i.opcode[0] == "red":
-        return f"emu::add_global({i.semantics}, {i.one(0)}, {i.one(1)})"
-    return f"{i.one(0)} = emu::add_global({i.semantics}, {i.one(1)}, {i.one(2)})"
+        return f"emu::add_global({i.order}, {i.one(0)}, {i.one(1)})"
+    return f"{i.one(0)} = emu::add_global({i.order}, {i.one(1)}, {i.one(2)})"
 
 
 def _mbarrier(i: Instruction) -> str:
@@ -222,7 +228,9 @@ def _mbarrier(i: Instruction) -> str:
         case "init":
             return f"emu::barrier_init({i.one(0)}, {i.one(1)})"
         case "try_wait" | "test_wait":
-            return f"{i.one(0)} = emu::barrier_wait({i.one(1)}, {i.one(2)}, {str(i.has('try_wait')).lower()})"
+            semantics = i.semantics if i.semantics != "emu::WEAK" else "emu::ACQUIRE"
+            may_hold = str(i.has("try_wait")).lower()
+            return f"{i.one(0)} = emu::barrier_wait({semantics}, {i.one(1)}, {i.one(2)}, {may_hold})"
         case "arrive":
             # release and the CTA's scope are what is meant where nothing is said
             semantics = i.semantics if i.semantics != "emu::WEAK" else "emu::RELEASE"
@@ -260,7 +268,7 @@ def _copy(i: Instruction) -> str:
 
 def _fence(i: Instruction) -> str:
     match i.opcode[1:]:
-        case ("mbarrier_init", *_):
+        case ("mbarrier_init", "release", "cluster"):
             return "emu::fence_mbarrier_init()"
         case ("proxy", "async", "global"):
             return "emu::fence_async(true)"
@@ -276,7 +284,7 @@ def _barrier(i: Instruction) -> str:
         case ("cluster", "arrive", *_):
             semantics = "emu::RELAXED" if i.has("relaxed") else "emu::RELEASE"
             return f"emu::cluster_arrive({semantics})"
-        case ("cluster", "wait", *_):
+        case ("cluster", "wait", "acquire"):
             return "emu::cluster_wait()"
         case ("cta", kind, *_):
             return f"emu::named_barrier({i.one(0)}, {i.one(1)}, {str(kind == 'sync').lower()})"
