@@ -47,6 +47,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def quick_builds() -> Iterator[None]:
+    """Most tests run a CPU kernel once, which is compiled for half as long at -O1."""
+    pytest.importorskip("torch")
+    from tilegen.targets.cpu import library
+
+    patch = pytest.MonkeyPatch()
+    if not FULL:
+        patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)

@@ -72,7 +72,7 @@ class Kernels:
         return getattr(self.library, "t_" + name)(*map(c, arguments))
 
 
-@pytest.fixture(scope="module", params=share(list(BUILDS), 3))
+@pytest.fixture(scope="module", params=share(list(BUILDS), 4))
 def kernels(request, tmp_path_factory):
     if request.param == "avx2" and not cpu_has("avx2"):
         pytest.skip("this CPU has no AVX2")

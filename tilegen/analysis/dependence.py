@@ -29,6 +29,7 @@ from tilegen.analysis.regions import (
 from tilegen.analysis.rows import distinct, runs
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Access, Box, OpInstance
+from tilegen.ops.extrema import largest, smallest
 
 MOST_ROWS = 1 << 26  # of a relation: half a gigabyte a column
 
@@ -81,7 +82,7 @@ def edge(
 
     def at(c: Blocking, element: Any) -> Any:
         n = c.block_of(element) if c.coords else sp.Integer(0)
-        return sp.Min(sp.Max(n, 0), c.count - 1) if fixed and c.coords else n
+        return smallest(largest(n, 0), c.count - 1) if fixed and c.coords else n
 
     first = tuple(at(c, i.lo) for c, i in zip(cut, box, strict=True))
     last = tuple(_inside(consumer, at(c, i.hi - 1)) for c, i in zip(cut, box, strict=True))
@@ -100,7 +101,7 @@ def _inside(consumer: OpInstance, e: Any) -> Any:
                 if ceiling
                 else extent - 1
             )
-            e = sp.Min(*(a for a in e.args if a != top))
+            e = smallest(*(a for a in e.args if a != top))
     return e
 
 

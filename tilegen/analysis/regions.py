@@ -18,6 +18,7 @@ from sympy.printing.str import StrPrinter
 
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import Box, Interval, K, OpInstance, spread
+from tilegen.ops.extrema import like
 
 Array = np.ndarray[Any, Any]
 
@@ -237,7 +238,7 @@ def divide(p: Any, q: Any) -> Any:
     if q == 1:
         return p
     if isinstance(p, (sp.Min, sp.Max)):
-        return p.func(*(divide(a, q) for a in p.args))  # floor is monotone
+        return like(p, *(divide(a, q) for a in p.args))  # floor is monotone
     out, rest = sp.Integer(0), sp.Integer(0)
     for term in sp.Add.make_args(p):
         share = term / q

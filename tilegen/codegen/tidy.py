@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 WIDTH = 120
 FULL = 90  # characters of a line of a comment from which on the next one goes on with its sentence
@@ -38,6 +38,7 @@ def tidied(text: str, root: str) -> str:
 # --- definitions --------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1 << 15)  # kernels are made of the same lines
 def code_of(line: str) -> str:
     """A line without its comment and what stands in quotes."""
     return STRING.sub('""', line).partition("//")[0]
@@ -124,19 +125,24 @@ def pieces(lines: Sequence[str]) -> Iterator[Piece]:
         line = lines[n]
         if not line.strip() or HEADING.match(line):
             if held:
-                yield Piece(tuple(held), len(held))
+                yield _piece(tuple(held), len(held))
             held = []
-            yield Piece((line,), 1)
+            yield _piece((line,), 1)
             n += 1
         elif line.lstrip().startswith("//"):
             held.append(line)
             n += 1
         else:
             end = n + (1 if line.startswith("#") else _length(lines[n:]))
-            yield Piece((*held, *lines[n:end]), len(held))
+            yield _piece((*held, *lines[n:end]), len(held))
             held, n = [], end
     if held:
-        yield Piece(tuple(held), len(held))
+        yield _piece(tuple(held), len(held))
+
+
+@lru_cache(maxsize=1 << 12)
+def _piece(lines: tuple[str, ...], comment: int) -> Piece:
+    return Piece(lines, comment)
 
 
 def _length(lines: Sequence[str]) -> int:
@@ -144,11 +150,19 @@ def _length(lines: Sequence[str]) -> int:
     semicolon."""
     depth = 0
     for n, line in enumerate(lines, 1):
-        code = "" if line.startswith("#") else code_of(line)
-        depth += sum(code.count(c) for c in "({[") - sum(code.count(c) for c in ")}]")
-        if depth <= 0 and code.rstrip().endswith((";", "}", ":")):
+        opened, ends = _brackets(line)
+        depth += opened
+        if depth <= 0 and ends:
             return n
     return len(lines)
+
+
+@lru_cache(maxsize=1 << 15)
+def _brackets(line: str) -> tuple[int, bool]:
+    """How many more brackets it opens than it closes; whether a definition may end with it."""
+    code = "" if line.startswith("#") else code_of(line)
+    opened = sum(code.count(c) for c in "({[") - sum(code.count(c) for c in ")}]")
+    return opened, code.rstrip().endswith((";", "}", ":"))
 
 
 # --- what is used -------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tilegen.ops.base import (
     need,
     register,
 )
+from tilegen.ops.extrema import smallest
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
@@ -223,7 +224,7 @@ class Attention(OpDef):
         g = sp.floor(h / sp.Integer(tiles_of_group)) if tiles_of_group > 1 else h
         base = batch_base(n, a.batch, a.k_len)
         lo = tk * K
-        hi = sp.Min(lo + tk, last) if not (isinstance(last, int) and last % tk == 0) else lo + tk
+        hi = smallest(lo + tk, last) if not (isinstance(last, int) and last % tk == 0) else lo + tk
         if splits(b) > 1:
             lo, hi = sp.Integer(0), sp.sympify(a.k_len)
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))

@@ -17,6 +17,7 @@ import sympy as sp
 from tilegen.errors import AnalysisError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Call, Operand, Program, Size, Tensor
+from tilegen.ops.extrema import largest, like, smallest
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +37,7 @@ def ceil_div(a: Size, b: Size) -> Size:
         return -(-a // b)
     a, b = spread(sp.sympify(a)), sp.sympify(b)
     if isinstance(a, (sp.Min, sp.Max)):
-        return a.func(*(ceil_div(e, b) for e in a.args))  # rounding is monotone
+        return like(a, *(ceil_div(e, b) for e in a.args))  # rounding is monotone
     return sp.ceiling(a / b)
 
 
@@ -50,8 +51,8 @@ def spread(e: Any) -> Any:
     for term in sp.Add.make_args(e):
         factor, inner = term.as_coeff_Mul()
         if isinstance(inner, (sp.Min, sp.Max)):
-            kind = inner.func if factor > 0 else sp.Min if inner.func is sp.Max else sp.Max
-            return kind(*(spread(e - term + factor * a) for a in inner.args))
+            of = smallest if isinstance(inner, sp.Min) == (factor > 0) else largest
+            return of(*(spread(e - term + factor * a) for a in inner.args))
     return e
 
 
@@ -59,10 +60,6 @@ def batch_base(index: Any, batch: Size, size: Size) -> Any:
     """First row of batch `index`; 0 where there is one batch only, so that the index drops out of all
     formulas."""
     return sp.Integer(0) if batch == 1 else index * size
-
-
-def minimum(a: Size, b: Size) -> Size:
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else sp.Min(a, b)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def blocks(index: Any, tile: int, size: Size, base: Any = 0) -> Interval:
         return Interval(sp.sympify(base), sp.sympify(base + size))  # one block: the index is 0
     hi = lo + tile
     if not (isinstance(size, int) and size % tile == 0):
-        hi = sp.Min(hi, size)
+        hi = smallest(hi, size)
     return Interval(sp.sympify(base + lo), sp.sympify(base + hi))
 
 

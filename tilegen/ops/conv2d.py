@@ -25,6 +25,7 @@ from tilegen.ops.base import (
     register,
     whole,
 )
+from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.pointwise import add
 from tilegen.ops.spatial import spatial_tiles
 
@@ -142,10 +143,10 @@ def window_rows(
         exact = dilation == 1 and window >= stride
     if padding > 0:
         first = sp.Integer(0) if step == 1 else sp.Mod(lo, step)  # the first element inside keeps the spacing
-        lo = sp.Max(lo, first)
+        lo = largest(lo, first)
     last = (out - 1) * stride + dilation * (window - 1) - padding + 1
     if not (isinstance(last, int) and isinstance(size, int) and last <= size):
-        hi = sp.Min(hi, size)
+        hi = smallest(hi, size)
     return Interval(sp.sympify(lo), sp.sympify(hi), step if exact else 1), exact
 
 

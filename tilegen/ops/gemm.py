@@ -19,11 +19,11 @@ from tilegen.ops.base import (
     batch_base,
     blocks,
     ceil_div,
-    minimum,
     need,
     register,
     whole,
 )
+from tilegen.ops.extrema import smallest
 from tilegen.ops.pointwise import add
 
 
@@ -283,7 +283,7 @@ def split(whole: Interval, size: int, cta_rank: int, cluster: int) -> Interval:
         return whole
     width = size // cluster
     return Interval(
-        minimum(whole.lo + cta_rank * width, whole.hi), minimum(whole.lo + (cta_rank + 1) * width, whole.hi)
+        smallest(whole.lo + cta_rank * width, whole.hi), smallest(whole.lo + (cta_rank + 1) * width, whole.hi)
     )
 
 

@@ -24,6 +24,7 @@ from tilegen.ops.base import (
     register,
     whole,
 )
+from tilegen.ops.extrema import smallest
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Softmax(OpDef):
         if a.causal:
             last = blocks(i, b.tile[0], a.rows).hi
             columns = Interval(
-                sp.Integer(0), sp.Min(last + n - a.rows, n) if isinstance(n, int) else last + n - a.rows
+                sp.Integer(0), smallest(last + n - a.rows, n) if isinstance(n, int) else last + n - a.rows
             )
         return (Access(0, (rows, columns)),)
 

@@ -23,6 +23,7 @@ from tilegen.analysis.regions import Array, divide, tiles_of
 from tilegen.analysis.rows import distinct, numbered, runs
 from tilegen.errors import PlanError, nearest
 from tilegen.ops.base import ceil_div
+from tilegen.ops.extrema import smallest
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Grouping:
             return (
                 self.size
                 if isinstance(self.blocks, int) and self.blocks % self.size == 0
-                else sp.Min(self.size, self.blocks - self.size * group)
+                else smallest(self.size, self.blocks - self.size * group)
             )
         if self.how == "modulo":
             return (

@@ -54,7 +54,7 @@ def texts(case: Any) -> list[str]:
     return [emit.generate(plan, packed, variant).text for packed, variant in asked]
 
 
-@pytest.mark.parametrize("name", share(list(CASES), 2))
+@pytest.mark.parametrize("name", share(list(CASES), 3))
 def test_all_functions_are_called_all_constants_named_and_lines_fit(name: str) -> None:
     for text in texts(CASES[name]):
         assert (uncalled(text), constants(text), too_long(text)) == ([], [], [])

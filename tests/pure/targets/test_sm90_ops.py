@@ -25,7 +25,7 @@ from tilegen.targets.sm90.store import PixelStore
 WHOLE_NETS = ("resnet38 ", "resnet38 B=2 HW=64", "vgg19 B=3 HW=64 hidden=264")  # twenty seconds each
 
 
-@pytest.mark.parametrize("case", share(OPS, 2, without=WHOLE_NETS))
+@pytest.mark.parametrize("case", share(OPS, 3, without=WHOLE_NETS))
 def test_compiles(case: Case) -> None:
     """HopperLibrary refuses slow machine code."""
     assert HopperLibrary(case.plan()).source
