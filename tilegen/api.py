@@ -122,7 +122,7 @@ def compile(
 
         made, certificate = planned(program, place, settled(program, place, asked), progress)
         progress("compiler")
-        return Kernel(made, certificate, chosen.load(made), threads)
+        return Kernel(made, certificate, chosen.load(made), threads, program=program)
     lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "multi_launch":
         from tilegen.kernels.launches import compile_multi_launch
@@ -134,7 +134,7 @@ def compile(
 
     made, certificate = planned(program, place, settled(program, place, asked), progress)
     progress("NVRTC")
-    return CudaKernel(made, certificate, chosen.load(made), exclusive)
+    return CudaKernel(made, certificate, chosen.load(made), exclusive, program=program)
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

@@ -137,15 +137,6 @@ def test_what_prepare_gives_has_the_same_face(kernel: Kernel, tmp_path: Path) ->
 # --- where torch looks ------------------------------------------------------------
 
 
-def test_torch_compile_runs_the_kernel_between_graphs() -> None:
-    kernel, held = made("cpu"), given()
-
-    def step(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
-        return torch.relu(kernel(2 * x, w2=w2, w1=w1)) + 1
-
-    assert torch.equal(torch.compile(step, backend="eager")(**held), step(**held))
-
-
 @pytest.mark.parametrize("target", ["cpu", "interpret"])
 def test_the_callers_default_device_does_not_matter(target: str) -> None:
     kernel, held = made(target), given()

@@ -93,7 +93,6 @@ WRONG = [
     (lambda: torch.randn(4, 16)[:, ::2], ["contiguous", "(16, 2)"]),
     (lambda: torch.randn(1, 8).expand(4, 8), ["contiguous", "(0, 1)"]),
     (lambda: torch.randn(33)[1:].view(4, 8), ["16 bytes", "0x"]),
-    (lambda: torch.randn(4, 8, requires_grad=True), ["requires grad", "detach"]),
     (lambda: torch.randn(4, 8).to_sparse(), ["sparse_coo", "to_dense()"]),
     (lambda: np.zeros((4, 8), np.float32), ["torch tensor", "ndarray"]),
     (lambda: [[0.0] * 8] * 4, ["torch tensor", "list"]),
@@ -106,13 +105,6 @@ WRONG = [
 def test_wrong_tensor(kernel, make, words):
     x, w, u = given()
     refused(lambda: kernel(make(), w, u), "'x'", *words)
-
-
-def test_a_parameter_is_refused_until_detached(kernel):
-    x, w, u = given()
-    parameter = torch.nn.Parameter(w)
-    refused(lambda: kernel(x, parameter, u), "'w'", "requires grad")
-    assert torch.equal(kernel(x, parameter.detach(), u)[0], kernel(x, w, u)[0])
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 6, 6), (6, 6, 3), (1, 6, 3, 6)], ids=str)

@@ -3,7 +3,7 @@ export. The GPU's own is tests/gpu/test_multi_launch.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,9 +53,9 @@ class Launch(Kernel):
     def __reduce__(self) -> Any:
         return Launch, (self.plan, self.proof, self._library, self.workers, self._bound)
 
-    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+    def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         self.calls += 1
-        return super().__call__(*arguments, out=out, **named)
+        return super().launched(arguments, out)
 
     def check(self) -> None:
         self.checks += 1
@@ -78,7 +78,7 @@ def compiled(program: Program, **options: Any) -> MultiLaunchKernel:
     plans = launch_plans(whole, place("cpu:2"), Options.of(**options))
     proofs = [verify(p) for p in plans]
     launches: list[Any] = [Launch(p, c, Library(p), 2) for p, c in zip(plans, proofs, strict=True)]
-    return MultiLaunchKernel(whole, certify_launches(whole, proofs, False), launches)
+    return MultiLaunchKernel(whole, certify_launches(whole, proofs, False), launches, program=program)
 
 
 def tensors(result: Any) -> tuple[torch.Tensor, ...]:

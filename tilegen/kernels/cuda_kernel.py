@@ -13,6 +13,7 @@ import torch
 
 from tilegen.config import count, knob
 from tilegen.errors import ArgumentError, HangError, TargetError
+from tilegen.frontend.program import Program
 from tilegen.kernels.generated import Generated, of_library
 from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
 from tilegen.kernels.kernel import travelled
@@ -59,8 +60,9 @@ class CudaKernel(GpuKernel):
         exclusive: bool = False,
         weights: dict[str, torch.Tensor] | None = None,
         programmatic: bool | None = None,
+        program: Program | None = None,
     ):
-        super().__init__(plan, certificate, library, weights or {})
+        super().__init__(plan, certificate, library, weights or {}, program)
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
         # the record of a hang; from MISPLACED on that of a position
@@ -103,6 +105,7 @@ class CudaKernel(GpuKernel):
             self._exclusive,
             self._bound,
             self._programmatic,
+            self.program,
         )
 
     def prepare(self, /, **weights: torch.Tensor) -> CudaKernel:
@@ -113,7 +116,13 @@ class CudaKernel(GpuKernel):
         if names not in self._libraries:
             self._libraries[names] = type(self._library)(self.plan, names)
         prepared = CudaKernel(
-            self.plan, self.proof, self._libraries[names], self._exclusive, bound, self._programmatic
+            self.plan,
+            self.proof,
+            self._libraries[names],
+            self._exclusive,
+            bound,
+            self._programmatic,
+            self.program,
         )
         # a launch may load packed weights before what stands before it in the stream has ended
         torch.cuda.current_stream().synchronize()
@@ -230,11 +239,13 @@ def _remade(
     exclusive: bool,
     bound: dict[str, torch.Tensor],
     programmatic: bool | None,
+    program: Program | None,
 ) -> CudaKernel:
     """A kernel from a pickle, on the GPU that is current here; TargetError where there is none."""
     if missing():
         raise TargetError(f"{plan.program}: this kernel runs on a GPU: {missing()}")
     library = kind(plan, frozenset(bound))
-    kernel = CudaKernel(plan, travelled(plan, certificate, made_by), library, exclusive, bound, programmatic)
+    proof = travelled(plan, certificate, made_by)
+    kernel = CudaKernel(plan, proof, library, exclusive, bound, programmatic, program)
     torch.cuda.current_stream().synchronize()  # as in prepare
     return kernel

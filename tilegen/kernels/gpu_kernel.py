@@ -11,6 +11,7 @@ import torch
 
 from tilegen.config import knob
 from tilegen.errors import TargetError
+from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.runtime.arguments import TORCH_DTYPES, refuse_shared
 from tilegen.runtime.driver import current_stream
@@ -61,8 +62,15 @@ class GpuKernel(Kernel):
 
     _place = "cuda"
 
-    def __init__(self, plan: Plan, certificate: Any, library: Any, bound: dict[str, torch.Tensor]):
-        super().__init__(plan, certificate, library, plan.machine.sms // plan.cluster, bound)
+    def __init__(
+        self,
+        plan: Plan,
+        certificate: Any,
+        library: Any,
+        bound: dict[str, torch.Tensor],
+        program: Program | None = None,
+    ):
+        super().__init__(plan, certificate, library, plan.machine.sms // plan.cluster, bound, program)
         self._range = range_name(plan) if ranges_wanted() else ""
 
     def _current_device(self) -> torch.device:

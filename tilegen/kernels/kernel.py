@@ -18,9 +18,10 @@ from torch.compiler import is_dynamo_compiling
 
 from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
-from tilegen.frontend.program import DTYPES, Tensor
+from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.graph.positions import positions
 from tilegen.kernels.generated import Generated
+from tilegen.kernels.operator import folded, name_of, recording
 from tilegen.proof.checker import Certificate, prove
 from tilegen.runtime.arguments import (
     TORCH_DTYPES,
@@ -29,7 +30,6 @@ from tilegen.runtime.arguments import (
     in_order,
     overlapping,
     refuse_shared,
-    refuse_tracing,
 )
 from tilegen.runtime.cache import fingerprint
 from tilegen.schedule.expand import expanded
@@ -53,6 +53,10 @@ class Kernel:
     names `out` goes by position. Several threads may call it. It can be pickled and deep-copied: its plan and
     bound tensors travel, the binary comes from the cache or is compiled anew. `prepare` gives a kernel of the
     same kind with some arguments fixed.
+
+    torch.compile, torch.export and torch.jit.trace take a call as one call of torch.ops.tilegen.<operator>,
+    and so does autograd where an argument requires grad: the gradient is that of the program computed once
+    more in torch (tilegen.kernels.operator). A program with states has none.
     """
 
     _place = "cpu"  # where tensors are: cpu or cuda
@@ -64,10 +68,12 @@ class Kernel:
         library: Any,
         workers: int | None = None,
         bound: Mapping[str, torch.Tensor] | None = None,
+        program: Program | None = None,
     ):
         from tilegen.targets.cpu.library import default_workers
 
         self.plan, self.proof, self._library, self._workers_given = plan, certificate, library, workers
+        self.program = program  # what the user wrote, where that is known
         self.workers = workers or default_workers(plan)
         if not isinstance(plan.scheduling, str) and self.workers != len(plan.scheduling):
             raise TargetError(
@@ -90,6 +96,21 @@ class Kernel:
         self._lock = threading.Lock()
 
     # --- what it is ------------------------------------------------------------
+
+    @property
+    def operator(self) -> str:
+        """The name of its operator below torch.ops.tilegen."""
+        return name_of(self)
+
+    @property
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        """The arguments that prepare() has fixed."""
+        return self._bound
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether its operator has a gradient: where the program is known, and writes no state."""
+        return self.program is not None and not self._states
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
@@ -158,6 +179,7 @@ class Kernel:
             self._library,
             self._workers_given,
             self._bound,
+            self.program,
         )
 
     # --- arguments fixed ------------------------------------------------------------
@@ -165,7 +187,8 @@ class Kernel:
     def prepare(self, /, **weights: torch.Tensor) -> Kernel:
         """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows
         to them."""
-        return Kernel(self.plan, self.proof, self._library, self._workers_given, self._with_bound(weights))
+        bound = self._with_bound(weights)
+        return Kernel(self.plan, self.proof, self._library, self._workers_given, bound, self.program)
 
     def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is bound and these besides, checked."""
@@ -184,15 +207,28 @@ class Kernel:
     # --- calling it ------------------------------------------------------------
 
     def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
-        if is_dynamo_compiling():  # torch.compile runs the kernel between two graphs, as it is
-            outside: Any = torch.compiler.disable
-            return outside(self.__call__, reason="a tilegen kernel is called as it is")(
-                *arguments, out=out, **named
-            )
         if named or len(arguments) != len(self.given):
             prepared = ", prepared," if self._bound else ""
             arguments = in_order(self.plan.program + prepared, self.given, self._bound, arguments, named)
-        refuse_tracing(self.plan.program)
+        if is_dynamo_compiling() or recording():
+            return self._as_operator(arguments, out)
+        if torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments)):
+            with torch.no_grad():  # what does not fit is named here, as in every call
+                for t, a in zip(self.given, arguments, strict=True):
+                    check(t, a, self._place)
+            return self._as_operator(arguments, out)
+        return self.launched(arguments, out)
+
+    def _as_operator(self, arguments: Sequence[torch.Tensor], out: Any) -> Any:
+        if out is not None:
+            raise ArgumentError(
+                f"out: {self.plan.program} is recorded or differentiated here, and gives new tensors;"
+                " leave out= away, or call under torch.no_grad()"
+            )
+        return getattr(torch.ops.tilegen, name_of(self))(*folded(arguments))
+
+    def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
+        """Run now, on arguments in order, unseen by torch: what its operator does."""
         held = [check(t, a, self._place) for t, a in zip(self.given, arguments, strict=True)]
         made = out is None
         outputs = (
@@ -262,6 +298,10 @@ class Kernel:
             self._library.destroy(workspace.state)
 
 
+def _requires_grad(a: Any) -> bool:
+    return isinstance(a, torch.Tensor) and a.requires_grad
+
+
 def travelled(plan: Plan, certificate: Certificate, made_by: str) -> Certificate:
     """The certificate that came with a plan. One of another version of tilegen is not trusted: the plan is
     proved anew."""
@@ -275,6 +315,7 @@ def _remade(
     library: Any,
     workers: int | None,
     bound: dict[str, torch.Tensor],
+    program: Program | None,
 ) -> Kernel:
     """A kernel from a pickle."""
-    return Kernel(plan, travelled(plan, certificate, made_by), library, workers, bound)
+    return Kernel(plan, travelled(plan, certificate, made_by), library, workers, bound, program)

@@ -202,8 +202,9 @@ class MultiLaunchKernel(GpuKernel):
         certificate: Certificate,
         launches: Sequence[CudaKernel],
         bound: dict[str, torch.Tensor] | None = None,
+        program: Program | None = None,
     ):
-        super().__init__(whole, certificate, None, bound or {})
+        super().__init__(whole, certificate, None, bound or {}, program)
         self._launches = tuple(launches)
         self._workspaces = PerStream[dict[str, Any]]()
 
@@ -237,7 +238,7 @@ class MultiLaunchKernel(GpuKernel):
         return GeneratedLaunches(self.plan, self.proof, tuple(launch.generated for launch in self._launches))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.plan, self._launches, self._bound)
+        return _remade, (self.plan, self._launches, self._bound, self.program)
 
     def prepare(self, /, **weights: torch.Tensor) -> MultiLaunchKernel:
         """As CudaKernel.prepare, for the launches that read these arguments."""
@@ -246,7 +247,7 @@ class MultiLaunchKernel(GpuKernel):
             launch.prepare(**{n: a for n, a in weights.items() if n in launch.plan.arguments})
             for launch in self._launches
         ]
-        return MultiLaunchKernel(self.plan, self.proof, launches, bound)
+        return MultiLaunchKernel(self.plan, self.proof, launches, bound, self.program)
 
     def check(self) -> None:
         for launch in self._launches:
@@ -267,12 +268,17 @@ class MultiLaunchKernel(GpuKernel):
         }
         values |= {t.name: a for t, a in zip(self._declared, outputs, strict=True)}
         for launch in self._launches:
-            launch(
-                *(values[t.name] for t in launch.given), out=[values[name] for name in launch.plan.outputs]
+            launch.launched(
+                [values[t.name] for t in launch.given], [values[name] for name in launch.plan.outputs]
             )
 
 
-def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.Tensor]) -> MultiLaunchKernel:
+def _remade(
+    whole: Plan,
+    launches: Sequence[CudaKernel],
+    bound: dict[str, torch.Tensor],
+    program: Program | None,
+) -> MultiLaunchKernel:
     """A kernel from a pickle."""
     proofs = [launch.proof for launch in launches]
     return MultiLaunchKernel(
@@ -280,6 +286,7 @@ def _remade(whole: Plan, launches: Sequence[CudaKernel], bound: dict[str, torch.
         certify_launches(whole, proofs, any(launch.programmatic for launch in launches)),
         launches,
         bound,
+        program,
     )
 
 
@@ -311,4 +318,4 @@ def compile_multi_launch(
     for made, proof in launches:
         progress(f"{made.program}: compiler")
         kernels.append(CudaKernel(made, proof, library(made), programmatic=programmatic))
-    return MultiLaunchKernel(whole, certificate, kernels)
+    return MultiLaunchKernel(whole, certificate, kernels, program=program)

@@ -268,7 +268,9 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
         "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,
     }
     check_expression(expression, set(names))
-    return eval(compile(expression, "<epilogue>", "eval"), {"__builtins__": {}}, {**functions, **names})
+    # a checked expression names nothing else; torch imports from the frame that it traces in
+    known: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
+    return eval(compile(expression, "<epilogue>", "eval"), known, {**functions, **names})
 
 
 @register

@@ -14,18 +14,13 @@ from difflib import get_close_matches
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import DTYPES, Tensor
 
 ALIGNMENT = 16  # bytes: what vector and bulk copies need
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
-TRACING = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
 
 
 # --- in order ------------------------------------------------------------
@@ -98,7 +93,7 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
         raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {found}{_way_out(a)}")
     if a.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
-            f"{t.name!r} requires grad and grad mode is on; tilegen kernels have no backward: "
+            f"{t.name!r} requires grad and grad mode is on; this call has no backward: "
             f"call under torch.no_grad() (or torch.inference_mode()), or pass {t.name}.detach()"
         )
     if a.shape != t.shape and len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
@@ -148,23 +143,6 @@ def _way_out(a: torch.Tensor) -> str:
 
 
 # --- all of them ------------------------------------------------------------
-
-
-def refuse_tracing(what: str) -> None:
-    """ArgumentError while torch records operations instead of running them: a kernel would be left out
-    unseen."""
-    if torch._C._is_tracing():
-        raise ArgumentError(
-            f"{what}: torch.jit.trace cannot see into a tilegen kernel; call it outside the traced function"
-        )
-    if torch._C._len_torch_dispatch_stack():
-        for mode in _get_current_dispatch_mode_stack():
-            if isinstance(mode, TRACING):
-                name = type(mode).__name__
-                raise ArgumentError(
-                    f"{what}: called under {name}, where tensors are fakes or records; a tilegen kernel needs"
-                    " real ones"
-                )
 
 
 def given_outputs(
