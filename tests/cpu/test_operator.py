@@ -18,13 +18,13 @@ import tilegen as tg
 from tests.emulated.examples import EXAMPLES, program_of, titled
 from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
-from tilegen.kernels.operator import folded
+from tilegen.kernels.operator import called, folded
 from tilegen.ops.reference import run
 from tilegen.runtime.data import random_arguments
 
 
-def operator(kernel: Kernel) -> Any:
-    return getattr(torch.ops.tilegen, kernel.operator).default
+def operator(kernel: Kernel, differentiates: bool = False) -> Any:
+    return getattr(torch.ops.tilegen, called(kernel.key, differentiates)).default
 
 
 @pytest.fixture(params=("cpu", "interpret", "multi_launch"))
@@ -61,9 +61,9 @@ def test_what_torch_knows_of_it_is_true(program: Program) -> None:
     """Schema, mutated states, shapes of fake tensors, gradients under torch's compiler."""
     kernel = tg.compile(program, "cpu")
     arguments = random_arguments(program)
-    if kernel.differentiable:
-        arguments = [a.requires_grad_(a.is_floating_point()) for a in arguments]
     opcheck(operator(kernel), folded(arguments))
+    if kernel.differentiable:
+        opcheck(operator(kernel, True), folded([a.requires_grad_() for a in arguments]))
 
 
 # --- recorded ---------------------------------------------------------------
@@ -73,7 +73,7 @@ def step(kernel: Kernel) -> Any:
     return lambda x, w1, w2: torch.relu(kernel(2 * x, w2=w2, w1=w1)) + 1
 
 
-def called(graph: Any) -> list[str]:
+def calls_in(graph: Any) -> list[str]:
     return [str(n.target) for n in graph.nodes if str(n.target).startswith("tilegen.")]
 
 
@@ -95,7 +95,7 @@ def test_a_model_is_exported_with_its_weights(kernel: Kernel, strict: bool) -> N
 
     model, x = Model(), given()["x"]
     exported = torch.export.export(model, (x,), strict=strict)
-    assert called(exported.graph) == [f"tilegen.{kernel.operator}.default"]
+    assert calls_in(exported.graph) == [f"tilegen.{kernel.operator}_grad.default"]
     assert set(exported.state_dict) == {"w1", "w2"}
     assert torch.equal(exported.module()(x), model(x))
 
@@ -104,7 +104,7 @@ def test_tracers_see_one_call(kernel: Kernel) -> None:
     held = tuple(given().values())
     want = step(kernel)(*held)
     fx = make_fx(step(kernel))(*held)
-    assert called(fx.graph) == [f"tilegen.{kernel.operator}.default"] and torch.equal(fx(*held), want)
+    assert calls_in(fx.graph) == [f"tilegen.{kernel.operator}.default"] and torch.equal(fx(*held), want)
     jit = torch.jit.trace(step(kernel), held)
     assert f"tilegen::{kernel.operator}" in str(jit.graph) and torch.equal(jit(*held), want)
 

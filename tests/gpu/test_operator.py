@@ -12,7 +12,7 @@ from torch.library import opcheck
 import tilegen as tg
 from tests.emulated.examples import EXAMPLES, program_of, titled
 from tests.gpu.gemms import mlp
-from tilegen.kernels.operator import folded
+from tilegen.kernels.operator import called, folded
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.driver import missing
 
@@ -29,9 +29,10 @@ def test_what_torch_knows_of_it_is_true(name: str, sizes: dict[str, Any], loweri
     program = program_of(name, sizes, "bfloat16")
     kernel = tg.compile(program, "cuda", lowering=lowering)
     arguments = random_arguments(program, 0, "cuda")
-    if kernel.differentiable:
-        arguments = [a.requires_grad_() for a in arguments]
     opcheck(getattr(torch.ops.tilegen, kernel.operator).default, folded(arguments))
+    if kernel.differentiable:
+        differentiable = getattr(torch.ops.tilegen, called(kernel.key, True)).default
+        opcheck(differentiable, folded([a.requires_grad_() for a in arguments]))
     kernel.check()
 
 

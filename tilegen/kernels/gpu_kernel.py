@@ -76,6 +76,23 @@ class GpuKernel(Kernel):
     def _current_device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
 
+    def _making(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+        """As the code that inductor generates makes a tensor: in a third of torch.empty's time."""
+        if self._device.type != "cuda":
+            return super()._making(shape, dtype)
+        empty, strides = (
+            torch._C._dynamo.guards._empty_strided_cuda,
+            torch.empty(shape, device="meta").stride(),
+        )
+
+        def made() -> torch.Tensor:
+            if torch._C._cuda_getDevice() == self._device.index:
+                return empty(shape, strides, dtype)
+            with torch.cuda.device(self._device):
+                return empty(shape, strides, dtype)
+
+        return made
+
     def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
         stream = current_stream(self._device.index)
         if not self._range:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tilegen.errors import ArgumentError, TargetError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.graph.positions import positions
 from tilegen.kernels.generated import Generated
-from tilegen.kernels.operator import folded, name_of, recording
+from tilegen.kernels.operator import called, folded, key_of, name_of, recording
 from tilegen.proof.checker import Certificate, prove
 from tilegen.runtime.arguments import (
     TORCH_DTYPES,
@@ -74,6 +74,7 @@ class Kernel:
 
         self.plan, self.proof, self._library, self._workers_given = plan, certificate, library, workers
         self.program = program  # what the user wrote, where that is known
+        self.key = key_of(self)
         self.workers = workers or default_workers(plan)
         if not isinstance(plan.scheduling, str) and self.workers != len(plan.scheduling):
             raise TargetError(
@@ -84,10 +85,7 @@ class Kernel:
         self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
         self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
         self._device = self._current_device()
-        self._fresh = [
-            partial(torch.empty, t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
-            for t in self._declared
-        ]
+        self._fresh = [self._making(t.shape, TORCH_DTYPES[t.dtype]) for t in self._declared]
         self.given = tuple(t for t in self.arguments if t.name not in self._bound)
         self._given_names = tuple(t.name for t in self.given)
         self._states = tuple(t.name for t in self.arguments if t.role == "state")
@@ -109,7 +107,7 @@ class Kernel:
 
     @property
     def differentiable(self) -> bool:
-        """Whether its operator has a gradient: where the program is known, and writes no state."""
+        """Whether it has a gradient: where the program is known, and writes no state."""
         return self.program is not None and not self._states
 
     @property
@@ -225,7 +223,8 @@ class Kernel:
                 f"out: {self.plan.program} is recorded or differentiated here, and gives new tensors;"
                 " leave out= away, or call under torch.no_grad()"
             )
-        return getattr(torch.ops.tilegen, name_of(self))(*folded(arguments))
+        wanted = torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments))
+        return getattr(torch.ops.tilegen, called(f"{self.key}", wanted))(*folded(arguments))
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """Run now, on arguments in order, unseen by torch: what its operator does."""
@@ -275,6 +274,10 @@ class Kernel:
 
     def _current_device(self) -> torch.device:
         return torch.device("cpu")
+
+    def _making(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+        """What makes a tensor."""
+        return partial(torch.empty, shape, dtype=dtype, device=self._device)
 
     def _take(self) -> _Workspace:
         with self._lock:

@@ -1,6 +1,7 @@
 """A kernel as an operator of PyTorch.
 
     y = torch.ops.tilegen.NAME(x, w1, w2)        NAME: kernel.operator, the program's name and a hash
+    y = torch.ops.tilegen.NAME_grad(x, w1, w2)   the same, with a gradient
 
 torch.compile, torch.export and torch.jit.trace take a call of a kernel as one call of its operator. What they
 know of it: a schema, in which states are written in place; a fake implementation, which gives shapes; and,
@@ -8,12 +9,14 @@ where no state is written, a gradient:
 
     ∂L/∂a for arguments a:   the program is computed once more, op by op in torch, and differentiated there
 
+The gradient has an operator of its own: to ask whether one is wanted costs as much as a launch.
 (torch.library: https://docs.pytorch.org/docs/stable/library.html)
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -30,13 +33,15 @@ from tilegen.schedule.plan import Plan
 NAMESPACE = "tilegen"
 MOST = 64  # parameters of a schema
 _operators: Any = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
-_kernels: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()  # by their operator's name
-_defined: set[str] = set()
+_numbers = itertools.count()
+_by_key: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
+_by_name: dict[str, weakref.WeakSet[Kernel]] = {}  # of registered operators: those that are called by it
 
 
 class Kernel(Protocol):
     """What is asked of a kernel (tilegen.kernels.kernel)."""
 
+    key: str
     plan: Plan
     given: tuple[Tensor, ...]
     program: Program | None
@@ -47,50 +52,56 @@ class Kernel(Protocol):
     def target(self) -> str: ...
     @property
     def bound(self) -> Mapping[str, torch.Tensor]: ...
-    @property
-    def differentiable(self) -> bool: ...
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any: ...
 
 
 def name_of(kernel: Kernel) -> str:
-    """The name of the kernel's operator below torch.ops.tilegen, which is registered by the first call.
+    """The name of the kernel's operator below torch.ops.tilegen.
 
     It is the same wherever the same plan is compiled for the same target. A kernel that prepare() has made
     has an operator of its own, whose weights are constants.
     """
-    found = kernel.__dict__.get("_operator")
-    if found is None:
-        found = kernel.__dict__["_operator"] = _name(kernel)
-        _kernels[found] = kernel
-        if found not in _defined:
-            _define(found, kernel)
-            _defined.add(found)
-    return str(found)
+    return called(kernel.key, False)
+
+
+def called(key: str, differentiates: bool) -> str:
+    """The name of the operator that a kernel is called by, registered by the first call."""
+    kernel = _by_key[key]
+    name = _name(kernel) + ("_grad" if differentiates else "")
+    if name not in _by_name:
+        _by_name[name] = weakref.WeakSet()
+        _define(name, kernel, differentiates)
+    _by_name[name].add(kernel)
+    return name
 
 
 # torch.compile calls it while it traces, and goes on with the name
-name_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+called._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def key_of(kernel: Kernel) -> str:
+    """A key by which `called` knows it: where torch.compile traces, a function is asked of constants only."""
+    key = str(next(_numbers))
+    _by_key[key] = kernel
+    return key
 
 
 def _name(kernel: Kernel) -> str:
     what = [kernel.plan.digest, kernel.target, type(kernel).__name__]
     if kernel.given != kernel.arguments:
-        what.append(str(id(kernel)))
+        what.append(kernel.key)
     return f"{kernel.plan.program}_{hashlib.sha256(' '.join(what).encode()).hexdigest()[:12]}"
 
 
-def _define(name: str, kernel: Kernel) -> None:
+def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
     outputs = [kernel.plan.graph.tensors[n] for n in kernel.plan.outputs]
     gives = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
     _operators.define(f"{name}({_parameters(kernel.given)}) -> {gives}", tags=(torch.Tag.pt2_compliant_tag,))
 
+    last = weakref.ref(kernel)
+
     def launched(*given: Any) -> Any:
-        found = _kernels.get(name)
-        if found is None:
-            raise ArgumentError(
-                f"torch.ops.{NAMESPACE}.{name}: its kernel is gone; keep it while it may be called"
-            )
-        return found.launched(_flat(given))
+        return (last() or _living(name)).launched(_flat(given))
 
     def fake(*given: Any) -> Any:
         made = [given[0].new_empty(t.shape, dtype=TORCH_DTYPES[t.dtype]) for t in outputs]
@@ -98,9 +109,16 @@ def _define(name: str, kernel: Kernel) -> None:
 
     _operators.impl(name, launched, "CompositeExplicitAutograd")
     register_fake(f"{NAMESPACE}::{name}", fake, lib=_operators)
-    if kernel.differentiable:
+    if differentiates:
         backward = _backward(kernel)
         register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=_keep_arguments, lib=_operators)
+
+
+def _living(name: str) -> Kernel:
+    """A kernel that is called by this operator and still there."""
+    for kernel in _by_name[name]:
+        return kernel
+    raise ArgumentError(f"torch.ops.{NAMESPACE}.{name}: its kernel is gone; keep it while it may be called")
 
 
 # --- parameters ---------------------------------------------------------------------------------------------

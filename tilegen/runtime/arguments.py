@@ -96,12 +96,8 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
             f"{t.name!r} requires grad and grad mode is on; this call has no backward: "
             f"call under torch.no_grad() (or torch.inference_mode()), or pass {t.name}.detach()"
         )
-    if a.shape != t.shape and len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
-        permuted = a.permute(0, 2, 3, 1)
-        if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
-            a = permuted
     if a.shape != t.shape:
-        raise ArgumentError(f"{t.name!r}: expected shape {t.shape}, given {tuple(a.shape)}")
+        a = _channels_last(t, a)
     if not a.is_contiguous():
         strides = tuple(a.stride())
         raise ArgumentError(f"{t.name!r} {t.shape}: expected a contiguous tensor, given strides {strides}")
@@ -115,6 +111,15 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
             f"{t.name!r}: its data must start at a multiple of {ALIGNMENT} bytes, it starts at {address:#x}"
         )
     return a
+
+
+def _channels_last(t: Tensor, a: torch.Tensor) -> torch.Tensor:
+    """The NHWC view that a channels_last tensor is; ArgumentError where it is none, and the shape is wrong."""
+    if len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
+        permuted = a.permute(0, 2, 3, 1)
+        if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
+            return permuted
+    raise ArgumentError(f"{t.name!r}: expected shape {t.shape}, given {tuple(a.shape)}")
 
 
 def _refuse_without_memory(t: Tensor, a: torch.Tensor) -> None:
