@@ -114,7 +114,7 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
 
 
 def _channels_last(t: Tensor, a: torch.Tensor) -> torch.Tensor:
-    """The NHWC view that a channels_last tensor is; ArgumentError where it is none, and the shape is wrong."""
+    """The NHWC view that a channels_last tensor is; ArgumentError where the shape is wrong."""
     if len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
         permuted = a.permute(0, 2, 3, 1)
         if tuple(permuted.shape) == t.shape and permuted.is_contiguous():
