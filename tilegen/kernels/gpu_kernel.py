@@ -80,10 +80,8 @@ class GpuKernel(Kernel):
         """As the code that inductor generates makes a tensor: in a third of torch.empty's time."""
         if self._device.type != "cuda":
             return super()._making(shape, dtype)
-        empty, strides = (
-            torch._C._dynamo.guards._empty_strided_cuda,
-            torch.empty(shape, device="meta").stride(),
-        )
+        empty = vars(torch._C._dynamo.guards)["_empty_strided_cuda"]
+        strides = torch.empty(shape, device="meta").stride()
 
         def made() -> torch.Tensor:
             if torch._C._cuda_getDevice() == self._device.index:
