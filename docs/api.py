@@ -25,6 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Planning and compiling": (
         *("compile", "generate", "plan", "explain", "verify", "simulate", "reference", "Options", "Plan"),
     ),
+    "Layers of a model": ("module", "tilegen.nn.Module"),
     "Kernels": (
         "tilegen.kernels.kernel.Kernel",
         "tilegen.kernels.cuda_kernel.CudaKernel",

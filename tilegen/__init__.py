@@ -35,6 +35,7 @@ _HOME = {
         "pointwise",
     ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
+    "tilegen.nn": ("module",),
     "tilegen.kernels.generate": ("generate",),
     "tilegen.runtime.verify": ("verify",),
     "tilegen.options": ("Options",),
