@@ -168,7 +168,7 @@ def test_what_is_compiled_ahead_is_what_compile_asks_for(
 
     monkeypatch.setattr("tilegen.kernels.cuda_kernel.CudaKernel", Recorded)
     monkeypatch.setattr("tilegen.kernels.launches.CudaKernel", Recorded)
-    monkeypatch.setattr("tilegen.kernels.launches.MultiLaunchKernel", lambda *_: None)
+    monkeypatch.setattr("tilegen.kernels.launches.MultiLaunchKernel", lambda *_, **__: None)
     monkeypatch.setattr("tilegen.targets.select.to_run", lambda *_: named("sm_90a"))
     monkeypatch.setattr("tilegen.targets.cubin.compile_cuda", refuse)
     program, way = task.program, WAYS.get(variant, Way())

@@ -51,7 +51,14 @@ def image(HW=6):
 
 
 PROGRAMS = [
-    *[pytest.param(program_of(name, sizes, "bfloat16"), id=titled(name, sizes)) for name, sizes in EXAMPLES],
+    *[
+        pytest.param(
+            program_of(name, sizes, "bfloat16"),
+            id=titled(name, sizes),
+            marks=[pytest.mark.full] if name == "vgg19" else [],
+        )
+        for name, sizes in EXAMPLES
+    ],
     *[pytest.param(spec(), id=spec.name) for spec in (pair, of_all, image)],
 ]
 
