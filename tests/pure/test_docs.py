@@ -38,7 +38,7 @@ def test_readme_example(tmp_path: Path) -> None:
     (tmp_path / "readme.py").write_text(code.replace("H=12288, I=6144", "H=96, I=64"))
     found = runpy.run_path(str(tmp_path / "readme.py"))
     w1, w2, x = (torch.randn(n, k).bfloat16() / k**0.5 for n, k in ((64, 96), (96, 64), (64, 96)))
-    y = found["MLP"](w1, w2)(x)
+    y = found["layer"](w1, w2)(x)
     want = torch.nn.functional.gelu(x.float() @ w1.float().T, approximate="tanh") @ w2.float().T
     assert relative_error(y, want) < 1e-2
 
