@@ -12,11 +12,11 @@ run: $(VENV)/.installed
 	$(BIN)/tilegen run examples/gpt3_mlp.py -s M=64
 
 test: $(VENV)/.tested lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
 
 # 5,000 random op pairs, 500 random programs, all mutants, all sanitizer builds: about half an hour on two cores
 test-full: $(VENV)/.tested lint
-	TILEGEN_FULL=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests
+	TILEGEN_FULL=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests
 	$(BIN)/python -m tests.full
 
 # The wheel by every Python from 3.10 on found here, in fresh environments; by $(PYTHON) with torch too

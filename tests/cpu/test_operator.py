@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.library import opcheck
 import tilegen as tg
 from tests.emulated.examples import EXAMPLES, program_of, titled
 from tilegen.frontend.program import Program
+from tilegen.kernels.gpu_kernel import GpuKernel
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.operator import called, folded
 from tilegen.ops.reference import run
@@ -195,6 +197,25 @@ def test_its_name_is_that_of_the_plan() -> None:
     name = made("cpu").operator
     assert name.startswith("pair_") and name == made("cpu").operator == copy.deepcopy(made("cpu")).operator
     assert name != made("interpret").operator and name != made("cpu", pair(M=5)).operator
+
+
+def test_a_kernel_that_nobody_holds_is_gone_at_once(
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not when garbage is collected: to free counters while a graph is captured would spoil the capture."""
+    monkeypatch.setattr(GpuKernel, "_current_device", lambda self: torch.device("cuda", 0))
+    held = given()
+    gc.disable()
+    try:
+        made_now = [copy.deepcopy(kernel), kernel.prepare(w1=held["w1"])]
+        for k in made_now:
+            _ = k.operator
+        seen = [weakref.ref(k) for k in made_now]
+        del made_now, k
+        assert [r() for r in seen] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_without_its_kernel_it_says_so() -> None:

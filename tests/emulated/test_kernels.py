@@ -97,19 +97,25 @@ def test_every_portable_kernel_is_right_under_every_adversary(case: Case) -> Non
     assert emulated(case, range(3), target="sm_80", sms=3) == ""
 
 
+FOLLOWING = (
+    "mlp, M = 17, static",
+    "mlp, M = 1",
+    "chain of four",
+    "one token",
+    "caches",
+    "new rows forwarded",
+    "blocks",
+)
+
+
 @pytest.mark.parametrize(
-    "name",
+    "name, programmatic",
     [
-        "mlp, M = 17, static",
-        "mlp, M = 1",
-        "chain of four",
-        "one token",
-        "caches",
-        "new rows forwarded",
-        "blocks",
+        pytest.param(name, programmatic, marks=[pytest.mark.full] if n % 3 and not programmatic else [])
+        for n, name in enumerate(FOLLOWING)
+        for programmatic in (False, True)
     ],
 )
-@pytest.mark.parametrize("programmatic", [False, True])
 def test_launches_follow_each_other_without_the_host(name: str, programmatic: bool) -> None:
     case = next(c for c in (*CASES, *OPS) if c.name == name)
     assert emulated(case, range(2, 6), launches=2, programmatic=programmatic) == ""

@@ -81,12 +81,13 @@ class GpuKernel(Kernel):
         if self._device.type != "cuda":
             return super()._making(shape, dtype)
         empty = vars(torch._C._dynamo.guards)["_empty_strided_cuda"]
-        strides = torch.empty(shape, device="meta").stride()
+        strides, device = torch.empty(shape, device="meta").stride(), self._device
 
-        def made() -> torch.Tensor:
-            if torch._C._cuda_getDevice() == self._device.index:
+        # without the kernel: a cycle would free it at any time, while a graph is captured too
+        def made() -> Any:
+            if torch._C._cuda_getDevice() == device.index:
                 return empty(shape, strides, dtype)
-            with torch.cuda.device(self._device):
+            with torch.cuda.device(device):
                 return empty(shape, strides, dtype)
 
         return made

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -100,8 +100,11 @@ def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
 
     last = weakref.ref(kernel)
 
+    def living() -> Kernel:
+        return last() or _living(name)
+
     def launched(*given: Any) -> Any:
-        return (last() or _living(name)).launched(_flat(given))
+        return living().launched(_flat(given))
 
     def fake(*given: Any) -> Any:
         made = [given[0].new_empty(t.shape, dtype=TORCH_DTYPES[t.dtype]) for t in outputs]
@@ -110,7 +113,7 @@ def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
     _operators.impl(name, launched, "CompositeExplicitAutograd")
     register_fake(f"{NAMESPACE}::{name}", fake, lib=_operators)
     if differentiates:
-        backward = _backward(kernel)
+        backward = _backward(living)
         register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=_keep_arguments, lib=_operators)
 
 
@@ -154,16 +157,14 @@ def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*_flat(inputs))
 
 
-def _backward(kernel: Kernel) -> Any:
-    program, names, bound = kernel.program, [t.name for t in kernel.given], kernel.bound
-    assert program is not None
-
+def _backward(living: Callable[[], Kernel]) -> Any:
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        wanted = _flat(ctx.needs_input_grad)
+        kernel, wanted = living(), _flat(ctx.needs_input_grad)
+        assert kernel.program is not None
         with torch.enable_grad():
             held = [a.detach().requires_grad_(w) for a, w in zip(ctx.saved_tensors, wanted, strict=True)]
-            named = {**bound, **dict(zip(names, held, strict=True))}
-            made = run(program, [named[t.name] for t in program.arguments])
+            named = {**kernel.bound, **{t.name: a for t, a in zip(kernel.given, held, strict=True)}}
+            made = run(kernel.program, [named[t.name] for t in kernel.program.arguments])
             results = made if isinstance(made, tuple) else (made,)
             found = torch.autograd.grad(
                 results,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,19 @@ def encode(address: int, m: TensorMap) -> bytes:
     return ctypes.string_at(made.getPtr(), 128)
 
 
+@contextmanager
+def _beside_a_capture() -> Iterator[None]:
+    """Calls of the driver that a capture on this thread would forbid, and that are not part of it."""
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    mode = _checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        yield
+    finally:
+        _checked(driver.cuThreadExchangeStreamCaptureMode(mode))
+
+
 class Counters:
     """Zeroed words in device memory, allocated outside torch and outside any capture: a graph must not zero
     them again at each replay."""
@@ -174,16 +188,9 @@ class Counters:
         from cuda.bindings import driver
 
         self.words = words
-        mode = _checked(
-            driver.cuThreadExchangeStreamCaptureMode(
-                driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            )
-        )
-        try:
+        with _beside_a_capture():
             self.address = int(_checked(driver.cuMemAlloc(4 * words)))
             self.zero()
-        finally:
-            _checked(driver.cuThreadExchangeStreamCaptureMode(mode))
 
     def zero(self) -> None:
         """Also after a launch that hung; nothing may be running on them."""
@@ -198,4 +205,5 @@ class Counters:
         if not sys.is_finalizing():
             from cuda.bindings import driver
 
-            driver.cuMemFree(self.address)  # which waits for launches that still use them
+            with _beside_a_capture():
+                driver.cuMemFree(self.address)  # which waits for launches that still use them

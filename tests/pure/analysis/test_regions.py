@@ -4,6 +4,7 @@ invert."""
 import ctypes
 import random
 import subprocess
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -48,7 +49,11 @@ def random_expression(chance, depth=3):
     )()
 
 
-EXPRESSIONS = [random_expression(random.Random(seed)) for seed in range(160)]
+@lru_cache
+def expressions():
+    return [random_expression(random.Random(seed)) for seed in range(160)]
+
+
 HEAD = """
 static int tg_min(int a, int b) { return a < b ? a : b; }
 static int tg_max(int a, int b) { return a > b ? a : b; }
@@ -66,7 +71,7 @@ def exact(e, point):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("expressions")
-    cases = "".join(f"    case {n}: return {to_c(e)};\n" for n, e in enumerate(EXPRESSIONS))
+    cases = "".join(f"    case {n}: return {to_c(e)};\n" for n, e in enumerate(expressions()))
     source = (
         HEAD
         + "int value(int n, int i, int j, int x, int y) {\n  switch (n) {\n"
@@ -85,7 +90,7 @@ def library(tmp_path_factory):
 
 def test_c_and_python_agree(library):
     columns = {name: np.array([p[n] for p in POINTS]) for n, name in enumerate(NAMES)}
-    for n, e in enumerate(EXPRESSIONS):
+    for n, e in enumerate(expressions()):
         values = np.broadcast_to(evaluate(e, columns), (len(POINTS),)).tolist()
         assert values == [library.value(n, *p) for p in POINTS], f"{e}: {to_c(e)} against {to_python(e)}"
         assert values[:3] == [int(compiled(e, NAMES)(*p)) for p in POINTS[:3]]  # on ints as on arrays
@@ -94,14 +99,14 @@ def test_c_and_python_agree(library):
 @pytest.mark.parametrize("seed", range(8))
 def test_python_and_sympy_agree(seed):
     chance = random.Random(1000 + seed)
-    for e in chance.sample(EXPRESSIONS, 8):
+    for e in chance.sample(expressions(), 8):
         for p in chance.sample(POINTS, 3):
             assert int(evaluate(e, dict(zip(NAMES, p, strict=True)))) == exact(e, p), (e, p)
 
 
 def test_the_expressions_are_worth_it():
     """They use everything, and negative numerators."""
-    text = " ".join(to_c(e) for e in EXPRESSIONS)
+    text = " ".join(to_c(e) for e in expressions())
     for function in ("tg_min", "tg_max", "tg_fdiv", "tg_cdiv", "tg_mod", " / ", " % "):
         assert function in text
 

@@ -19,7 +19,7 @@ from tilegen.targets.base import known, unproved
 
 SEED = 20261123
 CASES = {c.name: c for c in (*drawn(SEED, 30), *gemms.CASES, *ops.OPS)}
-every = pytest.mark.parametrize("name", share(list(CASES), 2, 1))
+every = pytest.mark.parametrize("name", share(list(CASES), 3, 1))
 BULK = "cp.async.bulk"
 
 

@@ -30,7 +30,7 @@ def compiles(case: Case, architecture: str) -> None:
     assert cubin.code[:4] == b"\x7fELF" and local == [0, 0] and "warning" not in cubin.log, cubin.log
 
 
-@pytest.mark.parametrize("case", share(CASES, 2, 1))
+@pytest.mark.parametrize("case", share(CASES, 3, 1))
 def test_compiles_for_sm_80(case: Case) -> None:
     compiles(case, "sm_80")
 

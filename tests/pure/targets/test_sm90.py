@@ -147,7 +147,7 @@ def check_posts(sass: Sass, ops: list[Product]) -> None:
     assert staged == sum(op.store.staged and op.posts for op in ops)
 
 
-@pytest.mark.parametrize("case", share(CASES, 2))
+@pytest.mark.parametrize("case", share(CASES, 3))
 def test_cases(case: Case, tmp_path: Path) -> None:
     examine(case.plan(), tmp_path)
 
