@@ -131,6 +131,13 @@ def test_a_prepared_kernel_has_an_operator_of_its_own(kernel: Kernel) -> None:
     assert both(held["x"], held["w2"]).abs().max() > 0
 
 
+def test_a_kernel_with_everything_fixed_is_recorded_too(kernel: Kernel) -> None:
+    held = given()
+    bound = kernel.prepare(**held)
+    compiled = torch.compile(lambda: bound() + 1, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(), kernel(*held.values()) + 1)
+
+
 def test_a_state_is_known_to_change() -> None:
     """An op that reads the cache behind the kernel, and a copy made before, stay where they are."""
     kernel = tg.compile(program_of(*EXAMPLES[5], "float32"), "cpu")

@@ -101,6 +101,11 @@ class Kernel:
         return name_of(self)
 
     @property
+    def device(self) -> torch.device:
+        """Where its results are."""
+        return self._device
+
+    @property
     def bound(self) -> Mapping[str, torch.Tensor]:
         """The arguments that prepare() has fixed."""
         return self._bound

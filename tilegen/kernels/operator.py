@@ -51,6 +51,8 @@ class Kernel(Protocol):
     @property
     def target(self) -> str: ...
     @property
+    def device(self) -> torch.device: ...
+    @property
     def bound(self) -> Mapping[str, torch.Tensor]: ...
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any: ...
 
@@ -94,7 +96,7 @@ def _name(kernel: Kernel) -> str:
 
 
 def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
-    outputs = [kernel.plan.graph.tensors[n] for n in kernel.plan.outputs]
+    outputs, device = [kernel.plan.graph.tensors[n] for n in kernel.plan.outputs], kernel.device
     gives = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
     _operators.define(f"{name}({_parameters(kernel.given)}) -> {gives}", tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -107,7 +109,7 @@ def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
         return living().launched(_flat(given))
 
     def fake(*given: Any) -> Any:
-        made = [given[0].new_empty(t.shape, dtype=TORCH_DTYPES[t.dtype]) for t in outputs]
+        made = [torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=device) for t in outputs]
         return made[0] if len(made) == 1 else tuple(made)
 
     _operators.impl(name, launched, "CompositeExplicitAutograd")
