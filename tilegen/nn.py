@@ -71,8 +71,12 @@ class Module(torch.nn.Module):
             self._packed = (versions, self._kernel.prepare(**weights))
         return self._packed[1]
 
+    @property
+    def _device_type(self) -> str:
+        return next((p.device.type for p in self.parameters()), "cpu")
+
     def _compile(self) -> None:
-        kind = next((p.device.type for p in self.parameters()), "cpu")
+        kind = self._device_type
         self._kernel: Kernel = compile_program(
             self.program, "cuda" if kind == "cuda" else "cpu", **self.options
         )
@@ -80,7 +84,7 @@ class Module(torch.nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if next((p.device.type for p in self.parameters()), "cpu") != self._kind:
+        if self._device_type != self._kind:
             self._compile()
         return self
 

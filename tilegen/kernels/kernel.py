@@ -21,7 +21,7 @@ from tilegen.errors import ArgumentError, TargetError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.graph.positions import positions
 from tilegen.kernels.generated import Generated
-from tilegen.kernels.operator import called, folded, key_of, name_of, recording
+from tilegen.kernels.operator import called, folded, key_of, recording
 from tilegen.proof.checker import Certificate, prove
 from tilegen.runtime.arguments import (
     TORCH_DTYPES,
@@ -97,8 +97,12 @@ class Kernel:
 
     @property
     def operator(self) -> str:
-        """The name of its operator below torch.ops.tilegen."""
-        return name_of(self)
+        """The name of its operator below torch.ops.tilegen.
+
+        It is the same wherever the same plan is compiled for the same target. A kernel that prepare() has
+        made has an operator of its own, whose weights are constants.
+        """
+        return called(self.key, False)
 
     @property
     def device(self) -> torch.device:
@@ -213,22 +217,19 @@ class Kernel:
         if named or len(arguments) != len(self.given):
             prepared = ", prepared," if self._bound else ""
             arguments = in_order(self.plan.program + prepared, self.given, self._bound, arguments, named)
-        if is_dynamo_compiling() or recording():
-            return self._as_operator(arguments, out)
-        if torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments)):
-            with torch.no_grad():  # what does not fit is named here, as in every call
-                for t, a in zip(self.given, arguments, strict=True):
-                    check(t, a, self._place)
-            return self._as_operator(arguments, out)
-        return self.launched(arguments, out)
-
-    def _as_operator(self, arguments: Sequence[torch.Tensor], out: Any) -> Any:
+        recorded = is_dynamo_compiling() or recording()
+        wanted = torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments))
+        if not (recorded or wanted):
+            return self.launched(arguments, out)
         if out is not None:
             raise ArgumentError(
                 f"out: {self.plan.program} is recorded or differentiated here, and gives new tensors;"
                 " leave out= away, or call under torch.no_grad()"
             )
-        wanted = torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments))
+        if not recorded:
+            with torch.no_grad():  # what does not fit is named here, as in every call
+                for t, a in zip(self.given, arguments, strict=True):
+                    check(t, a, self._place)
         return getattr(torch.ops.tilegen, called(f"{self.key}", wanted))(*folded(arguments))
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:

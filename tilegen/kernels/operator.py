@@ -57,15 +57,6 @@ class Kernel(Protocol):
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any: ...
 
 
-def name_of(kernel: Kernel) -> str:
-    """The name of the kernel's operator below torch.ops.tilegen.
-
-    It is the same wherever the same plan is compiled for the same target. A kernel that prepare() has made
-    has an operator of its own, whose weights are constants.
-    """
-    return called(kernel.key, False)
-
-
 def called(key: str, differentiates: bool) -> str:
     """The name of the operator that a kernel is called by, registered by the first call."""
     kernel = _by_key[key]

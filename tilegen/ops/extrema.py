@@ -7,7 +7,8 @@ SymPy comes to the same by general inequalities, which were two thirds of planni
 
 from __future__ import annotations
 
-from functools import lru_cache, reduce
+from collections.abc import Callable
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import sympy as sp
@@ -15,12 +16,12 @@ import sympy as sp
 
 def smallest(*args: Any) -> Any:
     """min(…): an expression, or an int where all are."""
-    return reduce(_smaller, args)
+    return reduce(partial(_decided, sp.Min, min), args)
 
 
 def largest(*args: Any) -> Any:
     """max(…): an expression, or an int where all are."""
-    return reduce(_larger, args)
+    return reduce(partial(_decided, sp.Max, max), args)
 
 
 def like(e: sp.Expr, *args: Any) -> Any:
@@ -28,20 +29,15 @@ def like(e: sp.Expr, *args: Any) -> Any:
     return smallest(*args) if isinstance(e, sp.Min) else largest(*args)
 
 
-def _smaller(a: Any, b: Any) -> Any:
+def _decided(kind: Any, of_ints: Callable[[int, int], int], a: Any, b: Any) -> Any:
+    """kind(a, b), which is a or b where their order is known."""
     if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
+        return of_ints(a, b)
     a, b = sp.sympify(a), sp.sympify(b)
     sign = _sign(a, b)
-    return sp.Min(a, b) if sign is None else (b, sp.Min(a, b, evaluate=False), a)[1 - sign]
-
-
-def _larger(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    a, b = sp.sympify(a), sp.sympify(b)
-    sign = _sign(a, b)
-    return sp.Max(a, b) if sign is None else (a, sp.Max(a, b, evaluate=False), b)[1 - sign]
+    if not sign:
+        return kind(a, b, evaluate=sign is None)
+    return a if (sign > 0) == (kind is sp.Max) else b
 
 
 @lru_cache(maxsize=4096)

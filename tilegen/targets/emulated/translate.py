@@ -141,15 +141,15 @@ class Instruction:
     def type(self) -> str:
         return TYPES[self.opcode[-1]]
 
-    @property
-    def semantics(self) -> str:
-        return next((f"emu::{SEMANTICS[p]}" for p in self.opcode if p in SEMANTICS), "emu::WEAK")
+    def semantics(self, unsaid: str = "WEAK") -> str:
+        """unsaid: what is meant where nothing is said."""
+        return f"emu::{next((SEMANTICS[p] for p in self.opcode if p in SEMANTICS), unsaid)}"
 
     @property
     def order(self) -> str:
         """Semantics and scope, the GPU where none is said."""
         scope = next((SCOPES[p] for p in self.opcode if p in SCOPES), "OF_GPU")
-        return f"{self.semantics}, emu::{scope}"
+        return f"{self.semantics()}, emu::{scope}"
 
     @property
     def cache(self) -> str:
@@ -228,16 +228,14 @@ def _mbarrier(i: Instruction) -> str:
         case "init":
             return f"emu::barrier_init({i.one(0)}, {i.one(1)})"
         case "try_wait" | "test_wait":
-            semantics = i.semantics if i.semantics != "emu::WEAK" else "emu::ACQUIRE"
-            may_hold = str(i.has("try_wait")).lower()
+            semantics, may_hold = i.semantics("ACQUIRE"), str(i.has("try_wait")).lower()
             return f"{i.one(0)} = emu::barrier_wait({semantics}, {i.one(1)}, {i.one(2)}, {may_hold})"
         case "arrive":
             # release and the CTA's scope are what is meant where nothing is said
-            semantics = i.semantics if i.semantics != "emu::WEAK" else "emu::RELEASE"
             said = i.opcode[: i.opcode.index("shared")]
             scope = next((f"emu::{SCOPES[p]}" for p in said if p in SCOPES), "emu::OF_CTA")
             size = i.one(2) if i.has("expect_tx") else "0"
-            return f"emu::barrier_arrive({semantics}, {scope}, {i.one(1)}, {size})"
+            return f"emu::barrier_arrive({i.semantics('RELEASE')}, {scope}, {i.one(1)}, {size})"
     raise KeyError(".".join(i.opcode))
 
 
