@@ -16,6 +16,7 @@ _HOME = {
     "tilegen.ops": ("spec",),  # with all ops, which a tensor's + and * are
     "tilegen.frontend.program": ("Program",),
     "tilegen.frontend.spec": ("input", "weight", "state", "Spec", "symbol"),
+    "tilegen.frontend.dims": ("dim",),
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),
     "tilegen.ops.softmax": ("softmax",),

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.arch.machine import Machine, machine
-from tilegen.errors import TargetError
+from tilegen.errors import PlanError, TargetError
+from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.options import Options
-from tilegen.runtime.request import launch_options, planned, quiet, refuse_lowering, settled, settled_lowering
+from tilegen.runtime.request import (
+    launch_options,
+    planned,
+    quiet,
+    refuse_lowering,
+    settled,
+    settled_lowering,
+)
+from tilegen.schedule.moving import MovingPlan, moving_plan
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.targets import select
@@ -19,6 +28,7 @@ from tilegen.tools.explain import explain_program
 
 if TYPE_CHECKING:
     from tilegen.kernels.kernel import Kernel
+    from tilegen.kernels.moving import MovingKernel
 
 
 def _html(made: Plan) -> str:
@@ -38,8 +48,9 @@ def plan(
     *,
     target: str = select.AUTO,
     **given: Any,
-) -> Plan:
-    """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs of an H200).
+) -> Plan | MovingPlan:
+    """The plan of a program on a machine ("cpu", "cpu:N", "h200", a number of SMs of an H200). Where a size
+    moves (tg.dim), one for all its values, chosen for the largest.
 
     target: who is to run it, by default the machine's own target; the CPU and the interpreter run plans made
     for any machine. Options as an Options, or by name: tiles=, policies=, …
@@ -49,7 +60,8 @@ def plan(
         PlanError: an option does not fit the program, or the target has no kernel for it.
     """
     place = select.place(machine(on), target)
-    return make_plan(program, place, settled(program, place, Options.asked(options, given)), progress)
+    of = moving_plan if dims_of(program) else make_plan
+    return of(program, place, settled(program, place, Options.asked(options, given)), progress)
 
 
 def explain(
@@ -60,7 +72,7 @@ def explain(
     target: str = select.AUTO,
     **given: Any,
 ) -> str:
-    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol).
+    """Every dependence and policy of a program as a formula; sizes may be open (tg.symbol) or move (tg.dim).
 
     on, target, options: as for `plan`.
 
@@ -85,7 +97,7 @@ def compile(
     programmatic: bool = False,
     progress: Callable[[str], None] = quiet,
     **given: Any,
-) -> Kernel:
+) -> Kernel | MovingKernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
     target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU
@@ -107,6 +119,8 @@ def compile(
         CompileError: the compiler refuses the text, or its kernel spills registers.
         CompilerMissing: no compiler is found.
     """
+    from tilegen.kernels.moving import compile_moving, regimes_of
+
     as_program(program)
     refuse_lowering(lowering, programmatic)
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
@@ -120,10 +134,21 @@ def compile(
             raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {chosen.name}")
         from tilegen.kernels.kernel import Kernel
 
+        if dims_of(program):
+            return compile_moving(
+                [program],
+                place,
+                asked,
+                lambda plan, proof, of: Kernel(plan.most, proof, chosen.load(plan.open), threads, **of),
+                progress,
+            )
         made, certificate = planned(program, place, settled(program, place, asked), progress)
         progress("compiler")
         return Kernel(made, certificate, chosen.load(made), threads, program=program)
-    lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
+    if dims_of(program) and lowering == "multi_launch":
+        raise PlanError(f"{program.name}: a size moves, which launches of single ops do not follow")
+    if not dims_of(program):
+        lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "multi_launch":
         from tilegen.kernels.launches import compile_multi_launch
 
@@ -132,6 +157,14 @@ def compile(
         )
     from tilegen.kernels.cuda_kernel import CudaKernel
 
+    if dims_of(program):
+        return compile_moving(
+            regimes_of(program),
+            place,
+            asked,
+            lambda plan, proof, of: CudaKernel(plan.most, proof, chosen.load(plan.open), exclusive, **of),
+            progress,
+        )
     made, certificate = planned(program, place, settled(program, place, asked), progress)
     progress("NVRTC")
     return CudaKernel(made, certificate, chosen.load(made), exclusive, program=program)

@@ -55,7 +55,8 @@ def parser() -> argparse.ArgumentParser:
     v = verb(
         "explain",
         explain,
-        "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open",
+        "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open,"
+        " -s M=1..512 lets it move",
     )
     target(v, of_plan)
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
@@ -299,9 +300,12 @@ def explain(o: argparse.Namespace) -> int:
 
 def plan(o: argparse.Namespace) -> int:
     from tilegen.schedule.expand import expanded
+    from tilegen.schedule.moving import MovingPlan
     from tilegen.schedule.simulate import simulate
 
     made = _plan(o)
+    if isinstance(made, MovingPlan):
+        return _plan_moving(o, made)
     if o.svg:
         from tilegen.tools.svg import svg
         from tilegen.tools.trace import Trace
@@ -317,6 +321,22 @@ def plan(o: argparse.Namespace) -> int:
     for m in made.semaphores:
         print(f"  {m.tensor}: policy {dict(made.policies)[m.tensor]}, {m.count} semaphores")
     print(simulate(made).text())
+    return 0
+
+
+def _plan_moving(o: argparse.Namespace, made: Any) -> int:
+    """A plan in which a size moves: counts as formulas; --json has the plan at the largest size."""
+    from tilegen.analysis.regions import pretty
+
+    if o.expand or o.svg:
+        name = made.dim.name
+        raise TilegenError(f"{name} moves: --expand and --svg show one size; give -s {name}=N")
+    if o.json:
+        _print({"moves": {made.dim.name: [1, made.dim.most]}, "largest": made.most.to_json()})
+        return 0
+    print(made)
+    for m in made.open.semaphores:
+        print(f"  {m.tensor}: policy {dict(made.open.policies)[m.tensor]}, {pretty(m.count)} semaphores")
     return 0
 
 
@@ -373,12 +393,17 @@ def run(o: argparse.Namespace) -> int:
     from tilegen import api
     from tilegen.bench.accuracy import error_kind, error_of
     from tilegen.kernels.gpu_kernel import GpuKernel
+    from tilegen.kernels.moving import MovingKernel
     from tilegen.runtime.data import random_arguments
 
     program, progress = _program(o), Progress()
     kernel = api.compile(
         program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress
     )
+    if isinstance(kernel, MovingKernel):  # at the largest size
+        kernel = kernel.at(kernel.dim.most)
+        assert kernel.program is not None
+        program = kernel.program
     progress("random data")
     arguments = random_arguments(program)
     progress("float32 reference")

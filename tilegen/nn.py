@@ -19,6 +19,7 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.kernels.kernel import Kernel
+from tilegen.kernels.moving import MovingKernel
 
 Versions = tuple[tuple[int, int], ...]  # address and version of each weight
 
@@ -34,7 +35,7 @@ class Module(torch.nn.Module):
     def __init__(self, program: Program, weights: dict[str, torch.Tensor], options: dict[str, Any]):
         super().__init__()
         self.program, self.options = program, options
-        self._packed: tuple[Versions, Kernel] | None = None
+        self._packed: tuple[Versions, Kernel | MovingKernel] | None = None
         self._taken = tuple(t.name for t in program.arguments if t.role != "weight")
         for name, weight in weights.items():
             if not isinstance(weight, torch.nn.Parameter):
@@ -43,7 +44,7 @@ class Module(torch.nn.Module):
         self._compile()
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> Kernel | MovingKernel:
         """The kernel on the device where the weights are."""
         return self._kernel
 
@@ -64,7 +65,7 @@ class Module(torch.nn.Module):
     def extra_repr(self) -> str:
         return repr(self._kernel)
 
-    def _prepared(self, weights: dict[str, torch.nn.Parameter]) -> Kernel:
+    def _prepared(self, weights: dict[str, torch.nn.Parameter]) -> Kernel | MovingKernel:
         """A kernel with the weights as they are now."""
         versions: Versions = tuple((w.data_ptr(), w._version) for w in weights.values())
         if self._packed is None or self._packed[0] != versions:
@@ -77,7 +78,7 @@ class Module(torch.nn.Module):
 
     def _compile(self) -> None:
         kind = self._device_type
-        self._kernel: Kernel = compile_program(
+        self._kernel: Kernel | MovingKernel = compile_program(
             self.program, "cuda" if kind == "cuda" else "cpu", **self.options
         )
         self._kind, self._packed = kind, None

@@ -17,6 +17,7 @@ import sympy as sp
 from sympy.printing.str import StrPrinter
 
 from tilegen.errors import AnalysisError
+from tilegen.frontend.dims import Dim
 from tilegen.ops.base import Box, Interval, K, OpInstance, spread
 from tilegen.ops.extrema import like
 
@@ -84,6 +85,8 @@ class _CPrinter(_Integer):
 
     def _print_ceiling(self, e: sp.ceiling) -> str:
         p, q = quotient(e.args[0])
+        if isinstance(p, Dim):
+            return f"(({self._print(p)} + {self._print(q - 1)}) / {self._print(q)})"
         return f"tg_cdiv({self._print(p)}, {self._print(q)})"
 
     def _print_Mod(self, e: sp.Mod) -> str:
@@ -96,6 +99,9 @@ class _CPrinter(_Integer):
 
     def _print_Mul(self, e: sp.Mul) -> str:
         return str(super()._print_Mul(e)).replace("*", " * ")
+
+    def _print_Dim(self, e: Any) -> str:
+        return f"sizes.{e.name}"
 
     def _term(self, p: sp.Expr) -> str:
         """Parenthesised when it is a sum: a product divides as it stands."""

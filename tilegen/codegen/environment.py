@@ -9,8 +9,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sympy as sp
+
+from tilegen.analysis.regions import to_c
 from tilegen.config import own_templates
 from tilegen.errors import CompileError, PlanError
+from tilegen.frontend.dims import dims_of
 from tilegen.ops.base import OpInstance, foreign_ops
 
 if TYPE_CHECKING:
@@ -46,14 +50,25 @@ def environment(folders: tuple[str, ...]) -> jinja2.Environment:
     """One for each list of template folders, since it keeps what it has compiled by name."""
     import jinja2
 
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FunctionLoader(source_of),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        finalize=in_c,
     )
+    made.filters["in_c"] = in_c
+    return made
+
+
+def in_c(value: Any) -> Any:
+    """What a template prints: a size that moves as C, in parentheses where it is a formula."""
+    if not isinstance(value, sp.Basic) or not dims_of(value):
+        return value
+    text = to_c(value)
+    return text if text.replace(".", "").isidentifier() else f"({text})"
 
 
 @dataclass(frozen=True)

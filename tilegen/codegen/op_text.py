@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.dims import most
 from tilegen.frontend.program import Operand
 from tilegen.ops.append import AppendAttributes, ropes
 from tilegen.ops.attention import STATE, AttentionAttributes, forwarded, roped, splits
@@ -107,7 +108,8 @@ class OpText:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.bound.grid)
+        """Tiles in each coordinate, at the largest size."""
+        return tuple(most(n) for n in self.bound.grid)
 
     @property
     def posts(self) -> bool:

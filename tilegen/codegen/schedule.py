@@ -3,6 +3,7 @@ every target."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from tilegen.analysis.dependence import Edge
 from tilegen.analysis.regions import evaluate, pretty, pretty_box, tiles_of, to_c
 from tilegen.codegen.environment import render
+from tilegen.frontend.dims import dims_of, filled, most
+from tilegen.frontend.program import Size
 from tilegen.ops.base import OpInstance
 from tilegen.schedule.order import Segment
 from tilegen.schedule.plan import Plan, static_persistent
@@ -26,9 +30,9 @@ class SegmentText:
     """One branch of tg_tile_at: ranks start … end - 1."""
 
     title: str
-    end: int
+    end: str
     op: str
-    start: int
+    start: str
     setup: tuple[str, ...]
     coords: tuple[str, ...]
 
@@ -78,11 +82,12 @@ def schedule_text(plan: Plan) -> str:
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
         lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))
     workers = plan.machine.sms // plan.cluster
+    tiles = most(plan.order.count)
     scheduling = (
         "dynamic"
         if isinstance(plan.scheduling, str)
         else "static"
-        if plan.scheduling == static_persistent(plan.order.count, workers)
+        if plan.scheduling == static_persistent(tiles, workers)
         else "lists"
     )
     if not isinstance(plan.scheduling, str) and scheduling == "lists":
@@ -107,47 +112,54 @@ def schedule_text(plan: Plan) -> str:
         tables=lists,
         scheduling=scheduling,
         workers=workers,
-        semaphores=len(plan.targets),
-        tiles=plan.order.count,
+        most_semaphores=most(plan.semaphore_count),
+        most_tiles=tiles,
+        tiles=to_c(plan.order.count) if plan.dim else "TG_TILES",
+        semaphores=to_c(plan.semaphore_count) if plan.dim else "TG_SEMAPHORES",
     )
 
 
-def _segment_text(plan: Plan, s: Segment, start: int, end: int) -> SegmentText:
+def _segment_text(plan: Plan, s: Segment, start: Size, end: Size) -> SegmentText:
     """Undo the mixed-radix number of a segment's tile (Segment.coords, as C)."""
-    shape = s.shape
-    setup = [f"const int n = rank - {start};" if start else "const int n = rank;"] if s.count > 1 else []
+    shape, first = s.shape, to_c(start)
+    minus = _paren(first)
+    setup = [f"const int n = rank - {minus};" if start else "const int n = rank;"] if s.count != 1 else []
     if s.group > 1:
         rows, columns = shape
+        together = _paren(to_c(s.group * columns))
         setup.append(
-            f"const int block = n / {s.group * columns}, rest = n % {s.group * columns};  // {s.group} rows"
+            f"const int block = n / {together}, rest = n % {together};"
+            f"  // {s.group} rows"
             " at a time: an L2 super-tile"
         )
-        setup.append(f"const int height = tg_min({s.group}, {rows} - {s.group} * block);")
+        setup.append(f"const int height = tg_min({s.group}, {to_c(rows)} - {s.group} * block);")
         coords = [f"{s.group} * block + rest % height", "rest / height"]
     elif s.last_first:
         last, *others = _mixed_radix((shape[-1], *shape[:-1]))
-        coords = [*others, f"{shape[-1] - 1} - ({last})"]
+        coords = [*others, f"{to_c(shape[-1] - 1)} - ({last})"]
     else:
         coords = _mixed_radix(shape)
     coords = [
-        text if lo == 0 else (str(lo) if text == "0" else f"{lo} + {text}")
+        text if lo == 0 else (to_c(lo) if text == "0" else f"{to_c(lo)} + {text}")
         for text, lo in zip(coords, s.lo, strict=True)
     ]
     names = plan.graph.bound(plan.graph.op(s.op)).coords
-    ranges = ", ".join(f"{c} {lo}..{hi - 1}" for c, lo, hi in zip(names, s.lo, s.hi, strict=True))
-    return SegmentText(f"{s.op}: {ranges}", end, enum(s.op), start, tuple(setup), tuple(coords))
+    ranges = ", ".join(
+        f"{c} {pretty(lo)}..{pretty(hi - 1)}" for c, lo, hi in zip(names, s.lo, s.hi, strict=True)
+    )
+    return SegmentText(f"{s.op}: {ranges}", to_c(end), enum(s.op), first, tuple(setup), tuple(coords))
 
 
-def _mixed_radix(shape: Sequence[int]) -> list[str]:
+def _mixed_radix(shape: Sequence[Size]) -> list[str]:
     """The digits of n, the first slowest."""
     digits = []
     for d, extent in enumerate(shape):
-        inner = int(np.prod(shape[d + 1 :], dtype=np.int64))
-        text = "n" if inner == 1 else f"n / {inner}"
+        inner = math.prod(shape[d + 1 :])
+        text = "n" if inner == 1 else f"n / {_paren(to_c(inner))}"
         if extent == 1:
             text = "0"
-        elif any(outer > 1 for outer in shape[:d]):
-            text = f"{text} % {extent}"
+        elif any(outer != 1 for outer in shape[:d]):
+            text = f"{text} % {_paren(to_c(extent))}"
         digits.append(text)
     return digits
 
@@ -190,12 +202,15 @@ def policy_words(plan: Plan, m: SemaphoreMap) -> str:
         for g, c in zip(m.partition, plan.blocking(m), strict=True)
         if (w := g.words(pretty(sp.expand(c.index))))
     ]
-    targets = sorted({int(n) for n in m.targets()})
-    span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
+    if plan.dim:
+        span = pretty(math.prod(g.size_formula(sp.Symbol(f"n{d}")) for d, g in enumerate(m.partition)))
+    else:
+        targets = sorted({int(n) for n in m.targets()})
+        span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
     name = dict(plan.policies).get(m.tensor, "")
     return (
-        f"policy {name}: {m.count}"
-        f" semaphore{'s' if m.count > 1 else ''}{' by ' + ', '.join(words) if words else ''}, target {span}"
+        f"policy {name}: {pretty(m.count)}"
+        f" semaphore{'s' if m.count != 1 else ''}{' by ' + ', '.join(words) if words else ''}, target {span}"
     )
 
 
@@ -218,9 +233,9 @@ def _number_text(m: SemaphoreMap, groups: Sequence[str]) -> str:
     for g, group in zip(reversed(m.partition), reversed(groups), strict=True):
         if group != "0":
             factor = group if group.replace("_", "").isalnum() or (stride == 1) else f"({group})"
-            text.append(factor if stride == 1 else f"{stride} * {factor}")
+            text.append(factor if stride == 1 else f"{_paren(to_c(stride))} * {factor}")
         stride *= g.count
-    terms = [str(m.base)] if m.base or not text else []
+    terms = [to_c(m.base)] if m.base != 0 or not text else []
     return " + ".join([*terms, *reversed(text)])
 
 
@@ -229,6 +244,11 @@ def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, 
     tile."""
     constant, factors = m.posts, []
     for g, group in zip(m.partition, groups, strict=True):
+        if not isinstance(g.blocks, int):  # it moves
+            symbol = sp.Symbol("group", integer=True, nonnegative=True)
+            size = to_c(g.size_formula(symbol)).replace("group", f"({group})")
+            factors += [] if size == "1" else [_paren(size)]
+            continue
         sizes = set(g.sizes.tolist())
         if len(sizes) == 1:
             constant *= sizes.pop()
@@ -301,10 +321,18 @@ def _range_text(w: Wait, r: Range, d: int, first: str, tables: dict[Grouping, st
 
 
 def _may_be_empty(w: Wait) -> bool:
-    """Whether some tile's box is empty (a window wholly inside the padding)."""
-    tiles = tiles_of(w.edge.consumer)
+    """Whether some tile's box is empty: a window wholly inside the padding. Rows and batches that move have
+    no empty tiles at any size, so the least and the largest tell."""
+    moving = dims_of((w.edge.box, w.edge.consumer.grid))
+    if moving:
+        (dim,) = moving
+        return any(_empty_somewhere(filled(w.edge, dim, size)) for size in {1, dim.most})
+    return _empty_somewhere(w.edge)
+
+
+def _empty_somewhere(e: Edge) -> bool:
+    tiles = tiles_of(e.consumer)
     where: dict[str, Any] = {**tiles.coords, "k": np.zeros(tiles.count, dtype=np.int64)}
     return any(
-        bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where))))
-        for i in w.edge.box
+        bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where)))) for i in e.box
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegen.errors import SpecError, TilegenError
+from tilegen.frontend.dims import dim
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import Spec, symbol
 
@@ -48,7 +49,7 @@ def load_spec(where: str) -> Spec:
 
 
 def sizes_of(spec: Spec, given: list[str]) -> dict[str, Any]:
-    """M=512 -> {"M": 512}; M=? leaves M open; text stays text (dtype=float32)."""
+    """M=512 -> {"M": 512}; M=? leaves M open, M=1..512 lets it move; text stays text (dtype=float32)."""
     sizes: dict[str, Any] = {}
     for item in given:
         name, equals, value = item.partition("=")
@@ -70,6 +71,11 @@ def sizes_of(spec: Spec, given: list[str]) -> dict[str, Any]:
 def parse(name: str, value: str) -> Any:
     if value == "?":
         return symbol(name)
+    least, dots, largest = value.partition("..")
+    if dots:
+        if least != "1" or not largest.isdecimal():
+            raise SpecError(f"-s {name}={value}: a size moves from 1, as in {name}=1..512")
+        return dim(name, int(largest))
     for kind in (int, float):
         try:
             return kind(value)

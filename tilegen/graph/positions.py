@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilegen.frontend.dims import most
 from tilegen.graph.graph import Graph
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
@@ -48,6 +49,6 @@ def positions(graph: Graph) -> tuple[Position, ...]:
                 pass
             case _:
                 continue
-        made = Position(b.operand("position").tensor, op.name, int(rows), int(room), op.where)
+        made = Position(b.operand("position").tensor, op.name, most(rows), int(room), op.where)
         found.setdefault((made.tensor, made.most), made)
     return tuple(found.values())

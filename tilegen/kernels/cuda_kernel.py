@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from tilegen.errors import ArgumentError, HangError, TargetError
 from tilegen.frontend.program import Program
 from tilegen.kernels.generated import Generated, of_library
 from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
-from tilegen.kernels.kernel import travelled
+from tilegen.kernels.kernel import Kernel, travelled
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.cache import fingerprint
 from tilegen.runtime.driver import Counters, Parameters, missing
@@ -61,8 +61,10 @@ class CudaKernel(GpuKernel):
         weights: dict[str, torch.Tensor] | None = None,
         programmatic: bool | None = None,
         program: Program | None = None,
+        size: int | None = None,
+        plan_at: Callable[[int], Plan] | None = None,
     ):
-        super().__init__(plan, certificate, library, weights or {}, program)
+        super().__init__(plan, certificate, library, weights or {}, program, size, plan_at)
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
         # the record of a hang; from MISPLACED on that of a position
@@ -106,7 +108,16 @@ class CudaKernel(GpuKernel):
             self._bound,
             self._programmatic,
             self.program,
+            self.size,
+            self._plan_at,
         )
+
+    def at(self, plan: Plan, program: Program | None, size: int) -> Kernel:
+        """As Kernel.at; tensor maps are its own."""
+        made = super().at(plan, program, size)
+        assert isinstance(made, CudaKernel)
+        made._launches = OrderedDict()
+        return made
 
     def prepare(self, /, **weights: torch.Tensor) -> CudaKernel:
         """A kernel with some arguments fixed; their contents must not change any more: they may be packed
@@ -114,7 +125,7 @@ class CudaKernel(GpuKernel):
         bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
-            self._libraries[names] = type(self._library)(self.plan, names)
+            self._libraries[names] = type(self._library)(self._library.plan, names)
         prepared = CudaKernel(
             self.plan,
             self.proof,
@@ -123,6 +134,8 @@ class CudaKernel(GpuKernel):
             bound,
             self._programmatic,
             self.program,
+            self.size,
+            self._plan_at,
         )
         # a launch may load packed weights before what stands before it in the stream has ended
         torch.cuda.current_stream().synchronize()
@@ -175,6 +188,7 @@ class CudaKernel(GpuKernel):
             self._hang.data_ptr(),
             self._patience_ns,
             self._notes,
+            self.size,
         )
         with self._guard:
             self._launches[key] = made
@@ -214,11 +228,12 @@ class CudaKernel(GpuKernel):
         torch.cuda.synchronize(self._device)
         if self._hang_view[0] < 0:
             return self._refuse_misplaced()
-        rank, cta_rank, operand, step, semaphore, seen, target = (int(n) for n in self._hang_view[:7])
+        rank, cta_rank, operand, step, semaphore, seen, target, size = (int(n) for n in self._hang_view[:8])
         self._hang_view[:] = -1
         for workspace in self._workspaces:
             workspace.counters.zero()
-        raise HangError(describe_hang(self.plan, rank, cta_rank, operand, step, semaphore, seen, target))
+        plan = self._plan_at(size) if self._plan_at else self.plan
+        raise HangError(describe_hang(plan, rank, cta_rank, operand, step, semaphore, seen, target))
 
     def _refuse_misplaced(self) -> None:
         number, value = (int(n) for n in self._hang_view[MISPLACED // 4 :][:2])
@@ -240,12 +255,14 @@ def _remade(
     bound: dict[str, torch.Tensor],
     programmatic: bool | None,
     program: Program | None,
+    size: int | None,
+    plan_at: Callable[[int], Plan] | None,
 ) -> CudaKernel:
     """A kernel from a pickle, on the GPU that is current here; TargetError where there is none."""
     if missing():
         raise TargetError(f"{plan.program}: this kernel runs on a GPU: {missing()}")
     library = kind(plan, frozenset(bound))
     proof = travelled(plan, certificate, made_by)
-    kernel = CudaKernel(plan, proof, library, exclusive, bound, programmatic, program)
+    kernel = CudaKernel(plan, proof, library, exclusive, bound, programmatic, program, size, plan_at)
     torch.cuda.current_stream().synchronize()  # as in prepare
     return kernel

@@ -69,8 +69,11 @@ class GpuKernel(Kernel):
         library: Any,
         bound: dict[str, torch.Tensor],
         program: Program | None = None,
+        size: int | None = None,
+        plan_at: Callable[[int], Plan] | None = None,
     ):
-        super().__init__(plan, certificate, library, plan.machine.sms // plan.cluster, bound, program)
+        workers = plan.machine.sms // plan.cluster
+        super().__init__(plan, certificate, library, workers, bound, program, size, plan_at)
         self._range = range_name(plan) if ranges_wanted() else ""
 
     def _current_device(self) -> torch.device:

@@ -44,6 +44,27 @@ class _Workspace:
     intermediates: dict[str, torch.Tensor]
 
 
+class _Pool:
+    """Workspaces that nobody uses now; their counters go with it."""
+
+    def __init__(self, library: Any):
+        self._library, self._free, self._lock = library, list[_Workspace](), threading.Lock()
+
+    def take(self, make: Callable[[], _Workspace]) -> _Workspace:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return make()
+
+    def give(self, workspace: _Workspace) -> None:
+        with self._lock:
+            self._free.append(workspace)
+
+    def __del__(self) -> None:
+        for workspace in self._free:
+            self._library.destroy(workspace.state)
+
+
 class Kernel:
     """A plan on a target. Call it with the spec's inputs, weights and states, by position or by name:
 
@@ -69,12 +90,13 @@ class Kernel:
         workers: int | None = None,
         bound: Mapping[str, torch.Tensor] | None = None,
         program: Program | None = None,
+        size: int | None = None,
+        plan_at: Callable[[int], Plan] | None = None,
     ):
         from tilegen.targets.cpu.library import default_workers
 
-        self.plan, self.proof, self._library, self._workers_given = plan, certificate, library, workers
-        self.program = program  # what the user wrote, where that is known
-        self.key = key_of(self)
+        self.proof, self._library, self._workers_given = certificate, library, workers
+        self.size, self._plan_at = size, plan_at  # of what moves, where the library runs several
         self.workers = workers or default_workers(plan)
         if not isinstance(plan.scheduling, str) and self.workers != len(plan.scheduling):
             raise TargetError(
@@ -83,15 +105,28 @@ class Kernel:
             )
         self._bound = dict(bound or {})
         self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
-        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
         self._device = self._current_device()
+        self._pool = _Pool(library)
+        self._take_shapes(plan, program)
+
+    def _take_shapes(self, plan: Plan, program: Program | None) -> None:
+        """What depends on the sizes of the plan."""
+        self.plan, self.program = plan, program
+        self.key = key_of(self)
+        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
         self._fresh = [self._making(t.shape, TORCH_DTYPES[t.dtype]) for t in self._declared]
         self.given = tuple(t for t in self.arguments if t.name not in self._bound)
         self._given_names = tuple(t.name for t in self.given)
         self._states = tuple(t.name for t in self.arguments if t.role == "state")
         self._positions = positions(plan.graph)
-        self._free: list[_Workspace] = []
-        self._lock = threading.Lock()
+
+    def at(self, plan: Plan, program: Program | None, size: int) -> Kernel:
+        """The kernel where what moves has this size: it shares binary, workspaces and what is bound."""
+        made = object.__new__(type(self))  # copy.copy would make it anew, as pickle does
+        made.__dict__.update(self.__dict__)
+        made.size = size
+        made._take_shapes(plan, program)
+        return made
 
     # --- what it is ------------------------------------------------------------
 
@@ -187,6 +222,8 @@ class Kernel:
             self._workers_given,
             self._bound,
             self.program,
+            self.size,
+            self._plan_at,
         )
 
     # --- arguments fixed ------------------------------------------------------------
@@ -195,7 +232,16 @@ class Kernel:
         """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows
         to them."""
         bound = self._with_bound(weights)
-        return Kernel(self.plan, self.proof, self._library, self._workers_given, bound, self.program)
+        return Kernel(
+            self.plan,
+            self.proof,
+            self._library,
+            self._workers_given,
+            bound,
+            self.program,
+            self.size,
+            self._plan_at,
+        )
 
     def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is bound and these besides, checked."""
@@ -264,19 +310,20 @@ class Kernel:
         if not made:
             refuse_shared(self._declared, outputs, by_name)
         self._check_positions(by_name)
-        workspace = self._take()
+        workspace = self._pool.take(self._workspace)
         try:
             by_name.update(zip(self.plan.outputs, outputs, strict=True))
             by_name.update(workspace.intermediates)
             if knob("TILEGEN_POISON") == "1":
                 for t in (*outputs, *workspace.intermediates.values()):
                     t.fill_(float("nan"))
-            self._library.run(
-                workspace.state, {name: by_name[name] for name in self.plan.graph.tensors}, self.workers
-            )
+            tensors = {name: _first(by_name[name], t) for name, t in self.plan.graph.tensors.items()}
+            if self.size is None:
+                self._library.run(workspace.state, tensors, self.workers)
+            else:
+                self._library.run(workspace.state, tensors, self.workers, self.plan, self.size)
         finally:
-            with self._lock:
-                self._free.append(workspace)
+            self._pool.give(workspace)
 
     def _current_device(self) -> torch.device:
         return torch.device("cpu")
@@ -285,10 +332,7 @@ class Kernel:
         """What makes a tensor."""
         return partial(torch.empty, shape, dtype=dtype, device=self._device)
 
-    def _take(self) -> _Workspace:
-        with self._lock:
-            if self._free:
-                return self._free.pop()
+    def _workspace(self) -> _Workspace:
         made = {
             t.name: torch.empty(t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
             for t in self._inner
@@ -302,9 +346,11 @@ class Kernel:
             if problem:
                 raise ArgumentError(problem, p.where)
 
-    def __del__(self) -> None:
-        for workspace in getattr(self, "_free", []):
-            self._library.destroy(workspace.state)
+
+def _first(a: torch.Tensor, t: Tensor) -> torch.Tensor:
+    """The tensor, or of an intermediate that was made for a larger size what this one takes."""
+    n = math.prod(t.shape)
+    return a if a.numel() == n else a.view(-1)[:n].view(t.plan_shape)
 
 
 def _requires_grad(a: Any) -> bool:
@@ -325,6 +371,9 @@ def _remade(
     workers: int | None,
     bound: dict[str, torch.Tensor],
     program: Program | None,
+    size: int | None,
+    plan_at: Callable[[int], Plan] | None,
 ) -> Kernel:
     """A kernel from a pickle."""
-    return Kernel(plan, travelled(plan, certificate, made_by), library, workers, bound, program)
+    proof = certificate if size else travelled(plan, certificate, made_by)
+    return Kernel(plan, proof, library, workers, bound, program, size, plan_at)

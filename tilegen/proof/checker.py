@@ -45,14 +45,16 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The outcome of all checks of one plan. trusted: what they rest on that nobody checked."""
+    """The outcome of all checks of one plan. trusted: what they rest on that nobody checked; proved_at: where
+    a size moves, in words at which of its values the plan was checked."""
 
     program: str
-    sizes: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, Any], ...]
     machine: str
     checks: tuple[CheckResult, ...]
     violations: tuple[Violation, ...]
     trusted: tuple[str, ...] = ()
+    proved_at: str = ""
 
     @property
     def ok(self) -> bool:
@@ -70,6 +72,7 @@ class Certificate:
             checks,
             violations,
             tuple(data["trusted"]),
+            data.get("proved_at", ""),
         )
 
     @property
@@ -89,7 +92,7 @@ class Certificate:
         )
 
     def text(self) -> str:
-        lines = [self.heading]
+        lines = [self.heading, *([f"  checked at {self.proved_at}"] if self.proved_at else [])]
         for c in self.checks:
             lines.append(f"  {'ok  ' if c.ok else 'FAIL'} {c.name}: {c.statement}")
             lines += [f"         {v.message}" for v in self.violations if v.check == c.name]
@@ -102,6 +105,7 @@ class Certificate:
             "machine": self.machine,
             "ok": self.ok,
             "trusted": list(self.trusted),
+            **({"proved_at": self.proved_at} if self.proved_at else {}),
             "checks": [{"name": c.name, "statement": c.statement, "ok": c.ok} for c in self.checks],
             "violations": [{"check": v.check, "message": v.message, "rank": v.rank} for v in self.violations],
         }

@@ -21,6 +21,7 @@ AFTER_SEMAPHORES = ("next_rank", "exits", "abort")  # a counter each
 MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
 WORDS = ("counters", "hang", "patience_ns")  # of the last parameter, 8 bytes each
 MISPLACED_WORD = "misplaced"  # one more where there are positions
+SIZES_WORD = "sizes"  # one more where a size moves: its value
 # int32; the rank is -1 before a hang
 HANG = ("rank", "cta_rank", "operand", "step", "semaphore", "seen", "target")
 MISPLACED = 32  # bytes from there to the record of a position without room: its number, -1 before, and value
@@ -127,6 +128,7 @@ class Launch:
     maps: tuple[TensorMap, ...] | None  # None: the kernel takes none
     packing: tuple[Callable[[], Packed], ...] = ()  # of each packed weight
     positions: tuple[Position, ...] = ()  # that the kernel reports where they leave no room in a cache
+    maps_at: Callable[[int], tuple[TensorMap, ...]] | None = None  # where a size moves: the maps at a size
 
     @cached_property
     def packed(self) -> tuple[Packed, ...]:
@@ -136,7 +138,8 @@ class Launch:
     @property
     def words(self) -> tuple[str, ...]:
         """Of the last parameter."""
-        return (*WORDS, MISPLACED_WORD) if self.positions else WORDS
+        placed = (MISPLACED_WORD,) if self.positions else ()
+        return (*WORDS, *placed, *((SIZES_WORD,) if self.maps_at else ()))
 
     @property
     def counter_words(self) -> int:
@@ -172,4 +175,4 @@ def static(plan: Plan) -> bool:
 def cooperative(plan: Plan, exclusive: bool) -> bool:
     """Whether a launch must fail rather than hang when not all CTAs fit. exclusive: nothing else that waits
     inside keeps them out."""
-    return static(plan) and bool(plan.targets) and not exclusive
+    return static(plan) and bool(plan.semaphores) and not exclusive

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tilegen.errors import TargetError
+from tilegen.frontend.dims import dims_of, filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.options import Options
@@ -15,6 +16,7 @@ from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
 from tilegen.runtime.tuned import tuned_lowering, tuned_options
 from tilegen.runtime.verify import verify
+from tilegen.schedule.moving import MovingPlan, moving_plan, opened
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 
@@ -29,8 +31,13 @@ def settled(program: Program, place: Place, options: Options) -> Options:
     """The options, or, where none but policies, norms and appends are given, what was measured best for the
     program here, if it was (tilegen.runtime.tuned)."""
     free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
-    if not free or not isinstance(program, Program) or program.symbolic:
+    if not free or not isinstance(program, Program):
         return options
+    if program.symbolic:
+        dim = the_dim(program)
+        if dim is None:
+            return options
+        program = filled(program, dim, dim.most)
     chosen = tuned_options(program, place.label)
     ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
     return dataclasses.replace(chosen, policies=options.policies or chosen.policies, **ways)
@@ -70,7 +77,35 @@ def request_key(program: Program, place: Place, options: Options) -> str:
         json.dumps(dataclasses.asdict(x), sort_keys=True, default=str)
         for x in (program, place.machine, options)
     )
-    return cache.key_of(*parts, place.forms.name, place.target.name)
+    ranges = (f"{d.name} {d.most}" for d in sorted(dims_of(program), key=lambda d: d.name))
+    return cache.key_of(*parts, place.forms.name, place.target.name, *ranges)
+
+
+def planned_moving(
+    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+) -> tuple[MovingPlan, Certificate]:
+    """Plan and certificate of a program in which a size moves. What is kept is the plan at the largest size,
+    from which the formulas follow."""
+    fresh: list[tuple[MovingPlan, Certificate]] = []
+    dim = the_dim(program)
+    assert dim is not None
+    progress(f"{program.name}: {dim.name} moves from 1 to {dim.most}")
+
+    def build(folder: Path) -> dict[str, str]:
+        made = moving_plan(program, place, options, progress)
+        progress("proof")
+        certificate = verify(made)
+        (folder / "plan.json").write_text(json.dumps(made.most.to_json()))
+        (folder / "certificate.json").write_text(json.dumps(certificate.to_dict()))
+        fresh.append((made, certificate))
+        return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}"}
+
+    files = cache.get_or_build("plans", request_key(program, place, options), build)
+    if fresh:
+        return fresh[0]
+    largest = Plan.from_json(json.loads(files["plan.json"].read_text()))
+    certificate = Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
+    return opened(program, dim, largest, place, options), certificate
 
 
 def planned(

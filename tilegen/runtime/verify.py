@@ -1,33 +1,52 @@
-"""A plan, its JSON or a file of it, checked by code that shares nothing with the planner (tilegen.proof)."""
+"""A plan, its JSON or a file of it, checked by code that shares nothing with the planner (tilegen.proof).
+
+Where a size moves, its values fall into runs: within one every grid, hence every tile, rank, semaphore and
+wait is the same, and only the last rows of what moves are fewer. Bounds of boxes are minima of the size times
+a constant and constants, so they rise with the size inside a run. The plan is proved at both ends of every
+run; where that is too much, at both ends of as many as the budget allows, the first and the last always, and
+the certificate says so.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilegen.errors import PlanError
+import numpy as np
+
+from tilegen.analysis.regions import evaluate
+from tilegen.errors import PlanError, ProofError
+from tilegen.frontend.dims import most
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import Spec
 from tilegen.proof.checker import Certificate, check, prove
 from tilegen.schedule.expand import expanded
+from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import MALFORMED, Plan
 
 
-def verify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
-    """Check a plan, its JSON, or a file of it, by code that shares nothing with the planner.
+def verify(what: Plan | MovingPlan | Mapping[str, Any] | str | Path) -> Certificate:
+    """Check a plan, its JSON, or a file of it, by code that shares nothing with the planner. Where a size
+    moves, the certificate says at which of its values.
 
     Raises:
-        ProofError: a check fails; it names the tile, the elements and the missing edge.
+        ProofError: a check fails; it names the tile, the elements and the missing edge, and the size.
         PlanError: what is given is no plan, or its file cannot be read.
     """
-    return prove(as_expanded(what))
+    if not isinstance(what, MovingPlan):
+        return prove(as_expanded(what))
+    certificate = certify_range(what)
+    if not certificate.ok:
+        raise ProofError(certificate.text())
+    return certificate
 
 
-def certify(what: Plan | Mapping[str, Any] | str | Path) -> Certificate:
+def certify(what: Plan | MovingPlan | Mapping[str, Any] | str | Path) -> Certificate:
     """As verify, but gives the certificate of a wrong plan too, with its violations."""
-    return check(as_expanded(what))
+    return certify_range(what) if isinstance(what, MovingPlan) else check(as_expanded(what))
 
 
 def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
@@ -61,3 +80,57 @@ def load_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise PlanError(f"{path}: a plan is a JSON object, this is a {type(data).__name__}")
     return data
+
+
+# --- a size that moves ------------------------------------------------------------------------------------
+
+MOST_TILES = 100_000  # that are proved, of all runs together
+
+
+def runs(plan: MovingPlan) -> list[tuple[int, int]]:
+    """(first, last) of each run of values with the same grids."""
+    values = np.arange(1, plan.dim.most + 1)
+    changed = np.zeros(len(values), dtype=bool)
+    changed[0] = True
+    for b in plan.open.bounds:
+        for extent in b.grid:
+            counts = np.broadcast_to(np.asarray(evaluate(extent, {plan.dim.name: values})), values.shape)
+            changed[1:] |= np.diff(counts) != 0
+    firsts = values[changed].tolist()
+    return list(zip(firsts, [*(n - 1 for n in firsts[1:]), plan.dim.most], strict=True))
+
+
+def certify_range(plan: MovingPlan) -> Certificate:
+    """The certificate of all sizes that are checked; of the first that fails, where one does."""
+    found = runs(plan)
+    chosen = _within(found, most(plan.open.order.count))
+    sizes = sorted({size for run in chosen for size in run})
+    made = [(size, certify(plan.at(size))) for size in sizes]
+    failed = next(((size, c) for size, c in made if not c.ok), None)
+    of_range = {plan.dim.name: f"1 … {plan.dim.most}"}
+    if failed:
+        size, certificate = failed
+        return replace(certificate, proved_at=f"{plan.dim.name} = {size}")
+    certificate = made[-1][1]
+    named = tuple((name, of_range.get(name, n)) for name, n in certificate.sizes)
+    return replace(certificate, sizes=named, proved_at=_words(plan, found, chosen, sizes))
+
+
+def _within(found: Sequence[tuple[int, int]], tiles: int) -> list[tuple[int, int]]:
+    """All runs, or as many as the budget allows, evenly."""
+    allowed = max(4, MOST_TILES // tiles)
+    if len(found) <= allowed:
+        return list(found)
+    at: Any = np.unique(np.linspace(0, len(found) - 1, allowed).round().astype(int))
+    return [found[n] for n in at.tolist()]
+
+
+def _words(
+    plan: MovingPlan, found: Sequence[Any], chosen: Sequence[Any], sizes: Sequence[int]
+) -> str:
+    name = plan.dim.name
+    if len(sizes) == plan.dim.most:
+        return f"every {name} from 1 to {plan.dim.most}"
+    of = "every run" if len(chosen) == len(found) else f"{len(chosen)} of the {len(found)} runs"
+    listed = ", ".join(map(str, sizes[:6])) + (f", … {sizes[-1]}" if len(sizes) > 6 else "")
+    return f"both ends of {of} of {name} with the same tiles ({listed})"

@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import Array, tiles_of
+from tilegen.analysis.regions import Array, divide, tiles_of
 from tilegen.errors import PlanError
+from tilegen.frontend.dims import dims_of, most
+from tilegen.frontend.program import Size
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import LinearAttributes
@@ -29,17 +32,17 @@ class Segment:
     slowest, downwards (the longest causal tiles first, of all heads)."""
 
     op: str
-    lo: tuple[int, ...]
-    hi: tuple[int, ...]
+    lo: tuple[Size, ...]
+    hi: tuple[Size, ...]
     group: int = 1
     last_first: bool = False
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Size, ...]:
         return tuple(b - a for a, b in zip(self.lo, self.hi, strict=True))
 
     @property
-    def count(self) -> int:
+    def count(self) -> Size:
         return math.prod(self.shape)
 
     def coords(self) -> tuple[Array, ...]:
@@ -66,12 +69,12 @@ class Order:
     segments: tuple[Segment, ...]
 
     @cached_property
-    def starts(self) -> tuple[int, ...]:
+    def starts(self) -> tuple[Size, ...]:
         """First rank of each segment, and the number of tiles."""
-        return tuple(int(n) for n in np.cumsum([0, *(s.count for s in self.segments)]))
+        return tuple(accumulate((s.count for s in self.segments), initial=0))
 
     @property
-    def count(self) -> int:
+    def count(self) -> Size:
         return self.starts[-1]
 
     def ranks(self, graph: Graph) -> dict[str, Array]:
@@ -113,17 +116,24 @@ def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
     depth = depths(graph)
     slots: list[tuple[int, int, Segment]] = []
     for position, op in enumerate(graph.ops):
-        grid = tiles_of(graph.bound(op)).grid
+        grid = _grid(graph.bound(op))
         axis = _band_axis(graph.bound(op))
         n = grid[axis] if grid else 1
-        cuts = [n * b // bands for b in range(bands + 1)]
+        cuts = [_share(n, b, bands) for b in range(bands + 1)]
         for b, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
-            if lo < hi:
+            if most(lo) < most(hi):
                 slots.append(
                     (b + lag * depth[op.name], position, _segment(graph, op.name, axis, (lo, hi), group))
                 )
     slots.sort(key=lambda s: s[:2])
     return Order(f"banded:{bands}:{lag}", tuple(s for _, _, s in slots))
+
+
+def _share(n: Size, b: int, bands: int) -> Size:
+    """The first of n rows that is in band b."""
+    if b == 0:
+        return 0
+    return n * b // bands if isinstance(n, int) else divide(n * b, bands)
 
 
 def depths(graph: Graph) -> dict[str, int]:
@@ -140,24 +150,29 @@ def depths(graph: Graph) -> dict[str, int]:
     return depth
 
 
+def _grid(b: OpInstance) -> tuple[Size, ...]:
+    """Extents of the tile coordinates: ints, or formulas of what moves."""
+    return tuple(n if dims_of(n) else int(n) for n in b.grid)
+
+
 def _band_axis(b: OpInstance) -> int:
-    grid = tiles_of(b).grid
-    return next((d for d in b.kind.row_coords(b) if grid[d] > 1), 0)
+    return next((d for d in b.kind.row_coords(b) if most(b.grid[d]) > 1), 0)
 
 
-def _segment(graph: Graph, name: str, axis: int, band: tuple[int, int] | None, group: int) -> Segment:
+def _segment(graph: Graph, name: str, axis: int, band: tuple[Size, Size] | None, group: int) -> Segment:
     op = graph.op(name)
-    grid = tiles_of(graph.bound(op)).grid
-    lo, hi = [0] * len(grid), list(grid)
+    b = graph.bound(op)
+    grid = _grid(b)
+    lo: list[Size] = [0] * len(grid)
+    hi: list[Size] = list(grid)
     if band is not None:
         lo[axis], hi[axis] = band
-    b = graph.bound(op)
     two = len(grid) == 2 and isinstance(op.attributes, LinearAttributes)
     return Segment(
         name,
         tuple(lo),
         tuple(hi),
-        min(group, hi[0] - lo[0]) if two and group > 1 else 1,
+        min(group, most(hi[0]) - most(lo[0])) if two and group > 1 else 1,
         b.kind.grows(b) and len(grid) > 0,
     )
 

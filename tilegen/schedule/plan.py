@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,7 +21,8 @@ from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box,
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import DTYPES, Call, Operand, Tensor, listed
+from tilegen.frontend.dims import Dim
+from tilegen.frontend.program import DTYPES, Call, Operand, Size, Tensor, listed
 from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
@@ -72,6 +73,7 @@ class Plan:
     proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
     calls: tuple[Call, ...] = ()  # what the user wrote, which the proof holds the ops against
     returns: tuple[str, ...] = ()  # what the user's program gives, as outputs by the calls' names
+    dim: Dim | None = None  # what moves: sizes of tensors, orders and semaphores are then formulas of it
     _repr_html_: ClassVar[Callable[[Plan], str] | None] = None  # its picture in a notebook: tilegen.api's
 
     # --- derived --------------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ class Plan:
         maps = {(m.producer, m.tensor): m for m in self.semaphores}
         for e in self.edges:
             # an edge that meets no element (a window that sees nothing but padding) needs none
-            if (e.producer.op.name, e.tensor) not in maps and len(relation(e).tile):
+            if (e.producer.op.name, e.tensor) not in maps and not self.dim and len(relation(e).tile):
                 raise PlanError(f"the plan has no semaphores for {e.name} through {e.tensor!r}")
         found: list[Wait] = []
         for w in (
@@ -114,6 +116,11 @@ class Plan:
     @cached_property
     def ranks(self) -> dict[str, Array]:
         return self.order.ranks(self.graph)
+
+    @property
+    def semaphore_count(self) -> Size:
+        """How many semaphores there are."""
+        return sum(m.count for m in self.semaphores)
 
     @property
     def cluster(self) -> int:
@@ -192,17 +199,21 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """Names the binary: a hash of everything that code generation reads."""
-        return hashlib.sha256(json.dumps(self._stored(), sort_keys=True).encode()).hexdigest()[:32]
+        moves = {"moves": {self.dim.name: self.dim.most}} if self.dim else {}
+        text = json.dumps({**self._stored(), **moves}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def __repr__(self) -> str:
         tiles = listed([f"{op.name} {'x'.join(map(str, op.tile))}" for op in self.graph.ops])
         where = f"{self.program}({listed([f'{k}={v}' for k, v in self.sizes])}) on {self.machine.name}"
         return (
-            f"<Plan {where}: {self.order.count} tiles ({tiles}), {len(self.targets)} semaphores, order"
-            f" {self.order.name}>"
+            f"<Plan {where}: {pretty(self.order.count)} tiles ({tiles}), {pretty(self.semaphore_count)}"
+            f" semaphores, order {self.order.name}>"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.dim:  # JSON has no formulas
+            return Plan, tuple(getattr(self, f.name) for f in fields(self))
         return Plan.from_json, (self._stored(),)
 
     def __deepcopy__(self, memo: Any) -> Plan:
@@ -245,7 +256,7 @@ class Plan:
             "arguments": list(self.arguments),
             "outputs": list(self.outputs),
             "policies": dict(self.policies),
-            "semaphores": list(self.targets),
+            "semaphores": [] if self.dim else list(self.targets),
             "maps": [_map_to_json(m) for m in self.semaphores],
             "order": {
                 "name": self.order.name,

@@ -81,11 +81,9 @@ class Grouping:
                 else smallest(self.size, self.blocks - self.size * group)
             )
         if self.how == "modulo":
-            return (
-                sp.floor(sp.sympify(self.blocks - 1 - group) / self.size) + 1
-                if self.blocks % self.size
-                else self.blocks // self.size
-            )
+            if isinstance(self.blocks, int) and self.blocks % self.size == 0:
+                return self.blocks // self.size
+            return sp.floor(sp.sympify(self.blocks - 1 - group) / self.size) + 1
         return 1
 
     def words(self, name: str) -> str:

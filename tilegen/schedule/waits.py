@@ -13,6 +13,7 @@ import sympy as sp
 
 from tilegen.analysis.dependence import Edge, expand
 from tilegen.analysis.regions import Array, evaluate, tiles_of
+from tilegen.frontend.program import Size
 from tilegen.ops.base import K
 from tilegen.schedule.policy import Grouping, Partition
 
@@ -25,12 +26,12 @@ class SemaphoreMap:
     producer: str
     tensor: str
     partition: Partition
-    base: int
+    base: Size
     posts: int
 
     @property
-    def count(self) -> int:
-        return int(math.prod(g.count for g in self.partition))
+    def count(self) -> Size:
+        return math.prod(g.count for g in self.partition)
 
     def number(self, groups: Sequence[Any]) -> Any:
         n: Any = 0

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tilegen.errors import CompileError
+from tilegen.frontend.dims import most
 from tilegen.runtime import cache
 from tilegen.runtime.driver import Launcher, Module
 from tilegen.runtime.launch import Launch, counter_words
@@ -92,7 +93,7 @@ class CubinLibrary:
 
     @property
     def counter_words(self) -> int:
-        return counter_words(len(self.plan.targets))
+        return counter_words(most(self.plan.semaphore_count))
 
     @cached_property
     def _module(self) -> Module:

@@ -12,6 +12,7 @@ from tilegen.analysis.dependence import Edge
 from tilegen.analysis.regions import pretty, pretty_box, tiles_of
 from tilegen.codegen.op_text import equation
 from tilegen.errors import PlanError
+from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program, Tensor
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
@@ -19,6 +20,7 @@ from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import rewrites
 from tilegen.ops.base import OpInstance
 from tilegen.options import Options
+from tilegen.schedule.moving import moving_plan
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import lattices_of, plan, tiled
 from tilegen.schedule.policy import Grouping, Lattice, Partition, Point
@@ -34,6 +36,10 @@ def explain_program(program: Program, place: Place, options: Options) -> str:
     in them."""
     if not program.symbolic:
         return explain_plan(plan(program, place, options), place)
+    if dims_of(program):
+        moving = moving_plan(program, place, options)
+        head = f"{moving.dim.name} moves from 1 to {moving.dim.most}; what follows is chosen at the largest"
+        return f"{head}\n\n{explain_plan(moving.most, place)}"
     return _explain_open(program, place, options)
 
 

@@ -12,6 +12,7 @@ from tilegen.codegen.environment import macro_text, render
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
+from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, Operand, Tensor
 from tilegen.ops import attention, gemm
 from tilegen.ops.append import AppendAttributes
@@ -180,7 +181,7 @@ class CpuOp(MacroOp):
 
 
 def tensor_context(plan: Plan, t: Tensor) -> dict[str, Any]:
-    n = math.prod(t.plan_shape)
+    n = most(math.prod(t.plan_shape))
     return {
         "name": t.name,
         "type": C_TYPES[t.dtype],

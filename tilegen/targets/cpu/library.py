@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tilegen.config import count
 from tilegen.errors import CompileError, CompilerMissing, HangError, TargetError
+from tilegen.frontend.dims import most
 from tilegen.runtime import cache
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
@@ -98,7 +99,7 @@ def compile_source(source: str, folder: Path, flags: Sequence[str], output: str)
 
 
 class Library:
-    """The compiled plan. `run` is re-entrant for different states."""
+    """The compiled plan, over what moves where anything does. `run` is re-entrant for different states."""
 
     target, source_name = "cpu", "kernel.cpp"
 
@@ -122,6 +123,7 @@ class Library:
             ctypes.c_int,
             ctypes.c_int64,
             ctypes.c_void_p,
+            *([ctypes.c_void_p] if plan.dim else []),
         ]
         self._library.tg_counter_value.argtypes = [ctypes.c_void_p, ctypes.c_int]
 
@@ -140,21 +142,30 @@ class Library:
         self._library.tg_destroy(state)
 
     def counters(self, state: int) -> list[int]:
-        return [self._library.tg_counter_value(state, n) for n in range(len(self.plan.targets))]
+        return [self._library.tg_counter_value(state, n) for n in range(most(self.plan.semaphore_count))]
 
-    def run(self, state: int, held: Mapping[str, torch.Tensor], workers: int) -> None:
-        """Run all tiles on the plan's tensors. HangError names the tile that waited too long."""
+    def run(
+        self,
+        state: int,
+        held: Mapping[str, torch.Tensor],
+        workers: int,
+        plan: Plan | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Run all tiles on the plan's tensors. size: of what moves, and plan: the plan there. HangError names
+        the tile that waited too long."""
         tensors = (ctypes.c_void_p * len(held))(*(held[name].data_ptr() for name in self.plan.graph.tensors))
         hang = (ctypes.c_int * 7)()
         timeout = count("TILEGEN_TIMEOUT_MS", 10000)
-        status = self._library.tg_run(state, tensors, workers, timeout, hang)
+        sizes = () if size is None else ((ctypes.c_int * 1)(size),)
+        status = self._library.tg_run(state, tensors, workers, timeout, hang, *sizes)
         if status < 0:
             raise TargetError(
                 f"the system gives fewer threads than the {workers} that the kernel runs on; set"
                 " TILEGEN_NUM_THREADS to fewer, or raise the limit (ulimit -u, ulimit -v)"
             )
         if status:
-            raise HangError(describe_hang(self.plan, *hang))
+            raise HangError(describe_hang(plan or self.plan, *hang))
 
 
 def sanitized(plan: Plan, folder: Path, extra: Sequence[str] = ()) -> Path:
@@ -167,4 +178,4 @@ def default_workers(plan: Plan) -> int:
     if not isinstance(plan.scheduling, str):
         return len(plan.scheduling)
     cores = count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
-    return max(1, min(plan.machine.sms // plan.cluster, plan.order.count, cores))
+    return max(1, min(plan.machine.sms // plan.cluster, most(plan.order.count), cores))

@@ -149,17 +149,30 @@ class EmulatedLibrary:
     def destroy(self, state: int) -> None:
         """Each run has its own counters."""
 
-    def run(self, state: int, held: Mapping[str, torch.Tensor], workers: int) -> None:
-        """Run all tiles. RaceError names both places of an access that is not ordered after another, and
-        HangError the tile that waits for what never comes."""
-        self.follow([held] * self.launches)
+    def run(
+        self,
+        state: int,
+        held: Mapping[str, torch.Tensor],
+        workers: int,
+        plan: Plan | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Run all tiles. size: of what moves, and plan: the plan there. RaceError names both places of an
+        access that is not ordered after another, and HangError the tile that waits for what never comes."""
+        self.follow([held] * self.launches, plan, size)
 
-    def follow(self, launches: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    def follow(
+        self,
+        launches: Sequence[Mapping[str, torch.Tensor]],
+        plan: Plan | None = None,
+        size: int | None = None,
+    ) -> None:
         """One launch after the other, each on tensors of its own, without anything that the host does in
         between."""
+        plan = plan or self.plan
         counters = np.zeros(self.launch.counter_words, np.int32)
         hang = np.full(RECORD_BYTES // 4, -1, np.int32)
-        buffers = [self._parameters(held, counters, hang) for held in launches]
+        buffers = [self._parameters(held, counters, hang, size) for held in launches]
         pointers = [(ctypes.c_void_p * len(given))(*(b.ctypes.data for b in given)) for given in buffers]
         each = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
         held = {(name, t.data_ptr()): t for tensors in launches for name, t in tensors.items()}
@@ -193,7 +206,7 @@ class EmulatedLibrary:
                 for t, kept in before if again else ():
                     t.copy_(kept)
                 counters[:], hang[:] = 0, -1
-                told = self._run_once(request, again, hang)
+                told = self._run_once(request, again, hang, plan)
                 doubt = doubt or told
                 lost = doubt and any(
                     t.isnan().any() for (name, _), t in results.items() if name in self.plan.outputs
@@ -204,12 +217,12 @@ class EmulatedLibrary:
                     return
         raise RaceError(doubt)
 
-    def _run_once(self, request: _Request, again: int, hang: np.ndarray) -> str:
+    def _run_once(self, request: _Request, again: int, hang: np.ndarray, plan: Plan) -> str:
         """What bulk copies read in doubt, or an empty string; raises what is wrong without a doubt."""
         wrong = ctypes.create_string_buffer(WRONG_BYTES)
         in_doubt = self._run(ctypes.byref(request), again, wrong, WRONG_BYTES)
         if hang[0] >= 0:
-            raise HangError(describe_hang(self.plan, *hang[: len(HANG)].tolist()))
+            raise HangError(describe_hang(plan, *hang[: len(HANG)].tolist()))
         told = self._told(wrong.value.decode())
         if told and not in_doubt:
             raise (HangError if told.startswith(("no progress", "trap")) else RaceError)(told)
@@ -222,21 +235,23 @@ class EmulatedLibrary:
     # --- what the kernel is given ---------------------------------------------------------------------------
 
     def _parameters(
-        self, held: Mapping[str, torch.Tensor], counters: np.ndarray, hang: np.ndarray
+        self, held: Mapping[str, torch.Tensor], counters: np.ndarray, hang: np.ndarray, size: int | None
     ) -> list[np.ndarray]:
         launch = self.launch
+        maps = launch.maps_at(size) if launch.maps_at and size else launch.maps
         words = {
             "counters": counters.ctypes.data,
             "hang": hang.ctypes.data,
             "patience_ns": 10**10,
             "misplaced": hang.ctypes.data + MISPLACED,
+            "sizes": size,
         }
         given = [
             b"".join(struct.pack("<Q", held[name].data_ptr()) for name in launch.pointers) or b"\0",
             b"".join(struct.pack("<Q", words[w]) for w in launch.words),
         ]
-        if launch.maps is not None:
-            given.insert(0, b"".join(_map(m, held) for m in launch.maps) or b"\0")
+        if maps is not None:
+            given.insert(0, b"".join(_map(m, held) for m in maps) or b"\0")
         return [_aligned(g) for g in given]
 
     def _regions(

@@ -59,7 +59,7 @@ Step = Generator[tuple[int, int] | None, None, None]
 
 class Interpreter:
     """Runs a plan; has the interface of a compiled library. strategy: one of STRATEGIES; the same seed gives
-    the same interleaving."""
+    the same interleaving. Where a size moves, a run is given the plan at its size."""
 
     target, source_name = "interpret", "plan.expanded.json"
 
@@ -69,7 +69,8 @@ class Interpreter:
         if strategy not in STRATEGIES:
             raise TargetError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
         self.plan, self.strategy, self.seed = plan, strategy, seed
-        self.data = data or expanded(plan)  # a changed copy may be given, to see what it does
+        # a changed copy may be given, to see what it does
+        self.data = data or (plan.to_json() if plan.dim else expanded(plan))
         self._given = data
         self._bounds = {b.op.name: b for b in plan.bounds}
         written = {op.result for op in plan.graph.ops}
@@ -88,8 +89,17 @@ class Interpreter:
     def destroy(self, state: int) -> None:
         return None
 
-    def run(self, state: int, tensors: Mapping[str, torch.Tensor], workers: int = 0) -> None:
+    def run(
+        self,
+        state: int,
+        tensors: Mapping[str, torch.Tensor],
+        workers: int = 0,
+        plan: Plan | None = None,
+        size: int | None = None,
+    ) -> None:
         """RaceError or DeadlockError names the tiles."""
+        if self.plan.dim and plan:
+            return Interpreter(plan, self.strategy, self.seed).run(state, tensors, workers)
         lists = self.data["scheduling"]
         clusters = (
             len(lists)

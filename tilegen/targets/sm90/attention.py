@@ -298,7 +298,7 @@ class Attention(OpText):
         a = AttentionAttributes.of(self.bound)
         b, (q, k, v), new = self.bound, self.bound.op.operands[:3], self.bound.op.operands[4:]
         (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
-        shape = (self.head, int(a.heads), int(a.batch * a.q_len))
+        shape = (self.head, int(a.heads), a.batch * a.q_len)
         found: list[Map | BoxMap] = [
             BoxMap(
                 f"{self.name}_q",
@@ -316,7 +316,7 @@ class Attention(OpText):
             *(("new_" + letter, operand, self.new_rows) for letter, operand in zip("kv", new, strict=False)),
         ]
         for letter, operand, height in boxes:
-            rows, first = int(b.tensors[operand.tensor].plan_shape[0]), (operand.columns or (0, 0))[0]
+            rows, first = b.tensors[operand.tensor].plan_shape[0], (operand.columns or (0, 0))[0]
             columns = int(a.kv_heads) * self.head
             found.append(
                 Map(

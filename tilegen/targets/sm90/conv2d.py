@@ -185,7 +185,7 @@ class _Load:
         a = ConvAttributes.of(self.code.bound)
         b, name = self.code.bound, self.code.name
         (tb, th, _), (sh, sw) = b.tile[:3], a.stride
-        images, lines, pixels, c = (int(n) for n in b.shape(0))
+        images, lines, pixels, c = b.shape(0)
         n, r, s, _ = (int(x) for x in b.shape(1))
         sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
         x, w = (o.tensor for o in b.op.operands[:2])

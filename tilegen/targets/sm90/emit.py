@@ -10,6 +10,7 @@ from functools import partial
 from tilegen.codegen.environment import Source, refuse_missing_macro, render
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
+from tilegen.frontend.dims import most
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -99,7 +100,9 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     layout = layout_of(plan, ops)
     found = bodies(ops)
     turns = (
-        plan.order.count if isinstance(plan.scheduling, str) else max(len(ranks) for ranks in plan.scheduling)
+        most(plan.order.count)
+        if isinstance(plan.scheduling, str)
+        else max(len(ranks) for ranks in plan.scheduling)
     )
     kernel = Kernel(plan, found, layout, variant, turns)
     return HopperSource(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilegen.frontend.dims import filled, most
 from tilegen.ops.gemm import k_range
 from tilegen.runtime.launch import Buffer, Launch, Packed, TensorMap, cooperative, packed_name, static
 from tilegen.schedule.plan import Plan
@@ -29,18 +30,24 @@ def hopper_launch(
         source.shared_bytes,
         whole,
         early,
-        len(plan.targets),
+        most(plan.semaphore_count),
         source.tensors,
-        tuple(tensor_map(plan, m) for m in source.maps),
+        maps_at(plan, source, plan.dim.most if plan.dim else 0),
         tuple(partial(_packed, name, op) for name, op in source.packed),
         source.positions,
+        partial(maps_at, plan, source) if plan.dim else None,
     )
+
+
+def maps_at(plan: Plan, source: HopperSource, size: int) -> tuple[TensorMap, ...]:
+    """The tensor maps where what moves, if anything does, has this size."""
+    return tuple(tensor_map(plan, filled(m, plan.dim, size) if plan.dim else m) for m in source.maps)
 
 
 def hopper_ctas(plan: Plan, cluster: int) -> int:
     """Those of all workers that may have a tile."""
     if isinstance(plan.scheduling, str):
-        return cluster * min(plan.machine.sms // cluster, plan.order.count)
+        return cluster * min(plan.machine.sms // cluster, most(plan.order.count))
     return cluster * (1 + max((worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
 from tilegen.targets.sm90.emit import HopperSource, generate
-from tilegen.targets.sm90.launch import hopper_ctas, hopper_launch, tensor_map
+from tilegen.targets.sm90.launch import hopper_ctas, hopper_launch, maps_at
 from tilegen.targets.sm90.product import Product
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class HopperLibrary(CubinLibrary):
         return hopper_launch(self.plan, self.generated, exclusive, programmatic)
 
     @cached_property
-    def _maps(self) -> tuple[TensorMap, ...]:
-        return tuple(tensor_map(self.plan, m) for m in self.generated.maps)
+    def _maps(self) -> Callable[[int], tuple[TensorMap, ...]]:
+        return lru_cache(maxsize=512)(partial(maps_at, self.plan, self.generated))
 
     def parameters(
         self,
@@ -79,11 +79,13 @@ class HopperLibrary(CubinLibrary):
         hang: int,
         patience_ns: int,
         trace: int = 0,
+        size: int | None = None,
     ) -> Parameters:
         """The kernel's three parameters for tensors at these addresses; packed: map -> address of the packed
-        weight."""
+        weight; size: of what moves."""
         maps = b"".join(
-            encode((packed[m.name] if m.packed else addresses[m.tensor]) + m.offset, m) for m in self._maps
+            encode((packed[m.name] if m.packed else addresses[m.tensor]) + m.offset, m)
+            for m in self._maps(size or 0)
         )
         pointers = struct.pack(
             f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors)
@@ -93,6 +95,7 @@ class HopperLibrary(CubinLibrary):
             hang,
             patience_ns,
             *([hang + MISPLACED] if self.generated.positions else []),
+            *([] if size is None else [size]),
             trace,
         ]
         return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
+from tilegen.frontend.dims import most
 from tilegen.ops.base import Access, OpInstance
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
 from tilegen.targets.sm90.code import Code
@@ -68,7 +69,7 @@ def _tile(b: OpInstance) -> Tile:
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
-    blocks, a_rows = tile.depth // 64, min(tile.cta_rows, math.ceil(int(b.out[0]) / 8) * 8)
+    blocks, a_rows = tile.depth // 64, min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8)
     a_bytes = a_rows * ROW_BYTES * blocks
     return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
 
@@ -76,7 +77,7 @@ def _stage(b: OpInstance, tile: Tile) -> Stage:
 def _weights_once(code: Code) -> bool:
     b = code.bound
     stored = code.plan.graph.tensors[b.operand("w").tensor].role in ("weight", "input")
-    return stored and math.ceil(int(b.out[0]) / b.tile[0]) <= 2
+    return stored and math.ceil(most(b.out[0]) / b.tile[0]) <= 2
 
 
 def _operands_problem(b: OpInstance) -> str:
@@ -108,7 +109,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
         written = code.plan.graph.writers(b.operand("norm_weight").tensor)
-        if int(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster > 1 or written:
+        if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster > 1 or written:
             return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:
             return (
@@ -124,7 +125,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
 
 
 def _norm(b: OpInstance, tile: Tile, packed: bool) -> Norm:
-    rows, blocks = int(b.out[0]), tile.depth // 64
+    rows, blocks = most(b.out[0]), tile.depth // 64
     norm_eps = LinearAttributes.of(b).norm_eps
     assert norm_eps is not None  # it is normed
     lookers = 64 if packed and 8 * rows * blocks <= FEW_VECTORS else 256
@@ -278,7 +279,7 @@ class _Load:
         shape = self.code.bound.tensors[operand.tensor].plan_shape
         pitch = math.prod(int(s) for s in shape[1:])
         first = operand.columns[0] if operand.columns else 0
-        rows, columns = (int(s) for s in self.code.bound.shape(n))
+        rows, columns = self.code.bound.shape(n)
         return Map(
             f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True
         )

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from tilegen.analysis.regions import Array
 from tilegen.codegen.cuda_op import TYPES
+from tilegen.frontend.dims import most
 from tilegen.graph.forms import Proxies
 from tilegen.ops.base import OpInstance
 from tilegen.targets.sm90.code import Code, Needs
@@ -112,8 +113,8 @@ class Product(Code):
 
     @property
     def rows(self) -> int:
-        """Of the result; those of images are their pixels."""
-        return math.prod(int(n) for n in self.bound.out[:-1])
+        """Of the result, at most; those of images are their pixels."""
+        return most(math.prod(self.bound.out[:-1]))
 
     @property
     def columns(self) -> int:

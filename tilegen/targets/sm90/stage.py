@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilegen.codegen.op_text import OpText
+from tilegen.frontend.program import Size
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Geometry:
     for the innermost), the box that one copy spans, and of which elements in it every how manieth is moved.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     pitches: tuple[int, ...]
     box: tuple[int, ...]
     traversal: tuple[int, ...]
@@ -28,7 +29,7 @@ class Map:
 
     name: str
     tensor: str
-    rows: int
+    rows: Size
     columns: int
     pitch: int  # elements from row to row
     offset: int  # elements before the first
@@ -56,7 +57,7 @@ class BoxMap:
 
     name: str
     tensor: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     pitches: tuple[int, ...]
     box: tuple[int, ...]
     traversal: tuple[int, ...]
@@ -71,7 +72,7 @@ class BoxMap:
 
     @property
     def comment(self) -> str:
-        def sizes(values: tuple[int, ...]) -> str:
+        def sizes(values: tuple[Size, ...]) -> str:
             return " x ".join(map(str, reversed(values)))
 
         every = f", every {sizes(self.traversal)}th" if set(self.traversal) != {1} else ""

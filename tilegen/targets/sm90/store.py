@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tilegen.analysis.regions import to_c
+from tilegen.frontend.dims import dims_of
+from tilegen.frontend.program import Size
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.stage import BoxMap, Map
 from tilegen.targets.sm90.tile import Tile
@@ -107,6 +109,11 @@ class Store:
         )
 
     @property
+    def moves(self) -> bool:
+        """Whether the result's rows, or images, are not the same at every launch."""
+        return bool(dims_of(self.code.bound.out))
+
+    @property
     def row_of_warpgroup(self) -> str:
         return "" if self.tile.warpgroups_split_n else f" + (int)warpgroup * {64 * self.tile.m64}"
 
@@ -139,14 +146,15 @@ class RowStore(Store):
     @property
     def corner(self) -> str:
         """Where a math warpgroup's sums lie in the result: the members of tg_op_NAME::corner."""
-        return f"{self.row}{self.row_of_warpgroup}, {self.column}{self.column_of_warpgroup}"
+        rows = f", {to_c(self.code.bound.out[0])}" if self.moves else ""
+        return f"{self.row}{self.row_of_warpgroup}, {self.column}{self.column_of_warpgroup}{rows}"
 
     @property
     def maps(self) -> list[Map]:
         if not self.staged:
             return []
         b, found = self.code.bound, list[Map]()
-        rows, columns = int(b.out[0]), int(b.out[-1])
+        rows, columns = b.out[0], int(b.out[-1])
         if self.tile.finished_n8s >= 8:
             found.append(Map(self.map_name, b.op.result, rows, columns, columns, 0, (64, 64), True))
         if self.tile.finished_n8s % 8:
@@ -179,7 +187,8 @@ class PixelStore(Store):
     @property
     def corner(self) -> str:
         row = self.row_of_warpgroup.removeprefix(" + ") or "0"
-        return ", ".join((row, f"{self.column}{self.column_of_warpgroup}", *self.first))
+        images = (to_c(self.sizes[0]),) if self.moves else ()
+        return ", ".join((row, f"{self.column}{self.column_of_warpgroup}", *self.first, *images))
 
     @property
     def box(self) -> tuple[int, int, int]:
@@ -188,10 +197,10 @@ class PixelStore(Store):
         return tb, th, tw
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
+    def sizes(self) -> tuple[Size, int, int]:
         """Images, lines, pixels of the result."""
-        images, lines, pixels = (int(n) for n in self.code.bound.out[:3])
-        return images, lines, pixels
+        images, lines, pixels = self.code.bound.out[:3]
+        return images, int(lines), int(pixels)
 
     @property
     def boxes(self) -> tuple[int, int, int]:

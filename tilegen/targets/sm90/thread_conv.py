@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilegen.codegen.cuda_op import mma_problem
+from tilegen.frontend.dims import most
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.pixels import seen
@@ -125,5 +126,5 @@ class Gather:
 
     @property
     def bytes(self) -> int:
-        images = min(self.bound.tile[0], int(self.bound.out[0]))
+        images = min(self.bound.tile[0], most(self.bound.out[0]))
         return self.patch_at + 2 * images * self.patch_lines * self.patch_pitch

@@ -15,7 +15,8 @@ from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.errors import PlanError
-from tilegen.frontend.program import DTYPES
+from tilegen.frontend.dims import most
+from tilegen.frontend.program import DTYPES, Size
 from tilegen.graph.forms import Proxies
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import CombineAttributes
@@ -43,7 +44,7 @@ class Operand:
 
     pointer: str
     pitch: int
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     type: str
 
 
@@ -123,7 +124,7 @@ class ThreadTile(MacroOp):
         return tuple(self._operand(n) for n in range(len(self.bound.op.operands)))
 
     def _operand(self, n: int) -> Operand:
-        operand, shape = self.bound.op.operands[n], tuple(int(s) for s in self.bound.shape(n))
+        operand, shape = self.bound.op.operands[n], self.bound.shape(n)
         tensor = self.bound.tensors[operand.tensor]
         first = (operand.columns or (0, 0))[0]
         pitch = shape[-1] if operand.flatten else int(tensor.plan_shape[-1])
@@ -166,7 +167,7 @@ class ThreadTile(MacroOp):
     @property
     def most_rows(self) -> int:
         """Rows of a tile of rows; the last may have fewer."""
-        return min(self.bound.tile[0], int(self.bound.out[0]))
+        return min(self.bound.tile[0], most(self.bound.out[0]))
 
     @property
     def threads_of_row(self) -> int:

@@ -1,0 +1,111 @@
+"""The sm_90a text of a kernel whose size moves, on the emulator: at every size, under adversaries, with every
+formula of the size replaced by its largest value in turn."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from tests.moving import EXAMPLES, drawn, moving, right
+from tests.shares import share
+from tilegen.errors import HangError, RaceError
+from tilegen.frontend.dims import filled
+from tilegen.frontend.loader import load_spec
+from tilegen.kernels.kernel import Kernel
+from tilegen.kernels.moving import MovingKernel, Regime
+from tilegen.targets.base import Emitted, known
+from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt3_mlp": {"H": 128, "I": 128},
+    "llama_mlp": {"H": 128, "I": 128},
+    "llama_layer": {"S": 1, "S_max": 40, "H": 128, "heads": 4, "kv_heads": 2, "D": 32, "I": 64},
+}
+
+
+def emulated(name: str, **options: Any) -> MovingKernel:
+    _, dim, largest, _ = EXAMPLES[name]
+    spec = load_spec(f"examples/{name}.py")
+    program = spec(**SIZES[name], **{dim: tg.dim(dim, max=largest)}) if name in SIZES else moving(name)
+    kernel = tg.compile(program, "cuda-emulated", on=4, **options)
+    assert isinstance(kernel, MovingKernel)
+    return kernel
+
+
+@pytest.mark.parametrize("name", share(EXAMPLES, 2, without=("vgg19",)))
+def test_every_size_under_adversaries(name: str) -> None:
+    kernel = emulated(name)
+    library = kernel.regimes[-1].largest._library
+    for seed, size in enumerate(EXAMPLES[name][3]):
+        library.adversary = Adversary.drawn(7 * seed + 2, library.launch.grid)
+        right(kernel, size)
+
+
+@pytest.mark.parametrize("tile", [(128, 64, 64), (64, 32, 64), (256, 64, 64)])
+def test_every_store_of_rows(tile: tuple[int, int, int]) -> None:
+    """By threads, which look at the rows that are there, and in bulk, by a tensor map of so many."""
+    kernel = emulated("gpt3_mlp", tiles={"up": tile, "down": tile})
+    for size in (1, 63, 64, 65, 129, 300):
+        right(kernel, size)
+
+
+# --- a bound that is the largest where it should be what moves ----------------------------------------------
+
+OPTIONS = {"tiles": {"up": (64, 32, 64), "down": (64, 32, 64)}, "policies": {"h": "kernel"}}
+# more counters are set back than were counted on; and of the bounds of the last rank, in tg_next and in
+# tg_tile, one is enough: a rank that is not there is a tile of no op, and one that is not drawn is none
+EQUAL = ("tg_clear", "? rank : TG_DONE;", "// down:")
+
+
+def mutants() -> list[tuple[str, str]]:
+    """(line, text) with one formula of the size at its largest value."""
+    text = emulated("gpt3_mlp", **OPTIONS).source
+    found = []
+    for m in re.finditer(r"(?<!g\.)\bsizes\.M\b", text):
+        line = text[text.rfind("\n", 0, m.start()) + 1 : text.find("\n", m.end())]
+        if not any(word in line for word in EQUAL):
+            found.append((line.strip(), f"{text[: m.start()]}300{text[m.end() :]}"))
+    return found
+
+
+def test_a_bound_that_does_not_move_is_caught() -> None:
+    kernel = emulated("gpt3_mlp", **OPTIONS)
+    regime = kernel.regimes[-1]
+    emitted = known()["sm_90a"].emit(regime.plan.open)
+    found = mutants()
+    assert len(found) >= 6
+    survivors = [line for line, text in found if not _caught(regime, replace(emitted, text=text))]
+    assert not survivors
+
+
+def _caught(regime: Regime, emitted: Emitted) -> bool:
+    plan, largest = regime.plan, regime.largest
+    library = EmulatedLibrary(plan.open, emitted)
+    made = Kernel(
+        plan.most, regime.proof, library, None, program=largest.program, size=plan.dim.most, plan_at=plan.at
+    )
+    kernel = MovingKernel((replace(regime, largest=made),))
+    for size in (1, 65, 200):
+        try:
+            right(kernel, size)
+        except (AssertionError, RaceError, HangError):
+            return True
+    return False
+
+
+def test_a_hang_names_the_tile_at_its_size() -> None:
+    kernel = emulated("gpt3_mlp", **OPTIONS)
+    regime = kernel.regimes[-1]
+    emitted = known()["sm_90a"].emit(regime.plan.open)
+    target = next(line for line in emitted.text.splitlines() if "tg_wait(g, 0" in line and "sizes.M" in line)
+    library = EmulatedLibrary(
+        regime.plan.open, replace(emitted, text=emitted.text.replace(target, "tg_wait(g, 0, 1000);"))
+    )
+    made = regime.largest.at(regime.plan.at(65), filled(kernel.program, kernel.dim, 65), 65)
+    made._library = library
+    with pytest.raises(HangError, match="down"):
+        made(*drawn(filled(kernel.program, kernel.dim, 65)))

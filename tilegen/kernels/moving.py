@@ -1,0 +1,248 @@
+"""kernel(x, w1, w2) where a size moves: told the size at each call, nothing compiled when it changes.
+
+    k = tg.compile(gpt3_mlp(M=tg.dim("M", max=4096)));   k(x of 17 rows, w1, w2);   k(x of 4000 rows, w1, w2)
+
+The size is read off the shape of the first argument that has it. What depends on it alone (shapes, the plan
+for an error's words) is kept for the sizes that were seen last; the binary, its counters and its
+intermediates are those of the largest.
+
+A GPU has up to three regimes, each with a plan and a binary of its own: few rows stream weights, many
+multiply.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tilegen.errors import ArgumentError
+from tilegen.frontend.dims import Dim, dims_of, filled, limited, the_dim
+from tilegen.frontend.program import Program, Size, Tensor
+from tilegen.graph.forms import Place
+from tilegen.kernels.kernel import Kernel
+from tilegen.options import Options
+from tilegen.proof.checker import Certificate
+from tilegen.runtime.arguments import TORCH_DTYPES, in_order
+from tilegen.runtime.request import planned_moving, settled
+from tilegen.schedule.moving import MovingPlan
+
+KEPT = 512  # sizes whose shapes are kept
+
+
+@dataclass(frozen=True)
+class Regime:
+    """The sizes up to that of `largest`, above those of the regime before: a plan, its proof, a kernel."""
+
+    plan: MovingPlan
+    proof: Certificate
+    largest: Kernel
+
+    @property
+    def most(self) -> int:
+        return self.plan.dim.most
+
+
+class MovingKernel:
+    """A kernel for every value of a size that moves: 1 … largest; of 0 it gives empty tensors.
+
+    Called as a Kernel is. `at(size)` is the kernel of one size. Within a regime a row of a linear, a norm or
+    pointwise maths has the same bits whatever the size is: its tiles, their order of summation and their
+    instructions are the same.
+    """
+
+    def __init__(self, regimes: tuple[Regime, ...]):
+        self.regimes = regimes  # the smallest sizes first
+        self._largest, self.plan, self.proof = regimes[-1].largest, regimes[-1].plan, regimes[-1].proof
+        self._kernels: OrderedDict[int, Kernel] = OrderedDict()
+        self._guard = threading.Lock()
+        declared = {t.name: t for t in self.program.arguments}
+        self.given = tuple(declared[t.name] for t in self._largest.given)
+        self._found_at = _found_at(self.given, self.dim)
+
+    # --- what it is ------------------------------------------------------------
+
+    @property
+    def dim(self) -> Dim:
+        """What moves."""
+        return self.plan.dim
+
+    @property
+    def program(self) -> Program:
+        return self.plan.program
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The spec's inputs, weights and states in declaration order, their shapes over what moves."""
+        return self.plan.program.arguments
+
+    @property
+    def target(self) -> str:
+        """What runs: cuda, cpu or interpret."""
+        return self._largest.target
+
+    @property
+    def source(self) -> str:
+        """The generated source, of the regime of the largest sizes."""
+        return self._largest.source
+
+    @property
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        """The arguments that prepare() has fixed."""
+        return self._largest.bound
+
+    @property
+    def device(self) -> torch.device:
+        """Where its results are."""
+        return self._largest.device
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of weights that prepare() has copied."""
+        return sum(r.largest.packed_bytes for r in self.regimes)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of intermediates, partial sums and counters, of all regimes at their largest size."""
+        return sum(r.largest.workspace_bytes for r in self.regimes)
+
+    def explain(self) -> str:
+        """Each regime at its largest size, and what its proof covers."""
+        told = [(r, f"{self.dim.name} up to {r.most}, checked at {r.proof.proved_at}") for r in self.regimes]
+        return "\n\n".join(f"{line}\n{r.largest.explain()}" for r, line in told)
+
+    def __repr__(self) -> str:
+        proved = "proved" if all(r.proof.ok for r in self.regimes) else "NOT proved"
+        takes = ", ".join(t.name for t in self.given)
+        return f"<MovingKernel on {self.target}, {proved}, takes ({takes}): {self.plan!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MovingKernel, (self.regimes,)
+
+    # --- calling it ------------------------------------------------------------
+
+    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+        if named or len(arguments) != len(self.given):
+            prepared = ", prepared," if self.bound else ""
+            what = self.program.name + prepared
+            arguments = in_order(what, self.given, self.bound, arguments, named)
+        size = self._size_of(arguments)
+        if size == 0:
+            return self._empty()
+        return self.at(size)(*arguments, out=out)
+
+    def at(self, size: int) -> Kernel:
+        """The kernel of one size: it shares binary, workspace and bound arguments with all others.
+
+        Raises:
+            PlanError: the size is not one of 1 … largest.
+        """
+        found = self._kernels.get(size)
+        if found is not None:
+            return found
+        regime = next((r for r in self.regimes if size <= r.most), self.regimes[-1])
+        program = filled(regime.plan.program, regime.plan.dim, size)
+        made = regime.largest.at(regime.plan.at(size), program, size)
+        with self._guard:
+            self._kernels[size] = made
+            if len(self._kernels) > KEPT:
+                self._kernels.popitem(last=False)
+        return made
+
+    def prepare(self, /, **weights: torch.Tensor) -> MovingKernel:
+        """A kernel with these arguments fixed, which takes the others. What has the size that moves cannot
+        be."""
+        for t in self.arguments:
+            if t.name in weights and dims_of(t.shape):
+                raise ArgumentError(f"prepare: {t.name!r} {t.shape} has a size that moves ({self.dim.name})")
+        made = (replace(r, largest=r.largest.prepare(**weights)) for r in self.regimes)
+        return MovingKernel(tuple(made))
+
+    def check(self) -> None:
+        """Wait for all launches so far; HangError when one of them gave up waiting."""
+        for regime in self.regimes:
+            regime.largest.check()
+
+    # --- the size ------------------------------------------------------------
+
+    def _size_of(self, arguments: tuple[Any, ...]) -> int:
+        n, axis, slope, rest = self._found_at
+        a, t = arguments[n], self.given[n]
+        if not isinstance(a, torch.Tensor) or a.dim() != len(t.shape):
+            given = tuple(a.shape) if isinstance(a, torch.Tensor) else type(a).__name__
+            raise ArgumentError(f"{t.name!r}: expected a tensor {t.shape}, given {given}")
+        extent = int(a.shape[axis])
+        size, left = divmod(extent - rest, slope)
+        if left or not 0 <= size <= self.dim.most:
+            raise ArgumentError(
+                f"{t.name!r}: expected shape {t.shape} with 0 ≤ {self.dim.name} ≤ {self.dim.most}, given"
+                f" {tuple(a.shape)}"
+            )
+        return size
+
+    def _empty(self) -> Any:
+        outputs = [self.plan.open.graph.tensors[name] for name in self.plan.open.outputs]
+        made = tuple(
+            torch.empty(filled(t.shape, self.dim, 0), dtype=TORCH_DTYPES[t.dtype], device=self.device)
+            for t in outputs
+        )
+        return made[0] if len(made) == 1 else made or None
+
+
+def _found_at(given: tuple[Tensor, ...], dim: Dim) -> tuple[int, int, int, int]:
+    """Where the size is read off: (argument, axis, slope, rest) with extent = slope·size + rest."""
+    for n, t in enumerate(given):
+        for axis, extent in enumerate(t.shape):
+            if dims_of(extent):
+                rest = filled(extent, dim, 0)
+                return n, axis, filled(extent, dim, 1) - rest, rest
+    names = ", ".join(t.name for t in given)
+    raise ArgumentError(f"no argument has {dim.name} in its shape; they are {names}")
+
+
+# --- compiled ---------------------------------------------------------------------------------------------
+
+
+FEW_ROWS, SOME_ROWS = 64, 256  # one row of tiles; several, whose weights still take the time
+FEWER = (4, 16)  # of which regimes end where all sizes are few rows
+
+Make = Callable[[MovingPlan, Certificate, dict[str, Any]], Kernel]
+
+
+def regimes_of(program: Program) -> list[Program]:
+    """The program for each regime of a GPU, its dimension ending there: at few rows and some rows, or where
+    none has more than few, at fewer."""
+    dim = the_dim(program)
+    assert dim is not None
+    tensors = [t for t in program.tensors if t.form != "spatial"]
+    each = max((_rises(t.plan_shape[0], dim) for t in tensors if t.role != "state"), default=0)
+    ends = FEWER if dim.most * each <= FEW_ROWS else (FEW_ROWS, SOME_ROWS)
+    below = [n for end in ends if each and 1 <= (n := end // each) < dim.most]
+    return [limited(program, dim, n) for n in (*sorted(set(below)), dim.most)]
+
+
+def _rises(extent: Size, dim: Dim) -> int:
+    """Rows for each of what moves."""
+    return int(filled(extent, dim, 1) - filled(extent, dim, 0)) if dims_of(extent) else 0
+
+
+def compile_moving(
+    programs: Sequence[Program],
+    place: Place,
+    options: Options,
+    make: Make,
+    progress: Callable[[str], None],
+) -> MovingKernel:
+    """A kernel of a program's regimes, each planned and proved by itself."""
+    regimes = []
+    for program in programs:
+        plan, proof = planned_moving(program, place, settled(program, place, options), progress)
+        progress("compiler")
+        most = plan.dim.most
+        of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
+        regimes.append(Regime(plan, proof, make(plan, proof, of)))
+    return MovingKernel(tuple(regimes))

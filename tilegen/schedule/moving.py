@@ -1,0 +1,181 @@
+"""One plan for every value of a size that moves.
+
+Tiles, policies, order and scheduling are chosen at the largest value. Everything else is a formula of the
+size: shapes, grids, ranks, semaphores and their targets, waits. So the plan at a value is these formulas
+evaluated there, and the generated text is the same formulas in C.
+
+    M ≤ 4096, tiles of 64 rows:   ⌈M/64⌉ row blocks; row block i of `up` posts to semaphore i
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from tilegen.analysis.dependence import Edge
+from tilegen.errors import PlanError
+from tilegen.frontend.dims import Dim, filled, the_dim
+from tilegen.frontend.program import Program, Size
+from tilegen.graph.forms import Place
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
+from tilegen.graph.lift import lifted
+from tilegen.graph.rewrites import rewritten
+from tilegen.graph.split_k import split_k
+from tilegen.graph.split_kv import split_kv
+from tilegen.ops.attention import forwarded, splits
+from tilegen.ops.gemm import LinearAttributes, normed
+from tilegen.options import Options
+from tilegen.schedule.order import by_name
+from tilegen.schedule.plan import Plan, static_persistent
+from tilegen.schedule.planner import Progress, plan, scheduling_of
+from tilegen.schedule.policy import Grouping
+from tilegen.schedule.waits import SemaphoreMap
+
+
+@dataclass(frozen=True)
+class MovingPlan:
+    """A plan whose sizes are formulas of `dim`. program: what the user wrote; open: the plan over the size
+    that moves; most: the plan at the largest."""
+
+    program: Program
+    dim: Dim
+    open: Plan
+    most: Plan
+
+    def at(self, size: int) -> Plan:
+        """The plan at one size: a plan as any other, to be proved, interpreted or printed.
+
+        Raises:
+            PlanError: the size is not one of 1 … most.
+        """
+        if not isinstance(size, int) or not 1 <= size <= self.dim.most:
+            raise PlanError(f"{self.program.name}: {self.dim.name} = {size!r}, expected 1 … {self.dim.most}")
+        return self._at(size)
+
+    @cached_property
+    def _at(self) -> Callable[[int], Plan]:
+        return lru_cache(maxsize=16)(self._filled)
+
+    def _filled(self, size: int) -> Plan:
+        made = _at(self.open, self.dim, size)
+        if isinstance(self.open.scheduling, str):
+            return made
+        workers = made.machine.sms // made.cluster
+        return replace(made, scheduling=static_persistent(made.order.count, workers))
+
+    def __repr__(self) -> str:
+        return f"<MovingPlan 1 ≤ {self.dim.name} ≤ {self.dim.most}: {self.open!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MovingPlan, (self.program, self.dim, self.open, self.most)
+
+
+def moving_plan(
+    program: Program, place: Place, options: Options, progress: Progress = lambda _: None
+) -> MovingPlan:
+    """The plan of a program in which a size moves.
+
+    Raises:
+        PlanError: as for `plan`; or something that is chosen does not follow the size.
+    """
+    dim = the_dim(program)
+    assert dim is not None
+    largest = plan(filled(program, dim, dim.most), place, options, progress)
+    if not isinstance(largest.scheduling, str):
+        largest = replace(largest, scheduling=scheduling_of(largest, "static"))
+    return opened(program, dim, largest, place, options)
+
+
+def opened(program: Program, dim: Dim, largest: Plan, place: Place, options: Options) -> MovingPlan:
+    """The plan over what moves, from the plan at its largest value."""
+    graph = _open_graph(program, dim, largest.graph, place, options)
+    maps, base = [], 0
+    for m in largest.semaphores:
+        blocking = next(
+            e.blocking for e in graph.edges if e.producer.op.name == m.producer and e.tensor == m.tensor
+        )
+        partition = tuple(
+            _open_grouping(g, c.count, m, dim) for g, c in zip(m.partition, blocking, strict=True)
+        )
+        maps.append(SemaphoreMap(m.producer, m.tensor, partition, base, m.posts))
+        base = base + maps[-1].count
+    found = replace(
+        largest,
+        sizes=_numbers(program.sizes),
+        graph=graph,
+        semaphores=tuple(maps),
+        order=by_name(graph, largest.order.name),
+        calls=program.calls,
+        dim=dim,
+    )
+    back = _at(found, dim, dim.most)
+    if (back.graph, back.semaphores, back.order) != (largest.graph, largest.semaphores, largest.order):
+        raise PlanError(f"{program.name}: the plan over {dim.name} is not that at {dim.name} = {dim.most}")
+    return MovingPlan(program, dim, found, largest)
+
+
+def _numbers(sizes: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """The sizes among the parameters of a spec, as `plan` keeps them."""
+    return tuple((k, n) for k, n in sizes if isinstance(n, (int, Dim)) and not isinstance(n, bool))
+
+
+def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options: Options) -> Graph:
+    """The graph over what moves, with the splits and tiles of the one at the largest value."""
+    bounds = [chosen.bound(op) for op in chosen.ops]
+    same = replace(
+        options,
+        norms="fused" if any(normed(b) for b in bounds) else "separate",
+        appends="forwarded" if any(forwarded(b) for b in bounds) else "awaited",
+    )
+    sizes = (dim.most - 1, dim.most) if dim.most > 1 else (1, 2)
+    ends = [rewritten(fuse(filled(program, dim, n)), place, same) for n in sizes]
+    graph: Graph = lifted(ends[0], ends[1], dim, sizes)
+    for op in graph.ops:
+        cut = next(o for o in chosen.ops if o.name in (f"{op.name}_split_kv", op.name))
+        graph = graph.with_op(op.name, replace(op, tile=cut.tile, cluster=cut.cluster))
+        parts = [o for o in chosen.ops if o.name.removeprefix(f"{op.name}_k").isdecimal()]
+        if isinstance(cut.attributes, LinearAttributes) and parts:
+            graph = split_k(graph, op.name, len(parts) + 1)
+        if cut.name != op.name:
+            graph = split_kv(graph, op.name, splits(chosen.bound(cut)))
+    for op in graph.ops:
+        cut = chosen.op(op.name)
+        new = replace(op, tile=cut.tile, cluster=cut.cluster, cluster_split=cut.cluster_split)
+        graph = graph.with_op(op.name, new)
+    return graph
+
+
+def _open_grouping(g: Grouping, blocks: Size, m: SemaphoreMap, dim: Dim) -> Grouping:
+    if g.how == "table" and not isinstance(blocks, int):
+        raise PlanError(
+            f"the semaphores of {m.producer!r} for {m.tensor!r} are grouped by a table, which does not follow"
+            f" {dim.name}; choose policies={{{m.tensor!r}: 'row'}} or 'tile'"
+        )
+    return replace(g, blocks=blocks)
+
+
+def _at(plan: Plan, dim: Dim, size: int) -> Plan:
+    """All formulas at one size. Dependences are not derived anew: what is proved is what the text says."""
+    graph: Graph = filled(replace(plan.graph), dim, size)
+    edges = tuple(_edge_at(e, graph, dim, size) for e in plan.graph.edges)
+    graph.__dict__["edges"] = edges
+    order = filled(plan.order, dim, size)
+    kept = tuple(s for s in order.segments if s.count)
+    return replace(
+        plan,
+        sizes=filled(plan.sizes, dim, size),
+        graph=graph,
+        semaphores=filled(plan.semaphores, dim, size),
+        order=replace(order, segments=kept),
+        calls=filled(plan.calls, dim, size),
+        dim=None,
+    )
+
+
+def _edge_at(e: Edge, graph: Graph, dim: Dim, size: int) -> Edge:
+    producer, consumer = (graph.bound(graph.op(b.op.name)) for b in (e.producer, e.consumer))
+    rest = (filled(part, dim, size) for part in (e.access, e.tensor, e.box, e.blocking, e.first, e.last))
+    return Edge(producer, consumer, *rest)
