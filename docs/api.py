@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).with_name("api.md")
 WIDTH = 110
 # heading -> names of tilegen, or classes elsewhere whose public methods are told too
 PARTS: dict[str, tuple[str, ...]] = {
-    "Specs": ("spec", "input", "weight", "state", "symbol", "Spec", "Program"),
+    "Specs": ("spec", "input", "weight", "state", "dim", "symbol", "Spec", "Program"),
     "Products": ("linear", "matmul", "conv2d"),
     "Attention and caches": ("attention", "append", "rope", "softmax"),
     "Norms and pools": ("rms_norm", "layer_norm", "max_pool2d", "global_avg_pool", "flatten"),
@@ -28,6 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Layers of a model": ("module", "tilegen.nn.Module"),
     "Kernels": (
         "tilegen.kernels.kernel.Kernel",
+        "tilegen.kernels.moving.MovingKernel",
         "tilegen.kernels.cuda_kernel.CudaKernel",
         "tilegen.kernels.launches.MultiLaunchKernel",
     ),
