@@ -74,6 +74,8 @@ class CudaKernel(GpuKernel):
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
         self._workspaces = PerStream[_Workspace]()
         self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()
+        # of each workspace, a launch that others are made of: its addresses and parameters
+        self._first: dict[tuple[int, ...], tuple[dict[str, int], Parameters]] = {}
         self._guard = threading.Lock()
         self._notes = 0
         self._patience_ns = 1_000_000 * count("TILEGEN_TIMEOUT_MS", 10000)
@@ -116,7 +118,7 @@ class CudaKernel(GpuKernel):
         """As Kernel.at; tensor maps are its own."""
         made = super().at(plan, program, size)
         assert isinstance(made, CudaKernel)
-        made._launches = OrderedDict()
+        made._launches, made._first = OrderedDict(), {}
         return made
 
     def prepare(self, /, **weights: torch.Tensor) -> CudaKernel:
@@ -173,15 +175,29 @@ class CudaKernel(GpuKernel):
         """Tensor maps and pointers of a launch, kept for the next one with the same addresses; what depends
         on addresses alone is checked here."""
         self._refuse_shared(held, outputs)
-        for a in (*held, *self._bound.values(), *outputs):
+        for a in (*held, *outputs):
             if a.device != self._device:
                 raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
-        addresses = {t.name: a.data_ptr() for t, a in zip(self.given, held, strict=True)}
-        addresses |= {name: a.data_ptr() for name, a in self._bound.items()}
-        addresses |= {t.name: a.data_ptr() for t, a in zip(self._declared, outputs, strict=True)}
+        names = (*self._given_names, *self.plan.outputs)
+        addresses = dict(zip(names, key[2:], strict=True))
+        first = self._first.get(key[:2])
+        if first and isinstance(self._library, HopperLibrary):
+            before, parameters = first
+            changed = {name: at for name, at in addresses.items() if before[name] != at}
+            return self._keep(key, self._library.moved(parameters, changed))
+        made = self._encoded(addresses, workspace)
+        self._first[key[:2]] = addresses, made
+        return self._keep(key, made)
+
+    def _encoded(self, given: dict[str, int], workspace: _Workspace) -> Parameters:
+        """All tensor maps and pointers."""
+        for a in self._bound.values():
+            if a.device != self._device:
+                raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
+        addresses = given | {name: a.data_ptr() for name, a in self._bound.items()}
         addresses |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
         packed = {name: a.data_ptr() for name, a in self._packed.items()}
-        made = self._library.parameters(
+        return self._library.parameters(
             addresses,
             packed,
             workspace.counters.address,
@@ -190,6 +206,8 @@ class CudaKernel(GpuKernel):
             self._notes,
             self.size,
         )
+
+    def _keep(self, key: tuple[int, ...], made: Parameters) -> Parameters:
         with self._guard:
             self._launches[key] = made
             if len(self._launches) > KEPT:

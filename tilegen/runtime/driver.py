@@ -54,9 +54,51 @@ class Parameters:
     takes."""
 
     def __init__(self, buffers: Sequence[bytes]):
-        self._buffers = [ctypes.create_string_buffer(b, len(b)) for b in buffers]
-        self._pointers = (ctypes.c_void_p * len(buffers))(*(ctypes.addressof(b) for b in self._buffers))
+        self._buffers = [_Aligned(b) for b in buffers]
+        self._point()
+
+    def _point(self) -> None:
+        self._pointers = (ctypes.c_void_p * len(self._buffers))(*(b.address for b in self._buffers))
         self.address = ctypes.addressof(self._pointers)
+
+    def moved(self, maps: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> Parameters:
+        """The same with other addresses: of maps in the first parameter, by number (CUDA driver API,
+        cuTensorMapReplaceAddress), and of tensors in the second. To encode a map takes ten times as long."""
+        made = object.__new__(Parameters)
+        first, second, *rest = self._buffers
+        made._buffers = [first.copy(), second.copy(), *rest]
+        replace = _replace_address()
+        for number, address in maps:
+            if replace(made._buffers[0].address + 128 * number, address):
+                raise TargetError(f"CUDA driver: a tensor map does not take the address {address:#x}")
+        for number, address in words:
+            ctypes.c_uint64.from_address(made._buffers[1].address + 8 * number).value = address
+        made._point()
+        return made
+
+
+class _Aligned:
+    """Bytes at a multiple of 64, as a tensor map wants it."""
+
+    def __init__(self, data: bytes):
+        self._memory = ctypes.create_string_buffer(len(data) + 64)
+        self.address = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 64
+        self._bytes = len(data)
+        ctypes.memmove(self.address, data, len(data))
+
+    @property
+    def raw(self) -> bytes:
+        return ctypes.string_at(self.address, self._bytes)
+
+    def copy(self) -> _Aligned:
+        return _Aligned(self.raw)
+
+
+@lru_cache(maxsize=1)
+def _replace_address() -> Any:
+    function = ctypes.CDLL("libcuda.so.1").cuTensorMapReplaceAddress
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return function
 
 
 class Launcher:

@@ -21,6 +21,7 @@ from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.codegen.tidy import tidied
+from tilegen.errors import PlanError
 from tilegen.ops.gemm import LinearAttributes, groups, k_range
 from tilegen.schedule.plan import Plan
 
@@ -263,6 +264,10 @@ class PortableSource(Source):
 def generate(plan: Plan, architecture: str) -> PortableSource:
     """The kernel of a plan for `sm_80` or later. PlanError where an op has no form there."""
     plan.refuse_other("sm_80")
+    if plan.dim:
+        raise PlanError(
+            f"sm_80 has no form for a size that moves ({plan.dim.name}); sm_90a and cpu have; give it a number"
+        )
     ops = tuple(PortableOp(plan, b, architecture) for b in plan.bounds)
     ring = max(op.stages * op.stage_bytes for op in ops)
     return PortableSource(partial(_text, plan, architecture, ops, ring), ring + 128)

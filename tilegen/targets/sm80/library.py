@@ -39,9 +39,10 @@ class PortableLibrary(CubinLibrary):
         hang: int,
         patience_ns: int,
         trace: int = 0,
+        size: int | None = None,
     ) -> Parameters:
         """The kernel's two parameters for tensors at these addresses: no tensor maps, no packed weights, no
-        trace."""
+        trace, nothing that moves."""
         tensors = self.plan.graph.tensors
         pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
         return Parameters([pointers, struct.pack("<3Q", counters, hang, patience_ns)])

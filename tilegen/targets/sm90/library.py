@@ -100,6 +100,23 @@ class HopperLibrary(CubinLibrary):
         ]
         return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
 
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[list[tuple[int, int]], list[int]]]:
+        """Tensor -> where its address stands: (number, bytes from it) of maps, numbers of pointers."""
+        found: dict[str, tuple[list[tuple[int, int]], list[int]]] = {}
+        for n, m in enumerate(self._maps(self.plan.dim.most if self.plan.dim else 0)):
+            if not m.packed:
+                found.setdefault(m.tensor, ([], []))[0].append((n, m.offset))
+        for n, name in enumerate(self.generated.tensors):
+            found.setdefault(name, ([], []))[1].append(n)
+        return found
+
+    def moved(self, parameters: Parameters, changed: Mapping[str, int]) -> Parameters:
+        """The parameters with other addresses of some tensors."""
+        places = [(self._places[name], address) for name, address in changed.items()]
+        maps = [(n, address + offset) for (of_maps, _), address in places for n, offset in of_maps]
+        return parameters.moved(maps, [(n, address) for (_, words), address in places for n in words])
+
 
 def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
     """What writes the kernel, the best first; a later one where the compiler spills registers of that

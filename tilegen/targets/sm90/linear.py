@@ -11,8 +11,10 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
-from tilegen.frontend.dims import most
-from tilegen.ops.base import Access, OpInstance
+from tilegen.frontend.dims import dims_of, most
+from tilegen.frontend.program import Size
+from tilegen.ops.base import Access, OpInstance, ceil_div
+from tilegen.ops.extrema import smallest
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
@@ -162,7 +164,8 @@ class _Load:
     @property
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
-        load = Load(tuple(self._a_copies(policy)), self.stage.a_bytes, waits_for_activations(self.code))
+        bytes = self.loaded_rows * ROW_BYTES * self.stage.blocks
+        load = Load(tuple(self._a_copies(policy)), bytes, waits_for_activations(self.code))
         return Loads((load,), policy=policy, pairs=self.multicast == "activations")
 
     @property
@@ -171,6 +174,14 @@ class _Load:
         copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
         load = Load(tuple(copies), self.stage.b_bytes, waits_for_weights(self.code))
         return Loads((load,), at=self.stage.b_at, policy=policy, pairs=self.multicast == "weights")
+
+    @property
+    def loaded_rows(self) -> Size:
+        """Of activations that a step brings: where few rows move, in eights no more than there are."""
+        rows, most_rows = self.code.bound.out[0], self.stage.a_rows
+        if not dims_of(rows) or most(rows) > 2 * most_rows or self.multicast == "activations":
+            return most_rows
+        return smallest(most_rows, 8 * ceil_div(rows, 8))
 
     def _copy(self, letter: str, column: str, row: str, to: int, policy: str, pair: str = "") -> Copy:
         return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, pair, policy)
@@ -265,7 +276,7 @@ class _Load:
     def maps(self) -> list[Map]:
         found = [
             self._map(
-                "a", 0, self.stage.a_rows // 2 if self.multicast == "activations" else self.stage.a_rows
+                "a", 0, self.stage.a_rows // 2 if self.multicast == "activations" else self.loaded_rows
             )
         ]
         if not self.packed:
@@ -274,7 +285,7 @@ class _Load:
         name, weight = f"{self.code.name}_b", self.code.bound.operand("w").tensor
         return [*found, Map(name, weight, rows, 64, 64, 0, (self._packed_box, 64), True, True)]
 
-    def _map(self, letter: str, n: int, box_rows: int) -> Map:
+    def _map(self, letter: str, n: int, box_rows: Size) -> Map:
         operand = self.code.bound.op.operands[n]
         shape = self.code.bound.tensors[operand.tensor].plan_shape
         pitch = math.prod(int(s) for s in shape[1:])

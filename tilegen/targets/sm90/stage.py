@@ -18,7 +18,7 @@ class Geometry:
 
     shape: tuple[Size, ...]
     pitches: tuple[int, ...]
-    box: tuple[int, ...]
+    box: tuple[Size, ...]
     traversal: tuple[int, ...]
 
 
@@ -33,7 +33,7 @@ class Map:
     columns: int
     pitch: int  # elements from row to row
     offset: int  # elements before the first
-    box: tuple[int, int]  # rows, columns
+    box: tuple[Size, int]  # rows, columns
     swizzle: bool
     packed: bool = False
 
@@ -111,7 +111,7 @@ class Load:
     is such a stage; else it only waits."""
 
     copies: tuple[Copy, ...] = ()
-    bytes: int = 0
+    bytes: Size = 0
     waits: tuple[Wait, ...] = ()
     staged: bool = True
     step: str = "k"  # that is waited for
