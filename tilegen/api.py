@@ -119,7 +119,7 @@ def compile(
         CompileError: the compiler refuses the text, or its kernel spills registers.
         CompilerMissing: no compiler is found.
     """
-    from tilegen.kernels.moving import compile_moving, regimes_of
+    from tilegen.kernels.moving import compile_moving
 
     as_program(program)
     refuse_lowering(lowering, programmatic)
@@ -136,7 +136,7 @@ def compile(
 
         if dims_of(program):
             return compile_moving(
-                [program],
+                program,
                 place,
                 asked,
                 lambda plan, proof, of: Kernel(plan.most, proof, chosen.load(plan.open), threads, **of),
@@ -159,7 +159,7 @@ def compile(
 
     if dims_of(program):
         return compile_moving(
-            regimes_of(program),
+            program,
             place,
             asked,
             lambda plan, proof, of: CudaKernel(plan.most, proof, chosen.load(plan.open), exclusive, **of),

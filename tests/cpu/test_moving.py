@@ -12,9 +12,9 @@ import torch
 import tilegen as tg
 from tests.moving import EXAMPLES, drawn, moving, right
 from tests.shares import share
-from tilegen.frontend.dims import Dim, filled, most
+from tilegen.frontend.dims import Dim, filled
 from tilegen.frontend.loader import load_spec
-from tilegen.kernels.moving import MovingKernel, regimes_of
+from tilegen.kernels.moving import MovingKernel
 from tilegen.runtime.verify import certify
 from tilegen.schedule.moving import MovingPlan
 
@@ -106,19 +106,6 @@ def test_the_largest_size_is_the_plan_without_what_moves() -> None:
     plan = tg.plan(moving("gpt3_mlp"), "h200")
     assert isinstance(plan, MovingPlan)
     assert plan.at(300).digest == plan.most.digest
-
-
-@pytest.mark.parametrize(
-    ("largest", "ends"), [(4096, [64, 256, 4096]), (100, [64, 100]), (64, [4, 16, 64]), (3, [3])]
-)
-def test_regimes_end_where_rows_are_few(largest: int, ends: list[int]) -> None:
-    program = load_spec("examples/gpt3_mlp.py")(M=tg.dim("M", max=largest))
-    found = regimes_of(program)
-    assert [most(p.tensor("x").shape[0]) for p in found] == ends
-
-
-def test_images_have_one_regime() -> None:
-    assert len(regimes_of(moving("vgg19"))) == 1
 
 
 def test_a_module_moves() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,13 +22,14 @@ import torch
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.dims import Dim, dims_of, filled, limited, the_dim
-from tilegen.frontend.program import Program, Size, Tensor
+from tilegen.frontend.program import Program, Tensor
 from tilegen.graph.forms import Place
 from tilegen.kernels.kernel import Kernel
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.arguments import TORCH_DTYPES, in_order
-from tilegen.runtime.request import planned_moving, settled
+from tilegen.runtime.request import chosen_regimes, planned_moving, settled
+from tilegen.schedule import regimes as sizes
 from tilegen.schedule.moving import MovingPlan
 
 KEPT = 512  # sizes whose shapes are kept
@@ -207,40 +208,24 @@ def _found_at(given: tuple[Tensor, ...], dim: Dim) -> tuple[int, int, int, int]:
 # --- compiled ---------------------------------------------------------------------------------------------
 
 
-FEW_ROWS, SOME_ROWS = 64, 256  # one row of tiles; several, whose weights still take the time
-FEWER = (4, 16)  # of which regimes end where all sizes are few rows
-
 Make = Callable[[MovingPlan, Certificate, dict[str, Any]], Kernel]
 
 
-def regimes_of(program: Program) -> list[Program]:
-    """The program for each regime of a GPU, its dimension ending there: at few rows and some rows, or where
-    none has more than few, at fewer."""
-    dim = the_dim(program)
-    assert dim is not None
-    tensors = [t for t in program.tensors if t.form != "spatial"]
-    each = max((_rises(t.plan_shape[0], dim) for t in tensors if t.role != "state"), default=0)
-    ends = FEWER if dim.most * each <= FEW_ROWS else (FEW_ROWS, SOME_ROWS)
-    below = [n for end in ends if each and 1 <= (n := end // each) < dim.most]
-    return [limited(program, dim, n) for n in (*sorted(set(below)), dim.most)]
-
-
-def _rises(extent: Size, dim: Dim) -> int:
-    """Rows for each of what moves."""
-    return int(filled(extent, dim, 1) - filled(extent, dim, 0)) if dims_of(extent) else 0
-
-
 def compile_moving(
-    programs: Sequence[Program],
+    program: Program,
     place: Place,
     options: Options,
     make: Make,
     progress: Callable[[str], None],
 ) -> MovingKernel:
-    """A kernel of a program's regimes, each planned and proved by itself."""
-    regimes = []
-    for program in programs:
-        plan, proof = planned_moving(program, place, settled(program, place, options), progress)
+    """A kernel of a program's regimes, each planned and proved by itself. Where a plan is not for a GPU there
+    is one."""
+    dim, regimes = the_dim(program), []
+    assert dim is not None
+    whole = [sizes.Regime(dim.most, options)]
+    for found in chosen_regimes(program, place, options, progress) if place.target.on_gpu else whole:
+        part = limited(program, dim, found.most)
+        plan, proof = planned_moving(part, place, settled(part, place, found.options), progress)
         progress("compiler")
         most = plan.dim.most
         of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tilegen.errors import TargetError
 from tilegen.frontend.dims import dims_of, filled, the_dim
@@ -19,6 +20,7 @@ from tilegen.runtime.verify import verify
 from tilegen.schedule.moving import MovingPlan, moving_plan, opened
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
+from tilegen.schedule.regimes import Regime, regimes
 
 LOWERINGS = ("auto", "persistent", "multi_launch")
 
@@ -79,6 +81,31 @@ def request_key(program: Program, place: Place, options: Options) -> str:
     )
     ranges = (f"{d.name} {d.most}" for d in sorted(dims_of(program), key=lambda d: d.name))
     return cache.key_of(*parts, place.forms.name, place.target.name, *ranges)
+
+
+def chosen_regimes(
+    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+) -> list[Regime]:
+    """The regimes of a program in which a size moves, from the cache where they are."""
+
+    def build(folder: Path) -> dict[str, str]:
+        found = regimes(program, place, options, progress)
+        (folder / "regimes.json").write_text(json.dumps([dataclasses.asdict(r) for r in found]))
+        return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: regimes"}
+
+    key = cache.key_of("regimes", request_key(program, place, options))
+    files = cache.get_or_build("plans", key, build)
+    kept = json.loads(files["regimes.json"].read_text())
+    return [Regime(r["most"], _options(r["options"])) for r in kept]
+
+
+def _options(kept: dict[str, Any]) -> Options:
+    """Options as JSON keeps them: tuples as lists."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return Options(**{name: frozen(value) for name, value in kept.items()})
 
 
 def planned_moving(

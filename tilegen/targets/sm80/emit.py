@@ -266,7 +266,8 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
     plan.refuse_other("sm_80")
     if plan.dim:
         raise PlanError(
-            f"sm_80 has no form for a size that moves ({plan.dim.name}); sm_90a and cpu have; give it a number"
+            f"sm_80 has no form for a size that moves ({plan.dim.name}), sm_90a and cpu have; give it a"
+            " number"
         )
     ops = tuple(PortableOp(plan, b, architecture) for b in plan.bounds)
     ring = max(op.stages * op.stage_bytes for op in ops)
