@@ -115,7 +115,6 @@ def schedule_text(plan: Plan) -> str:
         most_semaphores=most(plan.semaphore_count),
         most_tiles=tiles,
         tiles=to_c(plan.order.count) if plan.dim else "TG_TILES",
-        semaphores=to_c(plan.semaphore_count) if plan.dim else "TG_SEMAPHORES",
     )
 
 
@@ -235,7 +234,7 @@ def _number_text(m: SemaphoreMap, groups: Sequence[str]) -> str:
             factor = group if group.replace("_", "").isalnum() or (stride == 1) else f"({group})"
             text.append(factor if stride == 1 else f"{_paren(to_c(stride))} * {factor}")
         stride *= g.count
-    terms = [to_c(m.base)] if m.base != 0 or not text else []
+    terms = [str(most(m.base))] if m.base != 0 or not text else []
     return " + ".join([*terms, *reversed(text)])
 
 

@@ -250,8 +250,10 @@ class CudaKernel(GpuKernel):
         self._hang_view[:] = -1
         for workspace in self._workspaces:
             workspace.counters.zero()
-        plan = self._plan_at(size) if self._plan_at else self.plan
-        raise HangError(describe_hang(plan, rank, cta_rank, operand, step, semaphore, seen, target))
+        record = (rank, cta_rank, operand, step, semaphore, seen, target)
+        if self._plan_at is None:
+            raise HangError(describe_hang(self.plan, *record))
+        raise HangError(describe_hang(self._plan_at(size), *record, over=self._library.plan))
 
     def _refuse_misplaced(self) -> None:
         number, value = (int(n) for n in self._hang_view[MISPLACED // 4 :][:2])

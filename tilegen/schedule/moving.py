@@ -2,7 +2,8 @@
 
 Tiles, policies, order and scheduling are chosen at the largest value. Everything else is a formula of the
 size: shapes, grids, ranks, semaphores and their targets, waits. So the plan at a value is these formulas
-evaluated there, and the generated text is the same formulas in C.
+evaluated there, and the generated text is the same formulas in C. Only semaphores have the numbers of the
+largest size in the text: where the next tensor's begin is then no formula, which registers would hold.
 
     M ≤ 4096, tiles of 64 rows:   ⌈M/64⌉ row blocks; row block i of `up` posts to semaphore i
 """

@@ -1,9 +1,9 @@
-"""Regimes of a size that moves: up to three ranges of its values, each with tiles of its own.
+"""Regimes of a size that moves: up to three ranges of its values, each with a plan of its own.
 
-    1 … 64 rows: weights stream, small tiles    65 … 768: one wave of tiles    769 … 4096: the largest tiles
+    1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
 
-Whose tiles serve a range best is a matter of the cost model: the ends of the ranges and their tiles are those
-with the least mean of log(time / least time of any tiles) over sizes on both sides of every possible end.
+The first two are planned at their last size. Above 256 rows tiles fill waves at some sizes and not at
+others: there those are taken with the least mean of log(time / least time of any tiles) by the cost model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import Progress, plan
 from tilegen.schedule.simulate import simulate
 
-MOST = 3
-FEW_ROWS = 64  # one row of tiles: norms are fused there, and weights packed
+FEW_ROWS, SOME_ROWS = 64, 256  # norms are fused up to there, weights packed up to there
 FEWER = (4, 16)  # where regimes end if all sizes are few rows
-ENDS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # rows
+STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
 
 
 @dataclass(frozen=True)
@@ -38,22 +37,24 @@ class Regime:
 def regimes(
     program: Program, place: Place, options: Options, progress: Progress = lambda _: None
 ) -> list[Regime]:
-    """The regimes of a program on a GPU. Where options are given they hold for all, and ranges end at few
-    rows."""
+    """The regimes of a program on a GPU. Where options are given they hold for all."""
     dim = the_dim(program)
     assert dim is not None
     tensors = [t for t in program.tensors if t.form != "spatial" and t.role != "state"]
     rows = max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
     if not rows:
         return [Regime(dim.most, options)]
-    few = [n for end in FEWER if 1 <= (n := end // rows) < dim.most]
-    if dim.most * rows <= FEW_ROWS:
-        return [Regime(n, options) for n in (*few, dim.most)]
-    ends = sorted({n for end in ENDS if 1 <= (n := end // rows) < dim.most} | {dim.most})
-    if options != Options():
-        return [Regime(n, options) for n in (*ends[: MOST - 1], dim.most)]
-    progress(f"{program.name}: regimes of {dim.name} up to {dim.most}")
-    return _least(ends, _times(program, dim, ends, place))
+    few = dim.most * rows <= FEW_ROWS
+    ends = [n for end in (FEWER if few else (FEW_ROWS, SOME_ROWS)) if 1 <= (n := end // rows) < dim.most]
+    found = [Regime(n, options) for n in (*ends, dim.most)]
+    looked_at = (
+        [n for end in STEPS if (end // rows) < dim.most and (n := end // rows) > ends[-1]] if ends else []
+    )
+    if few or options != Options() or not looked_at:
+        return found
+    progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
+    sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
+    return [*found[:-1], Regime(dim.most, _least(program, dim, sizes, [*looked_at, dim.most], place))]
 
 
 def _rises(extent: Size, dim: Dim) -> int:
@@ -61,22 +62,17 @@ def _rises(extent: Size, dim: Dim) -> int:
     return int(filled(extent, dim, 1) - filled(extent, dim, 0)) if dims_of(extent) else 0
 
 
-Times = Mapping[
-    Options, Sequence[tuple[float, float]]
-]  # tiles -> at the first and the last size below each end
+def _least(program: Program, dim: Dim, sizes: Sequence[int], ends: Sequence[int], place: Place) -> Options:
+    """Of the tiles chosen at each end those that lose least at all sizes; none where they are the last's."""
+    chosen = [_tiles(plan(filled(program, dim, end), place)) for end in ends]
+    times = {tiles: [_us(program, dim, n, tiles, place) for n in sizes] for tiles in dict.fromkeys(chosen)}
+    return Options() if (found := least_lost(times)) == chosen[-1] else found
 
 
-def _times(program: Program, dim: Dim, ends: Sequence[int], place: Place) -> Times:
-    """By the cost model: what tiles chosen at each end take elsewhere."""
-    chosen = {_tiles(plan(filled(program, dim, end), place)) for end in ends}
-    firsts = [1, *(end + 1 for end in ends[:-1])]
-    return {
-        tiles: [
-            (_us(program, dim, first, tiles, place), _us(program, dim, last, tiles, place))
-            for first, last in zip(firsts, ends, strict=True)
-        ]
-        for tiles in sorted(chosen, key=repr)
-    }
+def least_lost(times: Mapping[Options, Sequence[float]]) -> Options:
+    """The tiles with the least mean of log(time / least time)."""
+    best = [min(of) for of in zip(*times.values(), strict=True)]
+    return min(times, key=lambda t: sum(math.log(a / b) for a, b in zip(times[t], best, strict=True)))
 
 
 def _tiles(made: Plan) -> Options:
@@ -92,25 +88,3 @@ def _us(program: Program, dim: Dim, size: int, tiles: Options, place: Place) -> 
         return simulate(plan(filled(program, dim, size), place, tiles)).makespan
     except PlanError:  # they do not fit there
         return math.inf
-
-
-def _least(ends: Sequence[int], times: Times) -> list[Regime]:
-    """The best of up to MOST ranges, by dynamic programming over their ends."""
-    best = [tuple(min(times[t][n][side] for t in times) for side in (0, 1)) for n in range(len(ends))]
-
-    def lost(tiles: Options, lo: int, hi: int) -> float:
-        pairs = ((a, b) for n in range(lo, hi) for a, b in zip(times[tiles][n], best[n], strict=True))
-        return sum(math.log(a / b) for a, b in pairs)
-
-    # of the first n ends in so many ranges: what is lost, and the ranges
-    found: dict[int, tuple[float, list[Regime]]] = {0: (0.0, [])}
-    for _ in range(MOST):
-        longer = dict(found)
-        for lo, (before, ranges) in found.items():
-            for hi in range(lo + 1, len(ends) + 1):
-                tiles = min(times, key=lambda t: lost(t, lo, hi))
-                total = before + lost(tiles, lo, hi)
-                if hi not in longer or total < longer[hi][0] - 1e-9:
-                    longer[hi] = total, [*ranges, Regime(ends[hi - 1], tiles)]
-        found = longer
-    return found[len(ends)][1]

@@ -222,7 +222,8 @@ class EmulatedLibrary:
         wrong = ctypes.create_string_buffer(WRONG_BYTES)
         in_doubt = self._run(ctypes.byref(request), again, wrong, WRONG_BYTES)
         if hang[0] >= 0:
-            raise HangError(describe_hang(plan, *hang[: len(HANG)].tolist()))
+            over = self.plan if self.plan.dim else None
+            raise HangError(describe_hang(plan, *hang[: len(HANG)].tolist(), over=over))
         told = self._told(wrong.value.decode())
         if told and not in_doubt:
             raise (HangError if told.startswith(("no progress", "trap")) else RaceError)(told)
