@@ -98,7 +98,7 @@ class _CPrinter(_Integer):
         )
 
     def _print_Mul(self, e: sp.Mul) -> str:
-        return str(super()._print_Mul(e)).replace("*", " * ")
+        return str(super()._print_Mul(e)).replace(" * ", "*").replace("*", " * ")
 
     def _print_Dim(self, e: Any) -> str:
         return f"sizes.{e.name}"
