@@ -15,6 +15,7 @@ def describe_hang(
     semaphore: int,
     seen: int,
     target: int,
+    *,
     over: Plan | None = None,
 ) -> str:
     """Who waits for what, in the plan's words. over: the plan over what moves, whose text counts semaphores

@@ -165,7 +165,7 @@ class Library:
                 " TILEGEN_NUM_THREADS to fewer, or raise the limit (ulimit -u, ulimit -v)"
             )
         if status:
-            raise HangError(describe_hang(plan or self.plan, *hang, self.plan if plan else None))
+            raise HangError(describe_hang(plan or self.plan, *hang, over=self.plan if plan else None))
 
 
 def sanitized(plan: Plan, folder: Path, extra: Sequence[str] = ()) -> Path:

@@ -223,7 +223,7 @@ class EmulatedLibrary:
         in_doubt = self._run(ctypes.byref(request), again, wrong, WRONG_BYTES)
         if hang[0] >= 0:
             over = self.plan if self.plan.dim else None
-            raise HangError(describe_hang(plan, *hang[: len(HANG)].tolist(), over))
+            raise HangError(describe_hang(plan, *hang[: len(HANG)].tolist(), over=over))
         told = self._told(wrong.value.decode())
         if told and not in_doubt:
             raise (HangError if told.startswith(("no progress", "trap")) else RaceError)(told)
