@@ -179,7 +179,7 @@ class _Load:
     def loaded_rows(self) -> Size:
         """Of activations that a step brings: where few rows move, in eights no more than there are."""
         rows, most_rows = self.code.bound.out[0], self.stage.a_rows
-        if not dims_of(rows) or most_rows > 64 or self.multicast == "activations":
+        if not dims_of(rows) or most(rows) > 2 * most_rows or self.multicast == "activations":
             return most_rows
         return smallest(most_rows, 8 * ceil_div(rows, 8))
 
