@@ -12,6 +12,9 @@ from tilegen.frontend.dims import filled
 from tilegen.frontend.loader import load_spec
 from tilegen.frontend.program import Program
 from tilegen.kernels.moving import MovingKernel
+from tilegen.runtime.driver import missing
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
 
 SIZES = {
     "gpt3_mlp": ({"H": 512, "I": 256}, "M", 1000, (1, 17, 64, 65, 300, 999, 1000)),
