@@ -113,7 +113,7 @@ class GpuKernel(Kernel):
 
     def _refuse_shared(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         refuse_shared(
-            self._declared,
+            self.outputs,
             outputs,
             {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}},
         )

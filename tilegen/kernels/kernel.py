@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
 from tilegen.config import knob
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.graph.positions import positions
 from tilegen.kernels.generated import Generated
-from tilegen.kernels.operator import called, folded, key_of, recording
+from tilegen.kernels.operator import Called, key_of
 from tilegen.proof.checker import Certificate, prove
 from tilegen.runtime.arguments import (
     TORCH_DTYPES,
     check,
     given_outputs,
-    in_order,
     overlapping,
     refuse_shared,
 )
@@ -65,7 +63,7 @@ class _Pool:
             self._library.destroy(workspace.state)
 
 
-class Kernel:
+class Kernel(Called):
     """A plan on a target. Call it with the spec's inputs, weights and states, by position or by name:
 
         y = kernel(x, w1, w2) = kernel(x, w2=w2, w1=w1)
@@ -80,6 +78,7 @@ class Kernel:
     more in torch (tilegen.kernels.operator). A program with states has none.
     """
 
+    moves = False
     _place = "cpu"  # where tensors are: cpu or cuda
 
     def __init__(
@@ -113,11 +112,12 @@ class Kernel:
         """What depends on the sizes of the plan."""
         self.plan, self.program = plan, program
         self.key = key_of(self)
-        self._declared = tuple(plan.graph.tensors[name] for name in plan.outputs)
-        self._fresh = [self._making(t.shape, TORCH_DTYPES[t.dtype]) for t in self._declared]
+        self.outputs = tuple(plan.graph.tensors[name] for name in plan.outputs)
+        self._fresh = [self._making(t.shape, TORCH_DTYPES[t.dtype]) for t in self.outputs]
         self.given = tuple(t for t in self.arguments if t.name not in self._bound)
         self._given_names = tuple(t.name for t in self.given)
         self._states = tuple(t.name for t in self.arguments if t.role == "state")
+        self.differentiable = program is not None and not self._states
         self._positions = positions(plan.graph)
 
     def at(self, plan: Plan, program: Program | None, size: int) -> Kernel:
@@ -131,13 +131,14 @@ class Kernel:
     # --- what it is ------------------------------------------------------------
 
     @property
-    def operator(self) -> str:
-        """The name of its operator below torch.ops.tilegen.
+    def title(self) -> str:
+        """The program's name."""
+        return self.plan.program
 
-        It is the same wherever the same plan is compiled for the same target. A kernel that prepare() has
-        made has an operator of its own, whose weights are constants.
-        """
-        return called(self.key, False)
+    @property
+    def identity(self) -> str:
+        """What it runs, in words that are the same wherever it does."""
+        return f"{self.plan.digest} {self.target} {type(self).__name__}"
 
     @property
     def device(self) -> torch.device:
@@ -148,11 +149,6 @@ class Kernel:
     def bound(self) -> Mapping[str, torch.Tensor]:
         """The arguments that prepare() has fixed."""
         return self._bound
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether it has a gradient: where the program is known, and writes no state."""
-        return self.program is not None and not self._states
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
@@ -259,24 +255,19 @@ class Kernel:
 
     # --- calling it ------------------------------------------------------------
 
-    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
-        if named or len(arguments) != len(self.given):
-            prepared = ", prepared," if self._bound else ""
-            arguments = in_order(self.plan.program + prepared, self.given, self._bound, arguments, named)
-        recorded = is_dynamo_compiling() or recording()
-        wanted = torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments))
-        if not (recorded or wanted):
-            return self.launched(arguments, out)
-        if out is not None:
-            raise ArgumentError(
-                f"out: {self.plan.program} is recorded or differentiated here, and gives new tensors;"
-                " leave out= away, or call under torch.no_grad()"
-            )
-        if not recorded:
-            with torch.no_grad():  # what does not fit is named here, as in every call
-                for t, a in zip(self.given, arguments, strict=True):
-                    check(t, a, self._place)
-        return getattr(torch.ops.tilegen, called(f"{self.key}", wanted))(*folded(arguments))
+    def refuse(self, given: Sequence[torch.Tensor]) -> None:
+        """ArgumentError where an argument does not fit."""
+        for t, a in zip(self.given, given, strict=True):
+            check(t, a, self._place)
+
+    def shapes(self, given: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Of its results on these arguments."""
+        return [t.shape for t in self.outputs]
+
+    def program_of(self, given: Sequence[torch.Tensor]) -> Program:
+        """What it computes on these arguments."""
+        assert self.program is not None
+        return self.program
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """Run now, on arguments in order, unseen by torch: what its operator does."""
@@ -285,7 +276,7 @@ class Kernel:
         outputs = (
             [fresh() for fresh in self._fresh]
             if made
-            else given_outputs(self.plan.program, self._declared, out, self._place)
+            else given_outputs(self.plan.program, self.outputs, out, self._place)
         )
         self._start(held, outputs, made)
         if not outputs:
@@ -308,7 +299,7 @@ class Kernel:
             if shared:
                 raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
         if not made:
-            refuse_shared(self._declared, outputs, by_name)
+            refuse_shared(self.outputs, outputs, by_name)
         self._check_positions(by_name)
         workspace = self._pool.take(self._workspace)
         try:
@@ -351,10 +342,6 @@ def _first(a: torch.Tensor, t: Tensor) -> torch.Tensor:
     """The tensor, or of an intermediate that was made for a larger size what this one takes."""
     n = math.prod(t.shape)
     return a if a.numel() == n else a.view(-1)[:n].view(t.plan_shape)
-
-
-def _requires_grad(a: Any) -> bool:
-    return isinstance(a, torch.Tensor) and a.requires_grad
 
 
 def travelled(plan: Plan, certificate: Certificate, made_by: str) -> Certificate:

@@ -266,7 +266,7 @@ class MultiLaunchKernel(GpuKernel):
             **self._workspaces(stream, self._intermediates),
             **{t.name: a for t, a in zip(self.given, held, strict=True)},
         }
-        values |= {t.name: a for t, a in zip(self._declared, outputs, strict=True)}
+        values |= {t.name: a for t, a in zip(self.outputs, outputs, strict=True)}
         for launch in self._launches:
             launch.launched(
                 [values[t.name] for t in launch.given], [values[name] for name in launch.plan.outputs]

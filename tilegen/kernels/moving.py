@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,12 +22,13 @@ import torch
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.dims import Dim, dims_of, filled, limited, the_dim
-from tilegen.frontend.program import Program, Tensor
+from tilegen.frontend.program import Program, Size, Tensor
 from tilegen.graph.forms import Place
 from tilegen.kernels.kernel import Kernel
+from tilegen.kernels.operator import Called, key_of
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
-from tilegen.runtime.arguments import TORCH_DTYPES, in_order
+from tilegen.runtime.arguments import TORCH_DTYPES
 from tilegen.runtime.request import chosen_regimes, planned_moving, settled
 from tilegen.schedule import regimes as sizes
 from tilegen.schedule.moving import MovingPlan
@@ -48,13 +49,16 @@ class Regime:
         return self.plan.dim.most
 
 
-class MovingKernel:
+class MovingKernel(Called):
     """A kernel for every value of a size that moves: 1 … largest; of 0 it gives empty tensors.
 
-    Called as a Kernel is. `at(size)` is the kernel of one size. Within a regime a row of a linear, a norm or
+    Called as a Kernel is, recorded and differentiated too: torch sees one operator whose shapes move with
+    its arguments'. `at(size)` is the kernel of one size. Within a regime a row of a linear, a norm or
     pointwise maths has the same bits whatever the size is: its tiles, their order of summation and their
     instructions are the same.
     """
+
+    moves = True
 
     def __init__(self, regimes: tuple[Regime, ...]):
         self.regimes = regimes  # the smallest sizes first
@@ -63,7 +67,10 @@ class MovingKernel:
         self._guard = threading.Lock()
         declared = {t.name: t for t in self.program.arguments}
         self.given = tuple(declared[t.name] for t in self._largest.given)
+        self.outputs = tuple(self.plan.open.graph.tensors[name] for name in self.plan.open.outputs)
+        self.differentiable = self._largest.differentiable
         self._found_at = _found_at(self.given, self.dim)
+        self.key = key_of(self)
 
     # --- what it is ------------------------------------------------------------
 
@@ -75,6 +82,17 @@ class MovingKernel:
     @property
     def program(self) -> Program:
         return self.plan.program
+
+    @property
+    def title(self) -> str:
+        """The program's name."""
+        return self.program.name
+
+    @property
+    def identity(self) -> str:
+        """What it runs, in words that are the same wherever it does."""
+        plans = " ".join(r.plan.most.digest for r in self.regimes)
+        return f"{plans} {self.dim.name} {self.dim.most} {self.target} {type(self).__name__}"
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
@@ -126,15 +144,27 @@ class MovingKernel:
 
     # --- calling it ------------------------------------------------------------
 
-    def __call__(self, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
-        if named or len(arguments) != len(self.given):
-            prepared = ", prepared," if self.bound else ""
-            what = self.program.name + prepared
-            arguments = in_order(what, self.given, self.bound, arguments, named)
-        size = self._size_of(arguments)
-        if size == 0:
-            return self._empty()
-        return self.at(size)(*arguments, out=out)
+    def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
+        """Run now, on arguments in order, unseen by torch: what its operator does."""
+        size = self.size_of(arguments)
+        return self.at(size).launched(arguments, out) if size else self._empty(out)
+
+    def refuse(self, given: Sequence[torch.Tensor]) -> None:
+        """ArgumentError where an argument does not fit."""
+        size = self.size_of(given)
+        if size:
+            self.at(size).refuse(given)
+
+    def shapes(self, given: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Of its results on these arguments, whose sizes may be torch's symbols."""
+        n, axis, slope, rest = self._found_at
+        size = (given[n].shape[axis] - rest) // slope
+        return [tuple(_extent(e, self.dim, size) for e in t.shape) for t in self.outputs]
+
+    def program_of(self, given: Sequence[torch.Tensor]) -> Program:
+        """What it computes on these arguments."""
+        program: Program = filled(self.program, self.dim, self.size_of(given))
+        return program
 
     def at(self, size: int) -> Kernel:
         """The kernel of one size: it shares binary, workspace and bound arguments with all others.
@@ -170,7 +200,12 @@ class MovingKernel:
 
     # --- the size ------------------------------------------------------------
 
-    def _size_of(self, arguments: tuple[Any, ...]) -> int:
+    def size_of(self, arguments: Sequence[Any]) -> int:
+        """What moves, in these arguments.
+
+        Raises:
+            ArgumentError: it is not one of 0 … largest.
+        """
         n, axis, slope, rest = self._found_at
         a, t = arguments[n], self.given[n]
         if not isinstance(a, torch.Tensor) or a.dim() != len(t.shape):
@@ -185,13 +220,23 @@ class MovingKernel:
             )
         return size
 
-    def _empty(self) -> Any:
-        outputs = [self.plan.open.graph.tensors[name] for name in self.plan.open.outputs]
+    def _empty(self, out: Any) -> Any:
+        """Results that have no rows."""
+        if out is not None:
+            return out
         made = tuple(
             torch.empty(filled(t.shape, self.dim, 0), dtype=TORCH_DTYPES[t.dtype], device=self.device)
-            for t in outputs
+            for t in self.outputs
         )
         return made[0] if len(made) == 1 else made or None
+
+
+def _extent(extent: Size, dim: Dim, size: Any) -> Any:
+    """slope·size + rest: an extent where what moves is `size`, which may be a symbol of torch's."""
+    if not dims_of(extent):
+        return extent
+    rest = filled(extent, dim, 0)
+    return (filled(extent, dim, 1) - rest) * size + rest
 
 
 def _found_at(given: tuple[Tensor, ...], dim: Dim) -> tuple[int, int, int, int]:

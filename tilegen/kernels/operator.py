@@ -9,7 +9,9 @@ where no state is written, a gradient:
 
     ∂L/∂a for arguments a:   the program is computed once more, op by op in torch, and differentiated there
 
-The gradient has an operator of its own: to ask whether one is wanted costs as much as a launch.
+The gradient has an operator of its own: to ask whether one is wanted costs as much as a launch. Where a size
+moves, so does it in the shapes that the fake gives, and the gradient is one call (NAME_backward): torch need
+not trace the program, whose shapes it would fix.
 (torch.library: https://docs.pytorch.org/docs/stable/library.html)
 """
 
@@ -22,13 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.library import Library, register_autograd, register_fake
 
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Program, Tensor
 from tilegen.ops.reference import run
-from tilegen.runtime.arguments import TORCH_DTYPES
-from tilegen.schedule.plan import Plan
+from tilegen.runtime.arguments import TORCH_DTYPES, in_order
 
 NAMESPACE = "tilegen"
 MOST = 64  # parameters of a schema
@@ -39,22 +41,66 @@ _by_name: dict[str, weakref.WeakSet[Kernel]] = {}  # of registered operators: th
 
 
 class Kernel(Protocol):
-    """What is asked of a kernel (tilegen.kernels.kernel)."""
+    """What is asked of a kernel (tilegen.kernels.kernel, tilegen.kernels.moving)."""
 
     key: str
-    plan: Plan
     given: tuple[Tensor, ...]
-    program: Program | None
+    outputs: tuple[Tensor, ...]
+    moves: bool  # whether its sizes are those of a call's arguments
 
     @property
-    def arguments(self) -> tuple[Tensor, ...]: ...
+    def title(self) -> str: ...
     @property
-    def target(self) -> str: ...
+    def identity(self) -> str: ...
+    @property
+    def arguments(self) -> tuple[Tensor, ...]: ...
     @property
     def device(self) -> torch.device: ...
     @property
     def bound(self) -> Mapping[str, torch.Tensor]: ...
+    def shapes(self, given: Sequence[Any]) -> list[tuple[Any, ...]]: ...
+    def program_of(self, given: Sequence[torch.Tensor]) -> Program: ...
+    def refuse(self, given: Sequence[torch.Tensor]) -> None: ...
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any: ...
+
+
+class Called:
+    """What can be called as an operator: kernel(x, w1, w2). The rest of a Kernel is up to those below."""
+
+    key: str
+    given: tuple[Tensor, ...]
+    differentiable: bool  # whether it has a gradient: where the program is known, and writes no state
+
+    def __call__(self: Any, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+        if named or len(arguments) != len(self.given):
+            prepared = ", prepared," if self.bound else ""
+            arguments = in_order(self.title + prepared, self.given, self.bound, arguments, named)
+        recorded = is_dynamo_compiling() or recording()
+        wanted = torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments))
+        if not (recorded or wanted):
+            return self.launched(arguments, out)
+        if out is not None:
+            raise ArgumentError(
+                f"out: {self.title} is recorded or differentiated here, and gives new tensors;"
+                " leave out= away, or call under torch.no_grad()"
+            )
+        if not recorded:
+            with torch.no_grad():  # what does not fit is named here, as in every call
+                self.refuse(arguments)
+        return getattr(torch.ops.tilegen, called(f"{self.key}", wanted))(*folded(arguments))
+
+    @property
+    def operator(self) -> str:
+        """The name of its operator below torch.ops.tilegen.
+
+        It is the same wherever the same plan is compiled for the same target. A kernel that prepare() has
+        made has an operator of its own, whose weights are constants.
+        """
+        return called(self.key, False)
+
+
+def _requires_grad(a: Any) -> bool:
+    return isinstance(a, torch.Tensor) and a.requires_grad
 
 
 def called(key: str, differentiates: bool) -> str:
@@ -80,14 +126,12 @@ def key_of(kernel: Kernel) -> str:
 
 
 def _name(kernel: Kernel) -> str:
-    what = [kernel.plan.digest, kernel.target, type(kernel).__name__]
-    if kernel.given != kernel.arguments:
-        what.append(kernel.key)
-    return f"{kernel.plan.program}_{hashlib.sha256(' '.join(what).encode()).hexdigest()[:12]}"
+    what = kernel.identity + (f" {kernel.key}" if kernel.given != kernel.arguments else "")
+    return f"{kernel.title}_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
 def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
-    outputs, device = [kernel.plan.graph.tensors[n] for n in kernel.plan.outputs], kernel.device
+    outputs, device = kernel.outputs, kernel.device
     gives = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
     _operators.define(f"{name}({_parameters(kernel.given)}) -> {gives}", tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -100,13 +144,17 @@ def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
         return living().launched(_flat(given))
 
     def fake(*given: Any) -> Any:
-        made = [torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=device) for t in outputs]
+        shapes = living().shapes(_flat(given))
+        made = [
+            torch.empty(shape, dtype=TORCH_DTYPES[t.dtype], device=device)
+            for t, shape in zip(outputs, shapes, strict=True)
+        ]
         return made[0] if len(made) == 1 else tuple(made)
 
     _operators.impl(name, launched, "CompositeExplicitAutograd")
     register_fake(f"{NAMESPACE}::{name}", fake, lib=_operators)
     if differentiates:
-        backward = _backward(living)
+        backward = _define_backward(name, living) if kernel.moves else _backward(living)
         register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=_keep_arguments, lib=_operators)
 
 
@@ -152,21 +200,57 @@ def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(living: Callable[[], Kernel]) -> Any:
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        kernel, wanted = living(), _flat(ctx.needs_input_grad)
-        assert kernel.program is not None
-        with torch.enable_grad():
-            held = [a.detach().requires_grad_(w) for a, w in zip(ctx.saved_tensors, wanted, strict=True)]
-            named = {**kernel.bound, **{t.name: a for t, a in zip(kernel.given, held, strict=True)}}
-            made = run(kernel.program, [named[t.name] for t in kernel.program.arguments])
-            results = made if isinstance(made, tuple) else (made,)
-            found = torch.autograd.grad(
-                results,
-                [a for a in held if a.requires_grad],
-                [g.to(r.dtype) for g, r in zip(gradients, results, strict=True)],
-                allow_unused=True,
-            )
-        left = iter(found)
-        return folded([next(left) if w else None for w in wanted])
+        wanted = _flat(ctx.needs_input_grad)
+        found = iter(_gradients(living(), gradients, ctx.saved_tensors, wanted))
+        return folded([next(found) if w else None for w in wanted])
+
+    return backward
+
+
+def _gradients(
+    kernel: Kernel,
+    gradients: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor],
+    wanted: Sequence[bool],
+) -> Sequence[torch.Tensor | None]:
+    """Of those arguments that are wanted."""
+    with torch.enable_grad():
+        held = [a.detach().requires_grad_(w) for a, w in zip(given, wanted, strict=True)]
+        named = {**kernel.bound, **{t.name: a for t, a in zip(kernel.given, held, strict=True)}}
+        made = run(kernel.program_of(held), [named[t.name] for t in kernel.arguments])
+        results = made if isinstance(made, tuple) else (made,)
+        return torch.autograd.grad(
+            results,
+            [a for a in held if a.requires_grad],
+            [g.to(r.dtype) for g, r in zip(gradients, results, strict=True)],
+            allow_unused=True,
+        )
+
+
+def _define_backward(name: str, living: Callable[[], Kernel]) -> Any:
+    """The gradient as an operator: (∂L/∂y of all results, arguments, which are wanted) → ∂L/∂a of those."""
+    called = f"{name}_backward"
+    _operators.define(
+        f"{called}(Tensor[] gradients, Tensor[] given, bool[] wanted) -> Tensor[]",
+        tags=(torch.Tag.pt2_compliant_tag,),
+    )
+
+    def run_backward(gradients: Any, given: Any, wanted: Any) -> list[torch.Tensor]:
+        found = iter(_gradients(living(), gradients, given, wanted))
+        asked = [a for a, w in zip(given, wanted, strict=True) if w]
+        return [torch.zeros_like(a) if g is None else g for a, g in zip(asked, found, strict=True)]
+
+    def fake(gradients: Any, given: Any, wanted: Any) -> list[torch.Tensor]:
+        return [torch.empty_like(a) for a, w in zip(given, wanted, strict=True) if w]
+
+    _operators.impl(called, run_backward, "CompositeExplicitAutograd")
+    register_fake(f"{NAMESPACE}::{called}", fake, lib=_operators)
+
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        wanted = [bool(w) for w in _flat(ctx.needs_input_grad)]
+        operator = getattr(torch.ops.tilegen, called)
+        found = iter(operator(list(gradients), list(ctx.saved_tensors), wanted))
+        return folded([next(found) if w else None for w in wanted])
 
     return backward
 
