@@ -22,7 +22,8 @@ _HOME = {
     "tilegen.ops.softmax": ("softmax",),
     "tilegen.ops.append": ("append",),
     "tilegen.ops.attention": ("attention",),
-    "tilegen.ops.norm": ("rms_norm", "layer_norm", "rope"),
+    "tilegen.ops.norm": ("rms_norm", "layer_norm"),
+    "tilegen.ops.rope": ("rope", "rotary"),
     "tilegen.ops.pool": ("max_pool2d", "global_avg_pool", "flatten"),
     "tilegen.ops.pointwise": (
         "gelu",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.library import opcheck
 
 import tilegen as tg
 from tests.moving import EXAMPLES, drawn
@@ -112,18 +113,17 @@ def test_a_row_has_the_same_bits_within_a_regime() -> None:
 
 
 def test_torch_compile_traces_it_once() -> None:
-    kernel = tg.compile(moving("gpt3_mlp"), "cuda")
-    assert isinstance(kernel, MovingKernel)
-    opcheck(getattr(torch.ops.tilegen, kernel.operator).default, tuple(given(kernel, 17)))
+    kernel = compiled("gpt3_mlp")
+    opcheck(getattr(torch.ops.tilegen, kernel.operator).default, tuple(at(kernel, 17)))
 
     def model(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
         return torch.relu(kernel(x + 1, w1, w2))
 
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    recorded = torch.compile(model, backend="aot_eager", fullgraph=True)
     for size in (7, 300, 65):
-        x, *weights = given(kernel, size)
+        x, *weights = at(kernel, size)
         torch._dynamo.mark_dynamic(x, 0)
-        assert torch.equal(compiled(x, *weights), model(x, *weights))
+        assert torch.equal(recorded(x, *weights), model(x, *weights))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     kernel.check()

@@ -24,10 +24,11 @@ from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
-from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes, RopeAttributes
+from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reference import view
+from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 
 Chain = tuple[Call, ...]
@@ -270,6 +271,13 @@ def _rope(b: OpInstance, x: Any, at: int = 0) -> Any:
     )
 
 
+def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
+    d = RotaryAttributes.of(b).head_dim
+    cos, sin = (t.repeat(b.out[0] // t.shape[0], 1)[:, None] for t in (cos, sin))
+    y = x.reshape(b.out[0], -1, d)
+    return (y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin).reshape(b.out)
+
+
 _OPS: dict[type[Attributes], Callable[..., Any]] = {
     LinearAttributes: lambda b, x, w: F.linear(x, w),
     MatmulAttributes: _matmul,
@@ -277,6 +285,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     SoftmaxAttributes: _softmax,
     AppendAttributes: _append,
     RopeAttributes: _rope,
+    RotaryAttributes: _rotary,
     RmsNormAttributes: lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.attributes.eps),
     LayerNormAttributes: lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.attributes.eps),
     PoolAttributes: _max_pool2d,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tilegen.analysis.regions import to_c
 from tilegen.codegen.schedule import enum, locals_text
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
@@ -14,7 +15,7 @@ from tilegen.ops.append import AppendAttributes, ropes
 from tilegen.ops.attention import STATE, AttentionAttributes, forwarded, roped, splits
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import normed
-from tilegen.ops.norm import RopeAttributes
+from tilegen.ops.rope import RopeAttributes
 from tilegen.schedule.plan import Plan
 
 
@@ -51,6 +52,12 @@ class OpText:
     def turning(self) -> bool:
         """Whether it turns anything by its position."""
         return isinstance(self.bound.attributes, RopeAttributes) or self.roped or self.ropes
+
+    @property
+    def table_row(self) -> str:
+        """rotary: the row of the tables that `row` of the result turns by."""
+        rows = self.bound.shape(self.bound.index("cos"))[0]
+        return "row" if rows == self.bound.out[0] else f"row % {to_c(rows)}"
 
     @property
     def angles(self) -> str:

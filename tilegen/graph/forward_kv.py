@@ -20,7 +20,7 @@ from tilegen.ops.append import AppendAttributes, ropes
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.attention import forwarded as is_forwarded
 from tilegen.ops.base import OpInstance, TileOp
-from tilegen.ops.norm import RopeAttributes
+from tilegen.ops.rope import RopeAttributes
 from tilegen.options import Options
 
 

@@ -20,8 +20,8 @@ from tilegen.graph.graph import Graph
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.base import Epilogue, TileOp, kind
 from tilegen.ops.gemm import LinearAttributes
-from tilegen.ops.norm import RopeAttributes
 from tilegen.ops.pointwise import PointwiseAttributes
+from tilegen.ops.rope import RopeAttributes
 
 ROPED = 16  # rows that an append turns on their way
 

@@ -1,4 +1,4 @@
-"""rms_norm and layer_norm over the last dimension, and rope, the rotary position embedding."""
+"""rms_norm and layer_norm over the last dimension."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sympy as sp
-
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import Operand, Size
+from tilegen.frontend.program import Operand
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
-from tilegen.ops.heads import head_operand, position, rotated
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 
 
@@ -29,15 +26,6 @@ class RmsNormAttributes(NormAttributes):
 @dataclass(frozen=True)
 class LayerNormAttributes(NormAttributes):
     """Of layer_norm."""
-
-
-@dataclass(frozen=True)
-class RopeAttributes(Attributes):
-    """seq rows a sequence, heads of head_dim columns; theta: the base of the angles."""
-
-    seq: Size
-    head_dim: Size
-    theta: float
 
 
 def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
@@ -95,39 +83,6 @@ def _norm(
     )
 
 
-def rope(
-    x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = None, name: str | None = None
-) -> Value:
-    """y[d] = x[d]·cos φ - x[d + D/2]·sin φ, y[d + D/2] = x[d + D/2]·cos φ + x[d]·sin φ, φ = p·theta^(-2d/D),
-    for each head of size D.
-
-    x (B, S, heads·D); y of x's shape and dtype. Position p of row s is s, plus `at` (an int32 input of one
-    element, read on the device) where given. Pairs are half a head apart, as in Hugging Face's LLaMA.
-
-    Raises:
-        SpecError: x has not three dimensions, its columns are not `heads` heads of an even size, or theta is
-            not positive.
-
-    Source: arXiv 2104.09864.
-    """
-    where = caller()
-    tensors("rope", where, x=x)
-    need(len(x.shape) == 3, f"rope: x is (B, S, heads·D), given {x.shape}", where)
-    need(isinstance(heads, int) and heads >= 1, f"rope: heads is a positive int, given {heads!r}", where)
-    width = x.shape[-1]
-    need(
-        not isinstance(width, int) or (width % heads == 0 and (width // heads) % 2 == 0),
-        f"rope: {width} columns are not {heads} heads of an even size",
-        where,
-    )
-    operands = [head_operand(x, where)]
-    if at is not None:
-        operands.append(position(at, where))
-    theta = number("rope: theta", theta, where, positive=True)
-    attributes = RopeAttributes(seq=x.shape[1], head_dim=width // heads, theta=theta)
-    return call("rope", name, operands, x.shape, x.dtype, "rows", attributes, where)
-
-
 class _Norm(OpDef):
     """A tile is tm whole rows."""
 
@@ -175,46 +130,3 @@ class LayerNorm(_Norm):
 
         x, w, bias = operands[:3]
         return [F.layer_norm(x, x.shape[-1:], w, bias, a.eps)]
-
-
-@register
-class Rope(OpDef):
-    """A tile is tm rows of th heads."""
-
-    name, coords, stem = "rope", ("i", "j"), "rows"
-    operands, attributes = ("x", "position"), RopeAttributes
-
-    def heads(self, b: OpInstance) -> Any:
-        a = RopeAttributes.of(b)
-        return b.out[1] // a.head_dim
-
-    def grid(self, b: OpInstance) -> tuple[Any, ...]:
-        return (ceil_div(b.out[0], b.tile[0]), ceil_div(self.heads(b), b.tile[1]))
-
-    def reads(self, b: OpInstance) -> tuple[Access, ...]:
-        reads = [Access(0, self.write(b))]
-        if b.has("position"):
-            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
-        return tuple(reads)
-
-    def write(self, b: OpInstance) -> Box:
-        a = RopeAttributes.of(b)
-        i, j = b.coords
-        return (blocks(i, b.tile[0], b.out[0]), blocks(j, b.tile[1] * a.head_dim, b.out[1]))
-
-    def flops(self, b: OpInstance) -> float:
-        a = RopeAttributes.of(b)
-        return 6.0 * b.tile[0] * b.tile[1] * a.head_dim
-
-    def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
-        (rows,) = row_tiles(b.out[0], machine)[0]
-        heads = self.heads(b)
-        return [(rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads]
-
-    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
-        a = RopeAttributes.of(b)
-        return [
-            rotated(operands[0], a.head_dim, a.seq, operands[1] if b.has("position") else 0, a.theta).reshape(
-                b.out
-            )
-        ]

@@ -271,6 +271,21 @@ def _rope(op: Op) -> Footprint:
     return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
 
 
+def _rotary(op: Op) -> Footprint:
+    (m, n), (tm, th), d = op.target(None, None).shape, op.tiles(2), op.integer("head_dim")
+    if n % d:
+        raise Malformed(f"{n} columns, expected a multiple of head_dim {d}")
+    f = op.frame(ceil_div(m, tm), ceil_div(n // d, th))
+    reads = f.once(op.operand(0, m, n), f.block(0, tm, m), f.block(1, th * d, n))
+    for index in (1, 2):
+        table = op.operand(index, None, d)
+        rows = table.shape[0]
+        if m % rows:
+            raise Malformed(f"{rows} rows of angles for {m} rows, expected a divisor of them")
+        reads += f.once(table, f.span(0, rows, rows), f.span(0, d, d))
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
+
+
 def _cut(position: View, rows: int) -> Cut:
     return position.tensor, position.offset, rows
 
@@ -325,6 +340,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,
+    "rotary": _rotary,
     "append": _append,
     "pointwise": _pointwise,
 }

@@ -101,6 +101,8 @@ OPS = [
     ("tg.rope(x3, heads=0)", "positive", "0"),
     ("tg.rope(x3, heads=3, at=two)", "position", "(1,)"),
     ("tg.rope(x3, heads=3, at=5)", "position", "int32"),
+    ("tg.rotary(x, x, x, heads=2)", "(B, S, heads·D)", "(4, 6)"),
+    ("tg.rotary(x3, x, x, heads=3)", "rotary: cos and sin", "(4, 2)", "(4, 6)"),
     ("tg.gelu(x, approximate='fast')", "'none' or 'tanh'", "'fast'"),
     ("tg.relu(5)", "tensor", "5"),
     ("tg.silu('x')", "tensor", "'x'"),

@@ -21,8 +21,9 @@ from tilegen.graph.forms import Proxies
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import CombineAttributes
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.ops.norm import NormAttributes, RopeAttributes, vectors_of
+from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pool import PoolAttributes
+from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.pixels import as_rows
@@ -110,7 +111,9 @@ class ThreadTile(MacroOp):
         match b.attributes:
             case CombineAttributes(head_dim=d) if d % VECTOR:
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
-            case RopeAttributes(head_dim=d) | AppendAttributes(head_dim=int(d)) if d % (2 * VECTOR):
+            case (
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
+            ) if d % (2 * VECTOR):
                 return f"heads have {d} columns, expected a multiple of {2 * VECTOR}"
             case NormAttributes() | SoftmaxAttributes() if self.too_wide:
                 return self.too_wide

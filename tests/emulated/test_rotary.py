@@ -1,0 +1,44 @@
+"""rotary is what models do with tables of angles: on the CPU, in the plan, in the text of a kernel for GPUs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilegen as tg
+from tilegen.runtime.data import random_arguments
+
+
+@tg.spec
+def turned(B=2, S=37, heads=3, D=32, batched=False, views=False, dtype="bfloat16"):
+    x = tg.input("x", (B, S, heads * D), dtype)
+    shape = (B, S, D) if batched else (1, S, D) if views else (S, D)
+    cos, sin = tg.input("cos", shape, dtype), tg.input("sin", shape, dtype)
+    n = tg.linear(x, tg.weight("w", (2 * heads * D, heads * D), dtype), name="n")
+    q = n.chunk(2)[1] if views else tg.linear(x, tg.weight("v", (heads * D, heads * D), dtype), name="q")
+    return tg.rotary(q, cos, sin, heads=heads, name="y"), n if not views else tg.relu(n, name="r")
+
+
+def in_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int) -> torch.Tensor:
+    """As apply_rotary_pos_emb of transformers' modeling_llama has it."""
+    q = x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    half = q.shape[-1] // 2
+    other = torch.cat((-q[..., half:], q[..., :half]), dim=-1)
+    cos, sin = (t.expand(x.shape[0], -1, -1).unsqueeze(1) for t in (cos, sin))
+    return (q * cos + other * sin).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpret", "cuda-emulated"])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"batched": True, "S": 5}, {"views": True, "B": 3, "heads": 2, "D": 64}]
+)
+def test_it_turns_as_models_do(target: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_POISON", "1")
+    program = turned(**sizes)
+    kernel = tg.compile(program, target)
+    arguments = dict(zip((t.name for t in program.arguments), random_arguments(program, 3), strict=True))
+    y = kernel(**arguments)[0].float()
+    held = {name: a.float() for name, a in arguments.items()}
+    weight = held["w"].chunk(2)[1] if "v" not in held else held["v"]
+    expected = in_torch(held["x"] @ weight.T, held["cos"], held["sin"], dict(program.sizes)["heads"])
+    assert (y - expected).norm() <= 0.01 * expected.norm()
