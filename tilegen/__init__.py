@@ -37,7 +37,7 @@ _HOME = {
         "pointwise",
     ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
-    "tilegen.nn": ("module",),
+    "tilegen.nn.module": ("module",),
     "tilegen.kernels.generate": ("generate",),
     "tilegen.runtime.verify": ("verify",),
     "tilegen.options": ("Options",),

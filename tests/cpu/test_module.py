@@ -12,7 +12,7 @@ import torch
 from test_arguments import given, pair
 
 import tilegen as tg
-from tilegen.nn import Module
+from tilegen.nn.module import Module
 from tilegen.ops.reference import run
 
 

@@ -1,4 +1,4 @@
-"""rotary is what models do with tables of angles: on the CPU, in the plan, in the text of a kernel for GPUs."""
+"""rotary is what models do with tables of angles: on the CPU, in the plan, in the text of a GPU's kernel."""
 
 from __future__ import annotations
 

@@ -1,0 +1,145 @@
+"""A block of a PyTorch model as one kernel: called as the block was, with its results."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+import tilegen as tg
+from tests.models import MODELS, Mlp, call_of, first, made
+from tilegen.kernels.moving import MovingKernel
+from tilegen.nn.module import Module
+
+
+def imported(name: str, n: int = 2, most: int | None = None, **options: Any) -> Module:
+    args, kwargs = call_of(name, n)
+    moving = {MODELS[name].moving: {0: tg.dim("B", max=most)}} if most else None
+    return tg.module.from_torch(made(name), *args, dynamic_shapes=moving, options=options, **kwargs)
+
+
+def close(found: Any, wanted: Any, tolerance: float = 2e-5) -> None:
+    a, b = first(found), first(wanted)
+    assert a.shape == b.shape and a.dtype == b.dtype
+    assert float((a.float() - b.float()).norm() / b.float().norm()) < tolerance
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_gives_what_the_block_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_POISON", "1")
+    layer, block = imported(name), made(name)
+    args, kwargs = call_of(name, 2, seed=1)
+    with torch.no_grad():
+        close(layer(*args, **kwargs), block(*args, **kwargs))
+    assert type(layer(*args, **kwargs)) is type(block(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_batch_moves(name: str) -> None:
+    """Also where one sequence is the example."""
+    layer, block = imported(name, n=1, most=5), made(name)
+    assert isinstance(layer.kernel, MovingKernel)
+    for n in (1, 2, 5):
+        args, kwargs = call_of(name, n, seed=n)
+        with torch.no_grad():
+            close(layer(*args, **kwargs), block(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", ["decoder_layer", "gpt2_block", "stage"])
+def test_rounding_is_no_worse_than_torchs(name: str) -> None:
+    """In bfloat16, both against float32."""
+    args, kwargs = call_of(name, 2, torch.bfloat16)
+    block = made(name, torch.bfloat16)
+    layer = tg.module.from_torch(block, *args, **kwargs)
+    with torch.no_grad():
+        found, torchs = (first(f(*args, **kwargs)).float() for f in (layer, block))
+        wanted = first(block.float()(*call_of(name, 2)[0], **call_of(name, 2)[1]))
+    errors = [float((a - wanted).norm() / wanted.norm()) for a in (found, torchs)]
+    assert errors[0] < 1.2 * errors[1] < 0.05, errors
+
+
+def test_linears_of_the_same_rows_are_one() -> None:
+    kinds = [c.kind for c in imported("decoder_layer").program.calls]
+    assert kinds.count("linear") == 4 and kinds.count("rotary") == 2 and kinds.count("rms_norm") == 2
+    weights = list(imported("decoder_layer").state_dict())
+    assert {"self_attn_q_proj_k_proj_v_proj_weight", "mlp_gate_proj_up_proj_weight"} <= set(weights)
+
+
+def test_batch_norms_go_into_convolutions() -> None:
+    assert not [t for t in imported("stage").program.arguments if "running" in t.name or "bn" in t.name]
+
+
+def test_what_is_not_laid_out_anew_is_shared() -> None:
+    block = made("mlp")
+    layer = tg.module.from_torch(block, *call_of("mlp", 2)[0])
+    assert {p.data_ptr() for p in layer.parameters()} == {p.data_ptr() for p in block.parameters()}
+
+
+def test_a_layer_is_swapped_in_one_line() -> None:
+    model = torch.nn.Sequential(made("mlp"), torch.nn.LayerNorm(48), made("mlp"))
+    x = call_of("mlp", 3)[0][0]
+    with torch.no_grad():
+        wanted = model(x)
+        for n in (0, 2):
+            model[n] = tg.module.from_torch(model[n], x, dynamic_shapes={"x": {0: tg.dim("M", max=7)}})
+        close(model(x), wanted)
+        close(model(x[:1]), wanted[:1])
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_it_is_copied_and_pickled(again: Any) -> None:
+    layer = imported("decoder_layer", most=5)
+    args, kwargs = call_of("decoder_layer", 3)
+    assert torch.equal(again(layer)(*args, **kwargs), layer(*args, **kwargs))
+
+
+def test_its_state_is_loaded() -> None:
+    layer, other = imported("decoder_layer"), imported("decoder_layer")
+    for p in other.parameters():
+        p.data.zero_()
+    other.load_state_dict(layer.state_dict())
+    args, kwargs = call_of("decoder_layer", 2)
+    assert torch.equal(other(*args, **kwargs), layer(*args, **kwargs))
+
+
+def test_arguments_go_by_position_or_by_name() -> None:
+    layer = imported("decoder_layer")
+    (x,), kwargs = call_of("decoder_layer", 2)
+    wanted = layer(x, **kwargs)
+    assert torch.equal(layer(hidden_states=x, **kwargs), wanted)
+    some = {"position_embeddings": kwargs["position_embeddings"]}
+    assert torch.equal(layer(x, None, past_key_values=None, **some), wanted)
+
+
+@pytest.mark.parametrize("name", ["decoder_layer", "stage"])
+def test_torch_compile_and_export_take_it(name: str) -> None:
+    layer = imported(name, n=2, most=5)
+    for p in layer.parameters():
+        p.requires_grad_(False)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
+    for n in (2, 3):
+        args, kwargs = call_of(name, n, seed=n)
+        assert torch.equal(compiled(*args, **kwargs), layer(*args, **kwargs))
+    args, kwargs = call_of(name, 2)
+    exported = torch.export.export(layer, args, kwargs)
+    assert torch.equal(exported.module()(*args, **kwargs), layer(*args, **kwargs))
+
+
+def test_it_is_trained_as_the_block_is() -> None:
+    block, layer = made("gated_mlp"), imported("gated_mlp")
+    x = call_of("gated_mlp", 2)[0][0]
+    block(x).square().mean().backward()
+    layer(x).square().mean().backward()
+    both = torch.cat((block.gate_proj.weight.grad, block.up_proj.weight.grad))
+    found = dict(layer.named_parameters())
+    torch.testing.assert_close(found["gate_proj_up_proj_weight"].grad, both)
+    torch.testing.assert_close(found["down_proj_weight"].grad, block.down_proj.weight.grad)
+
+
+def test_a_parameter_that_asks_for_no_gradient_goes_on_so() -> None:
+    block = Mlp().eval().requires_grad_(False)
+    layer = tg.module.from_torch(block, torch.randn(2, 48))
+    assert not any(p.requires_grad for p in layer.parameters())

@@ -1,0 +1,245 @@
+"""Blocks of PyTorch models, spelled as transformers and torchvision spell them, at small sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int = 48, inner: int = 96):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.down(self.act(self.up(x))))
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, width: int = 64, inner: int = 96):
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(1 + 0.1 * torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype, x = x.dtype, x.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * x.to(dtype)
+
+
+def turned(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = q.shape[-1] // 2
+    other = torch.cat((-q[..., half:], q[..., :half]), dim=-1)
+    return (q * cos.unsqueeze(1)) + (other * sin.unsqueeze(1))
+
+
+class Attention(nn.Module):
+    """LLaMA's: keys shared by heads, tables of angles."""
+
+    def __init__(self, width: int = 64, heads: int = 4, kv_heads: int = 2, repeats: bool = True):
+        super().__init__()
+        self.d, self.repeats, self.group = width // heads, repeats, heads // kv_heads
+        self.q_proj = nn.Linear(width, heads * self.d, bias=False)
+        self.k_proj, self.v_proj = (nn.Linear(width, kv_heads * self.d, bias=False) for _ in range(2))
+        self.o_proj = nn.Linear(heads * self.d, width, bias=False)
+
+    def forward(
+        self, x: Tensor, positions: tuple[Tensor, Tensor], attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, None]:
+        shape = (*x.shape[:-1], -1, self.d)
+        q, k, v = (p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = turned(q, *positions), turned(k, *positions)
+        if self.repeats:
+            k, v = (self._repeated(a) for a in (k, v))
+        a = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=attention_mask, is_causal=attention_mask is None, enable_gqa=not self.repeats
+        )
+        a = a.transpose(1, 2).contiguous().reshape(*x.shape[:-1], -1)
+        return self.o_proj(a), None
+
+    def _repeated(self, a: Tensor) -> Tensor:
+        b, h, s, d = a.shape
+        return a[:, :, None].expand(b, h, self.group, s, d).reshape(b, h * self.group, s, d)
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, width: int = 64):
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = RmsNorm(width), RmsNorm(width)
+        self.self_attn, self.mlp = Attention(width), GatedMlp(width)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        use_cache: bool = False,
+        **kwargs: Any,
+    ) -> Tensor:
+        attended, _ = self.self_attn(
+            self.input_layernorm(hidden_states), kwargs["position_embeddings"], attention_mask
+        )
+        x = hidden_states + attended
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Conv1D(nn.Module):
+    """GPT-2's linear, its weight the other way round."""
+
+    def __init__(self, out: int, width: int):
+        super().__init__()
+        self.out = out
+        self.weight, self.bias = nn.Parameter(torch.randn(width, out) * 0.1), nn.Parameter(torch.randn(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], self.out)
+
+
+class Gpt2Block(nn.Module):
+    def __init__(self, width: int = 64, heads: int = 4):
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = Conv1D(3 * width, width), Conv1D(width, width)
+        self.c_fc, self.c_down = Conv1D(4 * width, width), Conv1D(width, 4 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            a.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
+            for a in self.c_attn(self.ln_1(x)).split(self.width, dim=2)
+        )
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.25)
+        x = x + self.c_proj(a.transpose(1, 2).reshape(x.shape))
+        h = self.c_fc(self.ln_2(x))
+        h = 0.5 * h * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (h + 0.044715 * torch.pow(h, 3.0))))
+        return x + self.c_down(h)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inside: int, between: int, stride: int = 1):
+        super().__init__()
+        out = 4 * between
+        self.conv1, self.bn1 = nn.Conv2d(inside, between, 1, bias=False), nn.BatchNorm2d(between)
+        self.conv2 = nn.Conv2d(between, between, 3, stride, 1, bias=False)
+        self.bn2, self.bn3 = nn.BatchNorm2d(between), nn.BatchNorm2d(out)
+        self.conv3, self.relu = nn.Conv2d(between, out, 1, bias=False), nn.ReLU(inplace=True)
+        plain = stride == 1 and inside == out
+        self.downsample = (
+            None
+            if plain
+            else nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        same = x if self.downsample is None else self.downsample(x)
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn3(self.conv3(self.relu(self.bn2(self.conv2(y)))))
+        y += same
+        return self.relu(y)
+
+
+class Classifier(nn.Module):
+    """A convolution, pools, and linears over images and over their means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(8, 16, 3, padding=1), nn.MaxPool2d(3, 2, 1)
+        self.wide, self.mean, self.last = nn.Linear(16 * 16, 24), nn.AdaptiveAvgPool2d(1), nn.Linear(16, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.pool(torch.relu(self.conv(x)))
+        return self.wide(torch.flatten(y, 1)) + self.last(torch.flatten(self.mean(y), 1))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A block, and arguments of it for so many sequences, images or rows."""
+
+    make: Callable[[], nn.Module]
+    arguments: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
+    moving: str  # the argument whose first dimension is so many
+
+
+def _rows(width: int) -> Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]:
+    return lambda n: ((torch.randn(n, 9, width),), {})
+
+
+def _angles(s: int, d: int) -> tuple[Tensor, Tensor]:
+    phi = torch.arange(s)[:, None] * 100.0 ** (-torch.arange(0, d, 2) / d)
+    phi = torch.cat((phi, phi), dim=-1)[None]
+    return phi.cos(), phi.sin()
+
+
+MODELS = {
+    "mlp": Model(Mlp, lambda n: ((torch.randn(n, 48),), {}), "x"),
+    "gated_mlp": Model(GatedMlp, _rows(64), "x"),
+    "attention": Model(Attention, lambda n: ((torch.randn(n, 9, 64), _angles(9, 16)), {}), "x"),
+    "shared_keys": Model(
+        lambda: Attention(repeats=False), lambda n: ((torch.randn(n, 9, 64), _angles(9, 16)), {}), "x"
+    ),
+    "decoder_layer": Model(
+        DecoderLayer,
+        lambda n: (
+            (torch.randn(n, 9, 64),),
+            {
+                "attention_mask": None,
+                "position_ids": torch.arange(9)[None],
+                "use_cache": False,
+                "position_embeddings": _angles(9, 16),
+            },
+        ),
+        "hidden_states",
+    ),
+    "gpt2_block": Model(Gpt2Block, _rows(64), "x"),
+    "encoder_layer": Model(
+        lambda: nn.TransformerEncoderLayer(64, 4, 96, batch_first=True, norm_first=True), _rows(64), "src"
+    ),
+    "stage": Model(
+        lambda: nn.Sequential(Bottleneck(16, 8, 2), Bottleneck(32, 8)),
+        lambda n: ((torch.randn(n, 16, 8, 8),), {}),
+        "input",
+    ),
+    "classifier": Model(Classifier, lambda n: ((torch.randn(n, 8, 7, 7),), {}), "x"),
+}
+
+
+def made(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> nn.Module:
+    """A block with random weights and statistics."""
+    torch.manual_seed(0)
+    module = MODELS[name].make().eval()
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.normal_(norm.weight, 1.0, 0.2), nn.init.normal_(norm.bias, 0.0, 0.2)
+            norm.running_mean.normal_(0.0, 0.2), norm.running_var.uniform_(0.5, 2.0)
+    return module.to(device, dtype)
+
+
+def call_of(
+    name: str, n: int, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a block for so many sequences, images or rows."""
+    torch.manual_seed(seed)
+    given = MODELS[name].arguments(n)
+    return torch.utils._pytree.tree_map_only(
+        Tensor, lambda a: a.to(device, dtype if a.is_floating_point() else a.dtype), given
+    )
+
+
+def first(result: Any) -> Tensor:
+    return result[0] if isinstance(result, tuple) else result

@@ -1,0 +1,1 @@
+"""Programs as layers of PyTorch models, and PyTorch's layers as programs."""

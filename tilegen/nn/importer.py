@@ -1,0 +1,296 @@
+"""From a module of PyTorch to a program: torch.export traces it, a table (tilegen.nn.aten) writes the spec.
+
+    nn.Module, example ─ torch.export ─▶ graph of aten operators ─ patterns, table ─▶ Program, its weights
+
+What depends on weights alone is computed here, once. Linears of the same rows become one, whose columns are
+theirs: query, key and value, or gate and up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sympy as sp
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+
+from tilegen.errors import SpecError
+from tilegen.frontend.dims import Dim
+from tilegen.frontend.program import Program, Size
+from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
+from tilegen.nn import patterns
+from tilegen.nn.adapter import Adapter, Returned, Taken
+from tilegen.nn.aten import TABLE, VIEWS, factors
+from tilegen.nn.example import PREFIX, Example
+from tilegen.nn.views import View
+from tilegen.ops.gemm import linear
+from tilegen.ops.pointwise import pointwise
+
+aten = torch.ops.aten
+DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+IMAGES = (aten.conv2d.default, aten.max_pool2d.default, aten.adaptive_avg_pool2d.default)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module as a program: its weights by their names in it, and how it is called."""
+
+    program: Program
+    weights: dict[str, torch.Tensor]
+    adapter: Adapter
+
+
+def imported(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Mapping[str, Any] | None,
+) -> Imported:
+    """The program of a module, from an example of a call.
+
+    Raises:
+        SpecError: something that the module computes has no word in a spec; it names the call, and where in
+            the module it stands.
+    """
+    where, example = caller(), Example.of(module, args, kwargs, dynamic_shapes or {})
+    with torch.no_grad():
+        exported = example.exported()
+    graph = exported.graph_module.graph
+    patterns.composed(graph)
+    inputs = [s.arg.name for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    named = {name: leaf.name for name, leaf in zip(inputs, example.tensors, strict=True)}
+    written = _Spec(module, exported, example.dim, any(n.target in IMAGES for n in graph.nodes), named)
+    title = re.sub(r"\W", "_", type(module).__name__)
+    with building(title) as b, torch.enable_grad():
+        outputs = written.run(graph)
+        sizes = () if example.dim is None else ((example.dim.name, example.dim),)
+        program = finish(b, tuple(written.returned.values()), sizes, "", where)
+    taken = tuple(
+        Taken(leaf, *written.taken[name])
+        for name, leaf in zip(inputs, example.tensors, strict=True)
+        if name in written.taken
+    )
+    adapter = Adapter(
+        title, example.positional, taken, example.fixed, example.names, outputs, exported.call_spec.out_spec
+    )
+    return Imported(program, written.weights, adapter)
+
+
+@dataclass
+class _Spec:
+    """A spec that is being written, node after node of a graph."""
+
+    module: torch.nn.Module
+    exported: torch.export.ExportedProgram
+    dim: Dim | None
+    images: bool
+    inputs: dict[str, str]  # of the graph: their names in the module
+    values: dict[Node, Any] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    taken: dict[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
+    returned: dict[str, Value] = field(default_factory=dict)
+    _known: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
+    _merged: dict[Node, View] = field(default_factory=dict)
+    _node: Node | None = None
+
+    # --- what entries of the table ask (tilegen.nn.aten.Trace) --------------------------------------------
+
+    def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
+        return self._weight(data, self._paths.get(id(data)) or "_".join((*self._where[-2:], stem)))
+
+    def _weight(self, data: torch.Tensor, name: str) -> Value:
+        known = self._known.get(id(data))
+        if known is not None:
+            return known[1]
+        value = weight(self._free(name), tuple(data.shape), self._dtype(data.dtype))
+        kept = data if isinstance(data, torch.nn.Parameter) and data.is_contiguous() else None
+        if kept is None:
+            kept = torch.nn.Parameter(data.detach().contiguous(), requires_grad=data.requires_grad)
+        self.weights[value.tensor] = kept
+        self._known[id(data)] = data, value
+        return value
+
+    def name(self, *what: str) -> str | None:
+        parts = [*self._where[-2:], *what]
+        return self._free("_".join(parts)) if parts else None
+
+    @property
+    def _where(self) -> list[str]:
+        """Where in the module the node stands."""
+        stack = (self._node.meta.get("nn_module_stack") or {}) if self._node else {}
+        path = next((str(p) for p, _ in reversed(list(stack.values()))), "")
+        return [p for p in path.removeprefix(PREFIX.rstrip(".")).split(".") if p]
+
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        return {id(p): name for name, p in self.module.named_parameters()}
+
+    def _free(self, path: str) -> str:
+        name = re.sub(r"_+", "_", re.sub(r"\W", "_", path)).strip("_")
+        if not name[:1].isalpha() or name in RESERVED or name.startswith("tg_"):
+            name = f"m_{name}".rstrip("_")
+        return builder("from_torch").fresh(name)
+
+    def _dtype(self, dtype: torch.dtype) -> str:
+        if dtype not in DTYPES:
+            raise SpecError(f"a tensor of {dtype}; expected one of {', '.join(DTYPES.values())}")
+        return DTYPES[dtype]
+
+    # --- the graph ----------------------------------------------------------------------------------------
+
+    def run(self, graph: Graph) -> tuple[Returned, ...]:
+        """All nodes; how the results are those of the spec."""
+        kinds = {s.arg.name: s for s in self.exported.graph_signature.input_specs}
+        for node in graph.nodes:
+            self._node = node
+            if node.op == "placeholder":
+                self.values[node] = self._given(node, kinds[node.name])
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+        results: Any = next(n for n in graph.nodes if n.op == "output").args[0]
+        return tuple(self._result(r, s) for r, s in zip(results, self._output_specs, strict=True))
+
+    @property
+    def _output_specs(self) -> list[Any]:
+        specs = self.exported.graph_signature.output_specs
+        written = [s.target for s in specs if s.kind != OutputKind.USER_OUTPUT]
+        if written:
+            raise SpecError(f"the module writes {', '.join(map(str, written))}; call .eval()")
+        return specs
+
+    def _given(self, node: Node, spec: Any) -> Any:
+        match spec.kind:
+            case InputKind.PARAMETER:
+                return self.module.get_parameter(spec.target.removeprefix(PREFIX))
+            case InputKind.BUFFER if spec.target not in self.exported.constants:
+                return self.module.get_buffer(spec.target.removeprefix(PREFIX))
+            case InputKind.USER_INPUT:
+                return self._input(node) if node.users else None
+        return self.exported.constants[spec.target]
+
+    def _input(self, node: Node) -> Any:
+        val = node.meta["val"]
+        if not isinstance(val, torch.Tensor):
+            return val
+        shape = tuple(self._size(n) for n in val.shape)
+        order = (0, 2, 3, 1) if self.images and len(shape) == 4 else None
+        if order:
+            shape = tuple(shape[d] for d in order)
+        value = input(self._free(self.inputs[node.name]), shape, self._dtype(val.dtype))
+        self.taken[node.name] = value.tensor, order
+        return View.of(value, (0, 3, 1, 2) if order else None)
+
+    def _size(self, n: Any) -> Size:
+        if isinstance(n, int):
+            return n
+        found = sp.sympify(n.node.expr)
+        at = found.xreplace(dict.fromkeys(found.free_symbols, self.dim)) if self.dim else found
+        return int(at) if at.is_Integer else at
+
+    def _call(self, node: Node) -> Any:
+        args, kwargs = (
+            pytree.tree_map_only(Node, self.values.__getitem__, a) for a in (node.args, node.kwargs)
+        )
+        if not any(isinstance(a, View) for a in pytree.tree_leaves((args, kwargs))):
+            compute: Any = node.target
+            return compute(*args, **kwargs)  # of weights or sizes alone
+        if node.target is aten.sym_size.int:
+            return args[0].shape[args[1]]
+        try:
+            if node.target is aten.linear.default:
+                return self._linear(node, args, kwargs)
+            if node.target is aten.conv2d.default:
+                return TABLE[node.target](self, *args, norm=self._norm_after(node), **kwargs)
+            if node.target is aten._native_batch_norm_legit_no_training.default and self._folds(node):
+                return [args[0]]
+            if node.target not in TABLE:
+                raise SpecError("no word for it in a spec")
+            return TABLE[node.target](self, *args, **kwargs)
+        except SpecError as error:
+            stands = ".".join(self._where) or type(self.module).__name__
+            raise SpecError(f"from_torch: {node.target} in {stands}: {error}") from None
+
+    # --- linears of the same rows ---------------------------------------------------------------------------
+
+    def _linear(self, node: Any, args: Any, kwargs: Any) -> View:
+        if node in self._merged:
+            return self._merged.pop(node)
+        alike = [n for n in node.args[0].users if self._joins(n, node)]
+        if len(alike) < 2:
+            made: View = TABLE[node.target](self, *args, **kwargs)
+            return made
+        x: View = args[0]
+        value = x.rows()
+        assert value is not None
+        stem = self._common(alike)
+        weights = [self.values[n.args[1]] for n in alike]
+        w = self._weight(torch.cat(weights), f"{stem}_weight")
+        given = None
+        if len(node.args) > 2:
+            given = self._weight(torch.cat([self.values[n.args[2]] for n in alike]), f"{stem}_bias")
+        y = linear(value, w, given, name=self._free(stem))
+        for n, part in zip(alike, y.split([len(w) for w in weights]), strict=True):
+            self._merged[n] = x.of_rows(part)
+        return self._merged.pop(node)
+
+    def _joins(self, other: Any, node: Any) -> bool:
+        """Whether a linear can be one with another of the same rows: none is a result by itself."""
+        if other.target is not aten.linear.default or other.args[0] is not node.args[0]:
+            return False
+        weights = [self.values.get(n.args[1]) for n in (other, node)]
+        plain = all(isinstance(w, torch.Tensor) for w in weights) and len(other.args) == len(node.args)
+        return plain and self.values[node.args[0]].rows() is not None and not _leaves_as_it_is(other)
+
+    def _common(self, nodes: list[Any]) -> str:
+        """self_attn.q_proj, self_attn.k_proj → self_attn_q_proj_k_proj"""
+        paths = []
+        for n in nodes:
+            self._node = n
+            paths.append(self._where)
+        parents = paths[0][:-1]
+        together = all(p[:-1] == parents for p in paths)
+        last = [p[-1] for p in paths if p] if together else ["linears"]
+        return "_".join([*parents[-1:], *last])
+
+    # --- batch norms after convolutions ---------------------------------------------------------------------
+
+    def _norm_after(self, node: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        (norm,) = node.users if len(node.users) == 1 else (None,)
+        if norm is None or not self._folds(norm):
+            return None
+        w, bias, mean, var, _, eps = (
+            self.values.get(a, a) if isinstance(a, Node) else a for a in norm.args[1:]
+        )
+        return factors(w, bias, mean, var, eps)
+
+    def _folds(self, norm: Any) -> bool:
+        made = norm.args[0] if norm.target is aten._native_batch_norm_legit_no_training.default else None
+        return isinstance(made, Node) and made.target is aten.conv2d.default and len(made.users) == 1
+
+    # --- results --------------------------------------------------------------------------------------------
+
+    def _result(self, given: Any, spec: Any) -> Returned:
+        if not isinstance(given, Node) or not isinstance(self.values[given], View):
+            if isinstance(given, Node) and isinstance(self.values[given], torch.Tensor):
+                raise SpecError(f"from_torch: the result {given} depends on weights alone")
+            return Returned(None, constant=given)
+        view: View = self.values[given]
+        if (dtype := given.meta["val"].dtype) != getattr(torch, view.value.dtype):
+            raise SpecError(f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}")
+        tensor = view.value.builder.tensors[view.value.tensor]
+        if view.value.columns is not None or view.value.flattened or tensor.role != "intermediate":
+            view = View(pointwise("e0", view.value), view.dims)
+        name = view.value.tensor
+        self.returned.setdefault(name, view.value)
+        return Returned(list(self.returned).index(name), *view.layout())
+
+
+def _leaves_as_it_is(node: Node) -> bool:
+    """Whether a node is a result of the graph, or one that is a view of it."""
+    return any(u.op == "output" or (u.target in VIEWS and _leaves_as_it_is(u)) for u in node.users)

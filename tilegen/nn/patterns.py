@@ -1,0 +1,162 @@
+"""Ops that models spell out, found in a traced graph: before → after, each one call of a function below.
+
+    w · (x · rsqrt(mean(x², -1) + eps))                          → rms_norm(x, w, eps)
+    x · cos + cat(-x[…, D/2:], x[…, :D/2]) · sin                 → rotary(x, cos, sin)
+    ½x · (1 + tanh(√(2/π)(x + 0.044715 x³)))                     → gelu(x, approximate="tanh")
+
+Casts and copies in between are looked through: what a spec computes between two tensors it does in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+COPIES = (
+    aten.to.dtype,
+    aten._to_copy.default,
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    aten.detach.default,
+)
+CHECKS = ("_assert", "sym_constrain")  # in the names of calls that compute nothing
+
+
+def rms_norm(x: Any, w: Any, eps: float) -> Any:
+    """Stands in a graph for what it names; so do the others."""
+    raise NotImplementedError
+
+
+def rotary(x: Any, cos: Any, sin: Any) -> Any:
+    raise NotImplementedError
+
+
+def gelu_tanh(x: Any) -> Any:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Whatever stands at all places of this name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A call with these arguments; the two of a sum or a product in either order."""
+
+    target: Any
+    arguments: tuple[Any, ...]
+
+
+def _mul(a: Any, b: Any) -> Pattern:
+    return Pattern(aten.mul.Tensor, (a, b))
+
+
+def _add(a: Any, b: Any) -> Pattern:
+    return Pattern(aten.add.Tensor, (a, b))
+
+
+_X, _W, _EPS, _HALF = Hole("x"), Hole("w"), Hole("eps"), Hole("half")
+_SQUARES = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), [-1], True))
+_TURNED = Pattern(
+    aten.cat.default,
+    (
+        [
+            Pattern(aten.neg.default, (Pattern(aten.slice.Tensor, (_X, Hole("last"), _HALF, Hole("end"))),)),
+            Pattern(aten.slice.Tensor, (_X, Hole("last"), 0, _HALF)),
+        ],
+        -1,
+    ),
+)
+_CUBE = Pattern(aten.pow.Tensor_Scalar, (_X, 3.0))
+_TANH = Pattern(aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), Hole("root")),))
+
+PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...] = (
+    (
+        _mul(_W, _mul(_X, Pattern(aten.rsqrt.default, (_add(_SQUARES, _EPS),)))),
+        lambda m: (rms_norm, (m["x"], m["w"], m["eps"])) if isinstance(m["eps"], float) else None,
+    ),
+    (
+        _add(_mul(_X, Hole("cos")), _mul(_TURNED, Hole("sin"))),
+        lambda m: (rotary, (m["x"], m["cos"], m["sin"])) if _halves(m) else None,
+    ),
+    (
+        _mul(_mul(_X, 0.5), _add(_TANH, 1.0)),
+        lambda m: (gelu_tanh, (m["x"],)) if _is_gelu(m) else None,
+    ),
+)
+
+
+def _halves(m: dict[str, Any]) -> bool:
+    size = m["x"].meta["val"].shape[-1]
+    last = m["last"] in (-1, len(m["x"].meta["val"].shape) - 1)
+    return last and m["half"] * 2 == size and m["end"] >= size
+
+
+def _is_gelu(m: dict[str, Any]) -> bool:
+    constants = ((m["cubic"], 0.044715), (m["root"], math.sqrt(2 / math.pi)))
+    return all(isinstance(c, float) and math.isclose(c, known, rel_tol=1e-4) for c, known in constants)
+
+
+def composed(graph: Graph) -> None:
+    """Put the ops' names where models spell them out, and leave out calls that only check."""
+    for node in reversed(list(graph.nodes)):
+        if any(word in str(node.target) for word in CHECKS):
+            graph.erase_node(node)
+    for node in reversed(list(graph.nodes)):
+        for pattern, made in PATTERNS:
+            found: dict[str, Any] = {}
+            if not _matches(pattern, node, found) or (new := made(found)) is None:
+                continue
+            with graph.inserting_before(node):
+                call = graph.call_function(new[0], new[1])
+            call.meta = dict(node.meta)
+            node.replace_all_uses_with(call)
+            break
+    graph.eliminate_dead_code()
+
+
+def through(node: Any) -> Any:
+    """What a cast or a copy is made of."""
+    while isinstance(node, Node) and node.target in COPIES:
+        node = node.args[0]
+    return node
+
+
+def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
+    given = through(given)
+    match pattern:
+        case Hole(name):
+            return bool(found.setdefault(name, given) is given or found[name] == given)
+        case Pattern(target, arguments):
+            if not isinstance(given, Node) or given.target != target or len(given.args) < len(arguments):
+                return False
+            orders = [given.args[: len(arguments)]]
+            if target in (aten.mul.Tensor, aten.add.Tensor):
+                orders.append((given.args[1], given.args[0]))
+            return any(_all(arguments, order, found) for order in orders)
+        case list():
+            return isinstance(given, (list, tuple)) and _all(pattern, given, found)
+    return bool(pattern == given)
+
+
+def _all(patterns: Any, given: Any, found: dict[str, Any]) -> bool:
+    """Whether each matches; what was bound on the way is forgotten where one does not."""
+    before = dict(found)
+    if len(patterns) == len(given) and all(
+        _matches(p, g, found) for p, g in zip(patterns, given, strict=True)
+    ):
+        return True
+    found.clear()
+    found.update(before)
+    return False
