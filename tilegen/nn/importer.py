@@ -97,6 +97,7 @@ class _Spec:
     returned: dict[str, Value] = field(default_factory=dict)
     _known: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
     _merged: dict[Node, View] = field(default_factory=dict)
+    _folded: set[Node] = field(default_factory=set)  # batch norms that are done
     _node: Node | None = None
 
     # --- what entries of the table ask (tilegen.nn.aten.Trace) --------------------------------------------
@@ -147,6 +148,7 @@ class _Spec:
     def run(self, graph: Graph) -> tuple[Returned, ...]:
         """All nodes; how the results are those of the spec."""
         kinds = {s.arg.name: s for s in self.exported.graph_signature.input_specs}
+        self._refuse_writes()
         for node in graph.nodes:
             self._node = node
             if node.op == "placeholder":
@@ -154,15 +156,13 @@ class _Spec:
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
         results: Any = next(n for n in graph.nodes if n.op == "output").args[0]
-        return tuple(self._result(r, s) for r, s in zip(results, self._output_specs, strict=True))
+        return tuple(map(self._result, results))
 
-    @property
-    def _output_specs(self) -> list[Any]:
+    def _refuse_writes(self) -> None:
         specs = self.exported.graph_signature.output_specs
-        written = [s.target for s in specs if s.kind != OutputKind.USER_OUTPUT]
+        written = [str(s.target).removeprefix(PREFIX) for s in specs if s.kind != OutputKind.USER_OUTPUT]
         if written:
-            raise SpecError(f"the module writes {', '.join(map(str, written))}; call .eval()")
-        return specs
+            raise SpecError(f"from_torch: the module writes {', '.join(written)}; call .eval()")
 
     def _given(self, node: Node, spec: Any) -> Any:
         match spec.kind:
@@ -207,7 +207,7 @@ class _Spec:
                 return self._linear(node, args, kwargs)
             if node.target is aten.conv2d.default:
                 return TABLE[node.target](self, *args, norm=self._norm_after(node), **kwargs)
-            if node.target is aten._native_batch_norm_legit_no_training.default and self._folds(node):
+            if node in self._folded:
                 return [args[0]]
             if node.target not in TABLE:
                 raise SpecError("no word for it in a spec")
@@ -261,21 +261,20 @@ class _Spec:
     # --- batch norms after convolutions ---------------------------------------------------------------------
 
     def _norm_after(self, node: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Factor and shift of a batch norm that alone reads a convolution."""
         (norm,) = node.users if len(node.users) == 1 else (None,)
-        if norm is None or not self._folds(norm):
+        if norm is None or norm.target is not aten._native_batch_norm_legit_no_training.default:
             return None
-        w, bias, mean, var, _, eps = (
-            self.values.get(a, a) if isinstance(a, Node) else a for a in norm.args[1:]
-        )
+        given: list[Any] = [self.values.get(a, a) if isinstance(a, Node) else a for a in norm.args[1:]]
+        if any(isinstance(a, (Node, View)) for a in given):
+            return None
+        w, bias, mean, var, _, eps = given
+        self._folded.add(norm)
         return factors(w, bias, mean, var, eps)
-
-    def _folds(self, norm: Any) -> bool:
-        made = norm.args[0] if norm.target is aten._native_batch_norm_legit_no_training.default else None
-        return isinstance(made, Node) and made.target is aten.conv2d.default and len(made.users) == 1
 
     # --- results --------------------------------------------------------------------------------------------
 
-    def _result(self, given: Any, spec: Any) -> Returned:
+    def _result(self, given: Any) -> Returned:
         if not isinstance(given, Node) or not isinstance(self.values[given], View):
             if isinstance(given, Node) and isinstance(self.values[given], torch.Tensor):
                 raise SpecError(f"from_torch: the result {given} depends on weights alone")
