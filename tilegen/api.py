@@ -38,6 +38,7 @@ def _html(made: Plan) -> str:
 
 
 Plan._repr_html_ = _html  # a plan is drawn by what is above it
+MovingPlan._repr_html_ = lambda moving: _html(moving.most)
 
 
 def plan(

@@ -114,3 +114,13 @@ def test_a_module_moves() -> None:
     layer = tg.module(program, w1=weights[0], w2=weights[1])
     with torch.no_grad():
         assert torch.equal(layer(x[:2]), layer(x)[:2])
+
+
+def test_a_notebook_shows_it_at_its_largest() -> None:
+    program = moving("gpt3_mlp")
+    plan = tg.plan(program, "cpu")
+    x, *weights = drawn(filled(program, Dim("M", 300), 5))
+    layer = tg.module(program, w1=weights[0], w2=weights[1])
+    assert isinstance(layer.kernel, MovingKernel)
+    assert "<svg" in plan._repr_html_() and "<svg" in layer._repr_html_()
+    assert "M = 1 … 300" in layer._repr_html_() and layer._repr_html_() == layer.kernel._repr_html_()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(python|bash|jinja)\n(.*?)^```", re.S | re.M)
 FILE = re.compile(r"^(?:# file: |\{# file: )(\S+)")
@@ -32,9 +34,10 @@ def run_block(language: str, text: str, folder: Path) -> None:
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
-def test_tutorial(tmp_path: Path) -> None:
-    found = blocks("tutorial.md")
-    assert len(found) == 11
+@pytest.mark.parametrize("page, count", [("tutorial.md", 11), ("your-model.md", 5)])
+def test_tutorial(page: str, count: int, tmp_path: Path) -> None:
+    found = blocks(page)
+    assert len(found) == count
     for language, text in found:
         run_block(language, text, tmp_path)
 
@@ -59,3 +62,7 @@ def test_its_own_op_compiles_for_a_gpu(tmp_path: Path) -> None:
     ]  # type: ignore[index]
     for language, text in [*files, ("python", ON_A_GPU)]:
         run_block(language, text, tmp_path)
+
+
+def test_the_example_of_a_model() -> None:
+    run_block("python", (ROOT / "examples" / "use_in_a_model.py").read_text(), ROOT)

@@ -139,6 +139,11 @@ class MovingKernel(Called):
         takes = ", ".join(t.name for t in self.given)
         return f"<MovingKernel on {self.target}, {proved}, takes ({takes}): {self.plan!r}>"
 
+    def _repr_html_(self) -> str:
+        from tilegen.tools.notebook import kernel_html
+
+        return kernel_html(self, self.plan.most, self.proof)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return MovingKernel, (self.regimes,)
 

@@ -353,7 +353,7 @@ def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
     if found is None:
         raise SpecError(f"rotary of {x.shape} of {x.value}: expected heads (B, h, S, D) of rows")
     value, heads = found
-    return View.of_heads(rotary(value, *tables, heads=heads), heads)
+    return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
 
 
 def _table(c: Any) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,8 @@ class _Call(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, structure: Any, flat: list[Any]):
         super().__init__()
-        self.module, self._structure = module, structure
+        self.module = module
+        self._rebuilt: Callable[[Any], Any] = lambda flat: pytree.tree_unflatten(flat, structure)
         self._flat = [None if isinstance(a, torch.Tensor) else a for a in flat]
         self._at = [n for n, a in enumerate(flat) if isinstance(a, torch.Tensor)]
 
@@ -87,7 +88,7 @@ class _Call(torch.nn.Module):
         flat = list(self._flat)
         for n, a in zip(self._at, tensors, strict=True):
             flat[n] = a
-        args, kwargs = pytree.tree_unflatten(flat, self._structure)
+        args, kwargs = self._rebuilt(flat)
         return self.module(*args, **kwargs)
 
 

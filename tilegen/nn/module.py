@@ -122,6 +122,9 @@ class Module(torch.nn.Module):
     def extra_repr(self) -> str:
         return repr(self._kernel)
 
+    def _repr_html_(self) -> str:
+        return self._kernel._repr_html_()
+
     def _prepared(self, weights: dict[str, torch.nn.Parameter]) -> Kernel | MovingKernel:
         """A kernel with the weights as they are now."""
         versions: Versions = tuple((w.data_ptr(), w._version) for w in weights.values())

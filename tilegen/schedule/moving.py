@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from tilegen.analysis.dependence import Edge
 from tilegen.errors import PlanError
@@ -45,6 +45,7 @@ class MovingPlan:
     dim: Dim
     open: Plan
     most: Plan
+    _repr_html_: ClassVar[Callable[[MovingPlan], str] | None] = None  # as Plan's
 
     def at(self, size: int) -> Plan:
         """The plan at one size: a plan as any other, to be proved, interpreted or printed.

@@ -32,7 +32,7 @@ def mlp(**options):
 
 
 def test_all_examples_are_here():
-    assert set(SMALL) == {p.stem for p in EXAMPLES.glob("*.py")}
+    assert {*SMALL, "use_in_a_model"} == {p.stem for p in EXAMPLES.glob("*.py")}
 
 
 @pytest.mark.parametrize("on", ["cpu:3", "h200"])

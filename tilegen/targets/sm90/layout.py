@@ -8,6 +8,7 @@ from typing import Any
 
 from tilegen.arch.gpus import SM_90
 from tilegen.errors import PlanError
+from tilegen.ops.base import ceil_div
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Op, convolves
 
@@ -46,7 +47,10 @@ class Layout:
 
     @cached_property
     def stage_bytes(self) -> int:
-        return max(1024, *(op.needs.stage for op in self.ops))
+        """What is loaded of a step; and wgmma, which always takes 64 rows, looks at none of the next
+        stage."""
+        needed = max(max(op.needs.stage, op.needs.overrun) for op in self.ops)
+        return max(1, ceil_div(needed, 1024)) * 1024
 
     @cached_property
     def sums_bytes(self) -> int:
@@ -68,11 +72,6 @@ class Layout:
     @cached_property
     def resident_overrun(self) -> int:
         return max(op.needs.resident_overrun for op in self.ops)
-
-    @cached_property
-    def overrun(self) -> int:
-        """Bytes from the start of a stage that wgmma may touch."""
-        return max(op.needs.overrun for op in self.ops)
 
     @cached_property
     def scratch_bytes(self) -> int:
@@ -203,8 +202,7 @@ class Layout:
     def _end(self, stages: int, buffers: int) -> int:
         """Bytes that are touched."""
         places = self._places_beside(stages, buffers)
-        last = (stages - 1) * self.stage_bytes + self.overrun
-        return max(places["end"], last, places["TG_RESIDENT_AT"] + self.resident_overrun)
+        return max(places["end"], places["TG_RESIDENT_AT"] + self.resident_overrun)
 
     @property
     def constants(self) -> list[tuple[str, int, str]]:

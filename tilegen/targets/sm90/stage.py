@@ -139,6 +139,12 @@ class SeenKeys:
     block: int
     splits: int
 
+    @property
+    def known(self) -> bool:
+        """Whether the compiler knows which sums of a tile are masked: one tile of queries, one block of
+        keys."""
+        return not self.position and not (self.causal and self.first_query) and self.all <= self.block
+
 
 @dataclass(frozen=True)
 class Loads:
