@@ -17,7 +17,7 @@ WIDTH = 110
 PARTS: dict[str, tuple[str, ...]] = {
     "Specs": ("spec", "input", "weight", "state", "dim", "symbol", "Spec", "Program"),
     "Products": ("linear", "matmul", "conv2d"),
-    "Attention and caches": ("attention", "append", "rope", "softmax"),
+    "Attention and caches": ("attention", "append", "rope", "rotary", "softmax"),
     "Norms and pools": ("rms_norm", "layer_norm", "max_pool2d", "global_avg_pool", "flatten"),
     "Pointwise": (
         *("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),
@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Planning and compiling": (
         *("compile", "generate", "plan", "explain", "verify", "simulate", "reference", "Options", "Plan"),
     ),
-    "Layers of a model": ("module", "tilegen.nn.Module"),
+    "Layers of a model": ("module",),
     "Kernels": (
         "tilegen.kernels.kernel.Kernel",
         "tilegen.kernels.moving.MovingKernel",

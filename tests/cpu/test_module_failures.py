@@ -26,7 +26,7 @@ def test_weights_that_do_not_fit() -> None:
 def test_calls_that_do_not_fit() -> None:
     held = given()
     module = tg.module(pair(), w1=held["w1"], w2=held["w2"])
-    with pytest.raises(tg.ArgumentError, match=r"takes 1 inputs \(x\), 2 were given"):
+    with pytest.raises(tg.ArgumentError, match=r"pair takes 1 tensors \(x \(4, 8\)\), 2 were given"):
         module(held["x"], held["x"])
     with pytest.raises(tg.ArgumentError, match="missing x"):
         module()

@@ -41,6 +41,21 @@ def test_readme_example(tmp_path: Path) -> None:
     y = found["layer"](w1, w2)(x)
     want = torch.nn.functional.gelu(x.float() @ w1.float().T, approximate="tanh") @ w2.float().T
     assert relative_error(y, want) < 1e-2
+    block = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.SiLU()).eval()
+    swapped = found["swap"](Named(block), torch.randn(5, 96))
+    x = torch.randn(9, 96)
+    torch.testing.assert_close(swapped(x), block(x))
+
+
+class Named(torch.nn.Module):
+    """A block whose argument is x."""
+
+    def __init__(self, inner: torch.nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
 
 
 def test_the_interface_is_told_as_it_is() -> None:

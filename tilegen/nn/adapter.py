@@ -73,7 +73,8 @@ class Returned:
 
 @dataclass(frozen=True)
 class Adapter:
-    """positional: names of the module's arguments by position; known: those of the example."""
+    """positional: names of the module's arguments by position; taken: as the kernel takes them; known: names
+    of the example."""
 
     title: str
     positional: tuple[str, ...]
@@ -81,10 +82,10 @@ class Adapter:
     fixed: tuple[Fixed, ...]
     known: frozenset[str]
     returned: tuple[Returned, ...]
-    structure: Any  # of the results
+    structure: Any  # of the results; None for one tensor
 
-    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """The kernel's, from a call's.
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+        """The kernel's, in order, from a call's.
 
         Raises:
             ArgumentError: a tensor is missing, or another argument is not that of the example.
@@ -104,16 +105,18 @@ class Adapter:
                     f"{self.title}: {f.leaf} was {f.value!r} in the example that it was made from, given"
                     f" {_told(f.leaf.of(given))}"
                 )
-        found = {}
+        found = []
         for t in self.taken:
             a = t.leaf.of(given) if t.leaf.argument in given else None
             if not isinstance(a, torch.Tensor):
                 raise ArgumentError(f"{self.title}: {t.leaf} is a tensor, given {_told(a)}")
-            found[t.name] = (a if t.order is None else a.permute(t.order)).contiguous()
-        return found
+            found.append((a if t.order is None else a.permute(t.order)).contiguous())
+        return tuple(found)
 
     def results(self, made: Any) -> Any:
         """The module's, from the kernel's."""
+        if self.structure is None:
+            return self.returned[0].of((made,))
         results = made if isinstance(made, tuple) else (made,)
         return pytree.tree_unflatten([r.of(results) for r in self.returned], self.structure)
 

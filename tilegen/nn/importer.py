@@ -71,13 +71,17 @@ def imported(
         outputs = written.run(graph)
         sizes = () if example.dim is None else ((example.dim.name, example.dim),)
         program = finish(b, tuple(written.returned.values()), sizes, "", where)
-    taken = tuple(
-        Taken(leaf, *written.taken[name])
-        for name, leaf in zip(inputs, example.tensors, strict=True)
-        if name in written.taken
-    )
+    leaves = dict(zip(inputs, example.tensors, strict=True))
+    taken = {name: Taken(leaves[of], name, order) for of, (name, order) in written.taken.items()}
+    alone = len(outputs) == 1 and outputs[0].number is not None and exported.call_spec.out_spec.is_leaf()
     adapter = Adapter(
-        title, example.positional, taken, example.fixed, example.names, outputs, exported.call_spec.out_spec
+        title,
+        example.positional,
+        tuple(taken[t.name] for t in program.arguments if t.role == "input"),
+        example.fixed,
+        example.names,
+        outputs,
+        None if alone else exported.call_spec.out_spec,
     )
     return Imported(program, written.weights, adapter)
 

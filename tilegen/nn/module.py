@@ -9,10 +9,13 @@ gradients reach them, torch.compile and torch.export take a call as one call of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import is_
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from tilegen.api import compile as compile_program
 from tilegen.errors import ArgumentError
@@ -22,8 +25,20 @@ from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel
 from tilegen.nn.adapter import Adapter
 from tilegen.nn.importer import imported
+from tilegen.runtime.arguments import in_order
 
-Versions = tuple[tuple[int, int], ...]  # address and version of each weight
+
+@dataclass(frozen=True)
+class _Packed:
+    """A prepared kernel, and the weights that it was made of."""
+
+    weights: tuple[Any, ...]
+    versions: list[int]
+    kernel: Kernel | MovingKernel
+
+    def holds(self, weights: tuple[Any, ...], versions: list[int]) -> bool:
+        """Whether these are the same, and none was written since."""
+        return versions == self.versions and all(map(is_, weights, self.weights))
 
 
 class Module(torch.nn.Module):
@@ -32,7 +47,7 @@ class Module(torch.nn.Module):
         layer = tg.module(gpt3_mlp(M=16), w1=…, w2=…)
 
     weights: a tensor for each weight of the program; an nn.Parameter stays what it is, others ask for no
-    gradient. options: of tg.compile.
+    gradient. options: of tg.compile. adapter: how it is called, where from_torch has made it.
 
     The kernel is compiled where the weights are, when the module is made and when it is moved to another
     kind of device. Where no gradient is asked for on a GPU, weights are packed tile by tile once, and again
@@ -56,8 +71,9 @@ class Module(torch.nn.Module):
         super().__init__()
         _refuse(as_program(program), weights)
         self.program, self.options, self._adapter = program, dict(options or {}), adapter
-        self._packed: tuple[Versions, Kernel | MovingKernel] | None = None
-        self._taken = tuple(t.name for t in program.arguments if t.role != "weight")
+        self._packed: _Packed | None = None
+        self._inputs = tuple(t for t in program.arguments if t.role != "weight")
+        self._taken = tuple(t.name for t in self._inputs)
         for t in program.arguments:
             if t.role == "weight":
                 given = weights[t.name]
@@ -105,19 +121,17 @@ class Module(torch.nn.Module):
         of PyTorch its own arguments."""
         if self._adapter is not None:
             return self._adapter.results(self._called(self._adapter.arguments(inputs, named)))
-        if len(inputs) > len(self._taken):
-            raise ArgumentError(
-                f"{self.program.name} takes {len(self._taken)} inputs ({', '.join(self._taken)}),"
-                f" {len(inputs)} were given"
-            )
-        return self._called({**dict(zip(self._taken, inputs, strict=False)), **named})
+        if named or len(inputs) != len(self._taken):
+            inputs = in_order(self.program.name, self._inputs, {}, inputs, named)
+        return self._called(inputs)
 
-    def _called(self, given: dict[str, torch.Tensor]) -> Any:
-        weights = dict(self.named_parameters(recurse=False))
-        trained = torch.is_grad_enabled() and any(w.requires_grad for w in weights.values())
-        if trained or self._kind != "cuda" or torch.compiler.is_compiling():
-            return self._kernel(**given, **weights)
-        return self._prepared(weights)(**given)
+    def _called(self, given: tuple[Any, ...]) -> Any:
+        """On its inputs and states, in order."""
+        weights: Any = self._parameters
+        trained = torch.is_grad_enabled() and any(w.requires_grad for w in self.parameters())
+        if trained or self._kind != "cuda" or is_compiling():
+            return self._kernel(**dict(zip(self._taken, given, strict=True)), **weights)
+        return self._prepared()(*given)
 
     def extra_repr(self) -> str:
         return repr(self._kernel)
@@ -125,12 +139,14 @@ class Module(torch.nn.Module):
     def _repr_html_(self) -> str:
         return self._kernel._repr_html_()
 
-    def _prepared(self, weights: dict[str, torch.nn.Parameter]) -> Kernel | MovingKernel:
+    def _prepared(self) -> Kernel | MovingKernel:
         """A kernel with the weights as they are now."""
-        versions: Versions = tuple((w.data_ptr(), w._version) for w in weights.values())
-        if self._packed is None or self._packed[0] != versions:
-            self._packed = (versions, self._kernel.prepare(**weights))
-        return self._packed[1]
+        weights = tuple(self._parameters.values())
+        versions = [w._version for w in weights if w is not None]
+        if self._packed is None or not self._packed.holds(weights, versions):
+            named: Any = self._parameters
+            self._packed = _Packed(weights, versions, self._kernel.prepare(**named))
+        return self._packed.kernel
 
     @property
     def _device_type(self) -> str:
@@ -145,6 +161,7 @@ class Module(torch.nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._packed = None  # weights may have moved without another version
         if self._device_type != self._kind:
             self._compile()
         return self

@@ -1,0 +1,106 @@
+"""A batch that moves at every step: eight gated layers, each one kernel for all batches, on this GPU.
+
+python -m benchmarks.serving [DIR]
+
+The batch is drawn from 1 … 64 at each of 2,000 steps. Told are the host's time of a layer's call, what was
+compiled and what memory was asked of the driver after the first hundred steps, and the largest error of any
+step against float32.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import tilegen as tg
+import tilegen.runtime.nvrtc
+from benchmarks.workloads import tag
+from tilegen.bench.compare import heading, save
+from tilegen.bench.environment import environment
+
+ROOT = Path(__file__).resolve().parent
+LAYERS, STEPS, WARM, MOST, WIDTH, INNER = 8, 2000, 100, 64, 4096, 11008
+
+
+@tg.spec
+def gated(M=64, H=WIDTH, I=INNER, dtype="bfloat16"):
+    x = tg.input("x", (M, H), dtype)
+    gate, up = tg.linear(x, tg.weight("w1", (2 * I, H), dtype), name="gate_up").chunk(2)
+    h = tg.mul(tg.silu(gate), up, name="h")
+    return tg.add(tg.linear(h, tg.weight("w2", (H, I), dtype), name="down"), x, name="y")
+
+
+def weights() -> list[dict[str, torch.Tensor]]:
+    shapes = {"w1": (2 * INNER, WIDTH), "w2": (WIDTH, INNER)}
+    return [
+        {n: (torch.randn(s, device="cuda") * s[1] ** -0.5).bfloat16() for n, s in shapes.items()}
+        for _ in range(LAYERS)
+    ]
+
+
+def exact(x: torch.Tensor, layers: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+    """All layers in float32."""
+    x = x.float()
+    for w in layers:
+        gate, up = (x @ w["w1"].float().T).chunk(2, dim=-1)
+        x = (F.silu(gate) * up) @ w["w2"].float().T + x
+    return x
+
+
+@torch.no_grad()
+def trace() -> dict[str, Any]:
+    torch.manual_seed(0)
+    layers = weights()
+    modules = [tg.module(gated(M=tg.dim("M", max=MOST)), **w) for w in layers]
+    rows = torch.randn(MOST, WIDTH, device="cuda").bfloat16()
+    wanted = exact(rows, layers)
+    batches = torch.randint(1, MOST + 1, (STEPS,)).tolist()
+    compiled: list[float] = []
+    compile_cuda = tilegen.runtime.nvrtc.compile_cuda
+    tilegen.runtime.nvrtc.compile_cuda = lambda *a, **k: compiled.append(0) or compile_cuda(*a, **k)
+    host, errors, asked = [], [], 0
+    for step, batch in enumerate(batches):
+        if step == WARM:
+            compiled.clear()
+            asked = torch.cuda.memory_stats()["num_device_alloc"]
+        x = rows[:batch]
+        if step % 16 == 0:
+            torch.cuda.synchronize()  # so that no queue is full
+        for module in modules:
+            start = time.perf_counter()
+            x = module(x)
+            host.append(time.perf_counter() - start)
+        errors.append((x.float() - wanted[:batch]).norm() / wanted[:batch].norm())
+    for module in modules:
+        module.kernel.check()
+    us = sorted(1e6 * t for t in host[WARM * LAYERS :])
+    return {
+        "layers": LAYERS,
+        "steps": STEPS,
+        "batches": f"1 … {MOST}",
+        "host_us": round(statistics.median(us), 2),
+        "host_us_p99": round(us[int(0.99 * len(us))], 2),
+        "host_us_most": round(us[-1], 2),
+        "compilations": len(compiled),
+        "device_allocations": torch.cuda.memory_stats()["num_device_alloc"] - asked,
+        "largest_error": float(torch.stack(errors).max()),
+    }
+
+
+def main(folder: Path) -> None:
+    row, found = trace(), environment()
+    print("  ".join(f"{k} {v}" for k, v in row.items()))
+    save(
+        {**heading("python -m benchmarks.serving", found), "rows": [row]},
+        folder / f"serving-{tag(found['device'])}.json",
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results")
