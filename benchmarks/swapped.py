@@ -1,10 +1,11 @@
 """Models of transformers and torchvision whose layers are swapped by tg.module.from_torch, beside the same
-models under torch.compile (max-autotune), all in one run on this GPU.
+models under torch.compile, all in one run on this GPU.
 
-python -m benchmarks.swapped [DIR]
+python -m benchmarks.swapped [DIR] [MODEL …]
 
 Random weights. A Llama of eight of Llama-3-8B's layers and a GPT-2 on 512 tokens, a ResNet-50 on images of
-224 x 224, each at three batch sizes. Every contender is captured in a CUDA graph of its own; the rest of a
+224 x 224, each at three batch sizes. torch.compile: max-autotune, static shapes; for the ResNet, whose products
+are cuDNN's, frozen, which folds batch norms. Every contender is captured in a CUDA graph of its own; the rest of a
 model (embeddings, the last norm, a ResNet's first convolution) is PyTorch's own in each. Results are held
 against the model in float32.
 """
@@ -67,8 +68,9 @@ def input_of(name: str, batch: int, seed: int) -> torch.Tensor:
 
 
 def run_of(name: str, model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Layers are called as the model calls them where no mask is given. The model's own forward makes one where
-    it cannot look at its input, under a compiler and in a graph: attention is then slower for everybody."""
+    """Layers are called as the model calls them where no mask is given. The model's own forward makes one
+    where it cannot look at its input, under a compiler and in a graph: attention is then slower for
+    everybody."""
     if name == "resnet50":
         return lambda x: model(x)
 
@@ -123,15 +125,20 @@ def cell(name: str, batch: int) -> dict[str, Any]:
     for t in model.state_dict().values():
         if t.is_floating_point():
             t.copy_(t.bfloat16())
+    frequencies = model.rotary_emb.inv_freq if name == "llama" else None
     xs = [input_of(name, batch, seed) for seed in range(2)]
     wanted = run_of(name, model)(xs[0].float() if name == "resnet50" else xs[0])
     model = model.to(torch.bfloat16)
+    if name == "llama":
+        model.rotary_emb.inv_freq = model.rotary_emb.original_inv_freq = frequencies  # which stay float32
     if name == "resnet50":
         model = model.to(memory_format=torch.channels_last)
     run = run_of(name, model)
     torch._dynamo.reset()
     start = time.perf_counter()
-    compiled = torch.compile(run, mode="max-autotune-no-cudagraphs", dynamic=False)
+    torch._inductor.config.freezing = name == "resnet50"
+    mode = "default" if name == "resnet50" else "max-autotune-no-cudagraphs"
+    compiled = torch.compile(run, mode=mode, dynamic=False)
     errors = {"eager": error(run(xs[0]), wanted), "torch.compile": error(compiled(xs[0]), wanted)}
     seconds = {"torch.compile": time.perf_counter() - start}
     runners = {
@@ -171,16 +178,16 @@ def cell(name: str, batch: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     torch.backends.cudnn.benchmark = True
-    rows = []
     found = environment()
-    data = {**heading("python -m benchmarks.swapped", found), "cells": rows}
-    for name, batches in BATCHES.items():
-        for batch in batches:
-            rows.append(cell(name, batch))
-            save(data, folder / f"swapped-{tag(found['device'])}.json")
+    for name in names or BATCHES:
+        cells: list[dict[str, Any]] = []
+        for batch in BATCHES[name]:
+            cells.append(cell(name, batch))
+            data = {**heading(f"python -m benchmarks.swapped . {name}", found), "cells": cells}
+            save(data, folder / f"swapped-{name}-{tag(found['device'])}.json")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results", sys.argv[2:])

@@ -157,6 +157,7 @@ def compile(
             program, place, launch_options(program, place, asked), chosen.load, programmatic, progress
         )
     from tilegen.kernels.cuda_kernel import CudaKernel
+    from tilegen.kernels.fitting import fitted
 
     if dims_of(program):
         return compile_moving(
@@ -166,9 +167,15 @@ def compile(
             lambda plan, proof, of: CudaKernel(plan.most, proof, chosen.load(plan.open), exclusive, **of),
             progress,
         )
-    made, certificate = planned(program, place, settled(program, place, asked), progress)
-    progress("NVRTC")
-    return CudaKernel(made, certificate, chosen.load(made), exclusive, program=program)
+
+    def made_with(options: Options) -> CudaKernel:
+        made, certificate = planned(program, place, options, progress)
+        progress("NVRTC")
+        return CudaKernel(made, certificate, chosen.load(made), exclusive, program=program)
+
+    return fitted(
+        program, place, settled(program, place, asked), made_with, progress, free=not asked.tiles
+    )
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

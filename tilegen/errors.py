@@ -50,6 +50,10 @@ class CompileError(TilegenError):
         self.log, self.source = log, source
 
 
+class SpillError(CompileError):
+    """The kernel compiles, but ptxas spills registers that hold sums: it would be several times too slow."""
+
+
 class CompilerMissing(CompileError):
     """No compiler was found; the message says what to install or set."""
 

@@ -16,6 +16,7 @@ from tilegen.errors import CompilerMissing, TargetError
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
+from tilegen.kernels.fitting import fitted
 from tilegen.kernels.generated import Generated, GeneratedLaunches, of_library
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
@@ -56,9 +57,13 @@ def generate(
     if lowering == "multi_launch":
         chosen = launch_options(program, place, asked)
         return _launches(program, place, architecture, chosen, programmatic, progress)
-    plan, certificate = planned(program, place, settled(program, place, asked), progress)
-    progress("source")
-    return _generated(plan, certificate, architecture, None)
+
+    def made_with(options: Options) -> Generated:
+        plan, certificate = planned(program, place, options, progress)
+        progress("source")
+        return _generated(plan, certificate, architecture, None)
+
+    return fitted(program, place, settled(program, place, asked), made_with, progress, free=not asked.tiles)
 
 
 def _launches(

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.dims import Dim, dims_of, filled, limited, the_dim
 from tilegen.frontend.program import Program, Size, Tensor
 from tilegen.graph.forms import Place
+from tilegen.kernels.fitting import fitted
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.operator import Called, key_of
 from tilegen.options import Options
@@ -275,9 +277,17 @@ def compile_moving(
     whole = [sizes.Regime(dim.most, options)]
     for found in chosen_regimes(program, place, options, progress) if place.target.on_gpu else whole:
         part = limited(program, dim, found.most)
-        plan, proof = planned_moving(part, place, settled(part, place, found.options), progress)
-        progress("compiler")
-        most = plan.dim.most
-        of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
-        regimes.append(Regime(plan, proof, make(plan, proof, of)))
+        asked = settled(part, place, found.options)
+        made = partial(_regime, part, place, make, progress)
+        regimes.append(fitted(part, place, asked, made, progress, free=not options.tiles))
     return MovingKernel(tuple(regimes))
+
+
+def _regime(
+    part: Program, place: Place, make: Make, progress: Callable[[str], None], options: Options
+) -> Regime:
+    plan, proof = planned_moving(part, place, options, progress)
+    progress("compiler")
+    most = plan.dim.most
+    of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
+    return Regime(plan, proof, make(plan, proof, of))

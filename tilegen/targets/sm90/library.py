@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilegen.errors import CompileError
+from tilegen.errors import SpillError
 from tilegen.ops.gemm import k_range
 from tilegen.runtime.driver import Parameters, encode
 from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
@@ -33,7 +33,7 @@ MANY_OPS = 32
 def spilled(log: str, source: str) -> int:
     """Bytes of registers that the compiler spilled; a few are what an epilogue holds.
 
-    Raises CompileError where it spilled more than SPILLS, which are sums of the main loop, or serialised
+    Raises SpillError where it spilled more than SPILLS, which are sums of the main loop, or serialised
     wgmma: such a kernel is right, and several times too slow.
     """
     serialised = sorted(set(re.findall(r"C75\d\d", log)))
@@ -44,7 +44,7 @@ def spilled(log: str, source: str) -> int:
             if serialised
             else f"spilled {most} bytes of registers"
         )
-        raise CompileError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
+        raise SpillError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
     return most
 
 

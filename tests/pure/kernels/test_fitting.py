@@ -1,0 +1,80 @@
+"""Where ptxas spills, a kernel gets smaller tiles: planned and proved anew, once, and told."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import tilegen as tg
+from tilegen.errors import SpillError
+from tilegen.frontend.loader import load_spec
+from tilegen.graph.forms import Place
+from tilegen.kernels.fitting import fitted
+from tilegen.ops.gemm import groups
+from tilegen.options import Options
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.planner import plan
+from tilegen.targets import select
+
+LLAMA = load_spec("examples/llama_mlp.py")
+
+
+def sums(made: Plan) -> int:
+    """The most of a thread."""
+    return max(b.tile[0] * b.tile[1] * groups(b) // 256 for b in made.bounds)
+
+
+class Compiler:
+    """Takes kernels of so many sums a thread, and counts how often it is asked."""
+
+    def __init__(self, program: tg.Program, place: Place, most: int):
+        self.program, self.place, self.most, self.asked = program, place, most, 0
+
+    def __call__(self, options: Options) -> Plan:
+        self.asked += 1
+        made = plan(self.program, self.place, options)
+        if sums(made) > self.most:
+            raise SpillError("ptxas spilled 668 bytes of registers for sm_90a; choose smaller tiles")
+        return made
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("most, asked", [(256, 1), (128, 2), (100, 3)])
+def test_smaller_tiles_are_tried_until_they_fit(most: int, asked: int, caplog: object) -> None:
+    program, place = LLAMA(M=4096, H=4096, I=11008), select.place("h200")
+    assert sums(plan(program, place, Options())) > 128
+    compiler = Compiler(program, place, most)
+    with caplog.at_level(logging.INFO, "tilegen"):  # type: ignore[attr-defined]
+        made = fitted(program, place, Options(), compiler)
+    assert sums(made) <= most and compiler.asked == asked and tg.verify(made).ok
+    told = [r.message for r in caplog.records if "tried instead: " in r.message]  # type: ignore[attr-defined]
+    assert len(told) == asked - 1 and all(
+        "spilled 668 bytes" in t and "down 1" in t or "2" in t for t in told
+    )
+
+
+def test_what_fits_is_known_the_next_time() -> None:
+    program, place = LLAMA(M=4096, H=4096, I=11008), select.place("h200")
+    first, again = (Compiler(program, place, 128) for _ in range(2))
+    made = fitted(program, place, Options(), first)
+    assert fitted(program, place, Options(), again).digest == made.digest
+    assert (first.asked, again.asked) == (2, 1)
+
+
+def test_tiles_that_were_given_stay() -> None:
+    program, place = LLAMA(M=4096, H=4096, I=11008), select.place("h200")
+    compiler = Compiler(program, place, 64)
+    with pytest.raises(SpillError, match="spilled 668 bytes"):
+        fitted(program, place, Options.of(tiles={"down": (128, 256, 64)}), compiler, free=False)
+    assert compiler.asked == 1
+
+
+def test_where_none_fits_the_first_word_stands() -> None:
+    program, place = LLAMA(M=4096, H=4096, I=11008), select.place("h200")
+    with pytest.raises(SpillError, match="spilled 668 bytes"):
+        fitted(program, place, Options(), Compiler(program, place, 8))
