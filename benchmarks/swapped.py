@@ -4,10 +4,10 @@ models under torch.compile, all in one run on this GPU.
 python -m benchmarks.swapped [DIR] [MODEL …]
 
 Random weights. A Llama of eight of Llama-3-8B's layers and a GPT-2 on 512 tokens, a ResNet-50 on images of
-224 x 224, each at three batch sizes. torch.compile: max-autotune, static shapes; for the ResNet, whose products
-are cuDNN's, frozen, which folds batch norms. Every contender is captured in a CUDA graph of its own; the rest of a
-model (embeddings, the last norm, a ResNet's first convolution) is PyTorch's own in each. Results are held
-against the model in float32.
+224 x 224, each at three batch sizes. torch.compile: max-autotune, static shapes; for the ResNet, whose
+products are cuDNN's, frozen, which folds batch norms. Every contender is captured in a CUDA graph of its own;
+the rest of a model (embeddings, the last norm, a ResNet's first convolution) is PyTorch's own in each.
+Results are held against the model in float32.
 """
 
 from __future__ import annotations

@@ -9,18 +9,28 @@ adds the cubin.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tilegen.arch.machine import Machine
-from tilegen.errors import CompilerMissing, TargetError
+from tilegen.errors import CompilerMissing, PlanError, TargetError
+from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted
-from tilegen.kernels.generated import Generated, GeneratedLaunches, of_library
+from tilegen.kernels.generated import Generated, GeneratedLaunches, GeneratedRegimes, Range, of_library
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
-from tilegen.runtime.request import launch_options, planned, refuse_lowering, settled, settled_lowering
+from tilegen.runtime.request import (
+    launch_options,
+    parts,
+    planned,
+    planned_moving,
+    refuse_lowering,
+    settled,
+    settled_lowering,
+)
 from tilegen.schedule.plan import Plan
 from tilegen.targets import select
 
@@ -35,7 +45,7 @@ def generate(
     programmatic: bool = False,
     progress: Callable[[str], None] = lambda _: None,
     **given: Any,
-) -> Generated | GeneratedLaunches:
+) -> Generated | GeneratedLaunches | GeneratedRegimes:
     """Plan, prove and generate, as `compile` does, but load and run nothing: for a GPU that is elsewhere.
 
     target: "sm_90a", "sm_80" or "cpu", "cuda" for the best of a GPU, or "auto": the best of the machine `on`,
@@ -53,6 +63,10 @@ def generate(
     refuse_lowering(lowering, programmatic)
     place, architecture = select.to_write(target, on)
     asked = Options.asked(options, given)
+    if dims_of(program):
+        if lowering == "multi_launch":
+            raise PlanError(f"{program.name}: a size moves, which launches of single ops do not follow")
+        return _regimes(program, place, architecture, asked, progress)
     lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "multi_launch":
         chosen = launch_options(program, place, asked)
@@ -64,6 +78,25 @@ def generate(
         return _generated(plan, certificate, architecture, None)
 
     return fitted(program, place, settled(program, place, asked), made_with, progress, free=not asked.tiles)
+
+
+def _regimes(
+    program: Program, place: Place, architecture: str, asked: Options, progress: Callable[[str], None]
+) -> GeneratedRegimes:
+    """A kernel for each range of a size that moves."""
+    made, least = [], 1
+    for part, options in parts(program, place, asked, progress):
+
+        def made_with(options: Options, part: Program = part, least: int = least) -> Generated:
+            plan, certificate = planned_moving(part, place, options, progress)
+            progress("source")
+            found = _generated(plan.open, certificate, architecture, None)
+            return replace(found, plan=plan.most, moves=Range(plan.dim.name, least, plan.dim.most))
+
+        made.append(fitted(part, place, options, made_with, progress, free=not asked.tiles))
+        assert made[-1].moves is not None
+        least = made[-1].moves.most + 1
+    return GeneratedRegimes(tuple(made))
 
 
 def _launches(

@@ -24,12 +24,28 @@ WRITTEN = frozenset({"kernel.cu", "kernel.cpp", CUBIN, "launcher.cpp"})  # by on
 
 
 @dataclass(frozen=True)
+class Range:
+    """The values of a size that moves that one kernel is for."""
+
+    name: str
+    least: int
+    most: int
+
+    def facts(self, launch: Launch | None) -> dict[str, Any]:
+        return facts.of_range(self.name, self.least, self.most, launch)
+
+    def __str__(self) -> str:
+        return f"{self.name}_{self.least}_to_{self.most}"
+
+
+@dataclass(frozen=True)
 class Generated:
     """One kernel: its plan, the plan's proof, its source for a target.
 
     target: sm_90a, sm_80 or cpu; architecture: what CUDA text is compiled for, such as sm_86, empty for C++.
     launch: what a launch is, None for C++, which is called.
     cubin: machine code, None where there was no NVRTC, as `remark` then says.
+    moves: the range of a size that moves, whose largest value the plan is at.
     """
 
     plan: Plan
@@ -41,6 +57,7 @@ class Generated:
     launch: Launch | None = None
     cubin: bytes | None = None
     remark: str = ""
+    moves: Range | None = None
 
     @property
     def machine(self) -> Machine:
@@ -54,11 +71,14 @@ class Generated:
     @property
     def facts(self) -> dict[str, Any]:
         """What stands in launch.json."""
+        moving = {} if self.moves is None else {"moves": self.moves.facts(self.launch)}
         if self.launch is None:
-            return facts.of_call(self.plan, self.target, self.source_name)
-        return facts.of_launch(
-            self.plan, self.target, self.architecture, self.launch, CUBIN if self.cubin is not None else None
-        )
+            return {**facts.of_call(self.plan, self.target, self.source_name), **moving}
+        cubin = CUBIN if self.cubin is not None else None
+        return {
+            **facts.of_launch(self.plan, self.target, self.architecture, self.launch, cubin),
+            **moving,
+        }
 
     def files(self) -> dict[str, str | bytes]:
         """Name -> content."""
@@ -70,7 +90,7 @@ class Generated:
         }
         if self.cubin is not None:
             found[CUBIN] = self.cubin
-        if self.launch is not None:
+        if self.launch is not None and self.moves is None:
             found["launcher.cpp"] = launcher.text(self.plan, [launcher.Kernel(CUBIN, self.launch)])
         return found
 
@@ -144,6 +164,65 @@ class GeneratedLaunches:
         Raises OutputError where they cannot be written.
         """
         return _export(Path(folder), self.files(), ["", *(f"{name}/" for name in self.folders)])
+
+
+@dataclass(frozen=True)
+class GeneratedRegimes:
+    """Kernels of a size that moves, one for each range of it; each lies in a folder of its own."""
+
+    regimes: tuple[Generated, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """That of the largest size."""
+        return self.regimes[-1].plan
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.regimes[-1].certificate
+
+    @property
+    def target(self) -> str:
+        return self.regimes[-1].target
+
+    @property
+    def architecture(self) -> str:
+        return self.regimes[-1].architecture
+
+    @property
+    def machine(self) -> Machine:
+        return self.plan.machine
+
+    @property
+    def text(self) -> str:
+        """The sources of all, one after the other."""
+        return "\n".join(made.text for made in self.regimes)
+
+    @property
+    def remark(self) -> str:
+        return self.regimes[-1].remark
+
+    @property
+    def has_cubin(self) -> bool:
+        return all(made.has_cubin for made in self.regimes)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What stands in launch.json beside the folders: which one is for which sizes."""
+        ranges = [{**made.facts["moves"], "folder": str(made.moves)} for made in self.regimes]
+        return {"program": self.plan.program, "target": self.target, "regimes": ranges}
+
+    def files(self) -> dict[str, str | bytes]:
+        """Name -> content."""
+        found = {f"{g.moves}/{file}": text for g in self.regimes for file, text in g.files().items()}
+        return {**found, **_record(self.certificate, self.facts)}
+
+    def export(self, folder: str | Path) -> Path:
+        """Write them into a folder, all files or none; as for one kernel.
+
+        Raises OutputError where they cannot be written.
+        """
+        return _export(Path(folder), self.files(), ["", *(f"{g.moves}/" for g in self.regimes)])
 
 
 def _export(out: Path, files: Mapping[str, str | bytes], places: Sequence[str]) -> Path:

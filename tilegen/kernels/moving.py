@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.dims import Dim, dims_of, filled, limited, the_dim
+from tilegen.frontend.dims import Dim, dims_of, filled
 from tilegen.frontend.program import Program, Size, Tensor
 from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted
@@ -31,8 +31,7 @@ from tilegen.kernels.operator import Called, key_of
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.arguments import TORCH_DTYPES
-from tilegen.runtime.request import chosen_regimes, planned_moving, settled
-from tilegen.schedule import regimes as sizes
+from tilegen.runtime.request import parts, planned_moving
 from tilegen.schedule.moving import MovingPlan
 
 KEPT = 512  # sizes whose shapes are kept
@@ -272,12 +271,8 @@ def compile_moving(
 ) -> MovingKernel:
     """A kernel of a program's regimes, each planned and proved by itself. Where a plan is not for a GPU there
     is one."""
-    dim, regimes = the_dim(program), []
-    assert dim is not None
-    whole = [sizes.Regime(dim.most, options)]
-    for found in chosen_regimes(program, place, options, progress) if place.target.on_gpu else whole:
-        part = limited(program, dim, found.most)
-        asked = settled(part, place, found.options)
+    regimes = []
+    for part, asked in parts(program, place, options, progress):
         made = partial(_regime, part, place, make, progress)
         regimes.append(fitted(part, place, asked, made, progress, free=not options.tiles))
     return MovingKernel(tuple(regimes))

@@ -60,6 +60,15 @@ class TensorMap:
 
 
 @dataclass(frozen=True)
+class MapFormula:
+    """Shape and box of a tensor map over a size that moves, innermost dimension first."""
+
+    name: str
+    shape: tuple[str, ...]
+    box: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Buffer:
     """Memory that a launch reads or writes, row-major without gaps."""
 
@@ -129,6 +138,7 @@ class Launch:
     packing: tuple[Callable[[], Packed], ...] = ()  # of each packed weight
     positions: tuple[Position, ...] = ()  # that the kernel reports where they leave no room in a cache
     maps_at: Callable[[int], tuple[TensorMap, ...]] | None = None  # where a size moves: the maps at a size
+    formulas: tuple[MapFormula, ...] = ()  # and what of them moves
 
     @cached_property
     def packed(self) -> tuple[Packed, ...]:

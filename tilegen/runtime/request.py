@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tilegen.errors import TargetError
-from tilegen.frontend.dims import dims_of, filled, the_dim
+from tilegen.frontend.dims import dims_of, filled, limited, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.options import Options
@@ -97,6 +97,19 @@ def chosen_regimes(
     files = cache.get_or_build("plans", key, build)
     kept = json.loads(files["regimes.json"].read_text())
     return [Regime(r["most"], _options(r["options"])) for r in kept]
+
+
+def parts(
+    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+) -> Iterator[tuple[Program, Options]]:
+    """The program over each range of what moves, and what it is planned with there. Where a plan is not for a
+    GPU there is one range."""
+    dim = the_dim(program)
+    assert dim is not None
+    whole = [Regime(dim.most, options)]
+    for found in chosen_regimes(program, place, options, progress) if place.target.on_gpu else whole:
+        part = limited(program, dim, found.most)
+        yield part, settled(part, place, found.options)
 
 
 def _options(kept: dict[str, Any]) -> Options:

@@ -28,6 +28,7 @@ WORD_HELD = {
     "counters": "the address of the counters (semaphores)",
     "hang": "the address of the record",
     "misplaced": f"the address of the record, {MISPLACED} bytes on",
+    "sizes": "int32: the value of the size that moves; then 4 bytes of nothing",
     "patience_ns": "uint64: how long a wait may last before the kernel gives up",
 }
 SHARED = (
@@ -70,6 +71,17 @@ def of_launch(
         **_buffers(plan),
         "packed": [_packed(p) for p in launch.packed],
     }
+
+
+def of_range(name: str, least: int, most: int, launch: Launch | None) -> dict[str, Any]:
+    """A size that moves: all other facts are those at its largest value."""
+    told = (
+        "the last argument of tg_run, a pointer to the int" if launch is None else "word `sizes` of `launch`"
+    )
+    found = {"name": name, "least": least, "most": most, "given": told}
+    if launch is None:
+        return found
+    return {**found, "tensor_maps": [asdict(f) for f in launch.formulas]}
 
 
 def _record(launch: Launch) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tilegen.arch import gpus
 from tilegen.arch.machine import H200, Machine, machine
 from tilegen.errors import TargetError
+from tilegen.frontend.dims import Dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.runtime.driver import missing
@@ -99,12 +100,17 @@ def _instead(target: str, program: Program, on: Any) -> str:
     word = target if target in CUDA else asked.target if asked else "sm_90a"
     place = on if isinstance(on, (str, int)) and asked else asked.name if asked else ""
     file = next((t.where.rpartition(":")[0] for t in program.tensors if t.where), "SPEC.py")
-    sizes = "".join(f" -s {name}={size}" for name, size in program.sizes)
+    sizes = "".join(f" -s {name}={_given(size)}" for name, size in program.sizes)
     elsewhere = f" --machine {place}" if place else ""
     command = f"tilegen generate {file}:{program.name}{sizes} --target {word}{elsewhere} -o DIR"
     return (
         f"`{command}`, or tg.generate({program.name}(…), target={word!r}{f', on={place!r}' if place else ''})"
     )
+
+
+def _given(size: object) -> str:
+    """A size as it is given on the command line."""
+    return f"1..{size.most}" if isinstance(size, Dim) else str(size)
 
 
 def gpu_machine() -> Machine:

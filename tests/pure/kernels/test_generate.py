@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import tilegen as tg
+from tests.moving import moving
 from tests.oracles.programs import as_json
 from tilegen.arch.gpus import GPUS
 from tilegen.cli import main
@@ -711,3 +712,35 @@ def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
     (other / "kernel.cu").write_text("mine")
     tg.generate(chain(), "cpu").export(other)
     assert (other / "kernel.cu").read_text() == "mine"
+
+
+# --- a size that moves ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target, source", [("sm_90a", "kernel.cu"), ("cpu", "kernel.cpp")])
+def test_a_size_that_moves_has_a_kernel_for_each_range(target: str, source: str, tmp_path: Path) -> None:
+    g = tg.generate(moving("gpt3_mlp"), target, "h200" if target == "sm_90a" else None)
+    out = g.export(tmp_path / "out")
+    whole = json.loads((out / "launch.json").read_text())
+    ends = [(r["least"], r["most"]) for r in whole["regimes"]]
+    assert ends == ([(1, 64), (65, 256), (257, 300)] if target == "sm_90a" else [(1, 300)])
+    for r in whole["regimes"]:
+        folder = out / r["folder"]
+        told = json.loads((folder / "launch.json").read_text())
+        assert told["moves"]["most"] == told["sizes"]["M"] == r["most"]
+        assert (
+            "tg_sizes" in (folder / source).read_text()
+            and "M = 1 …" in (folder / "certificate.txt").read_text()
+        )
+        assert tg.verify(tg.Plan.from_json(json.loads((folder / "plan.json").read_text()))).ok
+        assert not (folder / "launcher.cpp").exists()
+    if target == "sm_90a":
+        formulas = {m["name"]: m for m in whole["regimes"][2]["tensor_maps"]}
+        assert formulas["up_a"]["shape"] == ["96", "M"] and g.has_cubin
+        holds = [f["holds"] for p in told["parameters"] for f in p["fields"] if f["name"] == "sizes"]
+        assert holds == ["int32: the value of the size that moves; then 4 bytes of nothing"]
+
+
+def test_a_kernel_of_a_size_that_moves_is_the_one_that_runs() -> None:
+    g = tg.generate(moving("gpt3_mlp"), "cpu")
+    assert g.text == tg.compile(moving("gpt3_mlp"), "cpu").source

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilegen.frontend.dims import filled, most
+from tilegen.frontend.dims import dims_of, filled, most
 from tilegen.ops.gemm import k_range
-from tilegen.runtime.launch import Buffer, Launch, Packed, TensorMap, cooperative, packed_name, static
+from tilegen.runtime.launch import (
+    Buffer,
+    Launch,
+    MapFormula,
+    Packed,
+    TensorMap,
+    cooperative,
+    packed_name,
+    static,
+)
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.emit import HopperSource
 from tilegen.targets.sm90.product import Product
@@ -36,7 +45,12 @@ def hopper_launch(
         tuple(partial(_packed, name, op) for name, op in source.packed),
         source.positions,
         partial(maps_at, plan, source) if plan.dim else None,
+        tuple(_formula(m) for m in source.maps if dims_of(m.geometry)),
     )
+
+
+def _formula(m: Map | BoxMap) -> MapFormula:
+    return MapFormula(m.name, *(tuple(map(str, sizes)) for sizes in (m.geometry.shape, m.geometry.box)))
 
 
 def maps_at(plan: Plan, source: HopperSource, size: int) -> tuple[TensorMap, ...]:
