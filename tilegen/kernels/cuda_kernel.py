@@ -3,6 +3,7 @@ once."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from tilegen.config import count, knob
-from tilegen.errors import ArgumentError, HangError, TargetError
+from tilegen.errors import ArgumentError, HangError, SpillError, TargetError
 from tilegen.frontend.program import Program
 from tilegen.kernels.generated import Generated, of_library
 from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
@@ -29,6 +30,7 @@ from tilegen.targets.sm90.library import HopperLibrary, pack
 from tilegen.tools.trace import Trace
 
 CudaLibrary = HopperLibrary | PortableLibrary
+logger = logging.getLogger("tilegen")
 KEPT = 256  # launches whose tensor maps are kept, by the addresses of their tensors
 
 
@@ -127,7 +129,7 @@ class CudaKernel(GpuKernel):
         bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
-            self._libraries[names] = type(self._library)(self._library.plan, names)
+            self._libraries[names] = _packing(type(self._library), self._library.plan, names)
         prepared = CudaKernel(
             self.plan,
             self.proof,
@@ -266,6 +268,15 @@ class CudaKernel(GpuKernel):
         )
 
 
+def _packing(kind: type[CudaLibrary], plan: Plan, names: frozenset[str]) -> CudaLibrary:
+    """The kernel that reads these packed; where ptxas spills registers of it, the one that packs nothing."""
+    try:
+        return kind(plan, names)
+    except SpillError as error:
+        logger.info("%s: not packed: %s", plan.program, str(error).partition(";")[0])
+        return kind(plan)
+
+
 def _remade(
     plan: Plan,
     certificate: Certificate,
@@ -281,7 +292,7 @@ def _remade(
     """A kernel from a pickle, on the GPU that is current here; TargetError where there is none."""
     if missing():
         raise TargetError(f"{plan.program}: this kernel runs on a GPU: {missing()}")
-    library = kind(plan, frozenset(bound))
+    library = _packing(kind, plan, frozenset(bound))
     proof = travelled(plan, certificate, made_by)
     kernel = CudaKernel(plan, proof, library, exclusive, bound, programmatic, program, size, plan_at)
     torch.cuda.current_stream().synchronize()  # as in prepare

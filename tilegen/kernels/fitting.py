@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from tilegen.errors import SpillError
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
+from tilegen.ops.base import OpInstance
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.options import Options
 from tilegen.runtime import cache
@@ -29,7 +32,7 @@ from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
 Found = TypeVar("Found")
-SUMS = (128, 64)  # of a thread, of tiles that are tried one after the other
+SUMS = (128, 96, 64)  # of a thread, of tiles that are tried one after the other
 logger = logging.getLogger("tilegen")
 
 
@@ -72,22 +75,35 @@ def fitted(
 
 
 def _smaller(program: Program, place: Place, options: Options) -> Iterator[Options]:
-    """Tiles of its linears with fewer sums a thread, for each limit those of the fastest plan."""
+    """Tiles of its products with fewer sums a thread, for each limit those of the fastest plan."""
     dim = the_dim(program) if program.symbolic else None
     largest = program if dim is None else filled(program, dim, dim.most)
     chosen = plan(largest, place, options)
+    products = [b for b in chosen.bounds if isinstance(b.attributes, (LinearAttributes, ConvAttributes))]
     for limit in SUMS:
-        linears = [b for b in chosen.bounds if isinstance(b.attributes, LinearAttributes)]
-        wide = [b for b in linears if b.tile[0] * b.tile[1] * groups(b) > 256 * limit]
-        if not wide:
+        if all(_sums(b) <= limit for b in products):
             continue
-        kept = {b.op.name: b.tile for b in linears}
         plans: list[tuple[float, Options]] = []
-        for rows, columns in ((128, 2 * limit), (128, 3 * limit // 2), (256, limit)):
-            tiles = {b.op.name: (rows, columns // groups(b) // 8 * 8, b.tile[2]) for b in wide}
-            asked = replace(options, tiles=tuple({**dict(options.tiles), **kept, **tiles}.items()))
+        for shape in ((128, 2 * limit), (128, 3 * limit // 2), (256, limit)):
+            tiles = {b.op.name: b.tile if _sums(b) <= limit else _within(b, *shape) for b in products}
+            asked = replace(options, tiles=tuple({**dict(options.tiles), **tiles}.items()))
             plans.append((_us(plan(largest, place, asked)), asked))
         yield min(plans, key=lambda p: p[0])[1]
+
+
+def _sums(b: OpInstance) -> int:
+    """Of a thread of the two math warpgroups."""
+    rows, columns = (b.tile[0], b.tile[1]) if len(b.out) == 2 else (math.prod(b.tile[:3]), b.tile[3])
+    return rows * columns * groups(b) // 256
+
+
+def _within(b: OpInstance, rows: int, columns: int) -> tuple[int, ...]:
+    """A tile of these rows and columns; of a convolution its own pixels and as many columns as leave so many
+    sums."""
+    if len(b.out) == 2:
+        return (rows, columns // groups(b) // 8 * 8, b.tile[2])
+    most = rows * columns // math.prod(b.tile[:3]) // 16 * 16
+    return (*b.tile[:3], max(16, min(b.tile[3], most)), *b.tile[4:])
 
 
 def _us(made: Plan) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
@@ -22,7 +23,8 @@ LLAMA = load_spec("examples/llama_mlp.py")
 
 def sums(made: Plan) -> int:
     """The most of a thread."""
-    return max(b.tile[0] * b.tile[1] * groups(b) // 256 for b in made.bounds)
+    products = [b for b in made.bounds if b.op.kind in ("linear", "conv2d")]
+    return max(math.prod(b.tile[:-1]) * groups(b) // 256 for b in products)
 
 
 class Compiler:
@@ -44,7 +46,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
 
 
-@pytest.mark.parametrize("most, asked", [(256, 1), (128, 2), (100, 3)])
+@pytest.mark.parametrize("most, asked", [(256, 1), (128, 2), (100, 3), (64, 4)])
 def test_smaller_tiles_are_tried_until_they_fit(most: int, asked: int, caplog: object) -> None:
     program, place = LLAMA(M=4096, H=4096, I=11008), select.place("h200")
     assert sums(plan(program, place, Options())) > 128
@@ -78,3 +80,10 @@ def test_where_none_fits_the_first_word_stands() -> None:
     program, place = LLAMA(M=4096, H=4096, I=11008), select.place("h200")
     with pytest.raises(SpillError, match="spilled 668 bytes"):
         fitted(program, place, Options(), Compiler(program, place, 8))
+
+
+def test_convolutions_get_fewer_columns() -> None:
+    program, place = load_spec("examples/vgg19.py")(B=16), select.place("h200")
+    assert sums(plan(program, place, Options())) > 100
+    made = fitted(program, place, Options(), Compiler(program, place, 100))
+    assert sums(made) <= 100 and tg.verify(made).ok

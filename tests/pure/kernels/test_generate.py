@@ -714,7 +714,7 @@ def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
     assert (other / "kernel.cu").read_text() == "mine"
 
 
-# --- a size that moves ----------------------------------------------------------------------------------------
+# --- a size that moves --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target, source", [("sm_90a", "kernel.cu"), ("cpu", "kernel.cpp")])
