@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks import model_tables
 from benchmarks.workloads import GROUPS
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
@@ -160,6 +161,7 @@ def page(results: Path, gpu: str = "h200") -> str:
         *(["## Contenders\n\n" + contenders(found)] if found else []),
         f"## How it is measured\n\n{_bullets(_METHOD)}",
         *(_section(g) for g in found),
+        *model_tables.sections(results, gpu),
         *(["## What bounds the cells that come off worst\n\n" + worst_cells(found)] if found else []),
     ]
     if absent := [name for name in GROUPS if name not in {g.name for g in found}]:

@@ -1,0 +1,88 @@
+"""The tables of whole models, benchmarks.swapped and benchmarks.serving, in docs/performance.md."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilegen.runtime.verify import load_json
+
+MODELS = ("llama", "gpt2", "resnet50")
+VARIANTS = ("eager", "torch.compile", "tilegen")
+SWAPPED = (
+    "Random weights of Hugging Face's `LlamaModel` (eight of Llama-3-8B's layers) and `GPT2Model` on 512"
+    " tokens, and of torchvision's `resnet50` on images of 224 x 224, channels-last; each decoder layer,"
+    " block and stage replaced by `tg.module.from_torch`, nothing else changed, no option given."
+    " torch.compile: max-autotune with static shapes; for the ResNet, whose convolutions are cuDNN's in all"
+    " contenders but ours, its default mode with `freezing`, which folds batch norms. All in CUDA graphs, in"
+    " one interleaved run; microseconds of a forward, medians. Error: against the same model in float32."
+    " Built: seconds until the first call had ended, cold."
+)
+SERVING = (
+    "Eight gated layers of LLaMA-7B's widths (`tg.module`), each one kernel for every batch from 1 to 64; the"
+    " batch moves at each of 2,000 steps. Microseconds of the host for a layer's call, results freed as they"
+    " go. A target of 15 at the 99th percentile is not reached: an output at a new address costs new tensor"
+    " maps."
+)
+
+
+def sections(results: Path, gpu: str) -> list[str]:
+    """Those whose files are there."""
+    found = [load_json(p) for m in MODELS if (p := results / f"swapped-{m}-{gpu}.json").exists()]
+    parts = []
+    if found:
+        table = _table(_HEAD, [_line(cell) for data in found for cell in data["cells"]])
+        told = "\n\n".join(_source(f"swapped-{m}-{gpu}.json", d) for m, d in zip(MODELS, found, strict=False))
+        parts.append(f"## Models whose layers are swapped\n\n{_wrapped(SWAPPED)}\n\n{table}\n\n{told}")
+    path = results / f"serving-{gpu}.json"
+    if path.exists():
+        data = load_json(path)
+        rows = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in r.values()] for r in data["rows"]]
+        table = _table(list(data["rows"][0]), rows)
+        source = _source(path.name, data)
+        parts.append(f"## A batch that moves at every step\n\n{_wrapped(SERVING)}\n\n{table}\n\n{source}")
+    return parts
+
+
+_HEAD = ("", "batch", *VARIANTS, "torch.compile / tilegen", "10-90 %", "error: torch.compile", "tilegen",
+         "built: torch.compile", "tilegen")  # fmt: skip
+
+
+def _line(cell: Mapping[str, Any]) -> list[str]:
+    us, errors, seconds = cell["us"], cell["errors"], cell["seconds"]
+    pairs = sorted(a / b for a, b in zip(us["torch.compile"], us["tilegen"], strict=True))
+    ratio = statistics.median(pairs)
+    low, high = (pairs[round(share * (len(pairs) - 1))] for share in (0.1, 0.9))
+    return [
+        cell["model"],
+        str(cell["batch"]),
+        *(f"{statistics.median(us[v]):.0f}" for v in VARIANTS),
+        f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**",
+        f"{low:.2f} to {high:.2f}",
+        *(f"{errors[v]:.1e}" for v in ("torch.compile", "tilegen")),
+        *(f"{seconds[v]:.0f} s" for v in ("torch.compile", "tilegen")),
+    ]
+
+
+def _source(file: str, data: Mapping[str, Any]) -> str:
+    v = data["versions"]
+    versions = ", ".join(f"{n} {v[n]}" for n in ("torch", "cuda", "cudnn", "triton", "driver") if v.get(n))
+    clocks = [c for cell in data.get("cells", []) for c in cell["clocks_mhz"] if c]
+    clock = f" SM clock {min(clocks)} to {max(clocks)} MHz." if clocks else ""
+    remarks = "".join(f" {r[0].upper()}{r[1:]}." for r in data.get("remarks", []))
+    return _wrapped(
+        f"[{file}](../benchmarks/results/{file}): commit {data['commit']}, {data['date'][:10]},"
+        f" {data['device']}, {versions}.{clock}{remarks} `{data['run']}`"
+    )
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 110, break_long_words=False, break_on_hyphens=False)
