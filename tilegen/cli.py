@@ -477,14 +477,18 @@ def _check_races(kernel: Any, program: Any, runs: int, progress: Progress) -> No
 def compare(o: argparse.Namespace) -> int:
     from tilegen.bench.compare import INDUCTOR, failed, own_variants, result_file, save, table
     from tilegen.bench.contest import contest
-    from tilegen.frontend.loader import load_program
+    from tilegen.errors import SpecError
+    from tilegen.frontend.dims import dims_of
+    from tilegen.frontend.loader import load_moving, load_program
 
     progress, options = Progress(), _options(o)
     without = INDUCTOR if o.no_inductor else ()
     ladder = contest(o.target, o.only, without, rounds=o.rounds, threads=o.threads, progress=progress)
     cells, data = [], {}
-    for program in [load_program(o.spec, sizes) for sizes in _grid(o.size)]:
-        cells.append(ladder.measure(program, own_variants(program, options)))
+    for program, moving in [(load_program(o.spec, s), load_moving(o.spec, s)) for s in _grid(o.size)]:
+        if dims_of(program):
+            raise SpecError(f"{program.name}: compare measures sizes; give some, as in -s M=1,64,300")
+        cells.append(ladder.measure(program, own_variants(program, options, moving), moving))
         data = result_file(cells, "compare " + " ".join([Path(o.spec).name, *o.size]), ladder.environment)
         if o.out:
             save(data, Path(o.out))

@@ -57,6 +57,14 @@ def test_a_fused_gelu_is_offered_where_there_is_one() -> None:
     assert [r.variant for r in cell.rows] == ["graph", "cublaslt", "tilegen"] and cell.notes == ()
 
 
+def test_the_kernel_of_a_size_that_moves_stands_beside_the_others() -> None:
+    program, moving = mlp(), example("gpt3_mlp", M=tg.dim("M", max=30), H=64, I=32)
+    names = ("graph", "tilegen", "tilegen-moving")
+    cell = ladder(program, own_variants(program, Options(), moving), names, 2, moving=moving)
+    assert [r.variant for r in cell.rows] == list(names) and cell.notes == ()
+    assert all(0 < r.error < 1e-2 and r.sizes["M"] == 4 for r in cell.rows)
+
+
 def test_variants_of_a_caller() -> None:
     program = mlp()
     variants = {"tilegen-kernel": Options(order="op_major"), "mine": Options(), "tilegen": Options()}

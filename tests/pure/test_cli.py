@@ -171,6 +171,27 @@ def test_compare(capsys, tmp_path):
     assert json.loads((tmp_path / "r" / "result.json").read_text()) == data
 
 
+MOVES = """import tilegen as tg
+
+
+@tg.spec
+def moves(M=tg.dim("M", max=40), H=16, dtype="float32"):
+    x = tg.input("x", (M, H), dtype)
+    return tg.relu(tg.linear(x, tg.weight("w", (24, H), dtype), name="up"), name="y")
+"""
+
+
+def test_compare_at_sizes_of_a_spec_whose_size_moves(capsys, tmp_path):
+    (tmp_path / "moves.py").write_text(MOVES)
+    how = ["--json", "--rounds", 2, "--threads", 1]
+    out, _ = called(capsys, "compare", tmp_path / "moves.py", "-s", "M=1,40", *how)
+    rows = json.loads(out)["rows"]
+    assert {(r["variant"], r["sizes"]["M"]) for r in rows} == {
+        (v, m) for v in ("eager", "tilegen", "tilegen-moving") for m in (1, 40)
+    }
+    assert all(r["error"] < 1e-5 and r["us"] > 0 for r in rows)
+
+
 # ---- info, cache -------------------------------------------------------------------------------------------
 
 
@@ -206,6 +227,7 @@ BAD = [
     (["plan", *MLP, "-s", "M=?"], "left open"),
     (["run", *MLP, "-s", "M=?"], "left open"),
     (["compare", *MLP, "-s", "M=?"], "left open"),
+    (["compare", *MLP, "-s", "M=1..9"], "compare measures sizes; give some, as in -s M=1,64,300"),
     (["plan", *MLP, "-s", "dtype=float64"], "float64"),
     (["plan", *MLP, "--tile", "up"], "--tile up: expected NAME=VALUE"),
     (["plan", *MLP, "--tile", "up=8xa"], "--tile up=8xa: expected NAME=VALUE"),

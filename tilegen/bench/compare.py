@@ -60,6 +60,7 @@ PERSISTENT = "tilegen-persistent"
 # exclusive=True: the user's word that nothing else that waits inside runs at the same time
 EXCLUSIVE = "tilegen-exclusive"
 UNPREPARED = "tilegen-unprepared"  # weights given with each call, not bound and packed by prepare()
+MOVING = "tilegen-moving"  # the one kernel of a spec whose size moves, at this size
 GPU_ALONE = (*STREAMS, PERSISTENT, EXCLUSIVE, UNPREPARED)
 OVER_PEERS, OVER_OWN = "best peer/tilegen", "best without tile sync/one launch"
 
@@ -151,13 +152,15 @@ def note(program: Program, variant: str, error: Exception) -> Note:
     )
 
 
-def own_variants(program: Program, options: Options) -> dict[str, Options]:
+def own_variants(program: Program, options: Options, moving: Program | None = None) -> dict[str, Options]:
     """tilegen as tg.compile gives it, and beside it, under names of their own, its other ways.
 
     Where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per
     tensor. Where tilegen's remembered choice is launches of single ops, its one launch with tile sync; where
-    it is one launch, that with exclusive=True.
+    it is one launch, that with exclusive=True. Where the spec's size moves, its one kernel.
     """
+    if moving is not None:
+        return {**own_variants(program, options), MOVING: options}
     pdl = {"tilegen-pdl": replace(options, policies=())}
     if len(fuse(program).ops) == 1 and not options.split_k and not options.split_kv:
         return {**pdl, "tilegen": options, UNPREPARED: options}
@@ -177,13 +180,16 @@ def compare(
     threads: int | None = None,
     rounds: int = 5,
     progress: Progress = lambda _: None,
+    moving: Program | None = None,
 ) -> Cell:
-    """The CPU ladder: torch eager, then tilegen's variants. Same threads, random data, interleaved."""
+    """The CPU ladder: torch eager, then tilegen's variants. Same threads, random data, interleaved. moving:
+    the program whose size moves, for the variant of that name."""
     refuse_open(program)
     count = threads or torch.get_num_threads()
 
     def compiled(name: str) -> Callable[..., Any]:
-        return api.compile(program, "cpu", on=f"cpu:{count}", options=variants[name], threads=count)
+        chosen = moving if name == MOVING and moving is not None else program
+        return api.compile(chosen, "cpu", on=f"cpu:{count}", options=variants[name], threads=count)
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)

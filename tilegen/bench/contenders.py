@@ -16,7 +16,7 @@ from tilegen import api
 from tilegen.bench import attentions
 from tilegen.bench.attentions import BACKENDS, OnBackend
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, linear_chains
-from tilegen.bench.compare import EXCLUSIVE, PERSISTENT, UNPREPARED
+from tilegen.bench.compare import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
 from tilegen.bench.timing import Contender
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
@@ -51,14 +51,23 @@ WAYS = {
 
 
 def builders(
-    program: Program, variants: Mapping[str, Options], sets: Sets, target: str = "cuda"
+    program: Program,
+    variants: Mapping[str, Options],
+    sets: Sets,
+    target: str = "cuda",
+    moving: Program | None = None,
 ) -> dict[str, Build]:
-    """What makes each contender. Those that have no part in a program are not offered: fused GeMMs without a
-    linear, attention without one."""
+    """What makes each contender; moving: the program of the one whose size moves.
+
+    Those that have no part in a program are not offered: fused GeMMs without a linear, attention without one.
+    """
     ways = {name: way_of(name, target) for name in variants}
     return {
         **_torch(program, sets),
-        **{name: functools.partial(own, program, o, sets, ways[name]) for name, o in variants.items()},
+        **{
+            name: functools.partial(own, program, o, sets, ways[name], moving if name == MOVING else None)
+            for name, o in variants.items()
+        },
     }
 
 
@@ -118,13 +127,20 @@ def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Conte
     return Contender(tuple(functools.partial(f, *arguments) for arguments in sets), captured)
 
 
-def own(program: Program, options: Options, sets: Sets, way: Way | None = None) -> Contender:
-    """tilegen's kernel on each set, into outputs of its own."""
+def own(
+    program: Program,
+    options: Options,
+    sets: Sets,
+    way: Way | None = None,
+    moving: Program | None = None,
+) -> Contender:
+    """tilegen's kernel on each set, into outputs of its own; moving: the program to compile, whose size
+    moves."""
     way = way or Way()
     calls, kernels = [], []
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
         kernel: Any = api.compile(
-            program,
+            moving or program,
             target=way.target,
             options=options,
             exclusive=way.exclusive,

@@ -3,13 +3,14 @@ rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tilegen.bench.compare import (
     EXCLUSIVE,
     GPU_ALONE,
+    MOVING,
     PEERS,
     PERSISTENT,
     STREAMS,
@@ -25,15 +26,22 @@ from tilegen.options import Options
 from tilegen.targets.select import EMITTED, of_here
 
 CPU_ROUNDS, CUDA_ROUNDS = 5, 9
-DEFAULT = ("tilegen-barrier", "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED)
+DEFAULT = ("tilegen-barrier", "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED, MOVING)
+
+
+class Measure(Protocol):
+    def __call__(
+        self, program: Program, variants: Mapping[str, Options], moving: Program | None = None
+    ) -> Cell: ...
 
 
 @dataclass(frozen=True)
 class Contest:
-    """measure: all selected contenders on one program, tilegen's by name and options. environment: what it
+    """measure: all selected contenders on one program, tilegen's by name and options, the program whose size
+    moves, if one does. environment: what it
     runs on."""
 
-    measure: Callable[[Program, Mapping[str, Options]], Cell]
+    measure: Measure
     environment: dict[str, Any]
 
 
@@ -59,16 +67,21 @@ def contest(
         )
     if found == "cpu":
         select = selected((PEERS[0], *(v for v in variants if v not in GPU_ALONE)), only, without)
-        return Contest(
-            lambda p, v: compare(p, v, select, threads, rounds or CPU_ROUNDS, progress), cpu_environment()
-        )
+
+        def on_cpu(program: Program, variants: Mapping[str, Options], moving: Program | None = None) -> Cell:
+            return compare(program, variants, select, threads, rounds or CPU_ROUNDS, progress, moving)
+
+        return Contest(on_cpu, cpu_environment())
     from tilegen.bench.environment import environment
     from tilegen.bench.ladder import ladder
 
     select = selected(tuple(dict.fromkeys((*PEERS, *STREAMS, *variants))), only, without)
-    return Contest(
-        lambda p, v: ladder(p, v, select, rounds or CUDA_ROUNDS, progress, target=found), environment()
-    )
+
+    def on_gpu(program: Program, variants: Mapping[str, Options], moving: Program | None = None) -> Cell:
+        count = rounds or CUDA_ROUNDS
+        return ladder(program, variants, select, count, progress, target=found, moving=moving)
+
+    return Contest(on_gpu, environment())
 
 
 def selected(names: Sequence[str], only: str, without: Sequence[str]) -> tuple[str, ...]:

@@ -39,17 +39,18 @@ def ladder(
     progress: Progress = lambda _: None,
     constant: float | None = None,
     target: str = "cuda",
+    moving: Program | None = None,
 ) -> Cell:
     """All selected contenders at one size. One that cannot be built, hangs or cannot be captured becomes a
     note.
 
-    constant: the value of all arguments, where they are not random. ContenderDied where one leaves the GPU
-    unusable to this process.
+    constant: the value of all arguments, where they are not random. moving: the program whose size moves.
+    ContenderDied where one leaves the GPU unusable to this process.
     """
     refuse_open(program)
     try:
         with torch.no_grad(), best_convolutions():
-            return _measured(program, variants, select, rounds, progress, constant, target)
+            return _measured(program, variants, select, rounds, progress, constant, target, moving)
     finally:
         # the next size needs the memory: contenders, graphs and argument sets go, then the blocks they held
         gc.collect()
@@ -65,12 +66,15 @@ def _measured(
     progress: Progress,
     constant: float | None,
     target: str,
+    moving: Program | None,
 ) -> Cell:
     progress(f"{program.name} arguments and reference")
     sets = argument_sets(program, constant)
     expected = [on_device_reference(program, arguments) for arguments in sets]
     builds = {
-        name: build for name, build in builders(program, variants, sets, target).items() if name in select
+        name: build
+        for name, build in builders(program, variants, sets, target, moving).items()
+        if name in select
     }
     refuse_none(program, builds, select)
     runners: dict[str, Runner] = {}

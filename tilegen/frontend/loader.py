@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegen.errors import SpecError, TilegenError
-from tilegen.frontend.dims import dim
+from tilegen.frontend.dims import Dim, dim
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import Spec, symbol
 
@@ -93,6 +93,14 @@ def load_program(where: str, given: list[str] | Mapping[str, Any]) -> Program:
         raise
     except Exception as error:
         raise failed(where.partition(":")[0], error) from error
+
+
+def load_moving(where: str, given: list[str]) -> Program | None:
+    """The program with the sizes that move by default left to move; None where none does."""
+    spec = load_spec(where)
+    moves = {name for name, value in spec.parameters.items() if isinstance(value, Dim)}
+    rest = [item for item in given if item.partition("=")[0] not in moves]
+    return load_program(where, rest) if moves else None
 
 
 def failed(path: str, error: BaseException) -> SpecError:

@@ -14,6 +14,7 @@ import pytest
 from tilegen.bench import contest as module
 from tilegen.bench.compare import (
     EXCLUSIVE,
+    MOVING,
     OVER_OWN,
     OVER_PEERS,
     OWN,
@@ -219,7 +220,7 @@ def test_launches_of_single_ops_are_contenders_on_a_gpu_alone(monkeypatch: pytes
     contest("cuda", "tilegen-pdl,tilegen", variants=variants).measure(nobodys, {})
     contest("cpu", variants=variants).measure(nobodys, {})
     assert asked == [
-        (*PEERS, *OWN, "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED),
+        (*PEERS, *OWN, "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED, MOVING),
         ("tilegen-pdl", "tilegen"),
         ("eager", "mine", "tilegen"),
     ]
