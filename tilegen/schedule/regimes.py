@@ -1,9 +1,12 @@
 """Regimes of a size that moves: up to three ranges of its values, each with a plan of its own.
 
     1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
+    1 … 4, 5 … 16, 17 … 64           where all sizes are few rows
+    1 … 1,024, … 4,096, all others   where a sequence alone has more than 256
+    1, 2 … 8, all others             images
 
-The first two are planned at their last size. Above 256 rows tiles fill waves at some sizes and not at
-others: there those are taken with the least mean of log(time / least time of any tiles) by the cost model.
+Each is planned at its last size. Only above 256 rows, where tiles fill waves at some sizes and not at others,
+those are taken with the least mean of log(time / least time of any tiles) by the cost model.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from tilegen.schedule.simulate import simulate
 
 FEW_ROWS, SOME_ROWS = 64, 256  # norms are fused up to there, weights packed up to there
 FEWER = (4, 16)  # where regimes end if all sizes are few rows
+MANY = (1024, 4096)  # and if the least is many
+IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
 
 
@@ -42,15 +47,16 @@ def regimes(
     assert dim is not None
     tensors = [t for t in program.tensors if t.form != "spatial" and t.role != "state"]
     rows = max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
-    if not rows:
-        return [Regime(dim.most, options)]
-    few = dim.most * rows <= FEW_ROWS
-    ends = [n for end in (FEWER if few else (FEW_ROWS, SOME_ROWS)) if 1 <= (n := end // rows) < dim.most]
+    if not rows or any(t.form == "spatial" for t in program.tensors):
+        return [Regime(n, options) for n in (*(n for n in IMAGES if n < dim.most), dim.most)]
+    few, many = dim.most * rows <= FEW_ROWS, rows > SOME_ROWS
+    limits = FEWER if few else MANY if many else (FEW_ROWS, SOME_ROWS)
+    ends = [n for limit in limits if 1 <= (n := limit // rows) < dim.most]
     found = [Regime(n, options) for n in (*ends, dim.most)]
     looked_at = (
         [n for end in STEPS if (end // rows) < dim.most and (n := end // rows) > ends[-1]] if ends else []
     )
-    if few or options != Options() or not looked_at:
+    if few or many or options != Options() or not looked_at:
         return found
     progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
     sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
-from tests.moving import moving
 from tilegen.arch.machine import machine
 from tilegen.frontend.loader import load_spec
 from tilegen.options import Options
@@ -25,8 +24,16 @@ def test_few_rows_end_where_they_are_fewer(largest: int, ends: list[int]) -> Non
     assert [r.most for r in regimes(mlp(largest), H200, Options())] == ends
 
 
-def test_images_have_one_regime() -> None:
-    assert [r.most for r in regimes(moving("vgg19"), H200, Options())] == [3]
+@pytest.mark.parametrize(("largest", "ends"), [(1, [1]), (3, [1, 3]), (32, [1, 8, 32])])
+def test_one_image_and_a_few_have_tiles_of_their_own(largest: int, ends: list[int]) -> None:
+    program = load_spec("examples/vgg19.py")(HW=32, C=8, B=tg.dim("B", max=largest))
+    assert [r.most for r in regimes(program, H200, Options())] == ends
+
+
+@pytest.mark.parametrize(("largest", "ends"), [(2, [2]), (16, [2, 8, 16]), (5, [2, 5])])
+def test_long_sequences_end_where_there_are_few(largest: int, ends: list[int]) -> None:
+    program = load_spec("examples/gpt_layer.py")(S=512, B=tg.dim("B", max=largest))
+    assert [r.most for r in regimes(program, H200, Options())] == ends
 
 
 def test_options_hold_for_all_regimes() -> None:
