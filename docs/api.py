@@ -19,9 +19,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Products": ("linear", "matmul", "conv2d"),
     "Attention and caches": ("attention", "append", "rope", "rotary", "softmax"),
     "Norms and pools": ("rms_norm", "layer_norm", "max_pool2d", "global_avg_pool", "flatten"),
-    "Pointwise": (
-        *("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),
-    ),
+    "Pointwise": (*("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),),
     "Planning and compiling": (
         *("compile", "generate", "plan", "explain", "verify", "simulate", "reference", "Options", "Plan"),
     ),
@@ -40,8 +38,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "Errors": (
         *("TilegenError", "SpecError", "PlanError", "AnalysisError", "ProofError", "CompileError"),
-        *("CompilerMissing", "TargetError", "ArgumentError", "CacheError", "OutputError", "HangError"),
-        *("RaceError", "DeadlockError"),
+        *("SpillError", "CompilerMissing", "TargetError", "ArgumentError", "CacheError", "OutputError"),
+        *("HangError", "RaceError", "DeadlockError"),
     ),
 }
 

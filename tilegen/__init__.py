@@ -50,6 +50,7 @@ _HOME = {
         "AnalysisError",
         "ProofError",
         "CompileError",
+        "SpillError",
         "CompilerMissing",
         "TargetError",
         "ArgumentError",
