@@ -232,3 +232,19 @@ def test_without_its_kernel_it_says_so() -> None:
     gc.collect()
     with pytest.raises(tg.ArgumentError, match="its kernel is gone; keep it"):
         call(torch.randn(7, 8), torch.randn(16, 8), torch.randn(8, 16))
+
+
+@pytest.mark.filterwarnings("ignore:Input .* is not a double precision")
+@pytest.mark.parametrize("spec", [pair, of_all], ids=lambda s: s.name)
+def test_gradients_are_those_of_the_kernels_own_results(spec: Any) -> None:
+    """By differences of what the kernel gives, in the float32 that it computes in."""
+    program = spec()
+    kernel = tg.compile(program, "cpu")
+    arguments = [a.requires_grad_() for a in random_arguments(program, 1)]
+
+    def smooth(*given: torch.Tensor) -> torch.Tensor:
+        found = kernel(*given)
+        results = found if isinstance(found, tuple) else (found,)
+        return torch.stack([(0.5 * r).tanh().sum() for r in results]).sum()
+
+    torch.autograd.gradcheck(smooth, arguments, eps=3e-2, atol=2e-2, rtol=2e-2, fast_mode=True)
