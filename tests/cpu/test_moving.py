@@ -124,3 +124,13 @@ def test_a_notebook_shows_it_at_its_largest() -> None:
     assert isinstance(layer.kernel, MovingKernel)
     assert "<svg" in plan._repr_html_() and "<svg" in layer._repr_html_()
     assert "M = 1 … 300" in layer._repr_html_() and layer._repr_html_() == layer.kernel._repr_html_()
+
+
+def test_an_order_holds_at_every_size_or_is_not_taken() -> None:
+    """Bands that the largest batch fills let a tile of one sequence wait for one behind it."""
+    program = load_spec("examples/gpt_layer.py")(S=256, H=512, heads=4, I=1024, B=tg.dim("B", max=16))
+    plan = tg.plan(program, "h200")
+    assert isinstance(plan, MovingPlan)
+    assert all(certify(plan.at(n)).ok for n in (1, 2, 7, 15, 16))
+    with pytest.raises(tg.ProofError, match="progress"):
+        tg.verify(tg.plan(program, "h200", order="banded:4:1"))

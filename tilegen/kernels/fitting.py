@@ -71,6 +71,10 @@ def fitted(
             continue
         _keep(key, program, smaller)
         return found
+    if program.symbolic:
+        said, _, _ = str(first).partition(";")
+        hint = "formulas of the size take registers too: give it a number, or fewer ops"
+        raise SpillError(f"{program.name}: {said}; {hint}", first.log, first.source)
     raise first
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.analysis.regions import evaluate
 from tilegen.errors import PlanError, ProofError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import Program
@@ -87,22 +86,9 @@ def load_json(path: str | Path) -> dict[str, Any]:
 MOST_TILES = 100_000  # that are proved, of all runs together
 
 
-def runs(plan: MovingPlan) -> list[tuple[int, int]]:
-    """(first, last) of each run of values with the same grids."""
-    values = np.arange(1, plan.dim.most + 1)
-    changed = np.zeros(len(values), dtype=bool)
-    changed[0] = True
-    for b in plan.open.bounds:
-        for extent in b.grid:
-            counts = np.broadcast_to(np.asarray(evaluate(extent, {plan.dim.name: values})), values.shape)
-            changed[1:] |= np.diff(counts) != 0
-    firsts = values[changed].tolist()
-    return list(zip(firsts, [*(n - 1 for n in firsts[1:]), plan.dim.most], strict=True))
-
-
 def certify_range(plan: MovingPlan) -> Certificate:
     """The certificate of all sizes that are checked; of the first that fails, where one does."""
-    found = runs(plan)
+    found = plan.runs
     chosen = _within(found, most(plan.open.order.count))
     sizes = sorted({size for run in chosen for size in run})
     made = [(size, certify(plan.at(size))) for size in sizes]
@@ -125,9 +111,7 @@ def _within(found: Sequence[tuple[int, int]], tiles: int) -> list[tuple[int, int
     return [found[n] for n in at.tolist()]
 
 
-def _words(
-    plan: MovingPlan, found: Sequence[Any], chosen: Sequence[Any], sizes: Sequence[int]
-) -> str:
+def _words(plan: MovingPlan, found: Sequence[Any], chosen: Sequence[Any], sizes: Sequence[int]) -> str:
     name = plan.dim.name
     if len(sizes) == plan.dim.most:
         return f"every {name} from 1 to {plan.dim.most}"

@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tilegen.analysis.dependence import Edge
+from tilegen.analysis.regions import evaluate
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, filled, the_dim
 from tilegen.frontend.program import Program, Size
@@ -31,9 +34,12 @@ from tilegen.ops.gemm import LinearAttributes, normed
 from tilegen.options import Options
 from tilegen.schedule.order import by_name
 from tilegen.schedule.plan import Plan, static_persistent
-from tilegen.schedule.planner import Progress, plan, scheduling_of
+from tilegen.schedule.planner import Progress, plan, progresses, scheduling_of
 from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import SemaphoreMap
+
+ALWAYS = "op_major:4"  # an order in which no size makes a tile wait for one behind it
+MOST_RUNS = 100  # of sizes, whose order is looked at
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,19 @@ class MovingPlan:
         if not isinstance(size, int) or not 1 <= size <= self.dim.most:
             raise PlanError(f"{self.program.name}: {self.dim.name} = {size!r}, expected 1 … {self.dim.most}")
         return self._at(size)
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int]]:
+        """(first, last) of each run of values with the same grids."""
+        values = np.arange(1, self.dim.most + 1)
+        changed = np.zeros(len(values), dtype=bool)
+        changed[0] = True
+        for b in self.open.bounds:
+            for extent in b.grid:
+                counts = np.broadcast_to(np.asarray(evaluate(extent, {self.dim.name: values})), values.shape)
+                changed[1:] |= np.diff(counts) != 0
+        firsts = values[changed].tolist()
+        return list(zip(firsts, [*(n - 1 for n in firsts[1:]), self.dim.most], strict=True))
 
     @cached_property
     def _at(self) -> Callable[[int], Plan]:
@@ -88,7 +107,18 @@ def moving_plan(
     largest = plan(filled(program, dim, dim.most), place, options, progress)
     if not isinstance(largest.scheduling, str):
         largest = replace(largest, scheduling=scheduling_of(largest, "static"))
-    return opened(program, dim, largest, place, options)
+    made = opened(program, dim, largest, place, options)
+    if options.order == "auto" and not _progresses_everywhere(made):
+        return moving_plan(program, place, replace(options, order=ALWAYS), progress)
+    return made
+
+
+def _progresses_everywhere(made: MovingPlan) -> bool:
+    """Whether no tile waits for one of higher rank at any size. Op after op that is so; bands of rows are
+    looked at, once for each run of sizes with the same tiles."""
+    if made.open.order.name.startswith("op_major"):
+        return True
+    return len(made.runs) <= MOST_RUNS and all(progresses(made.at(first)) for first, _ in made.runs)
 
 
 def opened(program: Program, dim: Dim, largest: Plan, place: Place, options: Options) -> MovingPlan:

@@ -251,7 +251,7 @@ def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[
     return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
 
 
-def _progresses(candidate: Plan) -> bool:
+def progresses(candidate: Plan) -> bool:
     """Whether every wait is on lower ranks: the check that an order must pass to be simulated at all."""
     last = np.full(len(candidate.targets), -1, dtype=np.int64)
     for m in candidate.semaphores:
@@ -279,7 +279,7 @@ def _lag_that_works(base: Plan, order: Order) -> str:
     bands, lag = map(int, numbers)
     larger = range(lag + 1, bands + 1)
     least = bisect_left(
-        larger[:-1], True, key=lambda n: _progresses(replace(base, order=banded(base.graph, bands, n)))
+        larger[:-1], True, key=lambda n: progresses(replace(base, order=banded(base.graph, bands, n)))
     )
     return f"; banded:{bands}:{larger[least]} works"
 
@@ -289,7 +289,7 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
     best: tuple[float, Plan] | None = None
     for order in orders:
         candidate = replace(base, order=order)
-        if not _progresses(candidate):
+        if not progresses(candidate):
             if len(orders) == 1:
                 raise PlanError(
                     f"order {order.name}: a tile would wait for a tile of higher rank"
@@ -324,7 +324,7 @@ def _best_policies(
         times = {}
         for point in points:
             candidate = _with_policies(near, {tensor: lat}, {tensor: point})
-            if _progresses(candidate):
+            if progresses(candidate):
                 times[point] = simulate(candidate).makespan
         least = min(times.values())
         chosen[tensor] = min(

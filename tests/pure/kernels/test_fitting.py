@@ -87,3 +87,13 @@ def test_convolutions_get_fewer_columns() -> None:
     assert sums(plan(program, place, Options())) > 100
     made = fitted(program, place, Options(), Compiler(program, place, 100))
     assert sums(made) <= 100 and tg.verify(made).ok
+
+
+def test_where_a_size_moves_the_formulas_are_named() -> None:
+    class Refusing:
+        def __call__(self, options: Options) -> Plan:
+            raise SpillError("ptxas spilled 360 bytes of registers for sm_90a; choose smaller tiles")
+
+    program, place = LLAMA(M=tg.dim("M", max=512), H=512, I=256), select.place("h200")
+    with pytest.raises(SpillError, match="spilled 360 bytes .*; formulas of the size .* give it a number"):
+        fitted(program, place, Options(), Refusing())
