@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(python|bash|jinja)\n(.*?)^```", re.S | re.M)
 FILE = re.compile(r"^(?:# file: |\{# file: )(\S+)")
@@ -34,12 +32,19 @@ def run_block(language: str, text: str, folder: Path) -> None:
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page, count", [("tutorial.md", 11), ("your-model.md", 5)])
-def test_tutorial(page: str, count: int, tmp_path: Path) -> None:
-    found = blocks(page)
-    assert len(found) == count
+def test_tutorial(tmp_path: Path) -> None:
+    found = blocks("tutorial.md")
+    assert len(found) == 11
     for language, text in found:
         run_block(language, text, tmp_path)
+
+
+def test_your_model(tmp_path: Path) -> None:
+    """In one process, which imports torch once."""
+    (_, model), *rest = blocks("your-model.md")
+    run_block("python", model, tmp_path)
+    assert len(rest) == 4 and all(language == "python" for language, _ in rest)
+    run_block("python", "\n".join(text for _, text in rest), tmp_path)
 
 
 ON_A_GPU = """
