@@ -11,6 +11,8 @@ import torch
 
 import tilegen as tg
 from tests.models import MODELS, Mlp, call_of, first, made
+from tests.random_models import verdict
+from tests.shares import share
 from tilegen.kernels.moving import MovingKernel
 from tilegen.nn.module import Module
 
@@ -143,3 +145,8 @@ def test_a_parameter_that_asks_for_no_gradient_goes_on_so() -> None:
     block = Mlp().eval().requires_grad_(False)
     layer = tg.module.from_torch(block, torch.randn(2, 48))
     assert not any(p.requires_grad for p in layer.parameters())
+
+
+@pytest.mark.parametrize("seed", share([*range(60)], 5))
+def test_random_blocks_give_what_pytorch_gives(seed: int) -> None:
+    assert verdict(seed) == "right"

@@ -208,7 +208,7 @@ def _attach(
     gated = set(anchor.accumulators.values()) != {"acc0"}
     extra: list[tuple[Operand, str]] = []
     inner = {}
-    for acc in set(anchor.accumulators.values()):
+    for acc in sorted(set(anchor.accumulators.values())):
         group = int(acc[3:])
         own = {
             f"e{i}": fold(extra, (_half(program, o, group) if gated else o, how))

@@ -147,6 +147,20 @@ def _split(t: Trace, x: View, sizes: Any, at: int = 0) -> list[View]:
     return [x.sliced(at, end - n, end) for n, end in zip(sizes, ends, strict=True)]
 
 
+@entry(aten.unbind.int, view=True)
+def _unbind(t: Trace, x: View, at: int = 0) -> list[View]:
+    return [_select(t, x, at, n) for n in range(x.shape[at])]
+
+
+@entry(aten.repeat_interleave.self_int, view=True)
+def _repeat_interleave(
+    t: Trace, x: View, times: int, at: int | None = None, *, output_size: int | None = None
+) -> View:
+    if at is None:
+        raise SpecError("repeat_interleave of no dimension")
+    return x.repeated(at, times)
+
+
 @entry(operator.getitem, view=True)
 def _getitem(t: Trace, x: Sequence[View], n: int) -> View:
     return x[n]
@@ -177,9 +191,11 @@ def _addmm(t: Trace, bias: torch.Tensor, x: View, w: torch.Tensor) -> View:
     return _linear(t, x, w.T, bias)
 
 
-@entry(aten.mm.default)
+@entry(aten.mm.default, aten.matmul.default)
 def _mm(t: Trace, x: View, w: torch.Tensor) -> View:
-    return _linear(t, x, w.T if isinstance(w, torch.Tensor) else w)
+    if not isinstance(x, View) or not isinstance(w, torch.Tensor) or w.dim() != 2:
+        raise SpecError("a product with what is no weight (K, N); tg.matmul takes two activations")
+    return _linear(t, x, w.T)
 
 
 @entry(aten.layer_norm.default)
@@ -288,6 +304,11 @@ def _sub(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
     if alpha != 1:
         raise SpecError(f"a difference with alpha = {alpha}")
     return _each(t, "e0 - e1", a, b) if isinstance(a, View) else _each(t, "e1 - e0", b, a)
+
+
+@entry(aten.rsub.Scalar)
+def _rsub(t: Trace, a: View, b: float, alpha: float = 1) -> View:
+    return _sub(t, b, a, alpha=alpha)
 
 
 @entry(aten.mul.Tensor)

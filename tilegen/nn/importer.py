@@ -34,7 +34,12 @@ from tilegen.ops.pointwise import pointwise
 
 aten = torch.ops.aten
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
-IMAGES = (aten.conv2d.default, aten.max_pool2d.default, aten.adaptive_avg_pool2d.default)
+IMAGES = (
+    aten.conv2d.default,
+    aten.max_pool2d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten._native_batch_norm_legit_no_training.default,
+)
 
 
 @dataclass(frozen=True)

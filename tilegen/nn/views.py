@@ -85,6 +85,12 @@ class View:
         made = [d if d or n in (1, -1) else _atoms((), n) for d, n in zip(dims, sizes, strict=True)]
         return replace(self, dims=tuple(made))
 
+    def repeated(self, at: int, times: int) -> View:
+        """Each place of a dimension so many times, side by side."""
+        at = at % len(self.dims)
+        dims = (*self.dims[:at], (*self.dims[at], *_atoms((), times)), *self.dims[at + 1 :])
+        return replace(self, dims=dims)
+
     def reshaped(self, sizes: Sequence[Size]) -> View:
         """Its elements in the same order, grouped anew; one size may be -1.
 
