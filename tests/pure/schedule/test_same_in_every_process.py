@@ -20,9 +20,9 @@ def gated(M=64, H=128, N=64):
 
 
 def digests() -> str:
-    """Of what random programs are cut into, and of a kernel's text."""
+    """Of what random programs are cut into, and of a kernel's text and plan."""
     texts = [repr(draw_case(seed)) for seed in SEEDS]
-    texts.append(tg.generate(gated(), target="sm_90a", on="h200").text)
+    texts += [tg.generate(gated(), target="sm_90a", on="h200").text, tg.plan(gated(), "h200").digest]
     return " ".join(hashlib.sha256(text.encode()).hexdigest()[:12] for text in texts)
 
 
@@ -38,7 +38,7 @@ def test_another_hash_seed_gives_the_same_plans_and_texts():
     ]
     first, second = (run.communicate()[0].split() for run in runs)
     assert [run.returncode for run in runs] == [0, 0]
-    assert len(first) == len(SEEDS) + 1 and first == second
+    assert len(first) == len(SEEDS) + 2 and first == second
 
 
 if __name__ == "__main__":
