@@ -140,7 +140,8 @@ def compile(
                 program,
                 place,
                 asked,
-                lambda plan, proof, of: Kernel(plan.most, proof, chosen.load(plan.open), threads, **of),
+                chosen.load,
+                lambda plan, proof, library, of: Kernel(plan.most, proof, library, threads, **of),
                 progress,
             )
         made, certificate = planned(program, place, settled(program, place, asked), progress)
@@ -164,7 +165,8 @@ def compile(
             program,
             place,
             asked,
-            lambda plan, proof, of: CudaKernel(plan.most, proof, chosen.load(plan.open), exclusive, **of),
+            chosen.load,
+            lambda plan, proof, library, of: CudaKernel(plan.most, proof, library, exclusive, **of),
             progress,
         )
 

@@ -144,7 +144,7 @@ def test_what_it_is(tmp_path: Path) -> None:
         and found.plan.lowering == "multi_launch"
         and len(found.plans) == 2
     )
-    assert found.workspace_bytes == 9 * 48 * 2 + sum(launch.workspace_bytes for launch in found._launches)
+    assert found.workspace_bytes == 4 * 256 + sum(launch.workspace_bytes for launch in found._launches)
     with pytest.raises(TargetError, match="is 2 launches of single ops; compile with lowering='persistent'"):
         found.trace(*random_arguments(program))
     assert (

@@ -99,7 +99,7 @@ def test_the_certificate_says_where_it_was_checked() -> None:
     kernel = tg.compile(moving("gpt3_mlp"), "cpu")
     text = kernel.proof.text()
     assert "M = 1 … 300" in text and "1, 128, 129, 256, 257, 300" in text
-    assert tg.verify(tg.plan(moving("gpt3_attention"), "cpu")).proved_at == "every B from 1 to 3"
+    assert tg.verify(tg.plan(moving("gpt3_attention"), "cpu")).proved_at == "every B of 1 … 3"
 
 
 def test_the_largest_size_is_the_plan_without_what_moves() -> None:

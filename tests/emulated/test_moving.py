@@ -15,8 +15,11 @@ from tests.shares import share
 from tilegen.errors import HangError, RaceError
 from tilegen.frontend.dims import filled
 from tilegen.frontend.loader import load_spec
+from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel, Regime
+from tilegen.proof.checker import Certificate
+from tilegen.schedule.moving import MovingPlan
 from tilegen.targets.base import Emitted, known
 from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
 
@@ -27,21 +30,40 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def emulated(name: str, **options: Any) -> MovingKernel:
+def small(name: str) -> Program:
     _, dim, largest, _ = EXAMPLES[name]
     spec = load_spec(f"examples/{name}.py")
-    program = spec(**SIZES[name], **{dim: tg.dim(dim, max=largest)}) if name in SIZES else moving(name)
-    kernel = tg.compile(program, "cuda-emulated", on=4, **options)
+    return spec(**SIZES[name], **{dim: tg.dim(dim, max=largest)}) if name in SIZES else moving(name)
+
+
+def emulated(name: str, **options: Any) -> MovingKernel:
+    kernel = tg.compile(small(name), "cuda-emulated", on=4, **options)
     assert isinstance(kernel, MovingKernel)
     return kernel
+
+
+def of_all_sizes(name: str, **options: Any) -> Regime:
+    """One plan for all of them."""
+    plan = tg.plan(small(name), on=4, target="cuda-emulated", **options)
+    assert isinstance(plan, MovingPlan)
+    emitted = known()["sm_90a"].emit(plan.open)
+    return Regime(plan, tg.verify(plan), made(plan, tg.verify(plan), emitted))
+
+
+def made(plan: MovingPlan, proof: Certificate, emitted: Emitted) -> Kernel:
+    most = plan.dim.most
+    library = EmulatedLibrary(plan.open, emitted)
+    program = filled(plan.program, plan.dim, most)
+    return Kernel(plan.most, proof, library, None, program=program, size=most, plan_at=plan.at)
 
 
 @pytest.mark.parametrize("name", share(EXAMPLES, 2, without=("vgg19",)))
 def test_every_size_under_adversaries(name: str) -> None:
     kernel = emulated(name)
-    library = kernel.regimes[-1].largest._library
     for seed, size in enumerate(EXAMPLES[name][3]):
-        library.adversary = Adversary.drawn(7 * seed + 2, library.launch.grid)
+        for regime in kernel.regimes:
+            library = regime.largest._library
+            library.adversary = Adversary.drawn(7 * seed + 2, library.launch.grid)
         right(kernel, size)
 
 
@@ -66,7 +88,7 @@ EQUAL = ("tg_clear", "? rank : TG_DONE;", "// down:")
 
 def mutants() -> list[tuple[str, str]]:
     """(line, text) with one formula of the size at its largest value."""
-    text = emulated("gpt3_mlp", **OPTIONS).source
+    text = of_all_sizes("gpt3_mlp", **OPTIONS).largest.source
     found = []
     for m in re.finditer(r"(?<!g\.)\bsizes\.M\b", text):
         line = text[text.rfind("\n", 0, m.start()) + 1 : text.find("\n", m.end())]
@@ -76,8 +98,7 @@ def mutants() -> list[tuple[str, str]]:
 
 
 def test_a_bound_that_does_not_move_is_caught() -> None:
-    kernel = emulated("gpt3_mlp", **OPTIONS)
-    regime = kernel.regimes[-1]
+    regime = of_all_sizes("gpt3_mlp", **OPTIONS)
     emitted = known()["sm_90a"].emit(regime.plan.open)
     found = mutants()
     assert len(found) >= 6
@@ -86,12 +107,7 @@ def test_a_bound_that_does_not_move_is_caught() -> None:
 
 
 def _caught(regime: Regime, emitted: Emitted) -> bool:
-    plan, largest = regime.plan, regime.largest
-    library = EmulatedLibrary(plan.open, emitted)
-    made = Kernel(
-        plan.most, regime.proof, library, None, program=largest.program, size=plan.dim.most, plan_at=plan.at
-    )
-    kernel = MovingKernel((replace(regime, largest=made),))
+    kernel = MovingKernel((replace(regime, largest=made(regime.plan, regime.proof, emitted)),))
     for size in (1, 65, 200):
         try:
             right(kernel, size)
@@ -101,14 +117,18 @@ def _caught(regime: Regime, emitted: Emitted) -> bool:
 
 
 def test_a_hang_names_the_tile_at_its_size() -> None:
-    kernel = emulated("gpt3_mlp", **OPTIONS)
-    regime = kernel.regimes[-1]
-    emitted = known()["sm_90a"].emit(regime.plan.open)
+    regime = of_all_sizes("gpt3_mlp", **OPTIONS)
+    plan, emitted = regime.plan, known()["sm_90a"].emit(regime.plan.open)
     target = next(line for line in emitted.text.splitlines() if "tg_wait(g, 0" in line and "sizes.M" in line)
-    library = EmulatedLibrary(
-        regime.plan.open, replace(emitted, text=emitted.text.replace(target, "tg_wait(g, 0, 1000);"))
-    )
-    made = regime.largest.at(regime.plan.at(65), filled(kernel.program, kernel.dim, 65), 65)
-    made._library = library
+    never = replace(emitted, text=emitted.text.replace(target, "tg_wait(g, 0, 1000);"))
+    program = filled(plan.program, plan.dim, 65)
+    kernel = made(plan, regime.proof, never).at(plan.at(65), program, 65)
     with pytest.raises(HangError, match="down"):
-        made(*drawn(filled(kernel.program, kernel.dim, 65)))
+        kernel(*drawn(program))
+
+
+def test_where_all_sizes_are_one_row_of_tiles_the_text_has_no_formula_of_it() -> None:
+    """So it is as short as that of one size: what is left are rows that are there, and bytes of a box."""
+    text = emulated("gpt3_mlp").regimes[0].largest.source
+    used = [line for line in text.splitlines() if "sizes.M" in line and "g.sizes.M" not in line]
+    assert used and all("tg_expect" in line or "corner at" in line for line in used)

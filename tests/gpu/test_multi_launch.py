@@ -52,13 +52,14 @@ def test_against_float32_and_each_other(case: Case, monkeypatch: pytest.MonkeyPa
     """Poisoned between launches, then back to back: ordinary, programmatic, and programmatic on packed
     weights give the same bits."""
     arguments = arguments_of(case)
-    ordinary, early = compiled(case, False), compiled(case, True)
     monkeypatch.setenv("TILEGEN_POISON", "1")
+    ordinary, early = compiled(case, False), compiled(case, True)
     first = ordinary(*arguments)
     ordinary.check()
     assert relative_error(first.cpu(), expected(case, arguments)) < 5e-3
     assert torch.equal(early(*arguments), first)
     monkeypatch.setenv("TILEGEN_POISON", "0")
+    ordinary, early = compiled(case, False), compiled(case, True)
     bound, rest = prepared(case, early, arguments)
     assert bound.packed_bytes > 0 or not case.packed
     results = [

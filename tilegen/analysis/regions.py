@@ -19,7 +19,7 @@ from sympy.printing.str import StrPrinter
 from tilegen.errors import AnalysisError
 from tilegen.frontend.dims import Dim
 from tilegen.ops.base import Box, Interval, K, OpInstance, spread
-from tilegen.ops.extrema import like
+from tilegen.ops.extrema import ends, like
 
 Array = np.ndarray[Any, Any]
 
@@ -258,7 +258,9 @@ def divide(p: Any, q: Any) -> Any:
     rest = _drop_remainder(rest, q)
     if rest.is_number and q.is_number and 0 <= rest < q:
         return out
-    return out + sp.floor(rest / q)
+    rounded = sp.floor(rest / q)
+    least, most = ends(rounded) or (0, 1)
+    return out + (least if least == most else rounded)
 
 
 def _drop_remainder(p: Any, q: Any) -> Any:

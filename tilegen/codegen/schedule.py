@@ -202,7 +202,7 @@ def policy_words(plan: Plan, m: SemaphoreMap) -> str:
         if (w := g.words(pretty(sp.expand(c.index))))
     ]
     if plan.dim:
-        span = pretty(math.prod(g.size_formula(sp.Symbol(f"n{d}")) for d, g in enumerate(m.partition)))
+        span = pretty(m.target([sp.Symbol(f"n{d}") for d in range(len(m.partition))]))
     else:
         targets = sorted({int(n) for n in m.targets()})
         span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"

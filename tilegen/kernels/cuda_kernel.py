@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tilegen.config import count, knob
+from tilegen.config import count
 from tilegen.errors import ArgumentError, HangError, SpillError, TargetError
 from tilegen.frontend.program import Program
 from tilegen.kernels.generated import Generated, of_library
@@ -20,18 +19,17 @@ from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
 from tilegen.kernels.kernel import Kernel, travelled
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.cache import fingerprint
-from tilegen.runtime.driver import Counters, Parameters, missing
+from tilegen.runtime.driver import Counters, Parameters, Place, missing
 from tilegen.runtime.launch import MISPLACED
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm80.library import PortableLibrary
 from tilegen.targets.sm90.kernel import NOTE_WORDS
-from tilegen.targets.sm90.library import HopperLibrary, pack
+from tilegen.targets.sm90.library import HopperLibrary, packed_once
 from tilegen.tools.trace import Trace
 
 CudaLibrary = HopperLibrary | PortableLibrary
 logger = logging.getLogger("tilegen")
-KEPT = 256  # launches whose tensor maps are kept, by the addresses of their tensors
 
 
 @dataclass
@@ -40,6 +38,17 @@ class _Workspace:
 
     counters: Counters
     intermediates: dict[str, torch.Tensor]
+
+
+@dataclass
+class _Launch:
+    """The parameters of launches there; the addresses of tensors that they have now, and where each stands.
+    Who launches holds the guard: parameters are read until the launch is enqueued."""
+
+    parameters: Parameters
+    addresses: list[int]
+    places: list[Place]
+    guard: threading.Lock
 
 
 class CudaKernel(GpuKernel):
@@ -65,20 +74,19 @@ class CudaKernel(GpuKernel):
         program: Program | None = None,
         size: int | None = None,
         plan_at: Callable[[int], Plan] | None = None,
+        copies: dict[str, torch.Tensor] | None = None,
     ):
         super().__init__(plan, certificate, library, weights or {}, program, size, plan_at)
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
         # the record of a hang; from MISPLACED on that of a position
         self._hang = torch.full((16,), -1, dtype=torch.int32).pin_memory()
-        self._hang_view = self._hang.numpy()
-        self._packed = {name: pack(op, self._bound) for name, op in library.packed.items()}
+        self._hang_view: Any = self._hang.numpy()
+        self._said = memoryview(self._hang.numpy())  # type: ignore[arg-type]
+        self._packed = packed_once(library.packed, self._bound, {} if copies is None else copies)
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
         self._workspaces = PerStream[_Workspace]()
-        self._launches: OrderedDict[tuple[int, ...], Parameters] = OrderedDict()
-        # of each workspace, a launch that others are made of: its addresses and parameters
-        self._first: dict[tuple[int, ...], tuple[dict[str, int], Parameters]] = {}
-        self._guard = threading.Lock()
+        self._launches = PerStream[_Launch]()
         self._notes = 0
         self._patience_ns = 1_000_000 * count("TILEGEN_TIMEOUT_MS", 10000)
 
@@ -89,8 +97,8 @@ class CudaKernel(GpuKernel):
         )
 
     @property
-    def packed_bytes(self) -> int:
-        return sum(p.nbytes for p in self._packed.values())
+    def packed(self) -> Mapping[str, torch.Tensor]:
+        return self._packed
 
     @property
     def workspace_bytes(self) -> int:
@@ -120,12 +128,16 @@ class CudaKernel(GpuKernel):
         """As Kernel.at; tensor maps are its own."""
         made = super().at(plan, program, size)
         assert isinstance(made, CudaKernel)
-        made._launches, made._first = OrderedDict(), {}
+        made._launches = PerStream[_Launch]()
         return made
 
     def prepare(self, /, **weights: torch.Tensor) -> CudaKernel:
         """A kernel with some arguments fixed; their contents must not change any more: they may be packed
         tile by tile, once."""
+        return self.prepared(weights, {})
+
+    def prepared(self, weights: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]) -> CudaKernel:
+        """As prepare. copies: of weights, made for this kernel or for others with the same tiles."""
         bound = self._with_bound(weights)
         names = frozenset(bound)
         if names not in self._libraries:
@@ -140,6 +152,7 @@ class CudaKernel(GpuKernel):
             self.program,
             self.size,
             self._plan_at,
+            copies,
         )
         # a launch may load packed weights before what stands before it in the stream has ended
         torch.cuda.current_stream().synchronize()
@@ -149,72 +162,61 @@ class CudaKernel(GpuKernel):
 
     # --- launching it ---------------------------------------------------------------------------------------
 
-    def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
-        if self._hang_view[0] >= 0 or self._hang_view[MISPLACED // 4] >= 0:
+    def _run(
+        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool, stream: int
+    ) -> None:
+        if self._said[0] >= 0 or self._said[MISPLACED // 4] >= 0:
             self.check()
-        workspace = self._workspaces(
-            stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates())
-        )
-        key = (
-            workspace.counters.address,
-            self._notes,
-            *[t.data_ptr() for t in held],
-            *[t.data_ptr() for t in outputs],
-        )
-        parameters = self._launches.get(key) or self._parameters(key, held, outputs, workspace)
-        if knob("TILEGEN_POISON") == "1":
-            for t in (*outputs, *workspace.intermediates.values()):
+        tensors = [*held, *outputs]
+        addresses = list(map(torch.Tensor.data_ptr, tensors))
+        launch = self._launches(stream, lambda: self._first(tensors, addresses, stream))
+        if self.poison:
+            for t in (*outputs, *self._workspace_of(stream).intermediates.values()):
                 t.fill_(float("nan"))
-        self._launch(parameters, stream)
+        with launch.guard:
+            if addresses != launch.addresses:
+                if not made:
+                    self._refuse_shared(held, outputs)
+                self._move(launch, tensors, addresses)
+            self._launch(launch.parameters, stream)
 
-    def _parameters(
-        self,
-        key: tuple[int, ...],
-        held: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        workspace: _Workspace,
-    ) -> Parameters:
-        """Tensor maps and pointers of a launch, kept for the next one with the same addresses; what depends
-        on addresses alone is checked here."""
-        self._refuse_shared(held, outputs)
-        for a in (*held, *outputs):
-            if a.device != self._device:
-                raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
-        names = (*self._given_names, *self.plan.outputs)
-        addresses = dict(zip(names, key[2:], strict=True))
-        first = self._first.get(key[:2])
-        if first and isinstance(self._library, HopperLibrary):
-            before, parameters = first
-            changed = {name: at for name, at in addresses.items() if before[name] != at}
-            return self._keep(key, self._library.moved(parameters, changed))
-        made = self._encoded(addresses, workspace)
-        self._first[key[:2]] = addresses, made
-        return self._keep(key, made)
+    def _workspace_of(self, stream: int) -> _Workspace:
+        return self._workspaces(
+            stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates(stream))
+        )
 
-    def _encoded(self, given: dict[str, int], workspace: _Workspace) -> Parameters:
-        """All tensor maps and pointers."""
-        for a in self._bound.values():
-            if a.device != self._device:
-                raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
-        addresses = given | {name: a.data_ptr() for name, a in self._bound.items()}
-        addresses |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
-        packed = {name: a.data_ptr() for name, a in self._packed.items()}
-        return self._library.parameters(
-            addresses,
-            packed,
+    def _first(self, tensors: Sequence[torch.Tensor], addresses: list[int], stream: int) -> _Launch:
+        """All tensor maps and pointers of a launch; the next ones move them. That its tensors fit is looked
+        at then: nothing is at address 0."""
+        workspace, names = self._workspace_of(stream), (*self._given_names, *self.plan.outputs)
+        self._refuse_elsewhere(self._bound.values())
+        found = dict(zip(names, addresses, strict=True))
+        found |= {name: a.data_ptr() for name, a in self._bound.items()}
+        found |= {name: a.data_ptr() for name, a in workspace.intermediates.items()}
+        parameters = self._library.parameters(
+            found,
+            {name: a.data_ptr() for name, a in self._packed.items()},
             workspace.counters.address,
             self._hang.data_ptr(),
             self._patience_ns,
             self._notes,
             self.size,
         )
+        places = [self._library.place(parameters, name) for name in names]
+        return _Launch(parameters, [0] * len(addresses), places, threading.Lock())
 
-    def _keep(self, key: tuple[int, ...], made: Parameters) -> Parameters:
-        with self._guard:
-            self._launches[key] = made
-            if len(self._launches) > KEPT:
-                self._launches.popitem(last=False)
-        return made
+    def _move(self, launch: _Launch, tensors: Sequence[torch.Tensor], addresses: list[int]) -> None:
+        before, launch.addresses = launch.addresses, [0] * len(addresses)  # should one be refused
+        for n, (new, old) in enumerate(zip(addresses, before, strict=True)):
+            if new != old:
+                self._refuse_elsewhere(tensors[n : n + 1])
+                launch.places[n].move(new)
+        launch.addresses = addresses
+
+    def _refuse_elsewhere(self, tensors: Iterable[torch.Tensor]) -> None:
+        for a in tensors:
+            if a.device != self._device:
+                raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
 
     def trace(self, *arguments: torch.Tensor) -> Trace:
         """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and
@@ -228,7 +230,7 @@ class CudaKernel(GpuKernel):
         words = library.ctas * (library.generated.turns + 1) * NOTE_WORDS
         notes = torch.zeros(5, words, dtype=torch.int32, device=self._device)
         for launch in notes:  # the first load the code; back to back, as in use; the last is read
-            traced._notes = launch.data_ptr()
+            traced._notes, traced._launches = launch.data_ptr(), PerStream[_Launch]()
             traced(*arguments)
         traced.check()
         return Trace.read(

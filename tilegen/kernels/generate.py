@@ -19,10 +19,11 @@ from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted
-from tilegen.kernels.generated import Generated, GeneratedLaunches, GeneratedRegimes, Range, of_library
+from tilegen.kernels.generated import Generated, GeneratedLaunches, GeneratedRegimes, Moves, of_library
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.request import (
+    Part,
     launch_options,
     parts,
     planned,
@@ -84,18 +85,18 @@ def _regimes(
     program: Program, place: Place, architecture: str, asked: Options, progress: Callable[[str], None]
 ) -> GeneratedRegimes:
     """A kernel for each range of a size that moves."""
-    made, least = [], 1
-    for part, options in parts(program, place, asked, progress):
+    made = []
+    for part in parts(program, place, asked, progress):
 
-        def made_with(options: Options, part: Program = part, least: int = least) -> Generated:
+        def made_with(options: Options, part: Part = part) -> Generated:
             plan, certificate = planned_moving(part, place, options, progress)
             progress("source")
             found = _generated(plan.open, certificate, architecture, None)
-            return replace(found, plan=plan.most, moves=Range(plan.dim.name, least, plan.dim.most))
+            return replace(found, plan=plan.most, moves=Moves(plan.dim.name, plan.ranges))
 
-        made.append(fitted(part, place, options, made_with, progress, free=not asked.tiles))
-        assert made[-1].moves is not None
-        least = made[-1].moves.most + 1
+        made.append(
+            fitted(part.program, place, part.options, made_with, progress, free=not asked.tiles)
+        )
     return GeneratedRegimes(tuple(made))
 
 

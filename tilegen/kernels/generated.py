@@ -13,6 +13,7 @@ from tilegen.arch.machine import Machine
 from tilegen.config import write_files
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.launch import Launch
+from tilegen.schedule.moving import Ranges
 from tilegen.schedule.plan import Plan
 from tilegen.targets import facts, launcher
 
@@ -24,18 +25,17 @@ WRITTEN = frozenset({"kernel.cu", "kernel.cpp", CUBIN, "launcher.cpp"})  # by on
 
 
 @dataclass(frozen=True)
-class Range:
+class Moves:
     """The values of a size that moves that one kernel is for."""
 
     name: str
-    least: int
-    most: int
+    ranges: Ranges
 
     def facts(self, launch: Launch | None) -> dict[str, Any]:
-        return facts.of_range(self.name, self.least, self.most, launch)
+        return facts.of_ranges(self.name, self.ranges, launch)
 
     def __str__(self) -> str:
-        return f"{self.name}_{self.least}_to_{self.most}"
+        return f"{self.name}_{self.ranges[0][0]}_to_{self.ranges[-1][1]}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Generated:
     target: sm_90a, sm_80 or cpu; architecture: what CUDA text is compiled for, such as sm_86, empty for C++.
     launch: what a launch is, None for C++, which is called.
     cubin: machine code, None where there was no NVRTC, as `remark` then says.
-    moves: the range of a size that moves, whose largest value the plan is at.
+    moves: the values of a size that moves, at whose largest the plan is.
     """
 
     plan: Plan
@@ -57,7 +57,7 @@ class Generated:
     launch: Launch | None = None
     cubin: bytes | None = None
     remark: str = ""
-    moves: Range | None = None
+    moves: Moves | None = None
 
     @property
     def machine(self) -> Machine:
@@ -168,7 +168,7 @@ class GeneratedLaunches:
 
 @dataclass(frozen=True)
 class GeneratedRegimes:
-    """Kernels of a size that moves, one for each range of it; each lies in a folder of its own."""
+    """Kernels of a size that moves, one for each regime of it; each lies in a folder of its own."""
 
     regimes: tuple[Generated, ...]
 
@@ -209,8 +209,8 @@ class GeneratedRegimes:
     @property
     def facts(self) -> dict[str, Any]:
         """What stands in launch.json beside the folders: which one is for which sizes."""
-        ranges = [{**made.facts["moves"], "folder": str(made.moves)} for made in self.regimes]
-        return {"program": self.plan.program, "target": self.target, "regimes": ranges}
+        told = [{**made.facts["moves"], "folder": str(made.moves)} for made in self.regimes]
+        return {"program": self.plan.program, "target": self.target, "regimes": told}
 
     def files(self) -> dict[str, str | bytes]:
         """Name -> content."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from tilegen.config import knob
 from tilegen.errors import TargetError
-from tilegen.frontend.program import Program
+from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.kernels.kernel import Kernel
-from tilegen.runtime.arguments import TORCH_DTYPES, refuse_shared
+from tilegen.runtime.arguments import TORCH_DTYPES, check, given_outputs, refuse_shared
 from tilegen.runtime.driver import current_stream
 from tilegen.schedule.plan import Plan
 
 W = TypeVar("W")
+ALIGNMENT = 256  # bytes: of an intermediate, as of a tensor of torch's own
 
 
 class PerStream(Generic[W]):
@@ -45,6 +48,37 @@ class PerStream(Generic[W]):
         return iter(tuple(self._made.values()))
 
 
+class Memory:
+    """Intermediates of a stream, or of a captured graph: for one kernel, or for several that follow each
+    other there."""
+
+    def __init__(self, bytes: int):
+        self.bytes, self._made = bytes, PerStream[torch.Tensor]()
+
+    def __call__(self, stream: int, tensors: Sequence[Tensor], on: torch.device) -> dict[str, torch.Tensor]:
+        """These tensors, one after the other."""
+        whole = self._made(stream, lambda: torch.empty(self.bytes, dtype=torch.uint8, device=on))
+        made, at = dict[str, torch.Tensor](), 0
+        for t in tensors:
+            size = math.prod(t.shape) * DTYPES[t.dtype]
+            made[t.name] = whole[at : at + size].view(TORCH_DTYPES[t.dtype]).view(t.shape)
+            at += aligned(size)
+        return made
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def share_memory(kernels: Iterable[Kernel]) -> None:
+    """Kernels on a GPU of which one runs after the other, on a stream, have the same memory for their
+    intermediates."""
+    found = [k for k in kernels if isinstance(k, GpuKernel)]
+    memory = Memory(max((k.inner_bytes for k in found), default=0))
+    for kernel in found:
+        kernel.memory = memory
+
+
 def ranges_wanted() -> bool:
     """Whether launches stand in NVTX ranges: by the knob, else where a profiler listens."""
     return (knob("TILEGEN_NVTX") or str(int("NVTX_INJECTION64_PATH" in os.environ))) == "1"
@@ -58,7 +92,11 @@ def range_name(plan: Plan) -> str:
 
 class GpuKernel(Kernel):
     """A kernel on torch's current stream. Asynchronous, like torch's own ops. bound: the arguments that
-    prepare() has fixed."""
+    prepare() has fixed.
+
+    poison: whether outputs and intermediates are filled with NaN before each launch, as the knob said when
+    the kernel was made: to read it at each call costs as much as an output.
+    """
 
     _place = "cuda"
 
@@ -74,6 +112,8 @@ class GpuKernel(Kernel):
     ):
         workers = plan.machine.sms // plan.cluster
         super().__init__(plan, certificate, library, workers, bound, program, size, plan_at)
+        self.memory = Memory(self.inner_bytes)
+        self.poison = knob("TILEGEN_POISON") == "1"
         self._range = range_name(plan) if ranges_wanted() else ""
 
     def _current_device(self) -> torch.device:
@@ -95,20 +135,38 @@ class GpuKernel(Kernel):
 
         return made
 
-    def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
+    def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
+        """As Kernel.launched, in as few steps as there are."""
+        held = list(map(check, self.given, arguments, repeat(self._place)))
+        made = out is None
+        outputs = (
+            [fresh() for fresh in self._fresh]
+            if made
+            else given_outputs(self.plan.program, self.outputs, out, self._place)
+        )
         stream = current_stream(self._device.index)
-        if not self._range:
-            return self._run(held, outputs, stream)
+        if self._range:
+            self._named(held, outputs, made, stream)
+        else:
+            self._run(held, outputs, made, stream)
+        if not outputs:
+            return None
+        return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
+
+    def _named(self, *given: Any) -> None:
+        """Launch in an NVTX range."""
         nvtx: Any = torch.cuda.nvtx  # carries no types
         nvtx.range_push(self._range)
         try:
-            self._run(held, outputs, stream)
+            self._run(*given)
         finally:
             nvtx.range_pop()
 
-    def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
-        """Launch on the stream: held are the arguments that are not bound. Refuses outputs that share memory
-        (_refuse_shared)."""
+    def _run(
+        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool, stream: int
+    ) -> None:
+        """Launch on the stream: held are the arguments that are not bound; made: the outputs are new. Others
+        are refused where they share memory (_refuse_shared)."""
         raise NotImplementedError
 
     def _refuse_shared(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
@@ -123,19 +181,15 @@ class GpuKernel(Kernel):
         raise NotImplementedError
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes of weights that prepare() packed tile by tile."""
-        raise NotImplementedError
+    def workspace_bytes(self) -> int:
+        return self.inner_bytes
 
     @property
-    def workspace_bytes(self) -> int:
-        return self._inner_bytes
+    def inner_bytes(self) -> int:
+        return sum(aligned(math.prod(t.shape) * DTYPES[t.dtype]) for t in self._inner)
 
-    def _intermediates(self) -> dict[str, torch.Tensor]:
-        return {
-            t.name: torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
-            for t in self._inner
-        }
+    def _intermediates(self, stream: int) -> dict[str, torch.Tensor]:
+        return self.memory(stream, self._inner, self._device)
 
 
 def _capture_id(stream: int) -> int:

@@ -167,18 +167,24 @@ class Kernel(Called):
         return str(self._library.source)
 
     @property
+    def packed(self) -> Mapping[str, torch.Tensor]:
+        """The copies of weights that prepare() has made. The CPU and the interpreter copy none."""
+        return {}
+
+    @property
     def packed_bytes(self) -> int:
-        """Bytes of weights that prepare() has copied. The CPU and the interpreter copy none."""
-        return 0
+        """Bytes of weights that prepare() has copied."""
+        return sum(a.nbytes for a in self.packed.values())
 
     @property
     def workspace_bytes(self) -> int:
         """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and
         outputs."""
-        return self._inner_bytes + 128 * (len(self.plan.targets) + 4)  # and next rank, exits, abort, progress
+        return self.inner_bytes + 128 * (len(self.plan.targets) + 4)  # and next rank, exits, abort, progress
 
     @property
-    def _inner_bytes(self) -> int:
+    def inner_bytes(self) -> int:
+        """Bytes of intermediates and partial sums."""
         return sum(math.prod(t.plan_shape) * DTYPES[t.dtype] for t in self._inner)
 
     def explain(self) -> str:
@@ -227,6 +233,10 @@ class Kernel(Called):
     def prepare(self, /, **weights: torch.Tensor) -> Kernel:
         """A kernel with these arguments fixed, which takes the others. They are constants: no gradient flows
         to them."""
+        return self.prepared(weights, {})
+
+    def prepared(self, weights: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]) -> Kernel:
+        """As prepare. copies: of weights, made for this kernel or for others with the same tiles."""
         bound = self._with_bound(weights)
         return Kernel(
             self.plan,

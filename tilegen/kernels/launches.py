@@ -260,10 +260,13 @@ class MultiLaunchKernel(GpuKernel):
             " lowering='persistent' to trace one launch of all"
         )
 
-    def _run(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int) -> None:
-        self._refuse_shared(held, outputs)
+    def _run(
+        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool, stream: int
+    ) -> None:
+        if not made:
+            self._refuse_shared(held, outputs)
         values = {
-            **self._workspaces(stream, self._intermediates),
+            **self._workspaces(stream, lambda: self._intermediates(stream)),
             **{t.name: a for t, a in zip(self.given, held, strict=True)},
         }
         values |= {t.name: a for t, a in zip(self.outputs, outputs, strict=True)}

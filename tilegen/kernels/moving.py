@@ -6,17 +6,18 @@ The size is read off the shape of the first argument that has it. What depends o
 for an error's words) is kept for the sizes that were seen last; the binary, its counters and its
 intermediates are those of the largest.
 
-A GPU has up to three regimes, each with a plan and a binary of its own: few rows stream weights, many
-multiply.
+A GPU has several regimes, each with a plan and a binary of its own: few rows stream weights, many multiply.
+They use the same memory for intermediates, and the same packed weights where their tiles allow it.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,28 +27,27 @@ from tilegen.frontend.dims import Dim, dims_of, filled
 from tilegen.frontend.program import Program, Size, Tensor
 from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted
+from tilegen.kernels.gpu_kernel import share_memory
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.operator import Called, key_of
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.arguments import TORCH_DTYPES
-from tilegen.runtime.request import parts, planned_moving
+from tilegen.runtime.request import Part, parts, planned_moving
 from tilegen.schedule.moving import MovingPlan
+from tilegen.schedule.plan import Plan
 
 KEPT = 512  # sizes whose shapes are kept
+WORKERS = 4  # regimes that are compiled at a time
 
 
 @dataclass(frozen=True)
 class Regime:
-    """The sizes up to that of `largest`, above those of the regime before: a plan, its proof, a kernel."""
+    """The sizes that a plan is for, its proof, and a kernel of the largest of them."""
 
     plan: MovingPlan
     proof: Certificate
     largest: Kernel
-
-    @property
-    def most(self) -> int:
-        return self.plan.dim.most
 
 
 class MovingKernel(Called):
@@ -62,9 +62,13 @@ class MovingKernel(Called):
     moves = True
 
     def __init__(self, regimes: tuple[Regime, ...]):
-        self.regimes = regimes  # the smallest sizes first
+        self.regimes = regimes  # that of the largest size last
+        share_memory(r.largest for r in regimes)
+        ends = sorted((last, n) for n, r in enumerate(regimes) for _, last in r.plan.ranges)
+        self._lasts, self._of = [last for last, _ in ends], [n for _, n in ends]
         self._largest, self.plan, self.proof = regimes[-1].largest, regimes[-1].plan, regimes[-1].proof
         self._kernels: OrderedDict[int, Kernel] = OrderedDict()
+        self._seen = dict[int, Kernel]()  # by the extent that they were called with
         self._guard = threading.Lock()
         declared = {t.name: t for t in self.program.arguments}
         self.given = tuple(declared[t.name] for t in self._largest.given)
@@ -123,16 +127,20 @@ class MovingKernel(Called):
     @property
     def packed_bytes(self) -> int:
         """Bytes of weights that prepare() has copied."""
-        return sum(r.largest.packed_bytes for r in self.regimes)
+        packed = (a for r in self.regimes for a in r.largest.packed.values())
+        return sum({a.data_ptr(): a.nbytes for a in packed}.values())
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of intermediates, partial sums and counters, of all regimes at their largest size."""
-        return sum(r.largest.workspace_bytes for r in self.regimes)
+        """Bytes of counters of all regimes, and of the intermediates and partial sums, which they share."""
+        kernels = [r.largest for r in self.regimes]
+        inner = [k.inner_bytes for k in kernels]
+        return sum(k.workspace_bytes for k in kernels) - sum(inner) + max(inner)
 
     def explain(self) -> str:
         """Each regime at its largest size, and what its proof covers."""
-        told = [(r, f"{self.dim.name} up to {r.most}, checked at {r.proof.proved_at}") for r in self.regimes]
+        name = self.dim.name
+        told = [(r, f"{name} = {r.plan.sizes}, checked at {r.proof.proved_at}") for r in self.regimes]
         return "\n\n".join(f"{line}\n{r.largest.explain()}" for r, line in told)
 
     def __repr__(self) -> str:
@@ -152,8 +160,18 @@ class MovingKernel(Called):
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """Run now, on arguments in order, unseen by torch: what its operator does."""
+        n, axis, _, _ = self._found_at
+        try:
+            found = self._seen.get(arguments[n].shape[axis])
+        except (AttributeError, IndexError):
+            found = None
+        if found is not None:  # its check() looks at all shapes
+            return found.launched(arguments, out)
         size = self.size_of(arguments)
-        return self.at(size).launched(arguments, out) if size else self._empty(out)
+        if not size:
+            return self._empty(out)
+        found = self._seen[arguments[n].shape[axis]] = self.at(size)
+        return found.launched(arguments, out)
 
     def refuse(self, given: Sequence[torch.Tensor]) -> None:
         """ArgumentError where an argument does not fit."""
@@ -181,13 +199,14 @@ class MovingKernel(Called):
         found = self._kernels.get(size)
         if found is not None:
             return found
-        regime = next((r for r in self.regimes if size <= r.most), self.regimes[-1])
+        regime = self.regimes[self._of[min(bisect_left(self._lasts, size), len(self._of) - 1)]]
         program = filled(regime.plan.program, regime.plan.dim, size)
         made = regime.largest.at(regime.plan.at(size), program, size)
         with self._guard:
             self._kernels[size] = made
             if len(self._kernels) > KEPT:
                 self._kernels.popitem(last=False)
+                self._seen.clear()
         return made
 
     def prepare(self, /, **weights: torch.Tensor) -> MovingKernel:
@@ -196,7 +215,8 @@ class MovingKernel(Called):
         for t in self.arguments:
             if t.name in weights and dims_of(t.shape):
                 raise ArgumentError(f"prepare: {t.name!r} {t.shape} has a size that moves ({self.dim.name})")
-        made = (replace(r, largest=r.largest.prepare(**weights)) for r in self.regimes)
+        copies: dict[str, torch.Tensor] = {}
+        made = (replace(r, largest=r.largest.prepared(weights, copies)) for r in self.regimes)
         return MovingKernel(tuple(made))
 
     def check(self) -> None:
@@ -259,30 +279,37 @@ def _found_at(given: tuple[Tensor, ...], dim: Dim) -> tuple[int, int, int, int]:
 # --- compiled ---------------------------------------------------------------------------------------------
 
 
-Make = Callable[[MovingPlan, Certificate, dict[str, Any]], Kernel]
+Load = Callable[[Plan], Any]
+Make = Callable[[MovingPlan, Certificate, Any, dict[str, Any]], Kernel]
 
 
 def compile_moving(
     program: Program,
     place: Place,
     options: Options,
+    load: Load,
     make: Make,
     progress: Callable[[str], None],
 ) -> MovingKernel:
-    """A kernel of a program's regimes, each planned and proved by itself. Where a plan is not for a GPU there
-    is one."""
-    regimes = []
-    for part, asked in parts(program, place, options, progress):
-        made = partial(_regime, part, place, make, progress)
-        regimes.append(fitted(part, place, asked, made, progress, free=not options.tiles))
-    return MovingKernel(tuple(regimes))
+    """A kernel of a program's regimes, each planned, proved and compiled by itself, several at a time.
+
+    load: what a plan's text is compiled to; make: a kernel of that.
+    """
+
+    def loaded(part: Part) -> tuple[MovingPlan, Certificate, Any]:
+        def made(options: Options) -> tuple[MovingPlan, Certificate, Any]:
+            plan, proof = planned_moving(part, place, options, progress)
+            progress("compiler")
+            return plan, proof, load(plan.open)
+
+        return fitted(part.program, place, part.options, made, progress, free=not options.tiles)
+
+    with ThreadPoolExecutor(max_workers=WORKERS) as pool:
+        found = list(pool.map(loaded, parts(program, place, options, progress)))
+    return MovingKernel(tuple(_regime(*regime, make) for regime in found))
 
 
-def _regime(
-    part: Program, place: Place, make: Make, progress: Callable[[str], None], options: Options
-) -> Regime:
-    plan, proof = planned_moving(part, place, options, progress)
-    progress("compiler")
+def _regime(plan: MovingPlan, proof: Certificate, library: Any, make: Make) -> Regime:
     most = plan.dim.most
     of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
-    return Regime(plan, proof, make(plan, proof, of))
+    return Regime(plan, proof, make(plan, proof, library, of))

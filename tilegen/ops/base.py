@@ -17,7 +17,7 @@ import sympy as sp
 from tilegen.errors import AnalysisError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Call, Operand, Program, Size, Tensor
-from tilegen.ops.extrema import largest, like, smallest
+from tilegen.ops.extrema import ends, largest, like, smallest
 
 if TYPE_CHECKING:
     import torch
@@ -32,13 +32,15 @@ def coord(name: str) -> sp.Symbol:
 
 
 def ceil_div(a: Size, b: Size) -> Size:
-    """⌈a/b⌉, an int where both are."""
+    """⌈a/b⌉, an int where both are, or where it is the same at every value of a size that moves."""
     if isinstance(a, int) and isinstance(b, int):
         return -(-a // b)
     a, b = spread(sp.sympify(a)), sp.sympify(b)
     if isinstance(a, (sp.Min, sp.Max)):
         return like(a, *(ceil_div(e, b) for e in a.args))  # rounding is monotone
-    return sp.ceiling(a / b)
+    e = sp.ceiling(a / b)
+    least, most = ends(e) or (0, 1)
+    return int(least) if least == most else e
 
 
 def spread(e: Any) -> Any:
@@ -86,7 +88,7 @@ def blocks(index: Any, tile: int, size: Size, base: Any = 0) -> Interval:
     """Block `index` of a range of `size` elements cut every `tile`: [base + tile·index, base + min(tile·index
     + tile, size))."""
     lo = tile * index
-    if isinstance(size, int) and size <= tile:
+    if (size if isinstance(size, int) else (ends(size) or (0, tile + 1))[1]) <= tile:
         return Interval(sp.sympify(base), sp.sympify(base + size))  # one block: the index is 0
     hi = lo + tile
     if not (isinstance(size, int) and size % tile == 0):

@@ -1,6 +1,6 @@
 """The smaller and the larger of index expressions: SymPy's Min and Max, decided at once for affine ones.
 
-    a - b = c + Σ n·s over symbols s ≥ least(s):   a ≥ b where all n ≥ 0 and c + Σ n·least(s) ≥ 0
+    a - b = c + Σ n·s over symbols least(s) ≤ s ≤ most(s):   a ≥ b where c + Σ n·(least(s) or most(s)) ≥ 0
 
 SymPy comes to the same by general inequalities, which were two thirds of planning.
 """
@@ -12,6 +12,8 @@ from functools import lru_cache, partial, reduce
 from typing import Any
 
 import sympy as sp
+
+from tilegen.frontend.dims import Dim
 
 
 def smallest(*args: Any) -> Any:
@@ -42,17 +44,33 @@ def _decided(kind: Any, of_ints: Callable[[int, int], int], a: Any, b: Any) -> A
 
 @lru_cache(maxsize=4096)
 def _sign(a: Any, b: Any) -> int | None:
-    """1 where a ≥ b throughout, -1 where a ≤ b, 0 where it depends; None where that takes more than signs."""
+    """1 where a ≥ b throughout, -1 where a ≤ b, 0 where it depends; None where bounds do not say."""
     constant, terms = sp.expand(a - b).as_coeff_Add()
-    least, signs = constant, set()
+    low = high = constant
     for term in sp.Add.make_args(terms) if terms != 0 else ():
-        n, symbol = term.as_coeff_Mul()
-        if not (symbol.is_Symbol and symbol.is_integer and symbol.is_nonnegative and n.is_Integer):
+        n, of = term.as_coeff_Mul()
+        bounds = _bounds(of)
+        if bounds is None or not n.is_Integer:
             return None
-        least += n * int(bool(symbol.is_positive))
-        signs.add(1 if n > 0 else -1)
-    if not signs:
-        signs = {1 if constant >= 0 else -1}
-    if len(signs) == 1 and (sign := signs.pop()) * least >= 0:
-        return sign
-    return 0
+        least, most = bounds if n > 0 else bounds[::-1]
+        low, high = low + n * least, high + n * most
+    return 1 if low >= 0 else -1 if high <= 0 else 0
+
+
+def _bounds(e: Any) -> tuple[Any, Any] | None:
+    """The least and the largest value of a symbol, or of a size that moves divided and rounded."""
+    if e.is_Symbol:
+        if not (e.is_integer and e.is_nonnegative):
+            return None
+        return sp.Integer(bool(e.is_positive)), sp.Integer(e.most) if isinstance(e, Dim) else sp.oo
+    return ends(e) if isinstance(e, (sp.ceiling, sp.floor)) else None
+
+
+def ends(e: Any) -> tuple[Any, Any] | None:
+    """The least and the largest value of an expression that rises with a size that moves; None where it is
+    not of one size alone."""
+    free = e.free_symbols
+    if len(free) != 1 or not isinstance(dim := next(iter(free)), Dim):
+        return None
+    low, high = (e.xreplace({dim: sp.Integer(n)}) for n in (1, dim.most))
+    return (low, high) if low <= high else None

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tilegen.errors import TargetError
+from tilegen.runtime.launch import MAP_BYTES
 
 if TYPE_CHECKING:
     from tilegen.runtime.launch import TensorMap
@@ -55,26 +56,41 @@ class Parameters:
 
     def __init__(self, buffers: Sequence[bytes]):
         self._buffers = [_Aligned(b) for b in buffers]
-        self._point()
-
-    def _point(self) -> None:
         self._pointers = (ctypes.c_void_p * len(self._buffers))(*(b.address for b in self._buffers))
         self.address = ctypes.addressof(self._pointers)
 
-    def moved(self, maps: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> Parameters:
-        """The same with other addresses: of maps in the first parameter, by number (CUDA driver API,
-        cuTensorMapReplaceAddress), and of tensors in the second. To encode a map takes ten times as long."""
-        made = object.__new__(Parameters)
-        first, second, *rest = self._buffers
-        made._buffers = [first.copy(), second.copy(), *rest]
-        replace = _replace_address()
-        for number, address in maps:
-            if replace(made._buffers[0].address + 128 * number, address):
+    @property
+    def raw(self) -> list[bytes]:
+        """What stands in each."""
+        return [b.raw for b in self._buffers]
+
+    def place(self, maps: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> Place:
+        """Where a tensor's address stands: (number, bytes added to it) of maps in the first parameter,
+        (parameter, number) of words."""
+        first = self._buffers[0].address
+        return Place(
+            tuple((first + MAP_BYTES * n, offset) for n, offset in maps),
+            tuple(ctypes.c_uint64.from_address(self._buffers[p].address + 8 * n) for p, n in words),
+        )
+
+
+class Place:
+    """Where the address of one tensor stands in parameters. They are read while a launch is enqueued, so they
+    may be written again after it."""
+
+    __slots__ = ("_maps", "_replace", "_words")
+
+    def __init__(self, maps: tuple[tuple[int, int], ...], words: tuple[ctypes.c_uint64, ...]):
+        self._maps, self._words = maps, words
+        self._replace: Any = _replace_address() if maps else None
+
+    def move(self, address: int) -> None:
+        """To encode a map takes ten times as long (CUDA driver API, cuTensorMapReplaceAddress)."""
+        for at, offset in self._maps:
+            if self._replace(at, address + offset):
                 raise TargetError(f"CUDA driver: a tensor map does not take the address {address:#x}")
-        for number, address in words:
-            ctypes.c_uint64.from_address(made._buffers[1].address + 8 * number).value = address
-        made._point()
-        return made
+        for word in self._words:
+            word.value = address
 
 
 class _Aligned:
@@ -89,9 +105,6 @@ class _Aligned:
     @property
     def raw(self) -> bytes:
         return ctypes.string_at(self.address, self._bytes)
-
-    def copy(self) -> _Aligned:
-        return _Aligned(self.raw)
 
 
 @lru_cache(maxsize=1)

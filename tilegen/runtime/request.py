@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
 from tilegen.runtime.tuned import tuned_lowering, tuned_options
 from tilegen.runtime.verify import verify
-from tilegen.schedule.moving import MovingPlan, moving_plan, opened
+from tilegen.schedule.moving import MovingPlan, Ranges, moving_plan, opened
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.schedule.regimes import Regime, regimes
@@ -89,50 +90,59 @@ def chosen_regimes(
     """The regimes of a program in which a size moves, from the cache where they are."""
 
     def build(folder: Path) -> dict[str, str]:
-        found = regimes(program, place, options, progress)
+        found = regimes(program, place, options, progress, lambda p: settled(p, place, Options()))
         (folder / "regimes.json").write_text(json.dumps([dataclasses.asdict(r) for r in found]))
         return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: regimes"}
 
     key = cache.key_of("regimes", request_key(program, place, options))
     files = cache.get_or_build("plans", key, build)
     kept = json.loads(files["regimes.json"].read_text())
-    return [Regime(r["most"], _options(r["options"])) for r in kept]
+    return [Regime(_frozen(r["ranges"]), _options(r["options"])) for r in kept]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A program up to the last of the sizes of a regime, and what it is planned with."""
+
+    program: Program
+    ranges: Ranges
+    options: Options
 
 
 def parts(
     program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
-) -> Iterator[tuple[Program, Options]]:
-    """The program over each range of what moves, and what it is planned with there. Where a plan is not for a
-    GPU there is one range."""
+) -> Iterator[Part]:
+    """The program in each regime. Where a plan is not for a GPU there is one."""
     dim = the_dim(program)
     assert dim is not None
-    whole = [Regime(dim.most, options)]
+    whole = [Regime(((1, dim.most),), options)]
     for found in chosen_regimes(program, place, options, progress) if place.target.on_gpu else whole:
         part = limited(program, dim, found.most)
-        yield part, settled(part, place, found.options)
+        yield Part(part, found.ranges, settled(part, place, found.options))
 
 
 def _options(kept: dict[str, Any]) -> Options:
-    """Options as JSON keeps them: tuples as lists."""
+    """Options as JSON keeps them."""
+    return Options(**{name: _frozen(value) for name, value in kept.items()})
 
-    def frozen(value: Any) -> Any:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
 
-    return Options(**{name: frozen(value) for name, value in kept.items()})
+def _frozen(value: Any) -> Any:
+    """Tuples that JSON has made lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def planned_moving(
-    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+    part: Part, place: Place, options: Options, progress: Callable[[str], None] = quiet
 ) -> tuple[MovingPlan, Certificate]:
     """Plan and certificate of a program in which a size moves. What is kept is the plan at the largest size,
     from which the formulas follow."""
     fresh: list[tuple[MovingPlan, Certificate]] = []
-    dim = the_dim(program)
+    program, dim = part.program, the_dim(part.program)
     assert dim is not None
-    progress(f"{program.name}: {dim.name} moves from 1 to {dim.most}")
+    progress(f"{program.name}: {dim.name} moves from {part.ranges[0][0]} to {dim.most}")
 
     def build(folder: Path) -> dict[str, str]:
-        made = moving_plan(program, place, options, progress)
+        made = moving_plan(program, place, options, progress, part.ranges)
         progress("proof")
         certificate = verify(made)
         (folder / "plan.json").write_text(json.dumps(made.most.to_json()))
@@ -140,12 +150,13 @@ def planned_moving(
         fresh.append((made, certificate))
         return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}"}
 
-    files = cache.get_or_build("plans", request_key(program, place, options), build)
+    key = cache.key_of(request_key(program, place, options), str(part.ranges))
+    files = cache.get_or_build("plans", key, build)
     if fresh:
         return fresh[0]
     largest = Plan.from_json(json.loads(files["plan.json"].read_text()))
     certificate = Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
-    return opened(program, dim, largest, place, options), certificate
+    return opened(program, dim, largest, place, options, part.ranges), certificate
 
 
 def planned(

@@ -93,7 +93,7 @@ def certify_range(plan: MovingPlan) -> Certificate:
     sizes = sorted({size for run in chosen for size in run})
     made = [(size, certify(plan.at(size))) for size in sizes]
     failed = next(((size, c) for size, c in made if not c.ok), None)
-    of_range = {plan.dim.name: f"1 … {plan.dim.most}"}
+    of_range = {plan.dim.name: plan.sizes}
     if failed:
         size, certificate = failed
         return replace(certificate, proved_at=f"{plan.dim.name} = {size}")
@@ -113,8 +113,8 @@ def _within(found: Sequence[tuple[int, int]], tiles: int) -> list[tuple[int, int
 
 def _words(plan: MovingPlan, found: Sequence[Any], chosen: Sequence[Any], sizes: Sequence[int]) -> str:
     name = plan.dim.name
-    if len(sizes) == plan.dim.most:
-        return f"every {name} from 1 to {plan.dim.most}"
+    if len(sizes) == sum(last - first + 1 for first, last in plan.ranges):
+        return f"every {name} of {plan.sizes}"
     of = "every run" if len(chosen) == len(found) else f"{len(chosen)} of the {len(found)} runs"
     listed = ", ".join(map(str, sizes[:6])) + (f", … {sizes[-1]}" if len(sizes) > 6 else "")
     return f"both ends of {of} of {name} with the same tiles ({listed})"

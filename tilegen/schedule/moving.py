@@ -38,6 +38,7 @@ from tilegen.schedule.planner import Progress, plan, progresses, scheduling_of
 from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import SemaphoreMap
 
+Ranges = tuple[tuple[int, int], ...]  # (first, last) of each, rising
 ALWAYS = "op_major:4"  # an order in which no size makes a tile wait for one behind it
 MOST_RUNS = 100  # of sizes, whose order is looked at
 
@@ -45,28 +46,37 @@ MOST_RUNS = 100  # of sizes, whose order is looked at
 @dataclass(frozen=True)
 class MovingPlan:
     """A plan whose sizes are formulas of `dim`. program: what the user wrote; open: the plan over the size
-    that moves; most: the plan at the largest."""
+    that moves; most: the plan at the largest; ranges: the sizes that it is for."""
 
     program: Program
     dim: Dim
     open: Plan
     most: Plan
+    ranges: Ranges
     _repr_html_: ClassVar[Callable[[MovingPlan], str] | None] = None  # as Plan's
 
     def at(self, size: int) -> Plan:
         """The plan at one size: a plan as any other, to be proved, interpreted or printed.
 
         Raises:
-            PlanError: the size is not one of 1 … most.
+            PlanError: the size is none that the plan is for.
         """
-        if not isinstance(size, int) or not 1 <= size <= self.dim.most:
-            raise PlanError(f"{self.program.name}: {self.dim.name} = {size!r}, expected 1 … {self.dim.most}")
+        if not isinstance(size, int) or not any(first <= size <= last for first, last in self.ranges):
+            raise PlanError(f"{self.program.name}: {self.dim.name} = {size!r}, expected {self.sizes}")
         return self._at(size)
+
+    @property
+    def sizes(self) -> str:
+        """In words: 1 … 64, or 257 … 320, 641 … 768."""
+        return ", ".join(f"{first} … {last}" for first, last in self.ranges)
 
     @cached_property
     def runs(self) -> list[tuple[int, int]]:
         """(first, last) of each run of values with the same grids."""
-        values = np.arange(1, self.dim.most + 1)
+        return [run for first, last in self.ranges for run in self._runs(first, last)]
+
+    def _runs(self, least: int, most: int) -> list[tuple[int, int]]:
+        values = np.arange(least, most + 1)
         changed = np.zeros(len(values), dtype=bool)
         changed[0] = True
         for b in self.open.bounds:
@@ -74,7 +84,7 @@ class MovingPlan:
                 counts = np.broadcast_to(np.asarray(evaluate(extent, {self.dim.name: values})), values.shape)
                 changed[1:] |= np.diff(counts) != 0
         firsts = values[changed].tolist()
-        return list(zip(firsts, [*(n - 1 for n in firsts[1:]), self.dim.most], strict=True))
+        return list(zip(firsts, [*(n - 1 for n in firsts[1:]), most], strict=True))
 
     @cached_property
     def _at(self) -> Callable[[int], Plan]:
@@ -88,16 +98,21 @@ class MovingPlan:
         return replace(made, scheduling=static_persistent(made.order.count, workers))
 
     def __repr__(self) -> str:
-        return f"<MovingPlan 1 ≤ {self.dim.name} ≤ {self.dim.most}: {self.open!r}>"
+        return f"<MovingPlan {self.dim.name} = {self.sizes}: {self.open!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MovingPlan, (self.program, self.dim, self.open, self.most)
+        return MovingPlan, (self.program, self.dim, self.open, self.most, self.ranges)
 
 
 def moving_plan(
-    program: Program, place: Place, options: Options, progress: Progress = lambda _: None
+    program: Program,
+    place: Place,
+    options: Options,
+    progress: Progress = lambda _: None,
+    ranges: Ranges = (),
 ) -> MovingPlan:
-    """The plan of a program in which a size moves.
+    """The plan of a program in which a size moves. ranges: the sizes that it is for, up to the largest; by
+    default all.
 
     Raises:
         PlanError: as for `plan`; or something that is chosen does not follow the size.
@@ -107,9 +122,9 @@ def moving_plan(
     largest = plan(filled(program, dim, dim.most), place, options, progress)
     if not isinstance(largest.scheduling, str):
         largest = replace(largest, scheduling=scheduling_of(largest, "static"))
-    made = opened(program, dim, largest, place, options)
+    made = opened(program, dim, largest, place, options, ranges)
     if options.order == "auto" and not _progresses_everywhere(made):
-        return moving_plan(program, place, replace(options, order=ALWAYS), progress)
+        return moving_plan(program, place, replace(options, order=ALWAYS), progress, ranges)
     return made
 
 
@@ -121,7 +136,9 @@ def _progresses_everywhere(made: MovingPlan) -> bool:
     return len(made.runs) <= MOST_RUNS and all(progresses(made.at(first)) for first, _ in made.runs)
 
 
-def opened(program: Program, dim: Dim, largest: Plan, place: Place, options: Options) -> MovingPlan:
+def opened(
+    program: Program, dim: Dim, largest: Plan, place: Place, options: Options, ranges: Ranges = ()
+) -> MovingPlan:
     """The plan over what moves, from the plan at its largest value."""
     graph = _open_graph(program, dim, largest.graph, place, options)
     maps, base = [], 0
@@ -146,7 +163,7 @@ def opened(program: Program, dim: Dim, largest: Plan, place: Place, options: Opt
     back = _at(found, dim, dim.most)
     if (back.graph, back.semaphores, back.order) != (largest.graph, largest.semaphores, largest.order):
         raise PlanError(f"{program.name}: the plan over {dim.name} is not that at {dim.name} = {dim.most}")
-    return MovingPlan(program, dim, found, largest)
+    return MovingPlan(program, dim, found, largest, ranges or ((1, dim.most),))
 
 
 def _numbers(sizes: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:

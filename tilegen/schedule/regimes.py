@@ -1,25 +1,33 @@
-"""Regimes of a size that moves: up to three ranges of its values, each with a plan of its own.
+"""Regimes of a size that moves: ranges of its values, each with a plan and a kernel of its own.
 
     1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
     1 … 4, 5 … 16, 17 … 64           where all sizes are few rows
     1 … 1,024, … 4,096, all others   where a sequence alone has more than 256
     1, 2 … 8, all others             images
 
-Each is planned at its last size. Only above 256 rows, where tiles fill waves at some sizes and not at others,
-those are taken with the least mean of log(time / least time of any tiles) by the cost model.
+A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
+have more regimes: rings as deep as 16, 32, 48 and 64 rows leave room for, and up to MOST tiles that are the
+best above 256, each for all sizes where it is. Everything else takes there the tiles with the least mean of
+log(time / least time of any tiles) by the cost model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, dims_of, filled, the_dim
 from tilegen.frontend.program import Program, Size
+from tilegen.graph.cost_model import product_us
 from tilegen.graph.forms import Place
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
+from tilegen.schedule.moving import Ranges
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import Progress, plan
 from tilegen.schedule.simulate import simulate
@@ -29,38 +37,59 @@ FEWER = (4, 16)  # where regimes end if all sizes are few rows
 MANY = (1024, 4096)  # and if the least is many
 IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
+FEW_OPS = 4  # compile in a second
+ROOM = (16, 32, 48)  # rows that a ring of few linears is made for, besides FEW_ROWS
+HALF = (128, 192)  # where their regimes between FEW_ROWS and SOME_ROWS end
+MOST = 14  # tiles of few linears above SOME_ROWS
+MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
+LEVEL = 0.002  # losses that are the same
+
+Settle = Callable[[Program], Options]  # what was measured best for a program, else no options
 
 
 @dataclass(frozen=True)
 class Regime:
-    """The sizes up to `most`, above those of the regime before, and what they are planned with."""
+    """The sizes in `ranges`, and what they are planned with, at the last of them."""
 
-    most: int
+    ranges: Ranges
     options: Options
+
+    @property
+    def most(self) -> int:
+        return self.ranges[-1][1]
 
 
 def regimes(
-    program: Program, place: Place, options: Options, progress: Progress = lambda _: None
+    program: Program,
+    place: Place,
+    options: Options,
+    progress: Progress = lambda _: None,
+    settle: Settle = lambda _: Options(),
 ) -> list[Regime]:
-    """The regimes of a program on a GPU. Where options are given they hold for all."""
+    """The regimes of a program on a GPU, which share out all sizes, that of the largest last. Where options
+    are given they hold for all."""
     dim = the_dim(program)
     assert dim is not None
     tensors = [t for t in program.tensors if t.form != "spatial" and t.role != "state"]
     rows = max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
     if not rows or any(t.form == "spatial" for t in program.tensors):
-        return [Regime(n, options) for n in (*(n for n in IMAGES if n < dim.most), dim.most)]
+        return _ending([n for n in IMAGES if n < dim.most], dim, options)
     few, many = dim.most * rows <= FEW_ROWS, rows > SOME_ROWS
     limits = FEWER if few else MANY if many else (FEW_ROWS, SOME_ROWS)
     ends = [n for limit in limits if 1 <= (n := limit // rows) < dim.most]
-    found = [Regime(n, options) for n in (*ends, dim.most)]
-    looked_at = (
-        [n for end in STEPS if (end // rows) < dim.most and (n := end // rows) > ends[-1]] if ends else []
-    )
-    if few or many or options != Options() or not looked_at:
+    found = _ending(ends, dim, options)
+    if few or many or options != Options():
+        return found
+    sized = _Sized(program, dim, rows, place, settle)
+    if _few_linears(program, dim):
+        progress(f"{program.name}: tiles for each range of {dim.name}")
+        return [*_narrow(sized), *_wide(sized)]
+    looked_at = [end // rows for end in STEPS if ends and ends[-1] < end // rows < dim.most]
+    if not looked_at:
         return found
     progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
     sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
-    return [*found[:-1], Regime(dim.most, _least(program, dim, sizes, [*looked_at, dim.most], place))]
+    return [*found[:-1], replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))]
 
 
 def _rises(extent: Size, dim: Dim) -> int:
@@ -68,10 +97,53 @@ def _rises(extent: Size, dim: Dim) -> int:
     return int(filled(extent, dim, 1) - filled(extent, dim, 0)) if dims_of(extent) else 0
 
 
-def _least(program: Program, dim: Dim, sizes: Sequence[int], ends: Sequence[int], place: Place) -> Options:
+def _ending(ends: Sequence[int], dim: Dim, options: Options) -> list[Regime]:
+    """A regime up to each of these and up to the largest, with the same options."""
+    lasts = [*ends, dim.most]
+    return [
+        Regime(((first, last),), options)
+        for first, last in zip([1, *(n + 1 for n in ends)], lasts, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A program at one size or another. rows: for each of what moves."""
+
+    program: Program
+    dim: Dim
+    rows: int
+    place: Place
+    settle: Settle
+
+    def at(self, size: int) -> Program:
+        made: Program = filled(self.program, self.dim, size)
+        return made
+
+    def plan(self, size: int) -> Plan:
+        """That of tg.compile at this size."""
+        return plan(self.at(size), self.place, self.settle(self.at(size)))
+
+    def us(self, size: int, options: Options) -> float:
+        """By the simulated run; infinite where the options do not fit."""
+        try:
+            return simulate(plan(self.at(size), self.place, options)).makespan
+        except PlanError:
+            return math.inf
+
+    def upto(self, limits: Sequence[int]) -> list[int]:
+        """The sizes with so many rows, and the largest where it has fewer."""
+        sizes = [n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most]
+        return sizes + [self.dim.most] * (self.dim.most * self.rows <= limits[-1])
+
+
+# --- one choice of tiles for many sizes ---------------------------------------------------------------------
+
+
+def _least(sized: _Sized, sizes: Sequence[int], ends: Sequence[int]) -> Options:
     """Of the tiles chosen at each end those that lose least at all sizes; none where they are the last's."""
-    chosen = [_tiles(plan(filled(program, dim, end), place)) for end in ends]
-    times = {tiles: [_us(program, dim, n, tiles, place) for n in sizes] for tiles in dict.fromkeys(chosen)}
+    chosen = [_tiles(plan(sized.at(end), sized.place)) for end in ends]
+    times = {tiles: [sized.us(n, tiles) for n in sizes] for tiles in dict.fromkeys(chosen)}
     return Options() if (found := least_lost(times)) == chosen[-1] else found
 
 
@@ -89,8 +161,110 @@ def _tiles(made: Plan) -> Options:
     )
 
 
-def _us(program: Program, dim: Dim, size: int, tiles: Options, place: Place) -> float:
-    try:
-        return simulate(plan(filled(program, dim, size), place, tiles)).makespan
-    except PlanError:  # they do not fit there
-        return math.inf
+# --- a few linears: several choices -------------------------------------------------------------------------
+
+
+def _few_linears(program: Program, dim: Dim) -> bool:
+    """Whether it is linears and what goes row by row."""
+    graph = fuse(filled(program, dim, dim.most))
+    bounds = [graph.bound(op) for op in graph.ops]
+    products = [isinstance(b.attributes, LinearAttributes) for b in bounds if b.kind.mma]
+    return len(bounds) <= FEW_OPS and bool(products) and all(products)
+
+
+def _narrow(sized: _Sized) -> Iterator[Regime]:
+    """Up to SOME_ROWS. The tiles of FEW_ROWS are those of fewer rows too, which need less room in a ring: so
+    weights packed for the one are packed for the others."""
+    ends = sized.upto((*ROOM, FEW_ROWS, *HALF, SOME_ROWS))
+    few = max((n for n in ends if n * sized.rows <= FEW_ROWS), default=0)
+    of_few = _tiles_and_order(sized.plan(few)) if few else Options()
+    for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
+        yield Regime(((first, last),), of_few if last < few else Options())
+
+
+def _wide(sized: _Sized) -> list[Regime]:
+    """Above SOME_ROWS: each choice of tiles for all sizes where it is the best."""
+    lasts = list(_cells(sized))
+    if not lasts:
+        return []
+    plans = {n: sized.plan(n) for n in lasts}
+    chosen = {n: _tiles_and_order(made) for n, made in plans.items()}
+    measured = {n for n in lasts if sized.settle(sized.at(n)) != Options()}
+    times = {
+        tiles: [_products_us(made.graph, tiles, sized.place) for made in plans.values()]
+        for tiles in dict.fromkeys(chosen.values())
+    }
+    best = [min(of) for of in zip(*times.values(), strict=True)]
+    losses = {
+        tiles: [
+            0.0
+            if n in measured and tiles == chosen[n]
+            else max(math.log(a / b), MEASURED if n in measured else 0.0)
+            for n, a, b in zip(lasts, of, best, strict=True)
+        ]
+        for tiles, of in times.items()
+    }
+    before = [SOME_ROWS // sized.rows, *lasts]
+    weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
+    taken = covering(losses, weights, MOST)
+    firsts = [n + 1 for n in before]
+    ranges: dict[Options, list[tuple[int, int]]] = {}
+    for tiles, cells in groupby(zip(taken, firsts, lasts, strict=False), key=lambda cell: cell[0]):
+        run = list(cells)
+        ranges.setdefault(tiles, []).append((run[0][1], run[-1][2]))
+    return sorted((Regime(tuple(found), tiles) for tiles, found in ranges.items()), key=lambda r: r.most)
+
+
+def covering(
+    losses: Mapping[Options, Sequence[float]], weights: Sequence[float], most: int
+) -> list[Options]:
+    """For each cell one of at most `most` choices, which are taken one by one: that with which all cells
+    together lose least by their weights. Where a cell is level, that of the cell before."""
+    cells = range(len(weights))
+    taken: list[Options] = []
+    least = [math.inf] * len(weights)
+    for _ in range(most):
+        found = min(losses, key=lambda c: sum(weights[i] * min(least[i], losses[c][i]) for i in cells))
+        if found in taken:
+            break
+        taken.append(found)
+        least = [min(least[i], losses[found][i]) for i in cells]
+    chosen: list[Options] = []
+    for i in cells:
+        kept = bool(chosen) and losses[chosen[-1]][i] <= least[i] + LEVEL
+        chosen.append(chosen[-1] if kept else min(taken, key=lambda c: losses[c][i]))
+    return chosen
+
+
+def _cells(sized: _Sized) -> Iterator[int]:
+    """Last sizes of cells within which products have the same tiles: of 64 rows up to 1,024, then of 128,
+    above 4,096 of a quarter."""
+    last, rows = SOME_ROWS // sized.rows, SOME_ROWS
+    while last < sized.dim.most:
+        rows += 64 if rows < 1024 else 128 if rows < 4096 else rows // 256 * 64
+        if rows // sized.rows > last:
+            last = min(rows // sized.rows, sized.dim.most)
+            yield last
+
+
+def _tiles_and_order(made: Plan) -> Options:
+    """Of its products; the order that no size forbids, else none."""
+    found = _tiles(made)
+    linears = {b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes)}
+    return replace(
+        found,
+        tiles=tuple(t for t in found.tiles if t[0] in linears),
+        order=made.order.name if made.order.name.startswith("op_major") else "auto",
+    )
+
+
+def _products_us(graph: Graph, tiles: Options, place: Place) -> float:
+    """All products by the cost model, with these tiles."""
+    clusters = {name: str(given).split(":") for name, given in tiles.cluster}
+    total = 0.0
+    for name, tile in tiles.tiles:
+        count, split = clusters.get(name, ("1", "k"))
+        height = tile[0] // (int(count) if split == "m" else 1)
+        width = tile[1] // (int(count) if split == "n" else 1)
+        total += product_us(graph.bound(graph.op(name)), place.machine, height, width, int(count), split)
+    return total

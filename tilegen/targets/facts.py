@@ -73,12 +73,13 @@ def of_launch(
     }
 
 
-def of_range(name: str, least: int, most: int, launch: Launch | None) -> dict[str, Any]:
-    """A size that moves: all other facts are those at its largest value."""
+def of_ranges(name: str, ranges: Sequence[tuple[int, int]], launch: Launch | None) -> dict[str, Any]:
+    """A size that moves, in (first, last) of each range: all other facts are those at its largest value."""
     told = (
         "the last argument of tg_run, a pointer to the int" if launch is None else "word `sizes` of `launch`"
     )
-    found = {"name": name, "least": least, "most": most, "given": told}
+    ends = {"least": ranges[0][0], "most": ranges[-1][1]}
+    found = {"name": name, **ends, "ranges": [list(r) for r in ranges], "given": told}
     if launch is None:
         return found
     return {**found, "tensor_maps": [asdict(f) for f in launch.formulas]}

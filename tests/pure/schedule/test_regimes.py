@@ -1,4 +1,5 @@
-"""Regimes of a size that moves: at most three; above some rows the tiles that lose least by the model."""
+"""Regimes of a size that moves share out all its sizes; above some rows the tiles that lose least by the
+model."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ import pytest
 
 import tilegen as tg
 from tilegen.arch.machine import machine
+from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.loader import load_spec
 from tilegen.options import Options
-from tilegen.schedule.regimes import least_lost, regimes
+from tilegen.schedule import regimes as chosen
+from tilegen.schedule.planner import plan
+from tilegen.schedule.regimes import _products_us, _tiles_and_order, covering, least_lost, regimes
 from tilegen.targets import select
 
 H200 = select.place(machine("h200"), "sm_90a")
-SMALL, LARGE = Options(order="op_major:1"), Options(order="op_major:2")
+SMALL, LARGE, OTHER = (Options(order=f"op_major:{n}") for n in (1, 2, 3))
 
 
 def mlp(largest: int, **sizes: int) -> tg.Program:
@@ -44,14 +48,86 @@ def test_options_hold_for_all_regimes() -> None:
 @pytest.mark.parametrize(
     ("largest", "ends"), [(4096, [64, 256, 4096]), (300, [64, 256, 300]), (100, [64, 100])]
 )
-def test_many_rows_have_a_regime_of_their_own(largest: int, ends: list[int]) -> None:
+def test_of_many_ops_many_rows_have_a_regime_of_their_own(
+    largest: int, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen, "FEW_OPS", 1)
     assert [r.most for r in regimes(mlp(largest, H=512, I=256), H200, Options())] == ends
 
 
-def test_above_some_rows_the_model_chooses() -> None:
+def test_above_some_rows_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of the largest size leave most SMs idle at a tenth of it."""
+    monkeypatch.setattr(chosen, "FEW_OPS", 1)
     found = regimes(mlp(4096), H200, Options())
     assert all(r.options == Options() for r in found[:2]) and found[2].options.tiles
+
+
+# --- a few linears ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("largest", [65, 100, 128, 256, 257, 300, 700, 4096, 9999])
+def test_each_size_is_in_one_regime(largest: int) -> None:
+    found = regimes(mlp(largest), H200, Options())
+    sizes = sorted(n for r in found for first, last in r.ranges for n in range(first, last + 1))
+    assert sizes == [*range(1, largest + 1)] and found[-1].most == largest
+    assert all(r.most == r.ranges[-1][1] and sorted(r.ranges) == list(r.ranges) for r in found)
+
+
+@pytest.mark.parametrize("rows", [3, 100, 200])
+def test_rows_of_each_of_what_moves_are_counted(rows: int) -> None:
+    """A batch of sequences: regimes end where so many rows do."""
+    program = batched(B=tg.dim("B", max=40), S=rows)
+    found = regimes(program, H200, Options())
+    few = [r.most for r in found if r.most * rows <= 64]
+    assert few == sorted({n for end in (16, 32, 48, 64) if (n := end // rows)}) and found[-1].most == 40
+
+
+@tg.spec
+def batched(B=2, S=100):
+    x = tg.input("x", (B, S, 512), "bfloat16")
+    return tg.linear(tg.relu(tg.linear(x, tg.weight("w1", (1024, 512), "bfloat16"))),
+                     tg.weight("w2", (512, 1024), "bfloat16"))  # fmt: skip
+
+
+def test_fewer_rows_have_the_tiles_of_64_whose_packed_weights_they_share() -> None:
+    *fewer, last = regimes(mlp(300), H200, Options())[:4]
+    whole = _tiles_and_order(plan(filled(mlp(64), the_dim(mlp(64)), 64), H200, Options()))
+    assert {r.options for r in fewer} == {whole} and last.options == Options()
+    assert [r.ranges for r in (*fewer, last)] == [((1, 16),), ((17, 32),), ((33, 48),), ((49, 64),)]
+
+
+def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
+    """Within a tenth of the best of all at the ends of cells, where one choice for all loses two fifths."""
+    program = mlp(4096)
+    dim = the_dim(program)
+    found = [r for r in regimes(program, H200, Options()) if r.ranges[0][0] > 256]
+    assert 6 < len(found) <= 14
+    for size in (320, 512, 768, 1152, 1280, 2048, 3072, 4096):
+        made = plan(filled(program, dim, size), H200, Options())
+        us = [_products_us(made.graph, r.options, H200) for r in found]
+        here = next(n for n, r in enumerate(found) if any(a <= size <= b for a, b in r.ranges))
+        assert us[here] <= 1.1 * _products_us(made.graph, _tiles_and_order(made), H200)
+
+
+def test_tiles_that_were_measured_serve_their_size() -> None:
+    asked = Options(tiles=(("up", (128, 64, 64)), ("down", (128, 64, 64))))
+    found = regimes(mlp(1024), H200, Options(), settle=lambda p: asked if "M=512" in str(p) else Options())
+    assert any(r.options.tiles == asked.tiles and (449, 512) in r.ranges for r in found)
+
+
+def test_choices_are_taken_until_nothing_is_lost() -> None:
+    losses = {SMALL: [0.0, 0.1, 0.3], LARGE: [0.2, 0.0, 0.0], OTHER: [0.2, 0.2, 0.2]}
+    assert covering(losses, [1.0, 1.0, 1.0], 1) == [LARGE] * 3
+    assert covering(losses, [9.0, 1.0, 1.0], 1) == [SMALL] * 3
+    assert covering(losses, [1.0, 1.0, 1.0], 3) == [SMALL, LARGE, LARGE]
+
+
+def test_a_level_choice_is_that_of_the_cell_before() -> None:
+    losses = {SMALL: [0.0, 0.001, 0.3], LARGE: [0.2, 0.0, 0.0]}
+    assert covering(losses, [1.0, 1.0, 1.0], 2) == [SMALL, SMALL, LARGE]
+
+
+# --- one choice ---------------------------------------------------------------------------------------------
 
 
 def test_the_tiles_that_lose_least_are_taken() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilegen.errors import TargetError
-from tilegen.runtime.driver import Parameters, missing
+from tilegen.runtime.driver import Parameters, Place, missing
 from tilegen.runtime.launch import Launch
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
@@ -46,6 +46,10 @@ class PortableLibrary(CubinLibrary):
         tensors = self.plan.graph.tensors
         pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
         return Parameters([pointers, struct.pack("<3Q", counters, hang, patience_ns)])
+
+    def place(self, parameters: Parameters, name: str) -> Place:
+        """Where the address of a tensor stands in parameters of this kernel."""
+        return parameters.place((), [(0, list(self.plan.graph.tensors).index(name))])
 
 
 def here() -> str:

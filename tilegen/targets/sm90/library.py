@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 
 from tilegen.errors import SpillError
 from tilegen.ops.gemm import k_range
-from tilegen.runtime.driver import Parameters, encode
+from tilegen.runtime.driver import Parameters, Place, encode
 from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
@@ -101,21 +102,20 @@ class HopperLibrary(CubinLibrary):
         return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
 
     @cached_property
-    def _places(self) -> Mapping[str, tuple[list[tuple[int, int]], list[int]]]:
-        """Tensor -> where its address stands: (number, bytes from it) of maps, numbers of pointers."""
-        found: dict[str, tuple[list[tuple[int, int]], list[int]]] = {}
+    def _places(self) -> Mapping[str, tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
+        """Tensor -> where its address stands: (number, bytes from it) of maps, (parameter, number) of
+        pointers."""
+        found: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         for n, m in enumerate(self._maps(self.plan.dim.most if self.plan.dim else 0)):
             if not m.packed:
                 found.setdefault(m.tensor, ([], []))[0].append((n, m.offset))
         for n, name in enumerate(self.generated.tensors):
-            found.setdefault(name, ([], []))[1].append(n)
+            found.setdefault(name, ([], []))[1].append((1, n))
         return found
 
-    def moved(self, parameters: Parameters, changed: Mapping[str, int]) -> Parameters:
-        """The parameters with other addresses of some tensors."""
-        places = [(self._places[name], address) for name, address in changed.items()]
-        maps = [(n, address + offset) for (of_maps, _), address in places for n, offset in of_maps]
-        return parameters.moved(maps, [(n, address) for (_, words), address in places for n in words])
+    def place(self, parameters: Parameters, name: str) -> Place:
+        """Where the address of a tensor stands in parameters of this kernel."""
+        return parameters.place(*self._places.get(name, ((), ())))
 
 
 def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
@@ -123,6 +123,28 @@ def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
     before."""
     found = [lambda: source.text, source.roomy]
     return found[::-1] if len(plan.graph.ops) > MANY_OPS else found
+
+
+def packed_once(
+    products: Mapping[str, Product], given: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Each weight packed, or the copy of it that is there already."""
+    made = {}
+    for name, op in products.items():
+        key = _form(op)
+        if key not in copies:
+            copies[key] = pack(op, given)
+        made[name] = copies[key]
+    return made
+
+
+def _form(op: Product) -> str:
+    """What a packed copy depends on: tensors, columns, rows of each tile, blocks of a stage."""
+    assert op.packing
+    operand, rows = op.bound.op.operands[1], op.packing.rows
+    parts = (op.packing.tensors, operand.columns, k_range(op.bound), op.tile.steps, op.tile.depth)
+    listed = hashlib.sha256(rows.tobytes()).hexdigest()
+    return f"{parts} {op.stage.blocks} {rows.shape} {listed}"
 
 
 def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -1,0 +1,157 @@
+"""One kernel for every size beside the kernel that is compiled for the size, on this GPU.
+
+python -m benchmarks.moving [DIR] [PROGRAM …]
+
+GPT-3's and LLaMA's feed-forward blocks at 40 numbers of rows from 1 to 4,096: powers of two, the same plus
+one, and others drawn by a seed; a layer of Llama-3-8B that decodes a token, at batches up to 64. Weights
+are prepared, both kernels captured in CUDA graphs, tensors rotate, rounds are interleaved.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tilegen as tg
+from benchmarks.precompile import plans_of
+from benchmarks.workloads import tag
+from tilegen.bench import timing
+from tilegen.bench.compare import heading, save
+from tilegen.bench.contenders import Way
+from tilegen.bench.environment import environment
+from tilegen.frontend.loader import load_program
+from tilegen.options import Options
+from tilegen.targets.sm90.library import HopperLibrary
+
+ROOT = Path(__file__).resolve().parent
+SETS, LAUNCHES, ROUNDS, COUNT = 4, 12, 15, 40
+CACHED = 512  # tokens
+
+
+@dataclass(frozen=True)
+class Study:
+    """A program, what moves in it, and up to where."""
+
+    name: str
+    dim: str
+    most: int
+
+    def sizes(self) -> list[int]:
+        powers = [2**n for n in range(self.most.bit_length())]
+        found = {n for p in powers for n in (p, p + 1) if n <= self.most}
+        drawn = random.Random(0)
+        while len(found) < min(COUNT, self.most):
+            found.add(round(self.most ** drawn.random()))
+        return sorted(found)
+
+    def at(self, size: Any) -> tg.Program:
+        given = {"S": 1, "S_max": CACHED + 64} if self.name == "llama_layer" else {}
+        return load_program(str(ROOT.parent / "examples" / f"{self.name}.py"), {**given, self.dim: size})
+
+
+STUDIES = {s.name: s for s in (Study("gpt3_mlp", "M", 4096), Study("llama_mlp", "M", 4096),
+                               Study("llama_layer", "B", 64))}  # fmt: skip
+
+
+def compile_frozen(study: Study, size: int) -> None:
+    """What tg.compile and prepare will ask the cache for."""
+    program = study.at(size)
+    weights = {t.name for t in program.arguments if t.role == "weight"}
+    for plan in plans_of(program, Options(), Way()):
+        HopperLibrary(plan)
+        if packed := frozenset(plan.arguments) & weights:
+            HopperLibrary(plan, packed)
+
+
+def _alone() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch.set_num_threads(1)
+
+
+def precompile(studies: list[Study]) -> None:
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_alone) as pool:
+        for done in [pool.submit(compile_frozen, s, n) for s in studies for n in s.sizes()]:
+            done.result()
+
+
+def given(program: tg.Program) -> list[torch.Tensor]:
+    """Inputs and states: normal numbers, positions that leave room."""
+    made = []
+    for t in program.arguments:
+        if t.dtype == "int32":
+            made.append(torch.full(t.shape, CACHED - 8, dtype=torch.int32, device="cuda"))
+        elif t.role != "weight":
+            made.append(torch.randn(t.shape, device="cuda").to(getattr(torch, t.dtype)))
+    return made
+
+
+def captured(kernel: Callable[..., Any], sets: list[list[torch.Tensor]]) -> torch.cuda.CUDAGraph:
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        for arguments in sets:
+            kernel(*arguments)
+    stream.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        for n in range(LAUNCHES):
+            kernel(*sets[n % SETS])
+    return graph
+
+
+@torch.no_grad()
+def rows(study: Study) -> Iterator[dict[str, Any]]:
+    moving: Any = tg.compile(study.at(tg.dim(study.dim, max=study.most)), "cuda")
+    weights = {
+        t.name: (torch.randn(t.shape, device="cuda") * t.shape[-1] ** -0.5).to(getattr(torch, t.dtype))
+        for t in study.at(1).arguments
+        if t.role == "weight"
+    }
+    moving = moving.prepare(**weights)
+    for size in study.sizes():
+        frozen = tg.compile(study.at(size), "cuda").prepare(**weights)
+        sets = [given(study.at(size)) for _ in range(SETS)]
+        want = frozen(*(a.clone() for a in sets[0])).float()
+        found = moving(*(a.clone() for a in sets[0])).float()
+        runs = {n: captured(k, sets).replay for n, k in (("frozen", frozen), ("moving", moving))}
+        times = timing.interleave(runs, dict.fromkeys(runs, 1), timing.event_seconds, ROUNDS)
+        us = {n: [round(1e6 * t / LAUNCHES, 2) for t in of] for n, of in times.items()}
+        ratio = statistics.median(us["moving"]) / statistics.median(us["frozen"])
+        yield {
+            "program": study.name,
+            "size": size,
+            "us": us,
+            "ratio": round(ratio, 4),
+            "difference": float((found - want).norm() / want.norm()),
+        }
+        del frozen, runs
+
+
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0]) if arguments else ROOT / "results"
+    studies = [STUDIES[name] for name in arguments[1:] or STUDIES]
+    precompile(studies)
+    found, cells = environment(), []
+    for study in studies:
+        for row in rows(study):
+            cells.append(row)
+            us = {n: statistics.median(t) for n, t in row["us"].items()}
+            print(
+                f"{row['program']} {row['size']}: frozen {us['frozen']:.1f}, moving {us['moving']:.1f} us,"
+                f" {row['ratio']:.3f}, difference {row['difference']:.1e}",
+                flush=True,
+            )
+    run = " ".join(["python -m benchmarks.moving", *arguments])
+    save({**heading(run, found), "cells": cells}, folder / f"moving-{tag(found['device'])}.json")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
