@@ -4,14 +4,17 @@ python -m benchmarks.serving [DIR]
 
 The batch is drawn from 1 … 64 at each of 2,000 steps, after each was there three times. Told are the host's
 time of a layer's call, what was compiled and what memory was asked of the driver meanwhile, and the largest
-error of any step against float32.
+error of any step against float32; and beside it the same layers as calls of PyTorch, five a layer, on the
+same host in turns of 100 steps.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
 
 ROOT = Path(__file__).resolve().parent
-LAYERS, STEPS, MOST, WIDTH, INNER = 8, 2000, 64, 4096, 11008
+LAYERS, STEPS, MOST, WIDTH, INNER, TURN = 8, 2000, 64, 4096, 11008, 100
 
 
 @tg.spec
@@ -53,6 +56,12 @@ def exact(x: torch.Tensor, layers: list[dict[str, torch.Tensor]]) -> torch.Tenso
     return x
 
 
+def called(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+    """A layer as PyTorch is written."""
+    gate, up = F.linear(x, w1).chunk(2, dim=-1)
+    return torch.addmm(x, F.silu(gate) * up, w2.T)
+
+
 @torch.no_grad()
 def trace() -> dict[str, Any]:
     torch.manual_seed(0)
@@ -65,36 +74,44 @@ def trace() -> dict[str, Any]:
     compile_cuda = tilegen.runtime.nvrtc.compile_cuda
     tilegen.runtime.nvrtc.compile_cuda = lambda *a, **k: compiled.append(0) or compile_cuda(*a, **k)
     host: list[float] = []
+    host_torch: list[float] = []
 
-    def step(n: int, batch: int) -> None:
+    def step(
+        n: int, batch: int, run: Sequence[Callable[[torch.Tensor], torch.Tensor]], host: list[float]
+    ) -> None:
         x = rows[:batch]
         if n % 64 == 0:
             torch.cuda.synchronize()  # so that no queue is full
-        for module in modules:
+        for layer in run:
             start = time.perf_counter()
-            x = module(x)
+            x = layer(x)
             host.append(time.perf_counter() - start)
         kept[n, :batch].copy_(x)
 
+    in_torch = [functools.partial(called, **w) for w in layers]
     for batch in [*range(1, MOST + 1)] * 3:
-        step(0, batch)
-    host.clear(), compiled.clear()
+        step(0, batch, in_torch, [])
+        step(0, batch, modules, [])
+    compiled.clear()
     asked = torch.cuda.memory_stats()["num_device_alloc"]
     batches = torch.randint(1, MOST + 1, (STEPS,)).tolist()
-    for n, batch in enumerate(batches):
-        step(n, batch)
+    for first in range(0, STEPS, TURN):
+        for run, times in ((in_torch, host_torch), (modules, host)):
+            for n in range(first, first + TURN):
+                step(n, batches[n], run, times)
     asked = torch.cuda.memory_stats()["num_device_alloc"] - asked
     found = [(kept[n, :b].float() - wanted[:b]).norm() / wanted[:b].norm() for n, b in enumerate(batches)]
     for module in modules:
         module.kernel.check()
-    us = sorted(1e6 * t for t in host)
+    us, us_torch = (sorted(1e6 * t for t in times) for times in (host, host_torch))
     return {
         "layers": LAYERS,
         "steps": STEPS,
         "batches": f"1 … {MOST}",
         "host_us": round(statistics.median(us), 2),
         "host_us_p99": round(us[int(0.99 * len(us))], 2),
-        "host_us_most": round(us[-1], 2),
+        "torch_host_us": round(statistics.median(us_torch), 2),
+        "torch_host_us_p99": round(us_torch[int(0.99 * len(us_torch))], 2),
         "compilations": len(compiled),
         "device_allocations": asked,
         "largest_error": float(torch.stack(found).max()),

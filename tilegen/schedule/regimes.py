@@ -1,7 +1,7 @@
 """Regimes of a size that moves: ranges of its values, each with a plan and a kernel of its own.
 
     1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
-    1 … 4, 5 … 16, 17 … 64           where all sizes are few rows
+    1 … 4, … 16, … 32, 33 … 64       where all sizes are few rows
     1 … 1,024, … 4,096, all others   where a sequence alone has more than 256
     1, 2 … 8, all others             images
 
@@ -33,7 +33,7 @@ from tilegen.schedule.planner import Progress, plan
 from tilegen.schedule.simulate import simulate
 
 FEW_ROWS, SOME_ROWS = 64, 256  # norms are fused up to there, weights packed up to there
-FEWER = (4, 16)  # where regimes end if all sizes are few rows
+FEWER = (4, 16, 32)  # where regimes end if all sizes are few rows
 MANY = (1024, 4096)  # and if the least is many
 IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at

@@ -23,7 +23,7 @@ def mlp(largest: int, **sizes: int) -> tg.Program:
     return load_spec("examples/gpt3_mlp.py")(M=tg.dim("M", max=largest), **sizes)
 
 
-@pytest.mark.parametrize(("largest", "ends"), [(64, [4, 16, 64]), (10, [4, 10]), (3, [3])])
+@pytest.mark.parametrize(("largest", "ends"), [(64, [4, 16, 32, 64]), (10, [4, 10]), (3, [3])])
 def test_few_rows_end_where_they_are_fewer(largest: int, ends: list[int]) -> None:
     assert [r.most for r in regimes(mlp(largest), H200, Options())] == ends
 
