@@ -35,7 +35,10 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["tilegen", "tilegen.*"]), "tilegen.templates"],
     package_dir={"tilegen": "tilegen", "tilegen.templates": "templates"},
-    package_data={"tilegen": ["tuned.json", "py.typed"], "tilegen.templates": ["**/*.j2", "emulator/*"]},
+    package_data={
+        "tilegen": ["tuned.json", "py.typed"],
+        "tilegen.templates": ["**/*.j2", "emulator/*", "host/*"],
+    },
     include_package_data=False,
     zip_safe=False,  # templates and their hash are read as files
     install_requires=["torch>=2.11", "sympy>=1.13", "jinja2>=3.1", "numpy>=1.26", "cuda-python>=13.3,<14"],

@@ -21,8 +21,9 @@ import torch
 
 from tests.mutant_plans import Subject
 from tests.mutants import Mutant
+from tilegen.runtime.cxx import compile_source
 from tilegen.targets.cpu.emit import generate
-from tilegen.targets.cpu.library import TSAN_FLAGS, compile_source
+from tilegen.targets.cpu.library import TSAN_FLAGS
 
 PLAIN_FLAGS = tuple(f for f in TSAN_FLAGS if f not in ("-fsanitize=thread", "-g"))
 FIELDS = ("kind", "rank", "cta_rank", "operand", "step", "semaphore", "a", "b", "late")

@@ -602,7 +602,7 @@ def info(o: argparse.Namespace) -> int:
     from tilegen.arch.gpus import GPUS
     from tilegen.config import KNOBS, cache_dir
     from tilegen.errors import CompileError
-    from tilegen.targets.cpu.library import compiler, version
+    from tilegen.runtime.cxx import compiler, version
     from tilegen.targets.select import TARGETS, best_here
 
     try:

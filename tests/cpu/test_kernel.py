@@ -20,9 +20,10 @@ from cases import BOUND, EXAMPLES, MIXED_MLP, MLP, Case, compiled, expected, giv
 
 import tilegen as tg
 from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.cxx import compiler
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.targets.cpu.emit import generate
-from tilegen.targets.cpu.library import Library, compiler
+from tilegen.targets.cpu.library import Library
 
 DYNAMIC = Case("gpt3_mlp", {"M": 64, **MLP}, "cpu:3", {"tiles": MIXED_MLP, "split_k": {"down": 2}})
 STATIC = Case(

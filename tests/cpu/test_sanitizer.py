@@ -12,10 +12,11 @@ from cases import ATTENTION, MIXED_MLP, MLP, Case, check, execute, given, planne
 
 from tilegen.errors import RaceError
 from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.cxx import compile_source
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.waits import Wait
 from tilegen.targets.cpu.emit import generate
-from tilegen.targets.cpu.library import TSAN_FLAGS, compile_source
+from tilegen.targets.cpu.library import TSAN_FLAGS
 from tilegen.targets.interpret.interpreter import Interpreter
 
 RACE = 66

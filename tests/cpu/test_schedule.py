@@ -16,10 +16,10 @@ from random_plans import FAMILIES, POLICIES, random_plan, scrambled
 from tests.shares import share
 from tilegen.analysis.regions import tiles_of
 from tilegen.codegen.schedule import schedule_text
+from tilegen.runtime.cxx import compiler
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cpu.emit import generate
-from tilegen.targets.cpu.library import compiler
 
 PROLOGUE = """
 #include <cstdio>

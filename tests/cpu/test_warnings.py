@@ -7,8 +7,8 @@ import pytest
 
 import tilegen as tg
 from tilegen.frontend.loader import load_program
+from tilegen.runtime.cxx import WARNINGS, compile_source
 from tilegen.targets.cpu.emit import generate
-from tilegen.targets.cpu.library import WARNINGS, compile_source
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -20,6 +20,7 @@ from tilegen.kernels.kernel import Kernel, travelled
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.cache import fingerprint
 from tilegen.runtime.driver import Counters, Parameters, Place, missing
+from tilegen.runtime.fast_call import StreamLaunch
 from tilegen.runtime.launch import MISPLACED
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
@@ -179,6 +180,21 @@ class CudaKernel(GpuKernel):
                     self._refuse_shared(held, outputs)
                 self._move(launch, tensors, addresses)
             self._launch(launch.parameters, stream)
+        if made:
+            self._remember(stream, lambda: (self.launch_on(stream),))
+
+    def launch_on(self, stream: int) -> StreamLaunch:
+        """Its launch on a stream where it was called, with parameters of its own."""
+        launch = self._launches.there(stream)
+        with launch.guard:
+            parameters = Parameters(launch.parameters.raw)
+        names = (*self._given_names, *self.plan.outputs)
+        places = {name: self._library.place(parameters, name) for name in names}
+        return StreamLaunch(self._launch.config(stream), self._launch.function, parameters, places)
+
+    @property
+    def _alarms(self) -> Sequence[int]:
+        return self._hang.data_ptr(), self._hang.data_ptr() + MISPLACED
 
     def _workspace_of(self, stream: int) -> _Workspace:
         return self._workspaces(

@@ -15,12 +15,15 @@ from tilegen.config import knob
 from tilegen.errors import TargetError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.kernels.kernel import Kernel
+from tilegen.runtime import fast_call
 from tilegen.runtime.arguments import TORCH_DTYPES, check, given_outputs, refuse_shared
 from tilegen.runtime.driver import current_stream
+from tilegen.runtime.fast_call import StreamLaunch
 from tilegen.schedule.plan import Plan
 
 W = TypeVar("W")
 ALIGNMENT = 256  # bytes: of an intermediate, as of a tensor of torch's own
+_remembering = threading.Lock()
 
 
 class PerStream(Generic[W]):
@@ -44,6 +47,10 @@ class PerStream(Generic[W]):
         with self._guard:
             return self._made.setdefault(key, made)
 
+    def there(self, stream: int) -> W:
+        """That of a stream, outside captures; it has been made."""
+        return self._made[stream, 0]
+
     def __iter__(self) -> Iterator[W]:
         return iter(tuple(self._made.values()))
 
@@ -64,6 +71,13 @@ class Memory:
             made[t.name] = whole[at : at + size].view(TORCH_DTYPES[t.dtype]).view(t.shape)
             at += aligned(size)
         return made
+
+
+def _maker(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+    """What makes a tensor on the current device, and of what; as the code that inductor generates does, in a
+    third of torch.empty's time."""
+    strides = torch.empty(shape, device="meta").stride()
+    return vars(torch._C._dynamo.guards)["_empty_strided_cuda"], (shape, strides, dtype)
 
 
 def aligned(size: int) -> int:
@@ -115,28 +129,38 @@ class GpuKernel(Kernel):
         self.memory = Memory(self.inner_bytes)
         self.poison = knob("TILEGEN_POISON") == "1"
         self._range = range_name(plan) if ranges_wanted() else ""
+        self._remembered = set[int]()  # streams that `fast` knows
 
     def _current_device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
 
+    def at(self, plan: Plan, program: Program | None, size: int) -> Kernel:
+        """As Kernel.at; what calls it again is its own."""
+        made = super().at(plan, program, size)
+        assert isinstance(made, GpuKernel)
+        made.fast, made._remembered = None, set()
+        return made
+
     def _making(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        """As the code that inductor generates makes a tensor: in a third of torch.empty's time."""
         if self._device.type != "cuda":
             return super()._making(shape, dtype)
-        empty = vars(torch._C._dynamo.guards)["_empty_strided_cuda"]
-        strides, device = torch.empty(shape, device="meta").stride(), self._device
+        (empty, of), device = _maker(shape, dtype), self._device
 
         # without the kernel: a cycle would free it at any time, while a graph is captured too
         def made() -> Any:
             if torch._C._cuda_getDevice() == device.index:
-                return empty(shape, strides, dtype)
+                return empty(*of)
             with torch.cuda.device(device):
-                return empty(shape, strides, dtype)
+                return empty(*of)
 
         return made
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """As Kernel.launched, in as few steps as there are."""
+        if self.fast is not None and out is None:
+            results = self.fast(*arguments)
+            if results is not NotImplemented:
+                return results
         held = list(map(check, self.given, arguments, repeat(self._place)))
         made = out is None
         outputs = (
@@ -152,6 +176,28 @@ class GpuKernel(Kernel):
         if not outputs:
             return None
         return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
+
+    def _remember(self, stream: int, launches: Callable[[], Sequence[StreamLaunch]]) -> None:
+        """From now on `fast` makes calls on this stream, which the launches given are for. Not where a graph
+        is captured, launches stand in ranges or tensors are poisoned."""
+        if stream in self._remembered or self.poison or self._range or torch.cuda.is_current_stream_capturing():
+            return
+        module = fast_call.host()
+        if module is None:
+            return
+        with _remembering:
+            if self.fast is None:
+                device = fast_call.CUDA, self._device.index
+                makers = [_maker(t.shape, TORCH_DTYPES[t.dtype]) for t in self.outputs]
+                self.fast = fast_call.made(module, device, self.given, makers, self._alarms)
+            names = (*self._given_names, *self.plan.outputs)
+            fast_call.add(self.fast, stream, launches(), names)
+            self._remembered.add(stream)
+
+    @property
+    def _alarms(self) -> Sequence[int]:
+        """Addresses of int32 words that are negative while no launch has something to say."""
+        raise NotImplementedError
 
     def _named(self, *given: Any) -> None:
         """Launch in an NVTX range."""

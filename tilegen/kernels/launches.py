@@ -274,6 +274,12 @@ class MultiLaunchKernel(GpuKernel):
             launch.launched(
                 [values[t.name] for t in launch.given], [values[name] for name in launch.plan.outputs]
             )
+        if made:
+            self._remember(stream, lambda: tuple(launch.launch_on(stream) for launch in self._launches))
+
+    @property
+    def _alarms(self) -> Sequence[int]:
+        return tuple(address for launch in self._launches for address in launch._alarms)
 
 
 def _remade(

@@ -158,15 +158,24 @@ class MovingKernel(Called):
 
     # --- calling it ------------------------------------------------------------
 
-    def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
-        """Run now, on arguments in order, unseen by torch: what its operator does."""
+    def fast(self, *arguments: torch.Tensor) -> Any:
+        found = self._seen_with(arguments)
+        return NotImplemented if found is None or found.fast is None else found.fast(*arguments)
+
+    def _seen_with(self, arguments: Sequence[torch.Tensor]) -> Kernel | None:
+        """The kernel of arguments like these, where there were any."""
         n, axis, _, _ = self._found_at
         try:
-            found = self._seen.get(arguments[n].shape[axis])
+            return self._seen.get(arguments[n].shape[axis])
         except (AttributeError, IndexError):
-            found = None
+            return None
+
+    def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
+        """Run now, on arguments in order, unseen by torch: what its operator does."""
+        found = self._seen_with(arguments)
         if found is not None:  # its check() looks at all shapes
             return found.launched(arguments, out)
+        n, axis, _, _ = self._found_at
         size = self.size_of(arguments)
         if not size:
             return self._empty(out)

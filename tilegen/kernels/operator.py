@@ -70,8 +70,14 @@ class Called:
     key: str
     given: tuple[Tensor, ...]
     differentiable: bool  # whether it has a gradient: where the program is known, and writes no state
+    # calls it again as it was called before, or gives NotImplemented
+    fast: Callable[..., Any] | None = None
 
     def __call__(self: Any, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+        if not is_dynamo_compiling() and self.fast is not None and out is None and not named:
+            results = self.fast(*arguments)
+            if results is not NotImplemented:
+                return results
         if named or len(arguments) != len(self.given):
             prepared = ", prepared," if self.bound else ""
             arguments = in_order(self.title + prepared, self.given, self.bound, arguments, named)

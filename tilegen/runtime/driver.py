@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilegen.errors import TargetError
 from tilegen.runtime.launch import MAP_BYTES
@@ -37,9 +37,26 @@ def _checked(result: tuple[Any, ...]) -> Any:
 
     status, *rest = result
     if status != driver.CUresult.CUDA_SUCCESS:
-        name = driver.cuGetErrorName(status)[1]
-        raise TargetError(f"CUDA driver: {name.decode() if name else status}")
+        refused(int(status))
     return rest[0] if len(rest) == 1 else rest
+
+
+def refused(status: int) -> NoReturn:
+    """TargetError with the name of what the driver answered."""
+    from cuda.bindings import driver
+
+    named: Any = {int(known): known.name for known in driver.CUresult}
+    raise TargetError(f"CUDA driver: {named.get(status, status)}")
+
+
+def fast_functions() -> tuple[int, int, int]:
+    """The addresses of what a launch at other addresses calls of the driver (fast_call)."""
+    names = ("cuLaunchKernelEx", "cuTensorMapReplaceAddress", "cuStreamIsCapturing")
+    library = ctypes.CDLL("libcuda.so.1")
+    launch, replace, capturing = (
+        ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names
+    )
+    return launch, replace, capturing
 
 
 def current_stream(device: int) -> int:
@@ -83,6 +100,12 @@ class Place:
     def __init__(self, maps: tuple[tuple[int, int], ...], words: tuple[ctypes.c_uint64, ...]):
         self._maps, self._words = maps, words
         self._replace: Any = _replace_address() if maps else None
+
+    @property
+    def items(self) -> tuple[tuple[int, int, bool], ...]:
+        """(where, bytes from the tensor's address, whether in a map) of each."""
+        maps = tuple((at, offset, True) for at, offset in self._maps)
+        return (*maps, *((ctypes.addressof(word), 0, False) for word in self._words))
 
     def move(self, address: int) -> None:
         """To encode a map takes ten times as long (CUDA driver API, cuTensorMapReplaceAddress)."""
@@ -139,12 +162,18 @@ class Launcher:
         self._success = driver.CUresult.CUDA_SUCCESS
 
     def __call__(self, parameters: Parameters, stream: int) -> None:
-        config = self._configs.get(stream) or self._configs.setdefault(stream, self._config(stream))
+        config = self._configs.get(stream) or self._configs.setdefault(stream, self.config(stream))
         result = self._launch(config, self._function, parameters.address, 0)
         if result[0] != self._success:
             _checked(result)
 
-    def _config(self, stream: int) -> Any:
+    @property
+    def function(self) -> int:
+        """The handle of the kernel's function."""
+        return int(self._function)
+
+    def config(self, stream: int) -> Any:
+        """Grid, shared memory and attributes of a launch on a stream (CUlaunchConfig)."""
         from cuda.bindings import driver
 
         config = driver.CUlaunchConfig()

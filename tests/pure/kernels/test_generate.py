@@ -23,10 +23,10 @@ from tilegen.cli import main
 from tilegen.errors import CompilerMissing
 from tilegen.frontend.program import Program
 from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.runtime.cxx import compiler
 from tilegen.schedule.plan import Plan
 from tilegen.targets import cubin, select
 from tilegen.targets.cpu import emit as cpu
-from tilegen.targets.cpu.library import compiler
 from tilegen.targets.sm80 import emit as portable
 from tilegen.targets.sm80 import library as portable_target
 from tilegen.targets.sm90 import emit as hopper

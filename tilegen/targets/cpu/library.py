@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilegen.config import count
-from tilegen.errors import CompileError, CompilerMissing, HangError, TargetError
+from tilegen.errors import HangError, TargetError
 from tilegen.frontend.dims import most
 from tilegen.runtime import cache
+from tilegen.runtime.cxx import compile_source, compiler, native, version
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cpu.emit import generate
@@ -24,78 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-pthread", "-ffp-contract=fast")
-# for our own builds: another compiler's new warning must not stop a user
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
 TSAN_FLAGS = ("-O2", "-g", "-std=c++17", "-pthread", "-fsanitize=thread", "-DTG_MAIN")
-
-
-@lru_cache(maxsize=8)
-def _which(name: str, path: str) -> str | None:
-    return shutil.which(name, path=path)
-
-
-def _find(name: str) -> str | None:
-    return _which(name, os.environ.get("PATH", os.defpath)) or shutil.which(name)
-
-
-def compiler() -> str:
-    """$TILEGEN_CXX, $CXX, c++, g++ or clang++, whichever is there first. CompilerMissing when the one named,
-    or all, are not."""
-    for variable in ("TILEGEN_CXX", "CXX"):
-        named = os.environ.get(variable)
-        if named:
-            path = _find(named)
-            if path is None:
-                raise CompilerMissing(
-                    f"${variable} names {named!r}, which is not an executable on this machine"
-                )
-            return path
-    for name in ("c++", "g++", "clang++"):
-        path = _find(name)
-        if path is not None:
-            return path
-    raise CompilerMissing(
-        "the CPU target needs a C++17 compiler; install g++ or clang++ (Debian: apt-get install g++), or set"
-        " TILEGEN_CXX"
-    )
-
-
-@lru_cache(maxsize=8)
-def version(path: str) -> str:
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True)
-    except OSError as error:
-        raise CompileError(f"the compiler {path} cannot be started: {error.strerror}") from None
-    if done.returncode or not done.stdout.strip():
-        raise CompileError(
-            f"{path} --version failed with status {done.returncode}: is it a C++ compiler?", done.stderr
-        )
-    return done.stdout.splitlines()[0]
-
-
-@lru_cache(maxsize=1)
-def native() -> str:
-    """This machine's instruction sets: a binary of -march=native runs only where they are the same."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return next(
-        (line for line in text.splitlines() if line.startswith(("flags", "Features"))), os.uname().machine
-    )
-
-
-def compile_source(source: str, folder: Path, flags: Sequence[str], output: str) -> Path:
-    """Write kernel.cpp into the folder and compile it. CompileError carries the compiler's log."""
-    path = folder / "kernel.cpp"
-    path.write_text(source)
-    command = [compiler(), *flags, "-o", str(folder / output), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise CompileError(f"{' '.join(command)} failed", done.stderr, source)
-    if not (folder / output).is_file() or (folder / output).read_bytes()[:4] not in (
-        b"\x7fELF",
-        b"\xcf\xfa\xed\xfe",
-    ):
-        raise CompileError(f"{' '.join(command)} ended well and wrote no library", done.stderr, source)
-    return folder / output
 
 
 class Library:

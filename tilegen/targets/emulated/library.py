@@ -19,11 +19,11 @@ import numpy as np
 from tilegen.config import own_templates
 from tilegen.errors import ArgumentError, HangError, RaceError
 from tilegen.runtime import cache
+from tilegen.runtime.cxx import compile_source, compiler, native, version
 from tilegen.runtime.launch import HANG, MISPLACED, RECORD_BYTES, TensorMap
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted
-from tilegen.targets.cpu.library import compile_source, compiler, native, version
 from tilegen.targets.emulated.translate import translated
 
 if TYPE_CHECKING:

@@ -1,0 +1,116 @@
+"""Calls of a kernel on a GPU without Python between them: templates/host/fast_call.cpp.
+
+It is built once, by the system's C++ compiler with Python's headers, as torch.compile builds its launchers.
+Where there is none, every call takes the way of the first one, through Python, which gives the same and takes
+the host three times as long; a warning says so, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilegen.config import own_templates
+from tilegen.errors import CompileError
+from tilegen.frontend.program import Tensor
+from tilegen.runtime import cache
+from tilegen.runtime.cxx import compile_source, compiler, version
+from tilegen.runtime.driver import Parameters, Place, fast_functions, refused
+
+NAME = "tilegen_fast_call"
+FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC")
+# dtype -> code and bits (DLPack, DLDataType)
+DLPACK_DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
+CPU, CUDA = 1, 2  # DLPack, DLDeviceType
+logger = logging.getLogger("tilegen")
+
+
+@dataclass(frozen=True)
+class StreamLaunch:
+    """One launch of a call on one stream: its configuration and function, parameters that nobody else uses,
+    and where the addresses of tensors stand in them."""
+
+    config: Any  # a CUlaunchConfig of cuda.bindings
+    function: int
+    parameters: Parameters
+    places: Mapping[str, Place]
+
+
+def built() -> Path:
+    """The compiled module. CompileError, with the log, where it cannot be built."""
+    path = compiler()
+    text = (own_templates() / "host" / "fast_call.cpp").read_text()
+    folders = (sysconfig.get_paths()["include"], str(Path(torch.__file__).parent / "include"))
+    key = cache.key_of(NAME, text, path, version(path), sys.version, torch.__version__, " ".join(FLAGS))
+
+    def build(folder: Path) -> dict[str, str]:
+        compile_source(text, folder, (*FLAGS, *(f"-I{f}" for f in folders)), f"{NAME}.so")
+        return {"note": "calls of kernels"}
+
+    return cache.get_or_build("binaries", key, build)[f"{NAME}.so"]
+
+
+def imported(path: Path) -> Any:
+    """The module, not yet set up."""
+    spec = spec_from_file_location(NAME, path, loader=ExtensionFileLoader(NAME, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def set_up(module: Any, functions: tuple[int, int, int], current_device: Callable[[], int]) -> Any:
+    """It knows torch, and the addresses of cuLaunchKernelEx, cuTensorMapReplaceAddress and
+    cuStreamIsCapturing."""
+    table = vars(torch.Tensor)["__dlpack_c_exchange_api__"]
+    recording, tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
+    types = (torch.Tensor, torch.nn.Parameter)
+    module.setup(table, types, functions, torch.is_grad_enabled, recording, tracing, current_device)
+    return module
+
+
+@lru_cache(maxsize=1)
+def host() -> Any:
+    """The module for this process's driver; None where it cannot be built."""
+    try:
+        module = imported(built())
+    except (CompileError, ImportError) as error:
+        logger.warning("calls of kernels go through Python, which takes the host longer: %s", error)
+        return None
+    return set_up(module, fast_functions(), torch._C._cuda_getDevice)
+
+
+def made(
+    module: Any,
+    device: tuple[int, int],
+    given: Sequence[Tensor],
+    outputs: Sequence[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]],
+    alarms: Sequence[int],
+) -> Any:
+    """What calls a kernel again: call(*arguments) gives its results, or NotImplemented where a call is not
+    like those before.
+
+    given: its arguments; outputs: what makes each, and of what; alarms: addresses of int32 words that are
+    negative as long as no launch has something to say.
+    """
+    expected = tuple((*DLPACK_DTYPES[t.dtype], tuple(int(n) for n in t.shape)) for t in given)
+    return module.FastCall(device, expected, tuple(outputs), tuple(alarms), refused)
+
+
+def add(call: Any, stream: int, launches: Sequence[StreamLaunch], names: Sequence[str]) -> None:
+    """From now on it knows this stream. names: of its arguments and outputs."""
+    started = tuple((int(n.config.getPtr()), n.function, n.parameters.address) for n in launches)
+    places = tuple(
+        tuple(item for n in launches if name in n.places for item in n.places[name].items) for name in names
+    )
+    call.add(stream, started, places, tuple(launches))
