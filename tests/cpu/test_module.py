@@ -111,3 +111,81 @@ def test_states_are_given_and_written() -> None:
     want, after = run(kept(), [q, pos, torch.zeros(1, 9, 2, 4), next(module.parameters()).detach()])
     torch.testing.assert_close(y, want)
     torch.testing.assert_close(cache, after)
+
+
+class Holding:
+    """A kernel in a GPU's place: prepared, it holds w1 as a copy of its own, and may let go of the weight."""
+
+    def __init__(self, kernel: Any, held: dict[str, torch.Tensor] | None = None):
+        self.kernel, self.held = kernel, held or {}
+
+    def held_packed(self, names: frozenset[str]) -> dict[str, str]:
+        return {"w1": "as it is"} if "w1" in names else {}
+
+    def prepared(self, weights: Any, copies: Any, once: Any) -> Holding:
+        assert once is None or once == {"w1"}
+        return Holding(self.kernel, {name: w.detach().clone() for name, w in weights.items()})
+
+    def unpacked(self, name: str) -> torch.Tensor:
+        return self.held[name].clone()
+
+    def __call__(self, *given: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+        return self.kernel(*given, **{**named, **self.held})
+
+    def __deepcopy__(self, memo: Any) -> Holding:
+        return self
+
+
+def held_once(trained: bool = False) -> Module:
+    """As on a GPU, after its weights were packed."""
+    held = given()
+    weights: Any = {name: torch.nn.Parameter(held[name], requires_grad=trained) for name in ("w1", "w2")}
+    module = tg.module(pair(), **weights, keep=False)
+    module._kernel, module._kind = Holding(module.kernel), "cuda"  # type: ignore[assignment]
+    with torch.no_grad():
+        module(held["x"])
+    assert module.w1.isnan().all() and module.w1.untyped_storage().nbytes() == 4
+    assert torch.equal(module.w2, held["w2"])
+    return module
+
+
+def test_a_weight_that_is_held_packed_alone_is_still_its_state() -> None:
+    module, held = held_once(), given()
+    state = module.state_dict()
+    assert torch.equal(state["w1"], held["w1"]) and torch.equal(state["w2"], held["w2"])
+    assert torch.equal(torch.nn.Sequential(module).state_dict()["0.w1"], held["w1"])
+    assert torch.equal(copy.deepcopy(module).w1, held["w1"]) and module.w1.isnan().all()
+    with torch.no_grad():
+        torch.testing.assert_close(module(held["x"]), layer()(held["x"]))
+    assert torch.equal(module.to(torch.device("cpu")).w1, held["w1"])
+
+
+def test_a_weight_that_is_held_packed_alone_can_be_loaded_anew() -> None:
+    module, held = held_once(), given()
+    module.load_state_dict({"w1": 2 * held["w1"], "w2": held["w2"]})
+    with torch.no_grad():
+        torch.testing.assert_close(module(held["x"]), layer()(2 * held["x"]))
+        assert module.w1.isnan().all()
+        module.w1 = torch.nn.Parameter(held["w1"].clone())
+        torch.testing.assert_close(module(held["x"]), layer()(held["x"]))
+        module.w2.mul_(3)
+        torch.testing.assert_close(module(held["x"]), 3 * layer()(held["x"]))
+
+
+def test_a_weight_that_is_held_packed_alone_can_be_trained() -> None:
+    module, x = held_once(trained=True), given()["x"]
+    module(x).sum().backward()
+    other = layer(trained=True)
+    other(x).sum().backward()
+    assert module.w1.grad is not None and other.w1.grad is not None
+    torch.testing.assert_close(module.w1.grad, other.w1.grad)
+    with torch.no_grad():
+        assert module(x) is not None and module.w1.requires_grad
+
+
+def test_weights_are_kept_unless_asked() -> None:
+    module = layer()
+    module._kernel, module._kind = Holding(module.kernel), "cuda"  # type: ignore[assignment]
+    with torch.no_grad():
+        module(given()["x"])
+    assert torch.equal(module.w1, given()["w1"])

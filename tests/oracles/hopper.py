@@ -18,7 +18,7 @@ import torch
 
 from tilegen.analysis.regions import evaluate
 from tilegen.ops.gemm import k_range
-from tilegen.targets.sm90.library import pack
+from tilegen.targets.sm90.packing import pack
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import Copy, Map
 from tilegen.targets.sm90.store import Branch, Steps

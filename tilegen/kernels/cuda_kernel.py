@@ -15,7 +15,7 @@ from tilegen.config import count
 from tilegen.errors import ArgumentError, HangError, SpillError, TargetError
 from tilegen.frontend.program import Program
 from tilegen.kernels.generated import Generated, of_library
-from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
+from tilegen.kernels.gpu_kernel import GpuKernel, PerStream, without_memory
 from tilegen.kernels.kernel import Kernel, travelled
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.cache import fingerprint
@@ -26,7 +26,8 @@ from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm80.library import PortableLibrary
 from tilegen.targets.sm90.kernel import NOTE_WORDS
-from tilegen.targets.sm90.library import HopperLibrary, packed_once
+from tilegen.targets.sm90.library import HopperLibrary
+from tilegen.targets.sm90.packing import held_whole, packed_once, unpack
 from tilegen.tools.trace import Trace
 
 CudaLibrary = HopperLibrary | PortableLibrary
@@ -76,6 +77,7 @@ class CudaKernel(GpuKernel):
         size: int | None = None,
         plan_at: Callable[[int], Plan] | None = None,
         copies: dict[str, torch.Tensor] | None = None,
+        once: frozenset[str] = frozenset(),
     ):
         super().__init__(plan, certificate, library, weights or {}, program, size, plan_at)
         self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
@@ -85,6 +87,9 @@ class CudaKernel(GpuKernel):
         self._hang_view: Any = self._hang.numpy()
         self._said = memoryview(self._hang.numpy())  # type: ignore[arg-type]
         self._packed = packed_once(library.packed, self._bound, {} if copies is None else copies)
+        self._once = once
+        for name in once:
+            self._bound[name] = without_memory(self._bound[name])
         self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
         self._workspaces = PerStream[_Workspace]()
         self._launches = PerStream[_Launch]()
@@ -100,6 +105,17 @@ class CudaKernel(GpuKernel):
     @property
     def packed(self) -> Mapping[str, torch.Tensor]:
         return self._packed
+
+    @property
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        """The arguments that prepare() has fixed. Those that it holds packed alone are unpacked at each
+        look."""
+        return {name: self.unpacked(name) if name in self._once else a for name, a in self._bound.items()}
+
+    def unpacked(self, name: str) -> torch.Tensor:
+        weight = torch.empty_like(self._bound[name], memory_format=torch.contiguous_format)
+        unpack(weight, name, self._library.packed, self._packed)
+        return weight
 
     @property
     def workspace_bytes(self) -> int:
@@ -118,7 +134,7 @@ class CudaKernel(GpuKernel):
             fingerprint(),
             kind,
             self._exclusive,
-            self._bound,
+            self.bound,
             self._programmatic,
             self.program,
             self.size,
@@ -137,16 +153,17 @@ class CudaKernel(GpuKernel):
         tile by tile, once."""
         return self.prepared(weights, {})
 
-    def prepared(self, weights: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]) -> CudaKernel:
-        """As prepare. copies: of weights, made for this kernel or for others with the same tiles."""
+    def prepared(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        copies: dict[str, torch.Tensor],
+        once: frozenset[str] | None = None,
+    ) -> CudaKernel:
         bound = self._with_bound(weights)
-        names = frozenset(bound)
-        if names not in self._libraries:
-            self._libraries[names] = _packing(type(self._library), self._library.plan, names)
         prepared = CudaKernel(
             self.plan,
             self.proof,
-            self._libraries[names],
+            self._packing(frozenset(bound) if once is None else once),
             self._exclusive,
             bound,
             self._programmatic,
@@ -154,12 +171,24 @@ class CudaKernel(GpuKernel):
             self.size,
             self._plan_at,
             copies,
+            once or frozenset(),
         )
         # a launch may load packed weights before what stands before it in the stream has ended
         torch.cuda.current_stream().synchronize()
         # one copy of the code on the GPU, however many weights it is prepared for
         prepared._libraries = self._libraries
         return prepared
+
+    def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
+        library = self._packing(names)
+        found = held_whole(self.plan.graph, library.packed.values())
+        return {name: forms for name, forms in found.items() if name in names}
+
+    def _packing(self, names: frozenset[str]) -> CudaLibrary:
+        """The kernel that reads these packed where it can."""
+        if names not in self._libraries:
+            self._libraries[names] = _packing(type(self._library), self._library.plan, names)
+        return self._libraries[names]
 
     # --- launching it ---------------------------------------------------------------------------------------
 

@@ -80,6 +80,11 @@ def _maker(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Callable[..., to
     return vars(torch._C._dynamo.guards)["_empty_strided_cuda"], (shape, strides, dtype)
 
 
+def without_memory(a: torch.Tensor) -> torch.Tensor:
+    """In a weight's place, where it is held otherwise: of its shape, and all of it one NaN."""
+    return torch.full((), float("nan"), dtype=a.dtype, device=a.device).expand(a.shape)
+
+
 def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -180,7 +185,9 @@ class GpuKernel(Kernel):
     def _remember(self, stream: int, launches: Callable[[], Sequence[StreamLaunch]]) -> None:
         """From now on `fast` makes calls on this stream, which the launches given are for. Not where a graph
         is captured, launches stand in ranges or tensors are poisoned."""
-        if stream in self._remembered or self.poison or self._range or torch.cuda.is_current_stream_capturing():
+        if stream in self._remembered or self.poison or self._range:
+            return
+        if torch.cuda.is_current_stream_capturing():
             return
         module = fast_call.host()
         if module is None:

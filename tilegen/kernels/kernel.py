@@ -235,8 +235,15 @@ class Kernel(Called):
         to them."""
         return self.prepared(weights, {})
 
-    def prepared(self, weights: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]) -> Kernel:
-        """As prepare. copies: of weights, made for this kernel or for others with the same tiles."""
+    def prepared(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        copies: dict[str, torch.Tensor],
+        once: frozenset[str] | None = None,
+    ) -> Kernel:
+        """As prepare. copies: of weights, made for this kernel or for others with the same tiles. once: those
+        that are held packed and not as they are besides, and no others packed; None: packed where that is
+        faster, and held as they are too."""
         bound = self._with_bound(weights)
         return Kernel(
             self.plan,
@@ -248,6 +255,15 @@ class Kernel(Called):
             self.size,
             self._plan_at,
         )
+
+    def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
+        """Of these weights those that a kernel prepared with them would read as packed copies alone, and hold
+        whole in them; with what the copies look like."""
+        return {}
+
+    def unpacked(self, name: str) -> torch.Tensor:
+        """A weight that it holds packed alone, as it was."""
+        raise ArgumentError(f"{self.plan.program}: {name!r} is not held packed")
 
     def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is bound and these besides, checked."""

@@ -23,7 +23,7 @@ programmatic or not:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.generated import GeneratedLaunches
-from tilegen.kernels.gpu_kernel import GpuKernel, PerStream
+from tilegen.kernels.gpu_kernel import GpuKernel, PerStream, without_memory
 from tilegen.ops.base import TileOp
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate, CheckResult, check_sums, check_values
@@ -238,16 +238,39 @@ class MultiLaunchKernel(GpuKernel):
         return GeneratedLaunches(self.plan, self.proof, tuple(launch.generated for launch in self._launches))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.plan, self._launches, self._bound, self.program)
+        return _remade, (self.plan, self._launches, self.bound, self.program)
 
     def prepare(self, /, **weights: torch.Tensor) -> MultiLaunchKernel:
         """As CudaKernel.prepare, for the launches that read these arguments."""
+        return self.prepared(weights, {})
+
+    def prepared(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        copies: dict[str, torch.Tensor],
+        once: frozenset[str] | None = None,
+    ) -> MultiLaunchKernel:
         bound = self._with_bound(weights)
-        launches = [
-            launch.prepare(**{n: a for n, a in weights.items() if n in launch.plan.arguments})
-            for launch in self._launches
-        ]
+        bound |= {name: without_memory(bound[name]) for name in once or ()}
+        launches = []
+        for launch in self._launches:
+            read = {n: a for n, a in weights.items() if n in launch.plan.arguments}
+            launches.append(launch.prepared(read, copies, None if once is None else once & read.keys()))
         return MultiLaunchKernel(self.plan, self.proof, launches, bound, self.program)
+
+    @property
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        """The arguments that prepare() has fixed."""
+        return {**self._bound, **{n: a for launch in self._launches for n, a in launch.bound.items()}}
+
+    def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
+        """Those that one launch reads: each launch holds a copy of its own."""
+        readers = {n: [x for x in self._launches if n in x.plan.arguments] for n in names}
+        alone = {n: found[0] for n, found in readers.items() if len(found) == 1}
+        return {n: like for n, x in alone.items() for like in x.held_packed(frozenset({n})).values()}
+
+    def unpacked(self, name: str) -> torch.Tensor:
+        return next(x for x in self._launches if name in x.plan.arguments).unpacked(name)
 
     def check(self) -> None:
         for launch in self._launches:

@@ -224,9 +224,26 @@ class MovingKernel(Called):
         for t in self.arguments:
             if t.name in weights and dims_of(t.shape):
                 raise ArgumentError(f"prepare: {t.name!r} {t.shape} has a size that moves ({self.dim.name})")
-        copies: dict[str, torch.Tensor] = {}
-        made = (replace(r, largest=r.largest.prepared(weights, copies)) for r in self.regimes)
+        return self.prepared(weights, {})
+
+    def prepared(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        copies: dict[str, torch.Tensor],
+        once: frozenset[str] | None = None,
+    ) -> MovingKernel:
+        """As Kernel.prepared, for all regimes."""
+        made = (replace(r, largest=r.largest.prepared(weights, copies, once)) for r in self.regimes)
         return MovingKernel(tuple(made))
+
+    def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
+        """As Kernel.held_packed: those that all regimes hold in one copy."""
+        first, *others = (r.largest.held_packed(names) for r in self.regimes)
+        return {name: like for name, like in first.items() if all(o.get(name) == like for o in others)}
+
+    def unpacked(self, name: str) -> torch.Tensor:
+        """A weight that it holds packed alone, as it was."""
+        return self._largest.unpacked(name)
 
     def check(self) -> None:
         """Wait for all launches so far; HangError when one of them gave up waiting."""

@@ -21,6 +21,7 @@ from tilegen.api import compile as compile_program
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
+from tilegen.kernels.gpu_kernel import without_memory
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel
 from tilegen.nn.adapter import Adapter
@@ -53,6 +54,11 @@ class Module(torch.nn.Module):
     kind of device. Where no gradient is asked for on a GPU, weights are packed tile by tile once, and again
     after they have changed; a change through .data is one that torch does not count, and is not seen.
 
+    keep: whether weights are kept as they are beside their packed copies. False: a weight that a GPU's
+    launches read packed alone is held so alone, in one copy; its parameter has no memory and reads NaN.
+    state_dict, copies, pickles, .to() and training unpack it, bit by bit. Norms are then ops of their own
+    (norms="separate"), since a norm's weight cannot be taken out of a packed one again.
+
     Raises:
         SpecError: program is no Program.
         ArgumentError: a weight is missing, unknown, or no tensor.
@@ -66,12 +72,17 @@ class Module(torch.nn.Module):
         *,
         options: dict[str, Any] | None = None,
         adapter: Adapter | None = None,
+        keep: bool = True,
         **weights: torch.Tensor,
     ):
         super().__init__()
         _refuse(as_program(program), weights)
-        self.program, self.options, self._adapter = program, dict(options or {}), adapter
+        self.program, self.options, self._adapter, self.keep = program, dict(options or {}), adapter, keep
+        if not keep:
+            self.options.setdefault("norms", "separate")
         self._packed: _Packed | None = None
+        # in place of parameters that the packed kernel alone holds
+        self._dropped: dict[str, torch.nn.Parameter] = {}
         self._inputs = tuple(t for t in program.arguments if t.role != "weight")
         self._taken = tuple(t.name for t in self._inputs)
         for t in program.arguments:
@@ -90,13 +101,15 @@ class Module(torch.nn.Module):
         *args: Any,
         dynamic_shapes: Mapping[str, Any] | None = None,
         options: dict[str, Any] | None = None,
+        keep: bool = True,
         **kwargs: Any,
     ) -> Module:
         """A module of PyTorch as one kernel: layer = tg.module.from_torch(layer, x), called as before.
 
         args, kwargs: an example of a call, as for torch.export. What is no tensor in it is fixed; a tensor
         that the module does not look at is not looked at. dynamic_shapes: which size moves, by the names of
-        the module's arguments: {"x": {0: tg.dim("B", max=64)}}. options: of tg.compile.
+        the module's arguments: {"x": {0: tg.dim("B", max=64)}}. options: of tg.compile. keep: as of
+        tg.module; False where the module that this one is made from goes away.
 
         The module is one for inference (.eval()), where it has dropout or batch norms. Its parameters stay
         shared with the new module, except those that are laid out anew: linears of the same rows become one,
@@ -109,7 +122,7 @@ class Module(torch.nn.Module):
             PlanError, TargetError, CompileError: as tg.compile.
         """
         found = imported(module, args, kwargs, dynamic_shapes)
-        return cls(found.program, options=options, adapter=found.adapter, **found.weights)
+        return cls(found.program, options=options, adapter=found.adapter, keep=keep, **found.weights)
 
     @property
     def kernel(self) -> Kernel | MovingKernel:
@@ -129,6 +142,11 @@ class Module(torch.nn.Module):
         """On its inputs and states, in order."""
         weights: Any = self._parameters
         trained = torch.is_grad_enabled() and any(w.requires_grad for w in self.parameters())
+        if trained:
+            self._restore()
+        elif self._dropped and is_compiling():
+            assert self._packed
+            return self._packed.kernel(*given)
         if trained or self._kind != "cuda" or is_compiling():
             return self._kernel(**dict(zip(self._taken, given, strict=True)), **weights)
         return self._prepared()(*given)
@@ -141,12 +159,52 @@ class Module(torch.nn.Module):
 
     def _prepared(self) -> Kernel | MovingKernel:
         """A kernel with the weights as they are now."""
-        weights = tuple(self._parameters.values())
-        versions = [w._version for w in weights if w is not None]
+        weights: Any = tuple(self._parameters.values())
+        versions = [w._version for w in weights]
         if self._packed is None or not self._packed.holds(weights, versions):
-            named: Any = self._parameters
-            self._packed = _Packed(weights, versions, self._kernel.prepare(**named))
+            self._packed = self._pack()
         return self._packed.kernel
+
+    def _pack(self) -> _Packed:
+        self._restore()
+        named: Any = self._parameters
+        once = None if self.keep else frozenset(self._kernel.held_packed(frozenset(named)))
+        kernel = self._kernel.prepared(named, {}, once)
+        for name in once or ():
+            place = torch.nn.Parameter(without_memory(named[name].detach()), named[name].requires_grad)
+            named[name] = self._dropped[name] = place
+        return _Packed(tuple(named.values()), [w._version for w in named.values()], kernel)
+
+    # --- weights that are held packed alone ---------------------------------------------------------------
+
+    def _whole(self) -> dict[str, torch.nn.Parameter | None]:
+        """Its parameters, those that were dropped unpacked."""
+        found = dict(self._parameters)
+        for name, place in self._dropped.items():
+            if found[name] is place:  # not another one meanwhile
+                assert self._packed
+                found[name] = torch.nn.Parameter(self._packed.kernel.unpacked(name), place.requires_grad)
+        return found
+
+    def _restore(self) -> None:
+        """All parameters as they were. The next call that asks for no gradient drops them again."""
+        if self._dropped:
+            self._parameters.update(self._whole())
+            self._dropped, self._packed = {}, None
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        whole = self._whole()
+        for name in self._dropped:
+            weight: Any = whole[name]
+            destination[prefix + name] = weight if keep_vars else weight.detach()
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        self._restore()
+        super()._load_from_state_dict(*given)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parameters": self._whole(), "_packed": None, "_dropped": {}}
 
     @property
     def _device_type(self) -> str:
@@ -158,8 +216,11 @@ class Module(torch.nn.Module):
             self.program, "cuda" if kind == "cuda" else "cpu", **self.options
         )
         self._kind, self._packed = kind, None
+        if kind == "cuda" and not self.keep:
+            self._prepared()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
+        self._restore()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._packed = None  # weights may have moved without another version
         if self._device_type != self._kind:

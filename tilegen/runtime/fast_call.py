@@ -25,7 +25,7 @@ from tilegen.errors import CompileError
 from tilegen.frontend.program import Tensor
 from tilegen.runtime import cache
 from tilegen.runtime.cxx import compile_source, compiler, version
-from tilegen.runtime.driver import Parameters, Place, fast_functions, refused
+from tilegen.runtime.driver import Parameters, Place, fast_functions, missing, refused
 
 NAME = "tilegen_fast_call"
 FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC")
@@ -81,7 +81,9 @@ def set_up(module: Any, functions: tuple[int, int, int], current_device: Callabl
 
 @lru_cache(maxsize=1)
 def host() -> Any:
-    """The module for this process's driver; None where it cannot be built."""
+    """The module for this process's driver; None where there is none, or the module cannot be built."""
+    if missing():
+        return None
     try:
         module = imported(built())
     except (CompileError, ImportError) as error:

@@ -30,7 +30,8 @@ from tilegen.targets.cpu import emit as cpu
 from tilegen.targets.sm80 import emit as portable
 from tilegen.targets.sm80 import library as portable_target
 from tilegen.targets.sm90 import emit as hopper
-from tilegen.targets.sm90.library import HopperLibrary, pack
+from tilegen.targets.sm90.library import HopperLibrary
+from tilegen.targets.sm90.packing import pack
 
 DRIVER = Path(__file__).parents[2] / "oracles" / "driver"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

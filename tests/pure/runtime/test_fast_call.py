@@ -1,4 +1,4 @@
-"""A call after the first one, in C++, on tensors of a CPU and with functions of ours in the driver's place."""
+"""A call after the first one, in C++: on tensors of a CPU, functions of ours in the driver's place."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ def _fake(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "other",
     [
-        torch.Tensor.double, torch.Tensor.int, torch.t, torch.flatten, _strided, _misplaced, _fake, torch._neg_view,
-        torch.Tensor.to_sparse, lambda x: x.to("meta"), lambda x: x[:0], lambda x: x[:2],
+        torch.Tensor.double, torch.Tensor.int, torch.t, torch.flatten, _strided, _misplaced, _fake,
+        torch._neg_view, torch.Tensor.to_sparse, lambda x: x.to("meta"), lambda x: x[:0], lambda x: x[:2],
         lambda x: x.tolist(), lambda x: x.clone().requires_grad_(), lambda x: x.as_subclass(Tagged),
     ],
 )  # fmt: skip

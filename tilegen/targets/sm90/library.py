@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import struct
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from tilegen.errors import SpillError
-from tilegen.ops.gemm import k_range
 from tilegen.runtime.driver import Parameters, Place, encode
 from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
 from tilegen.schedule.plan import Plan
@@ -20,9 +15,6 @@ from tilegen.targets.cubin import CubinLibrary
 from tilegen.targets.sm90.emit import HopperSource, generate
 from tilegen.targets.sm90.launch import hopper_ctas, hopper_launch, maps_at
 from tilegen.targets.sm90.product import Product
-
-if TYPE_CHECKING:
-    import torch
 
 ARCHITECTURE = "sm_90a"
 SPILLS = 128  # bytes of registers, of the some 700 that a math thread's sums take
@@ -123,45 +115,3 @@ def texts(plan: Plan, source: HopperSource) -> list[Callable[[], str]]:
     before."""
     found = [lambda: source.text, source.roomy]
     return found[::-1] if len(plan.graph.ops) > MANY_OPS else found
-
-
-def packed_once(
-    products: Mapping[str, Product], given: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Each weight packed, or the copy of it that is there already."""
-    made = {}
-    for name, op in products.items():
-        key = _form(op)
-        if key not in copies:
-            copies[key] = pack(op, given)
-        made[name] = copies[key]
-    return made
-
-
-def _form(op: Product) -> str:
-    """What a packed copy depends on: tensors, columns, rows of each tile, blocks of a stage."""
-    assert op.packing
-    operand, rows = op.bound.op.operands[1], op.packing.rows
-    parts = (op.packing.tensors, operand.columns, k_range(op.bound), op.tile.steps, op.tile.depth)
-    listed = hashlib.sha256(rows.tobytes()).hexdigest()
-    return f"{parts} {op.stage.blocks} {rows.shape} {listed}"
-
-
-def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The weight tile by tile: for each tile and step, the 64-column blocks as they lie in a stage, each
-    contiguous.
-    given: all that is packed, by name."""
-    import torch
-
-    assert op.packing
-    weight, *factors = (given[name] for name in op.packing.tensors)
-    lo, hi = k_range(op.bound)
-    operand, rows = op.bound.op.operands[1], op.packing.rows
-    first = operand.columns[0] if operand.columns else 0
-    tiles, height = rows.shape
-    index = torch.from_numpy(np.maximum(rows, 0).reshape(-1)).to(weight.device)
-    flat = weight.reshape(weight.shape[0], -1)[:, first + lo : first + hi]
-    out = torch.zeros(tiles * height, op.tile.steps * op.tile.depth, dtype=weight.dtype, device=weight.device)
-    out[:, : hi - lo] = flat[index] if not factors else flat[index].float() * factors[0].float()
-    out[torch.from_numpy((rows < 0).reshape(-1)).to(weight.device)] = 0
-    return out.view(tiles, height, op.tile.steps, op.stage.blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
