@@ -255,7 +255,7 @@ class MultiLaunchKernel(GpuKernel):
         launches = []
         for launch in self._launches:
             read = {n: a for n, a in weights.items() if n in launch.plan.arguments}
-            launches.append(launch.prepared(read, copies, None if once is None else once & read.keys()))
+            launches.append(launch.prepared(read, copies, None if once is None else once.intersection(read)))
         return MultiLaunchKernel(self.plan, self.proof, launches, bound, self.program)
 
     @property

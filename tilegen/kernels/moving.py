@@ -160,7 +160,7 @@ class MovingKernel(Called):
 
     def fast(self, *arguments: torch.Tensor) -> Any:
         found = self._seen_with(arguments)
-        return NotImplemented if found is None or found.fast is None else found.fast(*arguments)
+        return found.fast(*arguments) if found is not None and found.fast is not None else NotImplemented
 
     def _seen_with(self, arguments: Sequence[torch.Tensor]) -> Kernel | None:
         """The kernel of arguments like these, where there were any."""

@@ -8,7 +8,7 @@ gradients reach them, torch.compile and torch.export take a call as one call of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import is_
@@ -37,9 +37,9 @@ class _Packed:
     versions: list[int]
     kernel: Kernel | MovingKernel
 
-    def holds(self, weights: tuple[Any, ...], versions: list[int]) -> bool:
+    def holds(self, weights: Iterable[Any]) -> bool:
         """Whether these are the same, and none was written since."""
-        return versions == self.versions and all(map(is_, weights, self.weights))
+        return all(map(is_, weights, self.weights)) and self.versions == [w._version for w in self.weights]
 
 
 class Module(torch.nn.Module):
@@ -140,16 +140,14 @@ class Module(torch.nn.Module):
 
     def _called(self, given: tuple[Any, ...]) -> Any:
         """On its inputs and states, in order."""
-        weights: Any = self._parameters
-        trained = torch.is_grad_enabled() and any(w.requires_grad for w in self.parameters())
-        if trained:
+        if torch.is_grad_enabled() and any(w.requires_grad for w in self.parameters()):
             self._restore()
-        elif self._dropped and is_compiling():
-            assert self._packed
+        elif self._kind == "cuda" and not is_compiling():
+            return self._prepared()(*given)
+        elif self._dropped and self._packed is not None:  # while torch.compile traces
             return self._packed.kernel(*given)
-        if trained or self._kind != "cuda" or is_compiling():
-            return self._kernel(**dict(zip(self._taken, given, strict=True)), **weights)
-        return self._prepared()(*given)
+        weights: Any = self._parameters
+        return self._kernel(**dict(zip(self._taken, given, strict=True)), **weights)
 
     def extra_repr(self) -> str:
         return repr(self._kernel)
@@ -159,9 +157,8 @@ class Module(torch.nn.Module):
 
     def _prepared(self) -> Kernel | MovingKernel:
         """A kernel with the weights as they are now."""
-        weights: Any = tuple(self._parameters.values())
-        versions = [w._version for w in weights]
-        if self._packed is None or not self._packed.holds(weights, versions):
+        weights: Any = self._parameters.values()
+        if self._packed is None or not self._packed.holds(weights):
             self._packed = self._pack()
         return self._packed.kernel
 

@@ -43,6 +43,14 @@ ALWAYS = "op_major:4"  # an order in which no size makes a tile wait for one beh
 MOST_RUNS = 100  # of sizes, whose order is looked at
 
 
+class _TableError(PlanError):
+    """A tensor's semaphores do not follow a size that moves."""
+
+    def __init__(self, text: str, tensor: str):
+        super().__init__(text)
+        self.tensor = tensor
+
+
 @dataclass(frozen=True)
 class MovingPlan:
     """A plan whose sizes are formulas of `dim`. program: what the user wrote; open: the plan over the size
@@ -122,7 +130,13 @@ def moving_plan(
     largest = plan(filled(program, dim, dim.most), place, options, progress)
     if not isinstance(largest.scheduling, str):
         largest = replace(largest, scheduling=scheduling_of(largest, "static"))
-    made = opened(program, dim, largest, place, options, ranges)
+    try:
+        made = opened(program, dim, largest, place, options, ranges)
+    except _TableError as error:  # a semaphore for each row of blocks follows every size
+        if error.tensor in dict(options.policies):
+            raise
+        other = replace(options, policies=(*options.policies, (error.tensor, "row")))
+        return moving_plan(program, place, other, progress, ranges)
     if options.order == "auto" and not _progresses_everywhere(made):
         return moving_plan(program, place, replace(options, order=ALWAYS), progress, ranges)
     return made
@@ -199,9 +213,10 @@ def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options
 
 def _open_grouping(g: Grouping, blocks: Size, m: SemaphoreMap, dim: Dim) -> Grouping:
     if g.how == "table" and not isinstance(blocks, int):
-        raise PlanError(
+        raise _TableError(
             f"the semaphores of {m.producer!r} for {m.tensor!r} are grouped by a table, which does not follow"
-            f" {dim.name}; choose policies={{{m.tensor!r}: 'row'}} or 'tile'"
+            f" {dim.name}; choose policies={{{m.tensor!r}: 'row'}} or 'tile'",
+            m.tensor,
         )
     return replace(g, blocks=blocks)
 

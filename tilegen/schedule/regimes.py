@@ -142,7 +142,7 @@ class _Sized:
 
 def _least(sized: _Sized, sizes: Sequence[int], ends: Sequence[int]) -> Options:
     """Of the tiles chosen at each end those that lose least at all sizes; none where they are the last's."""
-    chosen = [_tiles(plan(sized.at(end), sized.place)) for end in ends]
+    chosen = [_tiles(plan(sized.at(end), sized.place), sized.at(end)) for end in ends]
     times = {tiles: [sized.us(n, tiles) for n in sizes] for tiles in dict.fromkeys(chosen)}
     return Options() if (found := least_lost(times)) == chosen[-1] else found
 
@@ -153,11 +153,17 @@ def least_lost(times: Mapping[Options, Sequence[float]]) -> Options:
     return min(times, key=lambda t: sum(math.log(a / b) for a, b in zip(times[t], best, strict=True)))
 
 
-def _tiles(made: Plan) -> Options:
-    """The options that give a plan's tiles again."""
-    clusters = {op.name: f"{op.cluster}:{op.cluster_split}" for op in made.graph.ops if op.cluster > 1}
+def _tiles(made: Plan, program: Program) -> Options:
+    """The options that give a plan's tiles of this program again. Ops that were split, of which there are
+    several in the plan, are cut anew at each size."""
+    kinds = {op.name: op.kind for op in fuse(program).ops}
+    split = {
+        b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
+    }
+    ops = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
+    clusters = {op.name: f"{op.cluster}:{op.cluster_split}" for op in ops if op.cluster > 1}
     return replace(
-        Options(), tiles=tuple((op.name, op.tile) for op in made.graph.ops), cluster=tuple(clusters.items())
+        Options(), tiles=tuple((op.name, op.tile) for op in ops), cluster=tuple(clusters.items())
     )
 
 
@@ -177,7 +183,7 @@ def _narrow(sized: _Sized) -> Iterator[Regime]:
     weights packed for the one are packed for the others."""
     ends = sized.upto((*ROOM, FEW_ROWS, *HALF, SOME_ROWS))
     few = max((n for n in ends if n * sized.rows <= FEW_ROWS), default=0)
-    of_few = _tiles_and_order(sized.plan(few)) if few else Options()
+    of_few = _tiles_and_order(sized.plan(few), sized.at(few)) if few else Options()
     for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
         yield Regime(((first, last),), of_few if last < few else Options())
 
@@ -188,7 +194,7 @@ def _wide(sized: _Sized) -> list[Regime]:
     if not lasts:
         return []
     plans = {n: sized.plan(n) for n in lasts}
-    chosen = {n: _tiles_and_order(made) for n, made in plans.items()}
+    chosen = {n: _tiles_and_order(made, sized.at(n)) for n, made in plans.items()}
     measured = {n for n in lasts if sized.settle(sized.at(n)) != Options()}
     times = {
         tiles: [_products_us(made.graph, tiles, sized.place) for made in plans.values()]
@@ -247,9 +253,9 @@ def _cells(sized: _Sized) -> Iterator[int]:
             yield last
 
 
-def _tiles_and_order(made: Plan) -> Options:
+def _tiles_and_order(made: Plan, program: Program) -> Options:
     """Of its products; the order that no size forbids, else none."""
-    found = _tiles(made)
+    found = _tiles(made, program)
     linears = {b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes)}
     return replace(
         found,

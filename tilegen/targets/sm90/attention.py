@@ -10,6 +10,7 @@ from typing import ClassVar
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.op_text import OpText
+from tilegen.frontend.dims import most
 from tilegen.graph.forms import Proxies
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches, queries
 from tilegen.ops.base import K, spread
@@ -188,21 +189,23 @@ class Attention(OpText):
     @property
     def first_query(self) -> str:
         """The tile's first query in its batch, or an empty string for 0."""
-        return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else ""
+        return f"{self.bound.tile[0]} * i" if most(self.grid[2]) > 1 else ""
 
     @property
     def seen_keys(self) -> SeenKeys:
         """Which keys a tile sees."""
         b, a, rows = self.bound, AttentionAttributes.of(self.bound), self.bound.write[0]
+        several = over_caches(b) or bool(a.causal and self.first_query) or most(a.k_len) > self.keys
         return SeenKeys(
             position=b.operand("position").tensor if over_caches(b) else "",
             causal=a.causal,
             first_query=self.first_query,
             queries=to_c(spread(rows.hi - rows.lo)),
-            before=int(a.k_len - a.q_len),
-            all=int(a.k_len),
+            before=to_c(a.k_len - a.q_len),
+            all=to_c(a.k_len),
             block=self.keys,
             splits=self.kv_splits,
+            known=not several,  # one tile of queries, one block of keys
         )
 
     @property

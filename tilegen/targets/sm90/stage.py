@@ -127,23 +127,19 @@ class SeenKeys:
 
     position: the tensor that says how far the caches are filled, or "". first_query: of the tile in its
     batch, "" for 0; queries: how many. before: keys before the first query of all. all: keys of a batch.
-    block: of how many keys. splits: of the blocks that are there.
+    block: of how many keys. splits: of the blocks that are there. known: whether the compiler knows which
+    sums of a tile are masked.
     """
 
     position: str
     causal: bool
     first_query: str
     queries: str
-    before: int
-    all: int
+    before: str
+    all: str
     block: int
     splits: int
-
-    @property
-    def known(self) -> bool:
-        """Whether the compiler knows which sums of a tile are masked: one tile of queries, one block of
-        keys."""
-        return not self.position and not (self.causal and self.first_query) and self.all <= self.block
+    known: bool
 
 
 @dataclass(frozen=True)
