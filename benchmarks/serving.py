@@ -97,6 +97,7 @@ def trace() -> dict[str, Any]:
     batches = torch.randint(1, MOST + 1, (STEPS,)).tolist()
     for first in range(0, STEPS, TURN):
         for run, times in ((in_torch, host_torch), (modules, host)):
+            torch.cuda.synchronize()
             for n in range(first, first + TURN):
                 step(n, batches[n], run, times)
     asked = torch.cuda.memory_stats()["num_device_alloc"] - asked

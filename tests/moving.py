@@ -11,10 +11,11 @@ import tilegen as tg
 from tilegen.frontend.dims import filled
 from tilegen.frontend.loader import load_spec
 from tilegen.frontend.program import Program
+from tilegen.frontend.spec import Spec
 from tilegen.kernels.moving import MovingKernel
 from tilegen.runtime.arguments import TORCH_DTYPES
 
-# example -> its sizes, what moves, up to where, at which sizes it is run
+# example (and which of its cases) -> its sizes, what moves, up to where, at which sizes it is run
 EXAMPLES: dict[str, tuple[dict[str, Any], str, int, tuple[int, ...]]] = {
     "gpt3_mlp": ({"H": 96, "I": 48}, "M", 300, (1, 2, 17, 128, 129, 300, 5)),
     "llama_mlp": ({"H": 96, "I": 48}, "M", 300, (300, 1, 129, 17)),
@@ -27,14 +28,25 @@ EXAMPLES: dict[str, tuple[dict[str, Any], str, int, tuple[int, ...]]] = {
         (1, 2, 5),
     ),
     "gpt_layer": ({"S": 40, "H": 64, "heads": 2}, "B", 3, (3, 1)),
+    "gpt_layer, tokens": ({"B": 1, "H": 64, "heads": 2}, "S", 150, (1, 5, 64, 65, 150)),
+    "llama_layer, tokens": (
+        {"B": 2, "S_max": 120, "H": 96, "heads": 4, "kv_heads": 2, "D": 32, "I": 64},
+        "S",
+        100,
+        (1, 17, 33, 64, 65, 100),
+    ),
     "resnet38": ({"HW": 32, "C": 8, "classes": 16}, "B", 3, (1, 3)),
     "vgg19": ({"HW": 32, "C": 8}, "B", 3, (3, 2)),
 }
 
 
+def spec_of(name: str) -> Spec:
+    return load_spec(f"examples/{name.partition(',')[0]}.py")
+
+
 def moving(name: str) -> Program:
     sizes, dim, largest, _ = EXAMPLES[name]
-    spec = load_spec(f"examples/{name}.py")
+    spec = spec_of(name)
     return spec(**{k: v for k, v in sizes.items() if k in spec.parameters}, **{dim: tg.dim(dim, max=largest)})
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tests.moving import EXAMPLES, drawn, moving, right
+from tests.moving import EXAMPLES, drawn, moving, right, spec_of
 from tests.shares import share
 from tilegen.errors import HangError, RaceError
 from tilegen.frontend.dims import filled
-from tilegen.frontend.loader import load_spec
 from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel, Regime
@@ -32,7 +31,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def small(name: str) -> Program:
     _, dim, largest, _ = EXAMPLES[name]
-    spec = load_spec(f"examples/{name}.py")
+    spec = spec_of(name)
     return spec(**SIZES[name], **{dim: tg.dim(dim, max=largest)}) if name in SIZES else moving(name)
 
 

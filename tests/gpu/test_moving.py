@@ -8,9 +8,8 @@ import torch
 from torch.library import opcheck
 
 import tilegen as tg
-from tests.moving import EXAMPLES, drawn
+from tests.moving import EXAMPLES, drawn, spec_of
 from tilegen.frontend.dims import filled
-from tilegen.frontend.loader import load_spec
 from tilegen.frontend.program import Program
 from tilegen.kernels.moving import MovingKernel
 from tilegen.runtime.driver import missing
@@ -26,13 +25,20 @@ SIZES = {
         40,
         (1, 4, 5, 17, 40),
     ),
+    "llama_layer, tokens": (
+        {"B": 2, "S_max": 700, "H": 512, "heads": 8, "kv_heads": 2, "D": 64, "I": 1024},
+        "S",
+        600,
+        (1, 17, 128, 129, 300, 513, 600),
+    ),
+    "gpt_layer, tokens": ({"B": 2, "H": 512, "heads": 8}, "S", 500, (1, 64, 65, 200, 256, 500)),
     **{name: EXAMPLES[name] for name in ("gpt3_attention", "gpt_layer", "resnet38", "vgg19")},
 }
 
 
 def program_of(name: str) -> Program:
     sizes, dim, largest, _ = SIZES[name]
-    return load_spec(f"examples/{name}.py")(**sizes, **{dim: tg.dim(dim, max=largest)})
+    return spec_of(name)(**sizes, **{dim: tg.dim(dim, max=largest)})
 
 
 def compiled(name: str) -> MovingKernel:

@@ -21,6 +21,7 @@ from tilegen.api import compile as compile_program
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
+from tilegen.graph.fuse_norms import NORM
 from tilegen.kernels.gpu_kernel import without_memory
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel
@@ -78,7 +79,7 @@ class Module(torch.nn.Module):
         super().__init__()
         _refuse(as_program(program), weights)
         self.program, self.options, self._adapter, self.keep = program, dict(options or {}), adapter, keep
-        if not keep:
+        if not keep and any(call.kind == NORM for call in program.calls):
             self.options.setdefault("norms", "separate")
         self._packed: _Packed | None = None
         # in place of parameters that the packed kernel alone holds

@@ -1,12 +1,12 @@
 """Regimes of a size that moves: ranges of its values, each with a plan and a kernel of its own.
 
     1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
-    1 … 4, … 16, … 32, 33 … 64       where all sizes are few rows
+    1 … 4, … 16, … 32, 33 … 64       where all sizes are few rows, and not of a few linears
     1 … 1,024, … 4,096, all others   where a sequence alone has more than 256
     1, 2 … 8, all others             images
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
-have more regimes: rings as deep as 16, 32, 48 and 64 rows leave room for, and up to MOST tiles that are the
+have more regimes: rings as deep as 8, 16, … 64 rows leave room for, and up to MOST tiles that are the
 best above 256, each for all sizes where it is. Everything else takes there the tiles with the least mean of
 log(time / least time of any tiles) by the cost model.
 """
@@ -38,7 +38,7 @@ MANY = (1024, 4096)  # and if the least is many
 IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
 FEW_OPS = 4  # compile in a second
-ROOM = (16, 32, 48)  # rows that a ring of few linears is made for, besides FEW_ROWS
+ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
 HALF = (128, 192)  # where their regimes between FEW_ROWS and SOME_ROWS end
 MOST = 14  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
@@ -78,12 +78,14 @@ def regimes(
     limits = FEWER if few else MANY if many else (FEW_ROWS, SOME_ROWS)
     ends = [n for limit in limits if 1 <= (n := limit // rows) < dim.most]
     found = _ending(ends, dim, options)
-    if few or many or options != Options():
+    if many or options != Options():
         return found
     sized = _Sized(program, dim, rows, place, settle)
     if _few_linears(program, dim):
         progress(f"{program.name}: tiles for each range of {dim.name}")
         return [*_narrow(sized), *_wide(sized)]
+    if few:
+        return found
     looked_at = [end // rows for end in STEPS if ends and ends[-1] < end // rows < dim.most]
     if not looked_at:
         return found

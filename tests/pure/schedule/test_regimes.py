@@ -24,7 +24,10 @@ def mlp(largest: int, **sizes: int) -> tg.Program:
 
 
 @pytest.mark.parametrize(("largest", "ends"), [(64, [4, 16, 32, 64]), (10, [4, 10]), (3, [3])])
-def test_few_rows_end_where_they_are_fewer(largest: int, ends: list[int]) -> None:
+def test_few_rows_end_where_they_are_fewer(
+    largest: int, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen, "FEW_OPS", 1)
     assert [r.most for r in regimes(mlp(largest), H200, Options())] == ends
 
 
@@ -79,7 +82,7 @@ def test_rows_of_each_of_what_moves_are_counted(rows: int) -> None:
     program = batched(B=tg.dim("B", max=40), S=rows)
     found = regimes(program, H200, Options())
     few = [r.most for r in found if r.most * rows <= 64]
-    assert few == sorted({n for end in (16, 32, 48, 64) if (n := end // rows)}) and found[-1].most == 40
+    assert few == sorted({n for end in range(8, 65, 8) if (n := end // rows)}) and found[-1].most == 40
 
 
 @tg.spec
@@ -90,10 +93,18 @@ def batched(B=2, S=100):
 
 
 def test_fewer_rows_have_the_tiles_of_64_whose_packed_weights_they_share() -> None:
-    *fewer, last = regimes(mlp(300), H200, Options())[:4]
-    whole = _tiles_and_order(plan(filled(mlp(64), the_dim(mlp(64)), 64), H200, Options()))
+    *fewer, last = regimes(mlp(300), H200, Options())[:8]
+    of_64 = filled(mlp(64), the_dim(mlp(64)), 64)
+    whole = _tiles_and_order(plan(of_64, H200, Options()), of_64)
     assert {r.options for r in fewer} == {whole} and last.options == Options()
-    assert [r.ranges for r in (*fewer, last)] == [((1, 16),), ((17, 32),), ((33, 48),), ((49, 64),)]
+    assert [r.ranges for r in (*fewer, last)] == [((n - 7, n),) for n in range(8, 65, 8)]
+
+
+@pytest.mark.parametrize("largest", [3, 10, 64])
+def test_few_rows_of_a_few_linears_are_packed_once(largest: int) -> None:
+    found = regimes(mlp(largest), H200, Options())
+    assert len({r.options for r in found[:-1]}) <= 1
+    assert [r.most for r in found] == [*range(8, largest, 8), largest]
 
 
 def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
@@ -106,7 +117,7 @@ def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
         made = plan(filled(program, dim, size), H200, Options())
         us = [_products_us(made.graph, r.options, H200) for r in found]
         here = next(n for n, r in enumerate(found) if any(a <= size <= b for a, b in r.ranges))
-        assert us[here] <= 1.1 * _products_us(made.graph, _tiles_and_order(made), H200)
+        assert us[here] <= 1.1 * _products_us(made.graph, _tiles_and_order(made, filled(program, dim, size)), H200)
 
 
 def test_tiles_that_were_measured_serve_their_size() -> None:
