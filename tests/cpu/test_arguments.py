@@ -19,6 +19,7 @@ from test_launches import stream  # noqa: F401
 import tilegen as tg
 from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
+from tilegen.runtime.arguments import overlapping
 from tilegen.runtime.data import random_arguments
 
 
@@ -236,3 +237,12 @@ def test_a_notebook_shows_picture_and_certificate() -> None:
 def test_a_notebook_shows_launches_without_a_timeline(stream: object) -> None:  # noqa: F811
     text = made("multi_launch")._repr_html_()
     assert ET.fromstring(text).find("details") is not None and "<svg" not in text
+
+
+def test_a_tensor_that_repeats_an_element_lies_in_that_alone() -> None:
+    memory = torch.zeros(16)
+    repeated = memory[:1].expand(4, 4)
+    assert overlapping(memory[1:], {"repeated": repeated}) == ""
+    assert overlapping(memory[:1], {"repeated": repeated}) == "repeated"
+    assert overlapping(memory[3:], {"columns": memory.view(4, 4)[:, :2]}) == "columns"
+    assert overlapping(memory[14:], {"columns": memory.view(4, 4)[:, :2]}) == ""

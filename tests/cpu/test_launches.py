@@ -47,7 +47,7 @@ class Launch(Kernel):
     calls = checks = 0
     programmatic = False
 
-    def prepare(self, /, **weights: torch.Tensor) -> Launch:
+    def prepared(self, weights: Any, copies: Any, once: Any = None) -> Launch:
         return Launch(self.plan, self.proof, self._library, self.workers, self._with_bound(weights))
 
     def __reduce__(self) -> Any:

@@ -32,6 +32,7 @@ from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.operator import Called, key_of
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
+from tilegen.runtime import fast_call
 from tilegen.runtime.arguments import TORCH_DTYPES
 from tilegen.runtime.request import Part, parts, planned_moving
 from tilegen.schedule.moving import MovingPlan
@@ -68,7 +69,7 @@ class MovingKernel(Called):
         self._lasts, self._of = [last for last, _ in ends], [n for _, n in ends]
         self._largest, self.plan, self.proof = regimes[-1].largest, regimes[-1].plan, regimes[-1].proof
         self._kernels: OrderedDict[int, Kernel] = OrderedDict()
-        self._seen = dict[int, Kernel]()  # by the extent that they were called with
+        self._fast_calls = dict[int, Callable[..., Any]]()  # by the extent that they are called with
         self._guard = threading.Lock()
         declared = {t.name: t for t in self.program.arguments}
         self.given = tuple(declared[t.name] for t in self._largest.given)
@@ -158,29 +159,27 @@ class MovingKernel(Called):
 
     # --- calling it ------------------------------------------------------------
 
-    def fast(self, *arguments: torch.Tensor) -> Any:
-        found = self._seen_with(arguments)
-        return found.fast(*arguments) if found is not None and found.fast is not None else NotImplemented
-
-    def _seen_with(self, arguments: Sequence[torch.Tensor]) -> Kernel | None:
-        """The kernel of arguments like these, where there were any."""
-        n, axis, _, _ = self._found_at
-        try:
-            return self._seen.get(arguments[n].shape[axis])
-        except (AttributeError, IndexError):
-            return None
-
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """Run now, on arguments in order, unseen by torch: what its operator does."""
-        found = self._seen_with(arguments)
-        if found is not None:  # its check() looks at all shapes
-            return found.launched(arguments, out)
-        n, axis, _, _ = self._found_at
+        if self.fast is not None and out is None:
+            results = self.fast(*arguments)
+            if results is not NotImplemented:
+                return results
         size = self.size_of(arguments)
         if not size:
             return self._empty(out)
-        found = self._seen[arguments[n].shape[axis]] = self.at(size)
-        return found.launched(arguments, out)
+        found = self.at(size)
+        results = found.launched(arguments, out)
+        if found.fast is not None:
+            self._remember(arguments, found.fast)
+        return results
+
+    def _remember(self, arguments: Sequence[torch.Tensor], fast: Callable[..., Any]) -> None:
+        """From now on `fast` makes calls of this size."""
+        n, axis, _, _ = self._found_at
+        self._fast_calls[arguments[n].shape[axis]] = fast
+        if self.fast is None:
+            self.fast = fast_call.by_size(fast_call.host(), n, axis, self._fast_calls)
 
     def refuse(self, given: Sequence[torch.Tensor]) -> None:
         """ArgumentError where an argument does not fit."""
@@ -215,7 +214,7 @@ class MovingKernel(Called):
             self._kernels[size] = made
             if len(self._kernels) > KEPT:
                 self._kernels.popitem(last=False)
-                self._seen.clear()
+                self._fast_calls.clear()
         return made
 
     def prepare(self, /, **weights: torch.Tensor) -> MovingKernel:

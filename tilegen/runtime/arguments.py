@@ -175,10 +175,17 @@ def refuse_shared(
 
 def overlapping(a: torch.Tensor, others: Mapping[str, torch.Tensor]) -> str:
     """The name of a tensor that lies in some of this one's memory, or an empty string."""
-    begin = a.data_ptr()
-    end = begin + a.nbytes
+    begin, end = _memory(a)
     for name, b in others.items():
-        start = b.data_ptr()
-        if start < end and begin < start + b.nbytes:
+        start, stop = _memory(b)
+        if start < end and begin < stop:
             return name
     return ""
+
+
+def _memory(a: torch.Tensor) -> tuple[int, int]:
+    """From which address up to which a tensor lies; one that repeats an element is as long as that."""
+    if a.is_contiguous():
+        return a.data_ptr(), a.data_ptr() + a.nbytes
+    elements = 1 + sum((n - 1) * by for n, by in zip(a.shape, a.stride(), strict=True))
+    return a.data_ptr(), a.data_ptr() + elements * a.element_size()

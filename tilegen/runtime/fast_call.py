@@ -109,6 +109,11 @@ def made(
     return module.FastCall(device, expected, tuple(outputs), tuple(alarms), refused)
 
 
+def by_size(module: Any, argument: int, axis: int, calls: dict[int, Any]) -> Any:
+    """What calls a kernel again whose size is an extent of an argument. calls: by that extent."""
+    return module.BySize(argument, axis, calls)
+
+
 def add(call: Any, stream: int, launches: Sequence[StreamLaunch], names: Sequence[str]) -> None:
     """From now on it knows this stream. names: of its arguments and outputs."""
     started = tuple((int(n.config.getPtr()), n.function, n.parameters.address) for n in launches)

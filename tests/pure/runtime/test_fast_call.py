@@ -215,6 +215,18 @@ def test_another_stream_is_left_to_python(module: Any, driver: Driver) -> None:
     assert Call(module, stream=12)() is NotImplemented
 
 
+def test_a_size_that_moves_finds_the_call_of_its_extent(module: Any, driver: Driver) -> None:
+    call, calls = Call(module), dict[int, Any]()
+    moving = fast_call.by_size(module, 0, 1, calls)
+    assert moving(call.x, call.cache) is NotImplemented
+    calls[8] = call.call
+    assert moving(call.x, call.cache) is not NotImplemented and len(driver.launches) == 1
+    calls[4] = "no call"
+    for other in ((), (call.x[:, :4], call.cache), (call.x[0], call.cache), (3, call.cache), (call.x,)):
+        assert moving(*other) is NotImplemented
+    assert moving(call.x, cache=call.cache) is NotImplemented and len(driver.launches) == 1
+
+
 def test_what_the_driver_refuses_is_named(module: Any, driver: Driver) -> None:
     driver.status = 700  # CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(TargetError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
