@@ -41,6 +41,7 @@ struct Host {
   PyObject* current_device = nullptr;     // () -> int
   PyObject* requires_grad = nullptr;      // names of attributes
   PyObject* is_neg = nullptr;
+  PyObject* version = nullptr;
   LaunchKernelEx launch = nullptr;
   ReplaceAddress replace = nullptr;
   IsCapturing capturing = nullptr;
@@ -436,6 +437,79 @@ void destroy_by_size(PyObject* object) {
   Py_DECREF(type);
 }
 
+// --- where weights are packed -----------------------------------------------------------------------------------
+
+// The call of a kernel that holds copies of these parameters: they are the same, and were not written since.
+struct Packed {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* call;
+  PyObject* parameters;  // a module's: name -> tensor
+  PyObject* tensors;     // as they were packed
+  PyObject* versions;
+};
+
+// Whether a parameter is still the tensor that was packed, and asks for no gradient now; -1 and an error.
+int unchanged(PyObject* now, PyObject* packed, PyObject* version, bool grad) {
+  if (now != packed) return 0;
+  if (grad) {
+    PyObject* wanted = PyObject_GetAttr(now, host.requires_grad);
+    if (!wanted) return -1;
+    Py_DECREF(wanted);
+    if (wanted != Py_False) return 0;
+  }
+  PyObject* written = PyObject_GetAttr(now, host.version);
+  if (!written) return -1;
+  const int same = PyObject_RichCompareBool(written, version, Py_EQ);
+  Py_DECREF(written);
+  return same;
+}
+
+PyObject* call_packed(PyObject* object, PyObject* const* given, size_t flags, PyObject* names) {
+  Packed* self = reinterpret_cast<Packed*>(object);
+  const int grad = asked(host.grad_enabled);
+  if (grad < 0 || PyDict_GET_SIZE(self->parameters) != PyTuple_GET_SIZE(self->tensors)) return not_mine();
+  Py_ssize_t at = 0, n = 0;
+  PyObject *name, *now;
+  while (PyDict_Next(self->parameters, &at, &name, &now)) {
+    if (unchanged(now, PyTuple_GET_ITEM(self->tensors, n), PyTuple_GET_ITEM(self->versions, n), grad) != 1)
+      return not_mine();
+    ++n;
+  }
+  return PyObject_Vectorcall(self->call, given, flags, names);
+}
+
+// Packed(call, {name: parameter}, (parameter, …), (version, …))
+PyObject* create_packed(PyTypeObject* type, PyObject* arguments, PyObject* named) {
+  PyObject *call, *parameters, *tensors, *versions;
+  if (named || !PyArg_ParseTuple(arguments, "OO!O!O!", &call, &PyDict_Type, &parameters, &PyTuple_Type, &tensors,
+                                 &PyTuple_Type, &versions))
+    return nullptr;
+  if (PyTuple_GET_SIZE(tensors) != PyTuple_GET_SIZE(versions)) {
+    PyErr_SetString(PyExc_ValueError, "each tensor has a version");
+    return nullptr;
+  }
+  PyObject* object = type->tp_alloc(type, 0);
+  if (!object) return nullptr;
+  Packed* self = reinterpret_cast<Packed*>(object);
+  self->vectorcall = call_packed;
+  PyObject** kept[] = {&self->call, &self->parameters, &self->tensors, &self->versions};
+  PyObject* from[] = {call, parameters, tensors, versions};
+  for (size_t n = 0; n < 4; ++n) {
+    Py_INCREF(from[n]);
+    *kept[n] = from[n];
+  }
+  return object;
+}
+
+void destroy_packed(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  Packed* self = reinterpret_cast<Packed*>(object);
+  for (PyObject* held : {self->call, self->parameters, self->tensors, self->versions}) Py_XDECREF(held);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
 // setup(capsule, (Tensor, Parameter), (launch, replace, capturing), grad_enabled, recording, tracing, device)
 PyObject* setup(PyObject*, PyObject* arguments) {
   PyObject *capsule, *tensor, *parameter, *grad_enabled, *recording, *tracing, *current_device;
@@ -464,7 +538,8 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   }
   if (!host.requires_grad) host.requires_grad = PyUnicode_InternFromString("requires_grad");
   if (!host.is_neg) host.is_neg = PyUnicode_InternFromString("is_neg");
-  if (!host.requires_grad || !host.is_neg) return nullptr;
+  if (!host.version) host.version = PyUnicode_InternFromString("_version");
+  if (!host.requires_grad || !host.is_neg || !host.version) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -492,6 +567,16 @@ PyType_Slot by_size_slots[] = {{Py_tp_new, reinterpret_cast<void*>(create_by_siz
 PyType_Spec by_size_spec = {"tilegen_fast_call.BySize", sizeof(BySize), 0,
                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, by_size_slots};
 
+PyMemberDef packed_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Packed, vectorcall), READONLY, nullptr},
+                                {nullptr, 0, 0, 0, nullptr}};
+PyType_Slot packed_slots[] = {{Py_tp_new, reinterpret_cast<void*>(create_packed)},
+                              {Py_tp_dealloc, reinterpret_cast<void*>(destroy_packed)},
+                              {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                              {Py_tp_members, packed_members},
+                              {0, nullptr}};
+PyType_Spec packed_spec = {"tilegen_fast_call.Packed", sizeof(Packed), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, packed_slots};
+
 PyMethodDef module_methods[] = {{"setup", setup, METH_VARARGS, "What the process has, once."},
                                 {nullptr, nullptr, 0, nullptr}};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "tilegen_fast_call", nullptr, -1, module_methods,
@@ -504,9 +589,10 @@ PyMODINIT_FUNC PyInit_tilegen_fast_call() {
   if (!made) return nullptr;
   fast_call_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&fast_call_spec));
   PyObject* by_size = PyType_FromSpec(&by_size_spec);
+  PyObject* packed = PyType_FromSpec(&packed_spec);
   PyObject* fast_call = reinterpret_cast<PyObject*>(fast_call_type);
-  if (fast_call && by_size && !PyModule_AddObjectRef(made, "FastCall", fast_call) &&
-      !PyModule_AddObjectRef(made, "BySize", by_size))
+  if (fast_call && by_size && packed && !PyModule_AddObjectRef(made, "FastCall", fast_call) &&
+      !PyModule_AddObjectRef(made, "BySize", by_size) && !PyModule_AddObjectRef(made, "Packed", packed))
     return made;
   Py_DECREF(made);
   return nullptr;

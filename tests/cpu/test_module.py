@@ -116,6 +116,8 @@ def test_states_are_given_and_written() -> None:
 class Holding:
     """A kernel in a GPU's place: prepared, it holds w1 as a copy of its own, and may let go of the weight."""
 
+    fast = None
+
     def __init__(self, kernel: Any, held: dict[str, torch.Tensor] | None = None):
         self.kernel, self.held = kernel, held or {}
 

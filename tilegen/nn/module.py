@@ -15,7 +15,7 @@ from operator import is_
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from tilegen.api import compile as compile_program
 from tilegen.errors import ArgumentError
@@ -27,6 +27,7 @@ from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel
 from tilegen.nn.adapter import Adapter
 from tilegen.nn.importer import imported
+from tilegen.runtime import fast_call
 from tilegen.runtime.arguments import in_order
 
 
@@ -82,6 +83,7 @@ class Module(torch.nn.Module):
         if not keep and any(call.kind == NORM for call in program.calls):
             self.options.setdefault("norms", "separate")
         self._packed: _Packed | None = None
+        self._fast: Callable[..., Any] | None = None  # calls the packed kernel, or gives NotImplemented
         # in place of parameters that the packed kernel alone holds
         self._dropped: dict[str, torch.nn.Parameter] = {}
         self._inputs = tuple(t for t in program.arguments if t.role != "weight")
@@ -141,10 +143,16 @@ class Module(torch.nn.Module):
 
     def _called(self, given: tuple[Any, ...]) -> Any:
         """On its inputs and states, in order."""
+        if not is_dynamo_compiling() and self._fast is not None:
+            results = self._fast(*given)
+            if results is not NotImplemented:
+                return results
         if torch.is_grad_enabled() and any(w.requires_grad for w in self.parameters()):
             self._restore()
         elif self._kind == "cuda" and not is_compiling():
-            return self._prepared()(*given)
+            results = self._prepared()(*given)
+            self._remember()
+            return results
         elif self._dropped and self._packed is not None:  # while torch.compile traces
             return self._packed.kernel(*given)
         weights: Any = self._parameters
@@ -162,6 +170,13 @@ class Module(torch.nn.Module):
         if self._packed is None or not self._packed.holds(weights):
             self._packed = self._pack()
         return self._packed.kernel
+
+    def _remember(self) -> None:
+        """From now on `_fast` makes calls, as long as the weights are as they are."""
+        packed = self._packed
+        if packed is not None and packed.kernel.fast is not None:
+            parameters: Any = self._parameters
+            self._fast = fast_call.of_packed(packed.kernel.fast, parameters, packed.versions)
 
     def _pack(self) -> _Packed:
         self._restore()
@@ -188,7 +203,7 @@ class Module(torch.nn.Module):
         """All parameters as they were. The next call that asks for no gradient drops them again."""
         if self._dropped:
             self._parameters.update(self._whole())
-            self._dropped, self._packed = {}, None
+            self._dropped, self._packed, self._fast = {}, None, None
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -202,7 +217,7 @@ class Module(torch.nn.Module):
         super()._load_from_state_dict(*given)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": self._whole(), "_packed": None, "_dropped": {}}
+        return {**self.__dict__, "_parameters": self._whole(), "_packed": None, "_fast": None, "_dropped": {}}
 
     @property
     def _device_type(self) -> str:
@@ -213,14 +228,14 @@ class Module(torch.nn.Module):
         self._kernel: Kernel | MovingKernel = compile_program(
             self.program, "cuda" if kind == "cuda" else "cpu", **self.options
         )
-        self._kind, self._packed = kind, None
+        self._kind, self._packed, self._fast = kind, None, None
         if kind == "cuda" and not self.keep:
             self._prepared()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
         self._restore()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._packed = None  # weights may have moved without another version
+        self._packed = self._fast = None  # weights may have moved without another version
         if self._device_type != self._kind:
             self._compile()
         return self

@@ -114,6 +114,12 @@ def by_size(module: Any, argument: int, axis: int, calls: dict[int, Any]) -> Any
     return module.BySize(argument, axis, calls)
 
 
+def of_packed(call: Callable[..., Any], parameters: dict[str, Any], versions: Sequence[int]) -> Any:
+    """The call, as long as a module's parameters are those that they are now, of these versions, and none
+    asks for a gradient; else NotImplemented."""
+    return host().Packed(call, parameters, tuple(parameters.values()), tuple(versions))
+
+
 def add(call: Any, stream: int, launches: Sequence[StreamLaunch], names: Sequence[str]) -> None:
     """From now on it knows this stream. names: of its arguments and outputs."""
     started = tuple((int(n.config.getPtr()), n.function, n.parameters.address) for n in launches)

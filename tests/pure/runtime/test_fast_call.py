@@ -227,6 +227,26 @@ def test_a_size_that_moves_finds_the_call_of_its_extent(module: Any, driver: Dri
     assert moving(call.x, cache=call.cache) is NotImplemented and len(driver.launches) == 1
 
 
+def test_packed_weights_are_used_as_long_as_they_are_the_modules(module: Any, driver: Driver) -> None:
+    held = torch.nn.Module()
+    held.w1 = torch.nn.Parameter(torch.ones(3))
+    held.w2 = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    parameters: Any = held._parameters
+    versions = tuple(w._version for w in parameters.values())
+    packed = module.Packed(lambda *given: given, parameters, tuple(parameters.values()), versions)
+    assert packed(1) is NotImplemented  # w1 asks for a gradient
+    with torch.no_grad():
+        assert packed(1, 2) == (1, 2) and packed() == ()
+        before, held.w1 = held.w1, torch.nn.Parameter(torch.ones(3))
+        assert packed(1) is NotImplemented
+        held.w1 = before
+        assert packed(1) == (1,)
+        held.w2.mul_(2)
+        assert packed(1) is NotImplemented
+    with pytest.raises(ValueError, match="each tensor has a version"):
+        module.Packed(print, parameters, tuple(parameters.values()), ())
+
+
 def test_what_the_driver_refuses_is_named(module: Any, driver: Driver) -> None:
     driver.status = 700  # CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(TargetError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
