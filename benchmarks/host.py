@@ -32,11 +32,12 @@ from tilegen.frontend.loader import load_program
 from tilegen.runtime.data import random_arguments
 
 ROOT = Path(__file__).resolve().parent
+MLP = str(ROOT.parent / "examples" / "gpt3_mlp.py")
 CALLS, ROUNDS = 20, 101  # few enough calls in a row that the GPU's queue never fills
 
 
 def program(rows: int = 16) -> tg.Program:
-    return load_program(str(ROOT.parent / "examples" / "gpt3_mlp.py"), {"M": rows})
+    return load_program(MLP, {"M": rows})
 
 
 def contenders() -> dict[str, Callable[[], Any]]:
@@ -44,12 +45,19 @@ def contenders() -> dict[str, Callable[[], Any]]:
     kernel = tg.compile(mlp, "cuda")
     x, w1, w2 = random_arguments(mlp, device="cuda")
     bound, out = kernel.prepare(w1=w1, w2=w2), torch.empty_like(x)
+    moving = tg.compile(load_program(MLP, {"M": tg.dim("M", max=64)}), "cuda").prepare(w1=w1, w2=w2)
+    layer = tg.module(mlp, w1=w1, w2=w2)
+    operators = [getattr(torch.ops.tilegen, k.operator).default for k in (kernel, bound)]
     linear, gelu = torch.nn.functional.linear, functools.partial(torch.nn.functional.gelu, approximate="tanh")
     return {
         "torch: linear, gelu, linear": lambda: linear(gelu(linear(x, w1)), w2),
         "kernel(x, w1, w2)": lambda: kernel(x, w1, w2),
         "bound(x)": lambda: bound(x),
         "bound(x, out=y)": lambda: bound(x, out=out),
+        "moving(x)": lambda: moving(x),
+        "module(x)": lambda: layer(x),
+        "operator(x, w1, w2)": lambda: operators[0](x, w1, w2),
+        "operator of bound(x)": lambda: operators[1](x),
     }
 
 

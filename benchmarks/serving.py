@@ -4,8 +4,8 @@ python -m benchmarks.serving [DIR]
 
 The batch is drawn from 1 … 64 at each of 2,000 steps, after each was there three times. Told are the host's
 time of a layer's call, what was compiled and what memory was asked of the driver meanwhile, and the largest
-error of any step against float32; and beside it the same layers as calls of PyTorch, five a layer, on the
-same host in turns of 100 steps.
+error of any step against float32; and beside it the same layers as calls of PyTorch, five a layer, and one
+small op of PyTorch's own in a layer's place, what a launch costs this host at least; in turns of 100 steps.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def trace() -> dict[str, Any]:
     compiled: list[int] = []
     compile_cuda = tilegen.runtime.nvrtc.compile_cuda
     tilegen.runtime.nvrtc.compile_cuda = lambda *a, **k: compiled.append(0) or compile_cuda(*a, **k)
-    host: list[float] = []
-    host_torch: list[float] = []
+    host: dict[str, list[float]] = {"": [], "torch_": [], "one_op_": []}
+    scratch = torch.zeros(1, device="cuda")
 
     def step(
         n: int, batch: int, run: Sequence[Callable[[torch.Tensor], torch.Tensor]], host: list[float]
@@ -88,7 +88,12 @@ def trace() -> dict[str, Any]:
             host.append(time.perf_counter() - start)
         kept[n, :batch].copy_(x)
 
+    def one_op(x: torch.Tensor) -> torch.Tensor:
+        scratch.zero_()
+        return x
+
     in_torch = [functools.partial(called, **w) for w in layers]
+    runs = {"torch_": in_torch, "one_op_": [one_op] * LAYERS, "": modules}
     for batch in [*range(1, MOST + 1)] * 3:
         step(0, batch, in_torch, [])
         step(0, batch, modules, [])
@@ -96,23 +101,24 @@ def trace() -> dict[str, Any]:
     asked = torch.cuda.memory_stats()["num_device_alloc"]
     batches = torch.randint(1, MOST + 1, (STEPS,)).tolist()
     for first in range(0, STEPS, TURN):
-        for run, times in ((in_torch, host_torch), (modules, host)):
+        for name, run in runs.items():
             torch.cuda.synchronize()
             for n in range(first, first + TURN):
-                step(n, batches[n], run, times)
+                step(n, batches[n], run, host[name])
     asked = torch.cuda.memory_stats()["num_device_alloc"] - asked
     found = [(kept[n, :b].float() - wanted[:b]).norm() / wanted[:b].norm() for n, b in enumerate(batches)]
     for module in modules:
         module.kernel.check()
-    us, us_torch = (sorted(1e6 * t for t in times) for times in (host, host_torch))
+    told = {}
+    for name, times in host.items():
+        us = sorted(1e6 * t for t in times)
+        told[f"{name}host_us"] = round(statistics.median(us), 2)
+        told[f"{name}host_us_p99"] = round(us[int(0.99 * len(us))], 2)
     return {
         "layers": LAYERS,
         "steps": STEPS,
         "batches": f"1 … {MOST}",
-        "host_us": round(statistics.median(us), 2),
-        "host_us_p99": round(us[int(0.99 * len(us))], 2),
-        "torch_host_us": round(statistics.median(us_torch), 2),
-        "torch_host_us_p99": round(us_torch[int(0.99 * len(us_torch))], 2),
+        **told,
         "compilations": len(compiled),
         "device_allocations": asked,
         "largest_error": float(torch.stack(found).max()),
