@@ -103,6 +103,24 @@ def test_a_size_that_moves_and_a_graph_beside_it() -> None:
     bound.check()
 
 
+def test_results_go_into_tensors_that_are_there() -> None:
+    program = mlp(M=70, H=256, I=512)
+    kernel = tg.compile(program, "cuda")
+    x, w1, w2 = random_arguments(program, 0, "cuda")
+    bound = kernel.prepare(w1=w1, w2=w2)
+    wanted = bound(x)
+    for _ in range(3):
+        y = torch.full_like(wanted, float("nan"))
+        assert bound(x, out=y) is y and torch.equal(y, wanted)
+        listed = [torch.full_like(wanted, float("nan"))]
+        assert kernel(x, w1, w2, out=listed) is listed and torch.allclose(listed[0], wanted)
+    with pytest.raises(ArgumentError, match="shares memory with 'x'"):
+        bound(x, out=x)
+    with pytest.raises(ArgumentError, match="shares memory with 'w1'"):
+        bound(x, out=w1.view(-1)[: x.numel()].view(x.shape))
+    bound.check()
+
+
 def test_a_tensor_that_does_not_fit_is_named_as_before() -> None:
     kernel = tg.compile(mlp(M=70, H=256, I=512), "cuda")
     x, w1, w2 = random_arguments(mlp(M=70, H=256, I=512), 0, "cuda")

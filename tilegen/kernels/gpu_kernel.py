@@ -162,8 +162,8 @@ class GpuKernel(Kernel):
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """As Kernel.launched, in as few steps as there are."""
-        if self.fast is not None and out is None:
-            results = self.fast(*arguments)
+        if self.fast is not None:
+            results = self.fast(*arguments) if out is None else self._again(arguments, out)
             if results is not NotImplemented:
                 return results
         held = list(map(check, self.given, arguments, repeat(self._place)))
@@ -182,6 +182,14 @@ class GpuKernel(Kernel):
             return None
         return (outputs[0] if made else out) if len(outputs) == 1 else tuple(outputs)
 
+    def _again(self, arguments: Sequence[torch.Tensor], out: Any) -> Any:
+        """A call like those before, into tensors that are there; NotImplemented where it is another."""
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        fast: Any = self.fast
+        if fast.into(*arguments, *outputs) is NotImplemented:
+            return NotImplemented
+        return out if len(outputs) == 1 else tuple(outputs)
+
     def _remember(self, stream: int, launches: Callable[[], Sequence[StreamLaunch]]) -> None:
         """From now on `fast` makes calls on this stream, which the launches given are for. Not where a graph
         is captured, launches stand in ranges or tensors are poisoned."""
@@ -196,7 +204,10 @@ class GpuKernel(Kernel):
             if self.fast is None:
                 device = fast_call.CUDA, self._device.index
                 makers = [_maker(t.shape, TORCH_DTYPES[t.dtype]) for t in self.outputs]
-                self.fast = fast_call.made(module, device, self.given, makers, self._alarms)
+                fixed = self._bound.values()
+                self.fast = fast_call.made(
+                    module, device, self.given, self.outputs, makers, fixed, self._alarms
+                )
             names = (*self._given_names, *self.plan.outputs)
             fast_call.add(self.fast, stream, launches(), names)
             self._remembered.add(stream)

@@ -87,7 +87,7 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
     except (RuntimeError, ValueError):  # no storage: sparse layouts, wrappers, lazy parameters
         address = 0
     if not address:
-        _refuse_without_memory(t, a)
+        _refuse_withoutmemory(t, a)
     if a.dtype is not TORCH_DTYPES[t.dtype]:
         found = str(a.dtype).removeprefix("torch.")
         raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {found}{_way_out(a)}")
@@ -122,7 +122,7 @@ def _channels_last(t: Tensor, a: torch.Tensor) -> torch.Tensor:
     raise ArgumentError(f"{t.name!r}: expected shape {t.shape}, given {tuple(a.shape)}")
 
 
-def _refuse_without_memory(t: Tensor, a: torch.Tensor) -> None:
+def _refuse_withoutmemory(t: Tensor, a: torch.Tensor) -> None:
     """ArgumentError for a tensor that has elements and no memory for them. An empty one has a wrong shape."""
     if is_lazy(a):
         kind = type(a).__name__
@@ -175,15 +175,15 @@ def refuse_shared(
 
 def overlapping(a: torch.Tensor, others: Mapping[str, torch.Tensor]) -> str:
     """The name of a tensor that lies in some of this one's memory, or an empty string."""
-    begin, end = _memory(a)
+    begin, end = memory(a)
     for name, b in others.items():
-        start, stop = _memory(b)
+        start, stop = memory(b)
         if start < end and begin < stop:
             return name
     return ""
 
 
-def _memory(a: torch.Tensor) -> tuple[int, int]:
+def memory(a: torch.Tensor) -> tuple[int, int]:
     """From which address up to which a tensor lies; one that repeats an element is as long as that."""
     if a.is_contiguous():
         return a.data_ptr(), a.data_ptr() + a.nbytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ExtensionFileLoader
@@ -24,11 +24,12 @@ from tilegen.config import own_templates
 from tilegen.errors import CompileError
 from tilegen.frontend.program import Tensor
 from tilegen.runtime import cache
+from tilegen.runtime.arguments import memory
 from tilegen.runtime.cxx import compile_source, compiler, version
 from tilegen.runtime.driver import Parameters, Place, fast_functions, missing, refused
 
 NAME = "tilegen_fast_call"
-FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC")
+FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden")
 # dtype -> code and bits (DLPack, DLDataType)
 DLPACK_DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
 CPU, CUDA = 1, 2  # DLPack, DLDeviceType
@@ -46,15 +47,16 @@ class StreamLaunch:
     places: Mapping[str, Place]
 
 
-def built() -> Path:
+def built(flags: tuple[str, ...] = FLAGS) -> Path:
     """The compiled module. CompileError, with the log, where it cannot be built."""
-    path = compiler()
-    text = (own_templates() / "host" / "fast_call.cpp").read_text()
-    folders = (sysconfig.get_paths()["include"], str(Path(torch.__file__).parent / "include"))
-    key = cache.key_of(NAME, text, path, version(path), sys.version, torch.__version__, " ".join(FLAGS))
+    path, sources = compiler(), own_templates() / "host"
+    texts = [source.read_text() for source in sorted(sources.iterdir())]
+    key = cache.key_of(NAME, *texts, path, version(path), sys.version, torch.__version__, " ".join(flags))
 
     def build(folder: Path) -> dict[str, str]:
-        compile_source(text, folder, (*FLAGS, *(f"-I{f}" for f in folders)), f"{NAME}.so")
+        headers = [sysconfig.get_paths()["include"], str(Path(torch.__file__).parent / "include")]
+        found = (f"-I{sources}", *(f"-isystem{h}" for h in headers))
+        compile_source((sources / "fast_call.cpp").read_text(), folder, (*flags, *found), f"{NAME}.so")
         return {"note": "calls of kernels"}
 
     return cache.get_or_build("binaries", key, build)[f"{NAME}.so"]
@@ -96,17 +98,25 @@ def made(
     module: Any,
     device: tuple[int, int],
     given: Sequence[Tensor],
-    outputs: Sequence[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]],
+    outputs: Sequence[Tensor],
+    makers: Sequence[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]],
+    fixed: Iterable[torch.Tensor],
     alarms: Sequence[int],
 ) -> Any:
-    """What calls a kernel again: call(*arguments) gives its results, or NotImplemented where a call is not
-    like those before.
+    """What calls a kernel again: call(*arguments) gives its results, call.into(*arguments, *outputs) writes
+    them; NotImplemented where a call is not like those before.
 
-    given: its arguments; outputs: what makes each, and of what; alarms: addresses of int32 words that are
-    negative as long as no launch has something to say.
+    given, outputs: its arguments and results; makers: what makes each result, and of what; fixed: arguments
+    that are always the same; alarms: addresses of int32 words that are negative as long as no launch has
+    something to say.
     """
-    expected = tuple((*DLPACK_DTYPES[t.dtype], tuple(int(n) for n in t.shape)) for t in given)
-    return module.FastCall(device, expected, tuple(outputs), tuple(alarms), refused)
+    expected, results = (tuple(map(_expected, tensors)) for tensors in (given, outputs))
+    spans = tuple(map(memory, fixed))
+    return module.FastCall(device, expected, results, tuple(makers), spans, tuple(alarms), refused)
+
+
+def _expected(t: Tensor) -> tuple[int, int, tuple[int, ...]]:
+    return (*DLPACK_DTYPES[t.dtype], tuple(int(n) for n in t.shape))
 
 
 def by_size(module: Any, argument: int, axis: int, calls: dict[int, Any]) -> Any:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import shutil
 import sys
-import sysconfig
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +17,13 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilegen.config import own_templates
 from tilegen.errors import TargetError
 from tilegen.frontend.program import Tensor
 from tilegen.runtime import fast_call
-from tilegen.runtime.cxx import WARNINGS, compile_source
+from tilegen.runtime.cxx import WARNINGS
 
 X = Tensor("x", (3, 8), "float32", "input")
+Y = Tensor("y", (2, 2), "float32", "output")
 STATE = Tensor("cache", (16,), "bfloat16", "state")
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 REPLACE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -87,9 +85,10 @@ class Call:
     def __init__(self, module: Any, outputs: int = 1, stream: int = 0):
         self.alarm = ctypes.c_int32(-1)
         makers = [(torch.empty, ((2, 2),)) for _ in range(outputs)]
-        self.call = fast_call.made(
-            module, (fast_call.CPU, 0), (X, STATE), makers, [ctypes.addressof(self.alarm)]
-        )
+        self.fixed, results = torch.zeros(64), [Y] * outputs
+        alarms = [ctypes.addressof(self.alarm)]
+        device = fast_call.CPU, 0
+        self.call = fast_call.made(module, device, (X, STATE), results, makers, [self.fixed], alarms)
         self.words = (ctypes.c_uint64 * 3)()
         self.map = ctypes.create_string_buffer(128)
         at = ctypes.addressof(self.words)
@@ -131,6 +130,28 @@ def test_results_are_none_one_tensor_or_a_tuple(module: Any, driver: Driver, out
         assert driver.launches[-1][4] == results[1].data_ptr()
     else:
         assert type(results) is (torch.Tensor if outputs else type(None))
+
+
+def test_results_go_into_tensors_that_are_there(module: Any, driver: Driver) -> None:
+    call, y = Call(module), torch.empty(2, 2)
+    assert call.call.into(call.x, call.cache, y) is None
+    assert driver.launches[-1][2:] == (call.x.data_ptr(), call.cache.data_ptr(), y.data_ptr())
+    for other in ((), (y, y), (y.double(),), (torch.empty(3, 2),), (y.t(),), (torch.empty(2, 4)[:, ::2],)):
+        assert call.call.into(call.x, call.cache, *other) is NotImplemented
+    with torch.no_grad():
+        assert call.call.into(call.x, call.cache, y.requires_grad_()) is None
+    assert call.call.into(call.x, call.cache, y) is NotImplemented and len(driver.launches) == 2
+
+
+def test_a_result_in_the_memory_of_another_tensor_is_left_to_python(module: Any, driver: Driver) -> None:
+    call, two = Call(module), Call(module, outputs=2)
+    for y in (call.x.view(6, 4)[5, :].view(2, 2), call.fixed[:4].view(2, 2), call.fixed[60:].view(2, 2)):
+        assert call.call.into(call.x, call.cache, y) is NotImplemented
+    memory = torch.empty(12)
+    first, second, apart = memory[:4].view(2, 2), memory[:8][4:].view(2, 2), memory[8:].view(2, 2)
+    assert two.call.into(two.x, two.cache, first, first) is NotImplemented
+    assert two.call.into(two.x, two.cache, first, second) is None
+    assert two.call.into(two.x, two.cache, apart, first) is None and len(driver.launches) == 2
 
 
 def test_a_parameter_is_a_tensor(module: Any, driver: Driver) -> None:
@@ -265,7 +286,7 @@ def test_an_address_that_a_map_refused_is_moved_again(module: Any, driver: Drive
 
 def test_an_output_that_cannot_be_made_is_an_error(module: Any, driver: Driver) -> None:
     call = Call(module)
-    failing = fast_call.made(module, (fast_call.CPU, 0), (), [(torch.empty, ((-1,),))], [])
+    failing = fast_call.made(module, (fast_call.CPU, 0), (), (Y,), [(torch.empty, ((-1,),))], (), [])
     failing.add(0, (), ((),), None)
     with pytest.raises(RuntimeError, match="negative"):
         failing()
@@ -273,7 +294,7 @@ def test_an_output_that_cannot_be_made_is_an_error(module: Any, driver: Driver) 
 
 
 def test_places_of_other_tensors_are_refused(module: Any) -> None:
-    call = fast_call.made(module, (fast_call.CPU, 0), (X,), [], [])
+    call = fast_call.made(module, (fast_call.CPU, 0), (X,), (), [], (), [])
     with pytest.raises(ValueError, match="places of 2 tensors, the call has 1"):
         call.add(0, (), ((), ()), None)
 
@@ -308,7 +329,7 @@ def test_nothing_is_kept_of_a_call(module: Any, driver: Driver) -> None:
 
 
 def test_what_a_stream_needs_lives_as_long_as_the_call(module: Any) -> None:
-    native, needed = fast_call.made(module, (fast_call.CPU, 0), (), [], []), torch.zeros(1)
+    native, needed = fast_call.made(module, (fast_call.CPU, 0), (), (), [], (), []), torch.zeros(1)
     native.add(0, (), (), needed)
     kept = weakref.ref(needed)
     del needed
@@ -317,8 +338,18 @@ def test_what_a_stream_needs_lives_as_long_as_the_call(module: Any) -> None:
     assert kept() is None
 
 
-def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
-    text = (own_templates() / "host" / "fast_call.cpp").read_text()
-    torch_headers = Path(torch.__file__).parent / "include"
-    folders = [f"-I{sysconfig.get_paths()['include']}", f"-isystem{torch_headers}"]
-    compile_source(text, tmp_path, ("-O1", "-std=c++17", "-fPIC", "-shared", *WARNINGS, *folders), "fast.so")
+def test_it_compiles_without_a_warning() -> None:
+    assert fast_call.built((*fast_call.FLAGS, *WARNINGS)).stat().st_size > 0
+
+
+def test_without_a_compiler_calls_go_through_python(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TILEGEN_CXX", "no-such-compiler")
+    monkeypatch.setattr(fast_call, "missing", lambda: "")
+    fast_call.host.cache_clear()
+    try:
+        assert fast_call.host() is None and fast_call.host() is None
+        assert [r.message for r in caplog.records if "through Python" in r.message and "no-such" in r.message]
+    finally:
+        fast_call.host.cache_clear()
