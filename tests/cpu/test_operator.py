@@ -248,3 +248,22 @@ def test_gradients_are_those_of_the_kernels_own_results(spec: Any) -> None:
         return torch.stack([(0.5 * r).tanh().sum() for r in results]).sum()
 
     torch.autograd.gradcheck(smooth, arguments, eps=3e-2, atol=2e-2, rtol=2e-2, fast_mode=True)
+
+
+@pytest.mark.parametrize("spec", [pair, of_all, image], ids=lambda s: s.name)
+def test_gradients_are_those_of_float64(spec: Any) -> None:
+    """gradcheck of the program in float64, whose gradients the kernel's are held against."""
+    program = spec()
+    given = random_arguments(program, 1)
+    doubles = [a.double().requires_grad_() for a in given]
+
+    def smooth(results: Any) -> torch.Tensor:
+        return sum((0.5 * r).tanh().sum() for r in (results if isinstance(results, tuple) else (results,)))
+
+    assert torch.autograd.gradcheck(lambda *a: smooth(run(program, a)), doubles, fast_mode=True)
+    wanted = torch.autograd.grad(smooth(run(program, doubles)), doubles)
+    kernel = tg.compile(program, "cpu")
+    arguments = [a.requires_grad_() for a in given]
+    found = torch.autograd.grad(smooth(kernel(*arguments)), arguments)
+    for a, b in zip(found, wanted, strict=True):
+        assert float((a.double() - b).norm() / b.norm()) < 1e-5

@@ -10,15 +10,26 @@ from tilegen.ops.base import OpInstance
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie. vector: it is the
-    same for all rows; constant: no launch writes it."""
+    """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie: from column
+    `first` on of rows of `pitch` elements. vector: it is the same for all rows; constant: no launch writes
+    it."""
 
     name: str
     tensor: str
     dtype: str
-    at: str
+    first: int
+    pitch: int
     vector: bool
     constant: bool
+
+    @property
+    def at(self) -> str:
+        return self.with_pitch(str(self.pitch))
+
+    def with_pitch(self, pitch: str) -> str:
+        """Where its elements lie, the length of rows as C."""
+        column = f"{self.first} + column" if self.first else "column"
+        return column if self.vector else f"(long long)row * {pitch} + {column}"
 
     @property
     def pointer(self) -> str:
@@ -62,12 +73,10 @@ class EpilogueText:
     def operands(self) -> list[EpilogueOperand]:
         found = []
         for n, (index, how) in enumerate(self._read):
-            first, pitch = self._first_and_pitch(index)
-            column = f"{first} + column" if first else "column"
-            at = column if how == "columns" else f"(long long)row * {pitch} + {column}"
             tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
-            constant = tensor.role in ("input", "weight")
-            found.append(EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, at, how == "columns", constant))
+            where, constant = self._first_and_pitch(index), tensor.role in ("input", "weight")
+            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how == "columns", constant)
+            found.append(read)
         return found
 
     @property

@@ -15,13 +15,13 @@ from tilegen.ops.pointwise import PointwiseAttributes, evaluate
 
 
 def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
-    """Outputs as float32 (a tuple when there are several); states are not changed: the appended caches come
-    last."""
+    """Outputs as float32, or float64 where that is given (a tuple when there are several); states are not
+    changed: the appended caches come last."""
     for t, a in zip(program.arguments, arguments, strict=True):
         if not isinstance(a, torch.Tensor):
             raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
     values = {
-        t.name: plan_view(t, a).float() if t.dtype != "int32" else a
+        t.name: _wide(plan_view(t, a)) if t.dtype != "int32" else a
         for t, a in zip(program.arguments, arguments, strict=True)
     }
     for call in program.calls:
@@ -29,6 +29,10 @@ def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
     states = [t.name for t in program.tensors if t.role == "state"]
     results = [values[name].reshape(program.tensor(name).shape) for name in (*program.outputs, *states)]
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _wide(a: torch.Tensor) -> torch.Tensor:
+    return a if a.dtype is torch.float64 else a.float()
 
 
 def plan_view(t: Tensor, a: torch.Tensor) -> torch.Tensor:

@@ -43,6 +43,8 @@ OF_ONE = {
     "result_name",
     "waits_of",
     "posts_of",
+    "member_by_op",
+    "_numbers",
 }
 LINEAR = {"norm", "packing", "text"}  # that nobody asks of a convolution, or asks of its epilogue's operands
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tilegen.codegen.op_text import OpText, equation
 from tilegen.codegen.schedule import enum
@@ -26,10 +27,12 @@ class Needs:
 class Code(OpText):
     """What an op's code is called, and what it calls the op's tensors.
 
-    members: the ops that share the body, itself first; none: it has its own.
+    members: the ops that share the body, itself first; none: it has its own. numbered: whether members differ
+    in their columns and steps too, which the body looks up.
     """
 
     members: tuple[str, ...] = field(default=(), kw_only=True)
+    numbered: bool = field(default=False, kw_only=True)
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -41,29 +44,51 @@ class Code(OpText):
 
     @property
     def locals(self) -> str:
-        """The tile's coordinates, and which of the members the tile is of: their numbers rise in even
-        steps."""
+        """The tile's coordinates, and which of the members the tile is of: by a table, unless their numbers
+        rise in even steps."""
         if not self.members:
             return super().locals
-        numbers = [[op.name for op in self.plan.graph.ops].index(name) for name in self.members[:2]]
-        step = numbers[1] - numbers[0]
-        member = f"t.op - {self.enum}" if step == 1 else f"(t.op - {self.enum}) / {step}"
+        steps = {b - a for a, b in zip(self._numbers, self._numbers[1:], strict=False)}
+        step = steps.pop() if len(steps) == 1 else 0
+        even = f"t.op - {self.enum}" if step == 1 else f"(t.op - {self.enum}) / {step}"
+        member = even if step else f"tg_member_by_op_{self.name}[t.op - {self.enum}]"
         return f"{super().locals.removesuffix(';')}, member = {member};"
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """The members' among the ops of the plan."""
+        number = {op.name: n for n, op in enumerate(self.plan.graph.ops)}
+        return [number[name] for name in self.members]
+
+    @property
+    def member_by_op(self) -> list[int]:
+        """Of each op from the first member to the last; 0 for others."""
+        first, last = self._numbers[0], self._numbers[-1]
+        members = {number: n for n, number in enumerate(self._numbers)}
+        return [members.get(number, 0) for number in range(first, last + 1)]
 
     @property
     def seen(self) -> str:
         """Its tensors, where the kernel's are T."""
+        if self.numbered:
+            return f"tg_member_of_{self.name}{{T, member}}"
         return f"T.tg_of_{self.name}[member]" if self.members else "T"
 
     @property
     def tensors_type(self) -> str:
+        if self.numbered:
+            return f"tg_member_of_{self.name}"
         return f"tg_tensors_of_{self.name}" if self.members else "tg_tensors"
 
     @property
     def result_member(self) -> str:
         """The result among its tensors; those that its epilogue reads are called as the epilogue calls them
         where the body is shared."""
-        return "y" if self.members else self.bound.op.result
+        return self.tensor_member("y", self.bound.op.result)
+
+    def tensor_member(self, name: str, tensor: str) -> str:
+        """A tensor among those that its code sees: by `name` where the body is shared."""
+        return f"own().{name}" if self.numbered else name if self.members else tensor
 
     def map_address(self, name: str) -> str:
         """The tensor map of the first member's name, as C."""

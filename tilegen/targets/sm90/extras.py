@@ -62,9 +62,10 @@ class Extras:
             "tg_fetch_constant" if e.stays else "tg_fetch",
             "tg_touch" if self.touches else "tg_warm",
         )
-        inside = "column < COLUMNS" if e.vector else "inside(row) && column < COLUMNS"
-        tensor = f"T.{e.name if self.code.members else e.tensor}"
-        pointer = f"{tensor} + {e.at}"
+        inside = "column < columns(T)" if e.vector else "inside(row) && column < columns(T)"
+        tensor = f"T.{self.code.tensor_member(e.name, e.tensor)}"
+        own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
+        pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"
         return {
             "name": e.name,
             "tensor": tensor,

@@ -32,6 +32,7 @@ NOTES = (
     "TG_POSTED",
     "TG_RANK",
 )
+MANY_MAPS = 80
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
@@ -161,6 +162,17 @@ class Kernel:
         return [_map(same) for body in self.bodies for same in body.maps]
 
     @property
+    def each_map(self) -> list[str]:
+        """All of them, as C."""
+        return [name for m in self.maps for name in m["each"]]
+
+    @property
+    def many_maps(self) -> bool:
+        """Whether they are brought near in a loop: as a statement each, ptxas holds their addresses in
+        registers, and spills sums for them."""
+        return len(self.each_map) > MANY_MAPS
+
+    @property
     def tensors(self) -> list[dict[str, Any]]:
         found = self.plan.graph.tensors.values()
         return [
@@ -219,7 +231,25 @@ def _shared(body: Body) -> dict[str, Any]:
         for alike in zip(*body.tensors, strict=True)
     ]
     names = [op.name for op in body.members]
-    return {"name": names[0], "count": len(names), "comment": ", ".join(names), "members": members}
+    return {
+        "name": names[0],
+        "count": len(names),
+        "comment": ", ".join(names),
+        "members": members,
+        "numbers": _numbers(body),
+    }
+
+
+def _numbers(body: Body) -> list[tuple[str, list[int]]]:
+    """The tables of a numbered body: (name, values)."""
+    if not isinstance(body.code, Product) or not body.code.numbered:
+        return []
+    products = [op for op in body.members if isinstance(op, Product)]
+    return [
+        ("columns_of", [op.columns for op in products]),
+        ("steps_of", [op.tile.steps for op in products]),
+        ("member_by_op", body.code.member_by_op),
+    ]
 
 
 def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:

@@ -52,6 +52,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         code.plan,
         b,
         members=code.members,
+        numbered=code.numbered,
         tile=tile,
         stage=stage,
         a=load.a,
@@ -226,7 +227,8 @@ class _Load:
         j = to_c(self.code.bound.coords[1])
         tile = f"({j} * 2 + cta_rank)" if self.tile.splits("n") else j
         rows = self.stage.b_rows * self.stage.blocks
-        row = f"({tile} * {self.tile.steps} + k) * {rows}"
+        steps = f"tg_steps_of_{self.code.name}[member]" if self.code.numbered else str(self.tile.steps)
+        row = f"({tile} * {steps} + k) * {rows}"
         if self.multicast == "weights":
             own = rows // 2
             return [

@@ -68,7 +68,7 @@ class Product(Code):
 
     @property
     def steps(self) -> str:
-        return str(self.tile.steps)
+        return f"tg_steps_of_{self.name}[member]" if self.numbered else str(self.tile.steps)
 
     @property
     def one_turn(self) -> bool:

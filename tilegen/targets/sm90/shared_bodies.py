@@ -18,12 +18,14 @@ from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.conv2d import convolution
 from tilegen.targets.sm90.extras import epilogue_is_older
+from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import BoxMap, Map
 from tilegen.targets.sm90.store import PixelStore
 from tilegen.targets.sm90.thread_tile import ThreadTile
 
 Op = Product | Attention | ThreadTile
+FEW_LINEARS = 8  # of a kernel, whose code is their own: constants take no registers
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Body:
         first = self.members[0]
         if not self.shared:
             return first
-        return convolution(Code(first.plan, first.bound, members=tuple(op.name for op in self.members)))
+        code = Code(first.plan, first.bound, members=tuple(op.name for op in self.members))
+        return convolution(code) if convolves(first) else _numbered(first, code)
 
     @property
     def shared(self) -> bool:
@@ -68,14 +71,15 @@ def convolves(op: Op) -> bool:
 
 
 def bodies(ops: Sequence[Op]) -> tuple[Body, ...]:
-    """The ops by the body that they share, in the order of their first. Their numbers rise in even steps, so
-    that a tile's op says which of them it is of."""
+    """The ops by the body that they share, in the order of their first. Numbers of convolutions that do rise
+    in even steps, so that a tile's op says which of them it is of; linears share where there are many."""
     found: list[list[int]] = []
     last: dict[Hashable, list[int]] = {}
+    many = sum(_multiplies(op) for op in ops) > FEW_LINEARS
     for n, op in enumerate(ops):
-        likeness = likeness_of(op)
+        likeness = likeness_of(op) if many or not _multiplies(op) else op.name
         alike = last.get(likeness, [])
-        if alike and (len(alike) == 1 or n - alike[-1] == alike[1] - alike[0]):
+        if alike and (_multiplies(op) or len(alike) == 1 or n - alike[-1] == alike[1] - alike[0]):
             alike.append(n)
             continue
         found.append([n])
@@ -83,11 +87,42 @@ def bodies(ops: Sequence[Op]) -> tuple[Body, ...]:
     return tuple(Body(tuple(ops[n] for n in alike)) for alike in found)
 
 
+def _multiplies(op: Op) -> bool:
+    """Whether it is a linear."""
+    return isinstance(op, Product) and not convolves(op)
+
+
+def _numbered(op: Op, code: Code) -> Product:
+    """A linear whose columns and steps are looked up."""
+    assert isinstance(op, Product)
+    packed = frozenset(op.packing.tensors) if op.packing else frozenset[str]()
+    return linear(replace(code, numbered=True), packed)
+
+
+def _linear_likeness(op: Product) -> Hashable:
+    """All that the code of a linear depends on but for its tensors, columns, steps and waits."""
+    own = _numbered(op, Code(op.plan, op.bound, members=(op.name,)))
+    b, extras, none = op.bound, own.extras, f"_of_{op.name}"
+    loads = [
+        (loads.at, loads.policy, loads.pairs, load.bytes, load.copies)
+        for loads in (own.a, own.b)
+        for load in loads.each
+    ]
+    texts = loads, own.range, own.store.corner, own.finish, extras.operands, extras.text.expression
+    types = b.result.dtype, tuple(b.tensors[o.tensor].dtype for o in b.op.operands)
+    flags = extras.held, extras.holds_late, extras.warms, extras.touches, epilogue_is_older(op), own.one_turn
+    tile = replace(own.tile, steps=0), own.stage, own.store.staged, bool(own.packing), own.weights_once
+    told = repr(texts).replace(none, "").replace(f"maps.{op.name}_", "maps._")
+    return told, types, flags, repr(tile), op.rows, b.op.cluster, b.op.cluster_split
+
+
 def likeness_of(op: Op) -> Hashable:
     """All that the code of an op depends on but for its tensors and waits; of ops that share no body, the
     op."""
-    if not isinstance(op, Product) or not convolves(op):
+    if not isinstance(op, Product) or op.norm:
         return op.name
+    if not convolves(op):
+        return _linear_likeness(op)
     b = op.bound
     operands = tuple(replace(o, tensor="") for o in b.op.operands)
     shapes: tuple[Any, ...] = tuple(
