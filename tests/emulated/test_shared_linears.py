@@ -1,4 +1,4 @@
-"""Linears that share their code, run by the rules of the GPU's memory: each has its own numbers and tensors."""
+"""Linears that share their code, by the rules of the GPU's memory: each has its own numbers and tensors."""
 
 from __future__ import annotations
 
