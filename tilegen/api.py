@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.arch.machine import Machine, machine
-from tilegen.errors import PlanError, TargetError
+from tilegen.errors import LaunchLimitError, PlanError, TargetError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
@@ -110,7 +110,8 @@ def compile(
     exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     lowering: "persistent", one launch for all ops; on a GPU also "multi_launch", one for each
     (tilegen.kernels.launches), with programmatic=True each started while the one before ends; "auto":
-    persistent, or programmatic launches where no options are given and they were measured to be faster.
+    persistent, or programmatic launches where no options are given and they were measured to be faster; of
+    more ops than one launch takes, a launch for each part of them (tilegen.kernels.parts).
 
     Raises:
         SpecError: program is no Program.
@@ -149,6 +150,7 @@ def compile(
         return Kernel(made, certificate, chosen.load(made), threads, program=program)
     if dims_of(program) and lowering == "multi_launch":
         raise PlanError(f"{program.name}: a size moves, which launches of single ops do not follow")
+    may_cut = lowering
     if not dims_of(program):
         lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "multi_launch":
@@ -170,14 +172,22 @@ def compile(
             progress,
         )
 
-    def made_with(options: Options) -> CudaKernel:
-        made, certificate = planned(program, place, options, progress)
-        progress("NVRTC")
-        return CudaKernel(made, certificate, chosen.load(made), exclusive, program=program)
+    def in_one_launch(of: Program) -> CudaKernel:
+        def made_with(options: Options) -> CudaKernel:
+            made, certificate = planned(of, place, options, progress)
+            progress("NVRTC")
+            return CudaKernel(made, certificate, chosen.load(made), exclusive, program=of)
 
-    return fitted(
-        program, place, settled(program, place, asked), made_with, progress, free=not asked.tiles
-    )
+        return fitted(of, place, settled(of, place, asked), made_with, progress, free=not asked.tiles)
+
+    try:
+        return in_one_launch(program)
+    except LaunchLimitError as error:
+        if asked != Options() or may_cut != "auto":
+            raise
+        from tilegen.kernels.parts import compile_parts
+
+        return compile_parts(program, place, in_one_launch, error, progress)
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

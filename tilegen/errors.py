@@ -29,6 +29,15 @@ class PlanError(TilegenError):
     """No plan can be made as asked (tile, policy, order, scheduling), or a plan file cannot be read."""
 
 
+class LaunchLimitError(PlanError):
+    """One launch of all ops takes more parameters than a kernel may have; `times`: how many times as many, as
+    a whole number."""
+
+    def __init__(self, message: str, times: int):
+        super().__init__(message)
+        self.times = times
+
+
 class AnalysisError(TilegenError):
     """An access map is outside what the analysis can handle."""
 

@@ -78,7 +78,7 @@ def compiled(program: Program, **options: Any) -> MultiLaunchKernel:
     plans = launch_plans(whole, place("cpu:2"), Options.of(**options))
     proofs = [verify(p) for p in plans]
     launches: list[Any] = [Launch(p, c, Library(p), 2) for p, c in zip(plans, proofs, strict=True)]
-    return MultiLaunchKernel(whole, certify_launches(whole, proofs, False), launches, program=program)
+    return MultiLaunchKernel(whole, certify_launches(whole, proofs, plans, False), launches, program=program)
 
 
 def tensors(result: Any) -> tuple[torch.Tensor, ...]:
@@ -145,7 +145,7 @@ def test_what_it_is(tmp_path: Path) -> None:
         and len(found.plans) == 2
     )
     assert found.workspace_bytes == 4 * 256 + sum(launch.workspace_bytes for launch in found._launches)
-    with pytest.raises(TargetError, match="is 2 launches of single ops; compile with lowering='persistent'"):
+    with pytest.raises(TargetError, match="is 2 launches; compile with lowering='persistent'"):
         found.trace(*random_arguments(program))
     assert (
         all(launch.source in found.source for launch in found._launches)

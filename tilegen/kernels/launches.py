@@ -35,7 +35,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.generated import GeneratedLaunches
-from tilegen.kernels.gpu_kernel import GpuKernel, PerStream, without_memory
+from tilegen.kernels.gpu_kernel import GpuKernel, Memory, PerStream, without_memory
 from tilegen.ops.base import TileOp
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate, CheckResult, check_sums, check_values
@@ -149,14 +149,16 @@ def _order(graph: Graph, name: str) -> Order:
 # --- proof --------------------------------------------------------------------------------------------------
 
 
-def certify_launches(whole: Plan, proofs: Sequence[Certificate], programmatic: bool) -> Certificate:
+def certify_launches(
+    whole: Plan, proofs: Sequence[Certificate], plans: Sequence[Plan], programmatic: bool
+) -> Certificate:
     """The checker proves each launch alone; kernel boundaries order them. ProofError where a launch reads
     what a later one writes, or where sums over K that launches share are not whole."""
     passed = tuple(
         CheckResult(c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok) for c in proofs
     )
     sizes = tuple((name, int(n)) for name, n in whole.sizes)
-    boundaries = _boundaries(whole.graph, programmatic)
+    boundaries = _boundaries(whole.graph, plans, programmatic)
     told = whole.to_json()
     sums, values = check_sums(told), check_values(told)
     for result in (sums, values):
@@ -165,8 +167,9 @@ def certify_launches(whole: Plan, proofs: Sequence[Certificate], programmatic: b
     return Certificate(whole.program, sizes, whole.machine.name, (*passed, sums, values, boundaries), ())
 
 
-def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:
-    at = {op.name: n for n, op in enumerate(graph.ops)}
+def _boundaries(graph: Graph, plans: Sequence[Plan], programmatic: bool) -> CheckResult:
+    made = {op.result: n for n, p in enumerate(plans) for op in p.graph.ops}
+    at = {op.name: made[op.result] for op in graph.ops}
     reads = [(op, o.tensor) for op in graph.ops for o in op.operands]
     edges = [
         (writer.name, op.name, tensor)
@@ -184,8 +187,9 @@ def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:
         "each starts when the one before has completed",
         "each loads when the one before has completed (griddepcontrol.wait)",
     )
-    passed = dict.fromkeys(f"{tensor}: {writer} -> {reader}" for writer, reader, tensor in edges)
-    statement = f"{len(graph.ops)} launches on one stream, {early if programmatic else ordinary}"
+    crossing = [edge for edge in edges if at[edge[0]] != at[edge[1]]]
+    passed = dict.fromkeys(f"{tensor}: {writer} -> {reader}" for writer, reader, tensor in crossing)
+    statement = f"{len(plans)} launches on one stream, {early if programmatic else ordinary}"
     return CheckResult("kernel boundaries", "; ".join([statement, *passed]), True)
 
 
@@ -193,8 +197,8 @@ def _boundaries(graph: Graph, programmatic: bool) -> CheckResult:
 
 
 class MultiLaunchKernel(GpuKernel):
-    """The launches of a program, one CudaKernel for each op; intermediates between them, one set for each
-    stream or captured graph."""
+    """The launches of a program, a CudaKernel for each op or for each of its parts; what passes between
+    them, one set for each stream or captured graph."""
 
     def __init__(
         self,
@@ -206,6 +210,9 @@ class MultiLaunchKernel(GpuKernel):
     ):
         super().__init__(whole, certificate, None, bound or {}, program)
         self._launches = tuple(launches)
+        passed = {n for launch in launches for n in (*launch.plan.arguments, *launch.plan.outputs)}
+        self._inner = tuple(t for t in self._inner if t.name in passed)
+        self.memory = Memory(self.inner_bytes)
         self._workspaces = PerStream[dict[str, Any]]()
 
     @property
@@ -279,8 +286,8 @@ class MultiLaunchKernel(GpuKernel):
     def trace(self, *arguments: torch.Tensor) -> Any:
         """TargetError: there is no one kernel to trace."""
         raise TargetError(
-            f"{self.plan.program} is {len(self._launches)} launches of single ops; compile with"
-            " lowering='persistent' to trace one launch of all"
+            f"{self.plan.program} is {len(self._launches)} launches; compile with lowering='persistent' to"
+            " trace one launch of all"
         )
 
     def _run(
@@ -313,9 +320,10 @@ def _remade(
 ) -> MultiLaunchKernel:
     """A kernel from a pickle."""
     proofs = [launch.proof for launch in launches]
+    plans = [launch.plan for launch in launches]
     return MultiLaunchKernel(
         whole,
-        certify_launches(whole, proofs, any(launch.programmatic for launch in launches)),
+        certify_launches(whole, proofs, plans, any(launch.programmatic for launch in launches)),
         launches,
         bound,
         program,
@@ -332,7 +340,8 @@ def proved_launches(
     for made in launch_plans(whole, place, options):
         progress(f"{made.program}: proof")
         found.append((made, verify(made)))
-    return whole, certify_launches(whole, [proof for _, proof in found], programmatic), found
+    plans, proofs = [made for made, _ in found], [proof for _, proof in found]
+    return whole, certify_launches(whole, proofs, plans, programmatic), found
 
 
 def compile_multi_launch(

@@ -125,9 +125,8 @@ def test_fan_out_and_fan_in() -> None:
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_certificate(programmatic: bool) -> None:
     whole = whole_plan(chain(), place("h200"), Options())
-    proof = certify_launches(
-        whole, [verify(p) for p in launch_plans(whole, place("h200"), Options())], programmatic
-    )
+    plans = launch_plans(whole, place("h200"), Options())
+    proof = certify_launches(whole, [verify(p) for p in plans], plans, programmatic)
     assert proof.ok and [c.name for c in proof.checks] == [
         "chain_first",
         "chain_second",

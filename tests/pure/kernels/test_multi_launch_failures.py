@@ -72,22 +72,23 @@ def test_a_launch_before_what_it_reads_is_refused() -> None:
     a, b, c, d = whole.graph.ops
     wrong = replace(whole, graph=replace(whole.graph, ops=(a, c, b, d)))
     with pytest.raises(ProofError, match=r"launch 1 \(third\) reads 'b', which launch 2 \(second\) writes"):
-        certify_launches(wrong, [], False)
+        certify_launches(wrong, [], launch_plans(wrong, place("h200"), Options()), False)
 
 
 def test_a_sum_over_k_with_a_launch_missing_is_refused() -> None:
     """mlp: up is the sum of three launches."""
     asked = Options.of(split_k={"up": 3})
     whole = whole_plan(mlp(), place("h200"), asked)
-    proofs = [verify(p) for p in launch_plans(whole, place("h200"), asked)]
-    assert certify_launches(whole, proofs, False).ok
+    plans = launch_plans(whole, place("h200"), asked)
+    proofs = [verify(p) for p in plans]
+    assert certify_launches(whole, proofs, plans, False).ok
     part, *others = whole.graph.ops
     assert isinstance(part.attributes, LinearAttributes) and part.attributes.k_range is not None
     first, end = part.attributes.k_range
     short = replace(part, attributes=replace(part.attributes, k_range=(first, end - 64)))
     wrong = replace(whole, graph=replace(whole.graph, ops=(short, *others)))
     with pytest.raises(ProofError, match=r"the sum of up over k < \d+: up_k1 adds k from"):
-        certify_launches(wrong, proofs, False)
+        certify_launches(wrong, proofs, plans, False)
 
 
 def test_the_checker_refuses_the_whole_as_one_launch() -> None:

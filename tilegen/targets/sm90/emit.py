@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tilegen.codegen.environment import Source, refuse_missing_macro, render
 from tilegen.codegen.tidy import tidied
-from tilegen.errors import PlanError
+from tilegen.errors import LaunchLimitError, PlanError
 from tilegen.frontend.dims import most
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
+from tilegen.runtime.launch import MAP_BYTES
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.code import Code
@@ -31,6 +33,7 @@ from tilegen.targets.sm90.thread_tile import ThreadTile
 
 KERNEL = "tg_kernel"
 THREADS = 384
+MOST_PARAMETERS, MOST_WORDS = 32764, 8  # bytes of all (CUDA C++ Programming Guide, 12.1); words of the last
 REGISTERS, ROOMY = (40, 232), (56, 224)  # of a thread that loads, of one that computes
 
 
@@ -85,7 +88,23 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
             single.bound.op.where,
         )
     layout.refuse()
+    _refuse_parameters(plan, ops)
     return layout
+
+
+def _refuse_parameters(plan: Plan, ops: Sequence[Op]) -> None:
+    """LaunchLimitError where a launch of all ops takes more tensor maps and addresses than a kernel may."""
+    found = bodies(ops)
+    maps = sum(len(same) for body in found for same in body.maps)
+    tensors = len(plan.graph.tensors) + sum(len(member) for body in found for member in body.tensors)
+    bytes = MAP_BYTES * maps + 8 * tensors + 8 * MOST_WORDS
+    if bytes > MOST_PARAMETERS:
+        raise LaunchLimitError(
+            f"{plan.program}: one launch of {len(plan.graph.ops)} ops takes {maps} tensor maps and the"
+            f" addresses of {tensors} tensors, {bytes:,} bytes of parameters; a kernel on sm_90a takes"
+            f" {MOST_PARAMETERS:,}: compile parts of the program by themselves",
+            math.ceil(bytes / MOST_PARAMETERS),
+        )
 
 
 def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
