@@ -14,6 +14,7 @@ from tests.moving import drawn
 from tilegen.kernels.kernel import Kernel
 from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
 from tilegen.targets.select import known
+from tilegen.targets.sm90 import shared_bodies
 
 WIDTHS = (64, 128, 72, 200)
 
@@ -32,6 +33,12 @@ def net(M=17, N=10, dtype="bfloat16"):
         x, before = tg.relu(y, name=f"h{n}"), wide
         made[wide] = x
     return x
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten are many here."""
+    monkeypatch.setattr(shared_bodies, "FEW_LINEARS", 8)
 
 
 def compiled(M: int, **options: Any) -> Kernel:

@@ -62,7 +62,8 @@ class Extras:
             "tg_fetch_constant" if e.stays else "tg_fetch",
             "tg_touch" if self.touches else "tg_warm",
         )
-        inside = "column < columns(T)" if e.vector else "inside(row) && column < columns(T)"
+        width = "columns(T)" if self.code.numbered else "COLUMNS"
+        inside = f"column < {width}" if e.vector else f"inside(row) && column < {width}"
         tensor = f"T.{self.code.tensor_member(e.name, e.tensor)}"
         own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
         pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"

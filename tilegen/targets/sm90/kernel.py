@@ -116,6 +116,11 @@ class Kernel:
         return any(op.tile.alternates for op in self.products)
 
     @property
+    def numbered(self) -> bool:
+        """Whether any body looks up the columns of its result."""
+        return any(op.numbered for op in self.products)
+
+    @property
     def holds(self) -> bool:
         """Whether an epilogue's operands are fetched before the main loop."""
         return any(op.extras.held for op in self.products)
