@@ -32,7 +32,6 @@ NOTES = (
     "TG_POSTED",
     "TG_RANK",
 )
-MANY_MAPS = 80
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
@@ -173,9 +172,9 @@ class Kernel:
 
     @property
     def many_maps(self) -> bool:
-        """Whether they are brought near in a loop: as a statement each, ptxas holds their addresses in
-        registers, and spills sums for them."""
-        return len(self.each_map) > MANY_MAPS
+        """Whether they are brought near in a loop, as those of many linears are: as a statement each, ptxas
+        holds their addresses in registers, and spills sums for them."""
+        return self.numbered
 
     @property
     def tensors(self) -> list[dict[str, Any]]:
