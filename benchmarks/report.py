@@ -54,6 +54,7 @@ TITLES = {
     "prefill": "Whole layers, many tokens at once, bfloat16",
     "cusync": "cuSync's MLP shapes, float16, on random and on constant inputs",
     "random": "Shapes drawn at random, which nobody tuned",
+    "shapes": "Programs drawn at random, which nobody tuned",
     "host": "What a call and a compilation cost the host",
 }
 SHORT = {
@@ -67,6 +68,7 @@ SHORT = {
     "prefill": "whole layers, many tokens",
     "cusync": "cuSync's shapes",
     "random": "random shapes that nobody tuned",
+    "shapes": "random programs that nobody tuned",
 }
 CONTENDERS = {
     "eager": "torch, op by op, launched by the host",

@@ -3,21 +3,22 @@ another process as JSON."""
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tilegen as tg
+from benchmarks import families
+from benchmarks.families import Drawn, between
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 GROUPS = (
     *("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync"),
-    *("random", "host"),
+    *("random", "shapes", "host"),
 )
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CONSTANT = 2.0**-7
@@ -141,7 +142,8 @@ def cached_attention(B=1, cached=1024, H=12288, heads=12, D=128, rope=False, dty
     return tg.linear(tg.attention(q, keys, values, heads=heads, at=pos, name="attn"), wo, name="out")
 
 
-SPECS = {s.name: s for s in (gemm, one_linear, mlp3, four_gemms, fan, conv_pair, cached_attention)}
+OWN = (gemm, one_linear, mlp3, four_gemms, fan, conv_pair, cached_attention)
+SPECS = {**{s.name: s for s in OWN}, **families.SPECS}
 # of eight
 SHARDS = {"gpt3": {"H": 12288, "heads": 12, "rope": False}, "llama": {"H": 8192, "heads": 8, "rope": True}}
 GEMMS = (
@@ -162,7 +164,9 @@ def tasks(group: str, seed: int = SEED, count: int = DRAWN) -> list[Task]:
     """The cells of a group, those likeliest to matter first: a time limit loses the last ones. seed, count:
     of the random shapes."""
     if group == "random":
-        return drawn(seed, count)
+        return drawn(group, FEW_FAMILIES, seed, count)
+    if group == "shapes":
+        return drawn(group, (*FEW_FAMILIES, *families.FAMILIES), seed, count)
     return [Task(group, name, sizes) for name, sizes in _named(group)] if group != "cusync" else _cusync()
 
 
@@ -231,29 +235,23 @@ def _cusync() -> list[Task]:
 # --- shapes that nobody tuned -------------------------------------------------------------------------------
 
 
-def drawn(seed: int, count: int) -> list[Task]:
+def drawn(group: str, of: Sequence[Callable[[random.Random], Drawn]], seed: int, count: int) -> list[Task]:
     """`count` cells in turn of each family, sizes drawn at random: the first n are the same for every
     count."""
     r = random.Random(seed)
-    families = (_any_mlp, _any_gated, _any_linear, _any_mlp, _any_attention, _any_pair, _any_mlp3, _any_layer)
     found: dict[str, Task] = {}
     for n in range(100 * count):
         if len(found) == count:
             break
-        name, sizes = families[n % len(families)](r)
-        task = Task("random", name, sizes)
+        name, sizes = of[n % len(of)](r)
+        task = Task(group, name, sizes)
         found.setdefault(str(task), task)
     return list(found.values())
 
 
-def _between(r: random.Random, least: int, most: int) -> int:
-    """Even in its logarithm."""
-    return round(math.exp(r.uniform(math.log(least), math.log(most))))
-
-
 def _any_mlp(r: random.Random) -> tuple[str, dict[str, Any]]:
     h = r.choice([768, 1024, 2048, 3072, 4096, 5120, 8192])
-    return "gpt3_mlp", {"M": _between(r, 1, 4096), "H": h, "I": r.choice([h // 2, h, 2 * h, 4 * h])}
+    return "gpt3_mlp", {"M": between(r, 1, 4096), "H": h, "I": r.choice([h // 2, h, 2 * h, 4 * h])}
 
 
 def _any_gated(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -268,17 +266,17 @@ def _any_gated(r: random.Random) -> tuple[str, dict[str, Any]]:
         (2560, 9728),
     ]
     h, i = r.choice(sizes)
-    return "llama_mlp", {"M": _between(r, 1, 2048), "H": h, "I": i}
+    return "llama_mlp", {"M": between(r, 1, 2048), "H": h, "I": i}
 
 
 def _any_linear(r: random.Random) -> tuple[str, dict[str, Any]]:
     n, k = r.choice([768, 1536, 2304, 4096, 6144, 11008, 32000]), r.choice([768, 1024, 4096, 8192])
-    return "one_linear", {"M": _between(r, 1, 4096), "N": n, "K": k}
+    return "one_linear", {"M": between(r, 1, 4096), "N": n, "K": k}
 
 
 def _any_mlp3(r: random.Random) -> tuple[str, dict[str, Any]]:
     return "mlp3", {
-        "M": _between(r, 1, 4096),
+        "M": between(r, 1, 4096),
         **{name: r.choice([256, 512, 1024, 2048, 4096]) for name in "ABCD"},
     }
 
@@ -287,7 +285,7 @@ def _any_attention(r: random.Random) -> tuple[str, dict[str, Any]]:
     heads, d = r.choice([8, 12, 16, 32]), r.choice([64, 128])
     return "gpt3_attention", {
         "B": r.choice([1, 1, 2, 4]),
-        "S": _between(r, 32, 3000),
+        "S": between(r, 32, 3000),
         "H": heads * d,
         "heads": heads,
         "D": d,
@@ -327,3 +325,8 @@ def _any_layer(r: random.Random) -> tuple[str, dict[str, Any]]:
         "D": d,
         "I": i,
     }
+
+
+FEW_FAMILIES: tuple[Callable[[random.Random], Drawn], ...] = (
+    _any_mlp, _any_gated, _any_linear, _any_mlp, _any_attention, _any_pair, _any_mlp3, _any_layer,
+)  # fmt: skip

@@ -7,19 +7,11 @@ import random
 from typing import Any
 
 import tilegen as tg
+from benchmarks.families import lora
 from tests.gpu.gemms import Case, chain, fan, gated, gemm, mlp
 from tests.gpu.ops import attended, blocks, cached, example, pair
 
 DTYPE = "bfloat16"
-
-
-@tg.spec
-def lora(M=278, H=1024, R=16, dtype=DTYPE):
-    """y = x wᵀ + (x aᵀ) bᵀ"""
-    x = tg.input("x", (M, H), dtype)
-    a, b, w = tg.weight("a", (R, H), dtype), tg.weight("b", (H, R), dtype), tg.weight("w", (H, H), dtype)
-    high = tg.linear(tg.linear(x, a, name="low"), b, name="high")
-    return tg.add(high, tg.linear(x, w, name="base"), name="y")
 
 
 @tg.spec
