@@ -32,6 +32,7 @@ NOTES = (
     "TG_POSTED",
     "TG_RANK",
 )
+MOST_STATEMENTS = 128  # that each bring a tensor map near
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
@@ -174,7 +175,7 @@ class Kernel:
     def many_maps(self) -> bool:
         """Whether they are brought near in a loop, as those of many linears are: as a statement each, ptxas
         holds their addresses in registers, and spills sums for them."""
-        return self.numbered
+        return self.numbered or len(self.each_map) > MOST_STATEMENTS
 
     @property
     def tensors(self) -> list[dict[str, Any]]:
