@@ -191,3 +191,16 @@ def test_weights_are_kept_unless_asked() -> None:
     with torch.no_grad():
         module(given()["x"])
     assert torch.equal(module.w1, given()["w1"])
+
+
+def test_the_call_of_a_kernel_that_was_replaced_is_forgotten() -> None:
+    """Whose memory is freed: not even its weights' return brings it back."""
+    module = layer()
+    module._kernel, module._kind = Holding(module.kernel), "cuda"  # type: ignore[assignment]
+    before = module.w1
+    with torch.no_grad():
+        module(given()["x"])
+        module._fast = lambda *_: NotImplemented
+        module.w1 = torch.nn.Parameter(2 * before.detach(), requires_grad=False)
+        module(given()["x"])
+        assert module._fast is None

@@ -121,6 +121,16 @@ def test_results_go_into_tensors_that_are_there() -> None:
     bound.check()
 
 
+def test_a_trace_is_taken_anew() -> None:
+    program = mlp(M=70, H=256, I=512)
+    kernel = tg.compile(program, "cuda", lowering="persistent")
+    given = random_arguments(program, 0, "cuda")
+    kernel(*given)
+    for _ in range(2):
+        ranks = {t.rank for t in kernel.trace(*given).tiles}
+        assert sorted(ranks) == list(range(kernel.plan.order.count))
+
+
 def test_a_tensor_that_does_not_fit_is_named_as_before() -> None:
     kernel = tg.compile(mlp(M=70, H=256, I=512), "cuda")
     x, w1, w2 = random_arguments(mlp(M=70, H=256, I=512), 0, "cuda")

@@ -276,6 +276,7 @@ class CudaKernel(GpuKernel):
         notes = torch.zeros(5, words, dtype=torch.int32, device=self._device)
         for launch in notes:  # the first load the code; back to back, as in use; the last is read
             traced._notes, traced._launches = launch.data_ptr(), PerStream[_Launch]()
+            traced.fast, traced._remembered = None, set()  # which would take its notes where the last one did
             traced(*arguments)
         traced.check()
         return Trace.read(

@@ -180,6 +180,7 @@ class Module(torch.nn.Module):
 
     def _pack(self) -> _Packed:
         self._restore()
+        self._fast = None  # of the kernel before, which goes away
         named: Any = self._parameters
         once = None if self.keep else frozenset(self._kernel.held_packed(frozenset(named)))
         kernel = self._kernel.prepared(named, {}, once)
