@@ -26,7 +26,7 @@ def _linear(name: str, n: int, k: int, dtype: str) -> tuple[tg.Value, tg.Value]:
 
 
 @tg.spec
-def bert_layer(B=8, S=128, H=768, heads=12, I=3072, dtype=DTYPE):
+def bert_layer(B=32, S=87, H=1024, heads=16, I=4096, dtype=DTYPE):
     """Attention over all tokens and a feed-forward block, norms after the residuals."""
     x = tg.input("x", (B, S, H), dtype)
     wqkv, bqkv, wo, bo = _linear("qkv", 3 * H, H, dtype) + _linear("o", H, H, dtype)

@@ -118,7 +118,7 @@ def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]
             },
         ),
         (
-            f.encoder,
+            f.bert_layer,
             {
                 "B": st.integers(1, 8),
                 "S": st.integers(1, 200),

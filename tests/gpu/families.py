@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import tilegen as tg
-from benchmarks.families import lora
+from benchmarks.families import bert_layer, lora
 from tests.gpu.gemms import Case, chain, fan, gated, gemm, mlp
 from tests.gpu.ops import attended, blocks, cached, example, pair
 
@@ -35,24 +35,6 @@ def patches(B=2, HW=224, C=3, N=1024, size=14, dtype=DTYPE):
         tg.weight("bias", (N,), dtype),
     )
     return tg.conv2d(x, w, bias, stride=size, name="patches")
-
-
-@tg.spec
-def encoder(B=32, S=87, H=1024, heads=16, I=4096, dtype=DTYPE):
-    """A layer of BERT: attention over all tokens, norms after the residuals."""
-    x = tg.input("x", (B, S, H), dtype)
-    wqkv, bqkv, wo, bo = _linear("qkv", 3 * H, H, dtype) + _linear("o", H, H, dtype)
-    w1, b1, w2, b2 = _linear("1", I, H, dtype) + _linear("2", H, I, dtype)
-    vectors = [tg.weight(name, (H,), dtype) for name in ("g1", "c1", "g2", "c2")]
-    q, k, v = tg.linear(x, wqkv, bqkv, name="qkv").chunk(3)
-    a = tg.linear(tg.attention(q, k, v, heads=heads, name="attn"), wo, bo, name="out")
-    h = tg.layer_norm(tg.add(a, x, name="r1"), *vectors[:2], name="n1")
-    y = tg.linear(tg.gelu(tg.linear(h, w1, b1, name="up"), name="g"), w2, b2, name="down")
-    return tg.layer_norm(tg.add(y, h, name="r2"), *vectors[2:], name="n2")
-
-
-def _linear(name: str, n: int, k: int, dtype: str) -> tuple[tg.Value, tg.Value]:
-    return tg.weight(f"w{name}", (n, k), dtype), tg.weight(f"b{name}", (n,), dtype)
 
 
 def drawn(seed: int, count: int, small: bool = True) -> list[Case]:
@@ -134,7 +116,7 @@ _FAMILIES = (
         },
     ),
     lambda r, n: (
-        encoder,
+        bert_layer,
         {"B": r.choice((1, 4)), "S": r.randint(5, 130), "H": n * 256, "heads": n * 4, "I": n * 1024},
     ),
     lambda r, n: (patches, {"B": 1, "HW": 112, "N": 256, "size": r.choice((14, 16, 8))}),

@@ -247,16 +247,13 @@ class MultiLaunchKernel(GpuKernel):
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, (self.plan, self._launches, self.bound, self.program)
 
-    def prepare(self, /, **weights: torch.Tensor) -> MultiLaunchKernel:
-        """As CudaKernel.prepare, for the launches that read these arguments."""
-        return self.prepared(weights, {})
-
     def prepared(
         self,
         weights: Mapping[str, torch.Tensor],
         copies: dict[str, torch.Tensor],
         once: frozenset[str] | None = None,
     ) -> MultiLaunchKernel:
+        """As CudaKernel.prepared, for the launches that read these arguments."""
         bound = self._with_bound(weights)
         bound |= {name: without_memory(bound[name]) for name in once or ()}
         launches = []

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import tilegen as tg
-from tests.gpu.families import bottleneck, drawn, encoder, lora, patches
+from benchmarks.families import bert_layer, lora
+from tests.gpu.families import bottleneck, drawn, patches
 from tests.gpu.gemms import Case, gemm
 from tilegen.kernels.launches import launch_plans, whole_plan
 from tilegen.options import Options
@@ -40,7 +41,7 @@ REFUSED_ONCE = [
         for b in (1, 8)
         for n, s in ((1024, 14), (768, 16), (1280, 14), (96, 4))
     ),
-    Case("", encoder, {}),
+    Case("", bert_layer, {}),
 ]
 
 
