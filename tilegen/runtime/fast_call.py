@@ -29,6 +29,7 @@ from tilegen.runtime.cxx import compile_source, compiler, version
 from tilegen.runtime.driver import Parameters, Place, fast_functions, missing, refused
 
 NAME = "tilegen_fast_call"
+TABLE = "__dlpack_c_exchange_api__"  # torch's C functions for DLPack
 FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden")
 # dtype -> code and bits (DLPack, DLDataType)
 DLPACK_DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
@@ -73,8 +74,10 @@ def imported(path: Path) -> Any:
 
 def set_up(module: Any, functions: tuple[int, int, int], current_device: Callable[[], int]) -> Any:
     """It knows torch, and the addresses of cuLaunchKernelEx, cuTensorMapReplaceAddress and
-    cuStreamIsCapturing."""
-    table = vars(torch.Tensor)["__dlpack_c_exchange_api__"]
+    cuStreamIsCapturing. ImportError where torch has no table of functions."""
+    table = getattr(torch.Tensor, TABLE, None)
+    if table is None:
+        raise ImportError(f"torch {torch.__version__} has no {TABLE}")
     recording, tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
     types = (torch.Tensor, torch.nn.Parameter)
     module.setup(table, types, functions, torch.is_grad_enabled, recording, tracing, current_device)
@@ -87,11 +90,10 @@ def host() -> Any:
     if missing():
         return None
     try:
-        module = imported(built())
+        return set_up(imported(built()), fast_functions(), torch._C._cuda_getDevice)
     except (CompileError, ImportError) as error:
         logger.warning("calls of kernels go through Python, which takes the host longer: %s", error)
         return None
-    return set_up(module, fast_functions(), torch._C._cuda_getDevice)
 
 
 def made(

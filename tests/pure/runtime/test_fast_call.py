@@ -342,6 +342,12 @@ def test_it_compiles_without_a_warning() -> None:
     assert fast_call.built((*fast_call.FLAGS, *WARNINGS)).stat().st_size > 0
 
 
+def test_a_torch_without_the_table_is_told(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_call, "TABLE", "__no_such_table__")
+    with pytest.raises(ImportError, match="has no __no_such_table__"):
+        fast_call.set_up(module, (0, 0, 0), lambda: 0)
+
+
 def test_without_a_compiler_calls_go_through_python(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
