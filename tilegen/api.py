@@ -29,6 +29,7 @@ from tilegen.tools.explain import explain_program
 if TYPE_CHECKING:
     from tilegen.kernels.kernel import Kernel
     from tilegen.kernels.moving import MovingKernel
+    from tilegen.proof.checker import Certificate
 
 
 def _html(made: Plan) -> str:
@@ -172,22 +173,25 @@ def compile(
             progress,
         )
 
-    def in_one_launch(of: Program) -> CudaKernel:
-        def made_with(options: Options) -> CudaKernel:
+    def loaded(of: Program) -> tuple[Plan, Certificate, Any]:
+        def made_with(options: Options) -> tuple[Plan, Certificate, Any]:
             made, certificate = planned(of, place, options, progress)
             progress("NVRTC")
-            return CudaKernel(made, certificate, chosen.load(made), exclusive, program=of)
+            return made, certificate, chosen.load(made)
 
         return fitted(of, place, settled(of, place, asked), made_with, progress, free=not asked.tiles)
 
+    def in_one_launch(of: Program, plan: Plan, proof: Certificate, library: Any) -> CudaKernel:
+        return CudaKernel(plan, proof, library, exclusive, program=of)
+
     try:
-        return in_one_launch(program)
+        return in_one_launch(program, *loaded(program))
     except LaunchLimitError as error:
         if asked != Options() or may_cut != "auto":
             raise
         from tilegen.kernels.parts import compile_parts
 
-        return compile_parts(program, place, in_one_launch, error, progress)
+        return compile_parts(program, place, loaded, in_one_launch, error, progress)
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

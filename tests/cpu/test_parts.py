@@ -39,10 +39,14 @@ def net(M=9, H=16, N=7):
 LIMIT = LaunchLimitError("too many", 3)
 
 
-def on_a_cpu(part: Program) -> Any:
+def on_a_cpu(part: Program) -> tuple[Plan, Any, Any]:
     plan = tg.plan(part, "cpu:2")
     assert isinstance(plan, Plan)
-    return Launch(plan, verify(plan), Library(plan), 2, program=part)
+    return plan, verify(plan), Library(plan)
+
+
+def launch(part: Program, *of: Any) -> Any:
+    return Launch(*of, 2, program=part)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -67,7 +71,7 @@ def test_what_is_one_op_is_not_cut(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_parts_give_what_the_program_says(count: int, stream: object) -> None:  # noqa: F811
     program = net()
-    kernel = compile_parts(program, place("cpu:2"), on_a_cpu, LaunchLimitError("", count))
+    kernel = compile_parts(program, place("cpu:2"), on_a_cpu, launch, LaunchLimitError("", count))
     assert isinstance(kernel, MultiLaunchKernel) and len(kernel.plans) == count and kernel.proof.ok
     given = random_arguments(program, 1)
     for found in (kernel(*given), kernel.prepare(g1=given[3])(*given[:3], *given[4:])):
@@ -78,7 +82,7 @@ def test_parts_give_what_the_program_says(count: int, stream: object) -> None:  
 
 
 def test_only_what_passes_between_parts_is_kept_there(stream: object) -> None:  # noqa: F811
-    kernel = compile_parts(net(), place("cpu:2"), on_a_cpu, LaunchLimitError("", 2))
+    kernel = compile_parts(net(), place("cpu:2"), on_a_cpu, launch, LaunchLimitError("", 2))
     passed = set(kernel.plans[0].outputs) - {"middle"}
     assert passed == {t.name for t in kernel._inner} and len(passed) < 4
 
@@ -92,7 +96,7 @@ def test_more_parts_are_tried_where_one_takes_too_many(stream: object) -> None: 
             raise LaunchLimitError("still too many", 2)
         return on_a_cpu(part)
 
-    assert len(compile_parts(net(), place("cpu:2"), picky, LaunchLimitError("", 2)).plans) == 4
+    assert len(compile_parts(net(), place("cpu:2"), picky, launch, LaunchLimitError("", 2)).plans) == 4
 
 
 def test_states_and_parts_that_never_fit_are_refused() -> None:
@@ -100,10 +104,10 @@ def test_states_and_parts_that_never_fit_are_refused() -> None:
         raise LaunchLimitError(f"{part.name}: too many", 2)
 
     with pytest.raises(LaunchLimitError, match="net_part0: too many"):
-        compile_parts(net(), place("cpu:2"), never, LIMIT)
+        compile_parts(net(), place("cpu:2"), never, launch, LIMIT)
     layer = load_spec("examples/llama_layer.py")(H=64, I=64, heads=2, kv_heads=1, D=32, S_max=16)
     with pytest.raises(LaunchLimitError, match="too many"):
-        compile_parts(layer, place("cpu:2"), on_a_cpu, LIMIT)
+        compile_parts(layer, place("cpu:2"), on_a_cpu, launch, LIMIT)
 
 
 def test_a_launch_of_too_many_ops_is_refused_while_it_is_planned() -> None:

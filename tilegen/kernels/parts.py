@@ -9,7 +9,9 @@ kernel boundaries order the parts, as they order launches of single ops (tilegen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from tilegen.errors import LaunchLimitError
 from tilegen.frontend.program import Call, Program, Tensor
@@ -18,20 +20,25 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.launches import GIVEN, MultiLaunchKernel, certify_launches
+from tilegen.proof.checker import Certificate
 from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan
 
 MORE = 3  # parts that are tried besides: ops are not alike
+WORKERS = 4  # parts that are compiled at a time
+Loaded = tuple[Plan, Certificate, Any]  # the last is the compiled library
 
 
 def compile_parts(
     program: Program,
     place: Place,
-    made: Callable[[Program], CudaKernel],
+    loaded: Callable[[Program], Loaded],
+    made: Callable[..., CudaKernel],
     error: LaunchLimitError,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MultiLaunchKernel:
-    """A kernel of as few parts as a launch takes of each. made: compiles a part; error: of the whole.
+    """A kernel of as few parts as a launch takes of each, several compiled at a time. loaded: what a part is
+    planned, proved and compiled to; made: a kernel of a part and that; error: of the whole.
 
     Raises:
         LaunchLimitError: the program has states, or a part of it takes too many parameters itself.
@@ -43,7 +50,9 @@ def compile_parts(
         try:
             parts = list(parted(program, count))
             progress(f"{program.name}: {count} launches, {error}")
-            return _joined(program, place, [made(part) for part in parts])
+            with ThreadPoolExecutor(max_workers=WORKERS) as pool:
+                found = list(pool.map(loaded, parts))
+            return _joined(program, place, [made(p, *of) for p, of in zip(parts, found, strict=True)])
         except LaunchLimitError as again:
             error = again
     raise error
