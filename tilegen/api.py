@@ -151,7 +151,7 @@ def compile(
         return Kernel(made, certificate, chosen.load(made), threads, program=program)
     if dims_of(program) and lowering == "multi_launch":
         raise PlanError(f"{program.name}: a size moves, which launches of single ops do not follow")
-    may_cut = lowering
+    may_cut = lowering == "auto" and asked == Options()
     if not dims_of(program):
         lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "multi_launch":
@@ -187,7 +187,7 @@ def compile(
     try:
         return in_one_launch(program, *loaded(program))
     except LaunchLimitError as error:
-        if asked != Options() or may_cut != "auto":
+        if not may_cut:
             raise
         from tilegen.kernels.parts import compile_parts
 

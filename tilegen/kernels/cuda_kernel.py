@@ -163,7 +163,7 @@ class CudaKernel(GpuKernel):
         prepared = CudaKernel(
             self.plan,
             self.proof,
-            self._packing(frozenset(bound) if once is None else once),
+            self._library_packing(frozenset(bound) if once is None else once),
             self._exclusive,
             bound,
             self._programmatic,
@@ -180,11 +180,11 @@ class CudaKernel(GpuKernel):
         return prepared
 
     def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
-        library = self._packing(names)
+        library = self._library_packing(names)
         found = held_whole(self.plan.graph, library.packed.values())
         return {name: forms for name, forms in found.items() if name in names}
 
-    def _packing(self, names: frozenset[str]) -> CudaLibrary:
+    def _library_packing(self, names: frozenset[str]) -> CudaLibrary:
         """The kernel that reads these packed where it can."""
         if names not in self._libraries:
             self._libraries[names] = _packing(type(self._library), self._library.plan, names)

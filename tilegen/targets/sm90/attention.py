@@ -189,13 +189,13 @@ class Attention(OpText):
     @property
     def first_query(self) -> str:
         """The tile's first query in its batch, or an empty string for 0."""
-        return f"{self.bound.tile[0]} * i" if most(self.grid[2]) > 1 else ""
+        return f"{self.bound.tile[0]} * i" if self.grid[2] > 1 else ""
 
     @property
     def seen_keys(self) -> SeenKeys:
         """Which keys a tile sees."""
         b, a, rows = self.bound, AttentionAttributes.of(self.bound), self.bound.write[0]
-        several = over_caches(b) or bool(a.causal and self.first_query) or most(a.k_len) > self.keys
+        one_tile = not (a.causal and self.first_query) and most(a.k_len) <= self.keys
         return SeenKeys(
             position=b.operand("position").tensor if over_caches(b) else "",
             causal=a.causal,
@@ -205,7 +205,7 @@ class Attention(OpText):
             all=to_c(a.k_len),
             block=self.keys,
             splits=self.kv_splits,
-            known=not several,  # one tile of queries, one block of keys
+            known=one_tile and not over_caches(b),  # of queries, with one block of keys
         )
 
     @property

@@ -67,6 +67,10 @@ class Code(OpText):
         members = {number: n for n, number in enumerate(self._numbers)}
         return [members.get(number, 0) for number in range(first, last + 1)]
 
+    def number(self, what: str, own: int) -> str:
+        """Columns or steps, as C: looked up where members differ in them."""
+        return f"tg_{what}_of_{self.name}[member]" if self.numbered else str(own)
+
     @property
     def seen(self) -> str:
         """Its tensors, where the kernel's are T."""

@@ -27,7 +27,7 @@ from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.pixels import by_threads
 from tilegen.targets.sm90.product import Product
-from tilegen.targets.sm90.shared_bodies import Op, bodies
+from tilegen.targets.sm90.shared_bodies import Body, Op, bodies
 from tilegen.targets.sm90.stage import BoxMap, Map
 from tilegen.targets.sm90.thread_tile import ThreadTile
 
@@ -88,13 +88,11 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
             single.bound.op.where,
         )
     layout.refuse()
-    _refuse_parameters(plan, ops)
     return layout
 
 
-def _refuse_parameters(plan: Plan, ops: Sequence[Op]) -> None:
+def refuse_parameters(plan: Plan, found: Sequence[Body]) -> None:
     """LaunchLimitError where a launch of all ops takes more tensor maps and addresses than a kernel may."""
-    found = bodies(ops)
     maps = sum(len(same) for body in found for same in body.maps)
     tensors = len(plan.graph.tensors) + sum(len(member) for body in found for member in body.tensors)
     bytes = MAP_BYTES * maps + 8 * tensors + 8 * MOST_WORDS
@@ -118,6 +116,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     ops = tuple(hopper_op(plan, b, packed) for b in plan.bounds)
     layout = layout_of(plan, ops)
     found = bodies(ops)
+    refuse_parameters(plan, found)
     turns = (
         most(plan.order.count)
         if isinstance(plan.scheduling, str)

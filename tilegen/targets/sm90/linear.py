@@ -227,8 +227,7 @@ class _Load:
         j = to_c(self.code.bound.coords[1])
         tile = f"({j} * 2 + cta_rank)" if self.tile.splits("n") else j
         rows = self.stage.b_rows * self.stage.blocks
-        steps = f"tg_steps_of_{self.code.name}[member]" if self.code.numbered else str(self.tile.steps)
-        row = f"({tile} * {steps} + k) * {rows}"
+        row = f"({tile} * {self.code.number('steps', self.tile.steps)} + k) * {rows}"
         if self.multicast == "weights":
             own = rows // 2
             return [

@@ -68,7 +68,7 @@ class Product(Code):
 
     @property
     def steps(self) -> str:
-        return f"tg_steps_of_{self.name}[member]" if self.numbered else str(self.tile.steps)
+        return self.number("steps", self.tile.steps)
 
     @property
     def one_turn(self) -> bool:

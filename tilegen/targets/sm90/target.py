@@ -12,11 +12,12 @@ from tilegen.ops.attention import FEW, over_caches
 from tilegen.ops.base import OpInstance
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target, unproved
-from tilegen.targets.sm90.emit import generate, hopper_op, layout_of
+from tilegen.targets.sm90.emit import generate, hopper_op, layout_of, refuse_parameters
 from tilegen.targets.sm90.heuristics import best_configs, best_splits
 from tilegen.targets.sm90.launch import hopper_launch
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
 from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
+from tilegen.targets.sm90.shared_bodies import bodies
 
 
 class Sm90(Target):
@@ -40,7 +41,9 @@ class Sm90(Target):
         hopper_op(plan, b)
 
     def check_together(self, plan: Plan) -> None:
-        layout_of(plan, [hopper_op(plan, b) for b in plan.bounds])
+        ops = [hopper_op(plan, b) for b in plan.bounds]
+        layout_of(plan, ops)
+        refuse_parameters(plan, bodies(ops))
 
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
         plan = unproved(graph, machine)
