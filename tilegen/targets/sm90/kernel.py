@@ -116,6 +116,21 @@ class Kernel:
         return any(op.tile.alternates for op in self.products)
 
     @property
+    def ragged(self) -> bool:
+        """Whether tiles of any product may have blocks of 64 rows without any."""
+        return any(op.partly_occupied for op in self.products)
+
+    @property
+    def idles(self) -> bool:
+        """Whether a math warpgroup may have no rows of a tile of any product."""
+        return any(0 in op.partly_occupied for op in self.products)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the second math warpgroup has a block of 64 rows less in any product."""
+        return any(op.tile.uneven for op in self.products)
+
+    @property
     def numbered(self) -> bool:
         """Whether any body looks up the columns of its result."""
         return any(op.numbered for op in self.products)

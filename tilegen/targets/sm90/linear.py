@@ -27,7 +27,7 @@ from tilegen.targets.sm90.product import (
     waits_for_weights,
 )
 from tilegen.targets.sm90.stage import Copy, Load, Loads, Map
-from tilegen.targets.sm90.store import RowStore
+from tilegen.targets.sm90.store import TWO_BYTES, RowStore
 from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
 
 NORMED_STEP = 256
@@ -119,6 +119,8 @@ def _sum_problem(code: Code, tile: Tile) -> str:
                 f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is fused in:"
                 " threads hold their share of a step"
             )
+    if tile.uneven and b.result.dtype not in TWO_BYTES:
+        return f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number; the result is {b.result.dtype}"
     if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
         return (
             f"its share of the sum ends at column {hi}, inside a step of {tile.depth}, which would bring the"

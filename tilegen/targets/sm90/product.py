@@ -77,6 +77,16 @@ class Product(Code):
         return self.a.positions * self.tile.steps // (2 if self.tile.exchanges else 1) == 1
 
     @property
+    def partly_occupied(self) -> tuple[int, ...]:
+        """How many of a math warpgroup's blocks of 64 rows hold any, where not all do. An empty block is not
+        multiplied."""
+        if not isinstance(self.store, RowStore) or self.tile.warpgroups_split_n:
+            return ()
+        height = self.tile.rows
+        heights = range(1, height + 1) if self.store.moves else (min(height, self.rows), self.rows % height or height)
+        return tuple(sorted(set[int]().union(*map(self.tile.occupied, heights)) - {self.tile.m64}))
+
+    @property
     def range(self) -> str:
         if self.tile.exchanges:
             return (

@@ -11,6 +11,7 @@ ALTERNATING = 64
 BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
+HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
 SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 
@@ -57,7 +58,22 @@ class Tile:
 
     @property
     def m64(self) -> int:
-        return max(1, self.cta_rows // 128)
+        """Blocks of 64 rows of the first math warpgroup."""
+        return max(1, -(-self.cta_rows // 128))
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the second math warpgroup has a block less."""
+        return not self.warpgroups_split_n and self.cta_rows % (128 * self.m64) != 0
+
+    def occupied(self, rows: int) -> set[int]:
+        """Of a math warpgroup's blocks of 64 rows, how many hold any where a tile has so many rows: the
+        numbers that occur."""
+        found, height = set[int](), 64 * self.m64
+        for end in range(self.cta_rows, self.rows + 1, self.cta_rows):
+            starts = (end - self.cta_rows, end - self.cta_rows + height)
+            found |= {-(-max(0, min(rows, end, start + height) - start) // 64) for start in starts}
+        return found
 
     @property
     def n8s(self) -> int:
@@ -131,8 +147,8 @@ class Tile:
             return f"steps are {self.depth} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
         if self.cluster > 2:
             return f"a cluster of {self.cluster}: pairs are the most that share a tile"
-        if self.cta_rows not in (64, 128, 256):
-            return f"a CTA computes 64, 128 or 256 rows, not {self.cta_rows}"
+        if self.cta_rows not in HEIGHTS:
+            return f"a CTA computes 64, 128, 192 or 256 rows, not {self.cta_rows}"
         halves = 2 if self.warpgroups_split_n or self.exchanges else 1
         if self.cta_columns % (8 * halves):
             return f"a CTA's {self.cta_columns} columns do not split into {halves} times eight"
