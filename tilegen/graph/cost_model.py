@@ -10,39 +10,52 @@ less than its bytes from memory. docs/perf-log.md holds the measurements behind 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
-from tilegen.arch.machine import CLOCK, Machine
+from tilegen.arch.machine import CLOCK, H200, Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import groups, k_range
+from tilegen.ops.gemm import LinearAttributes, groups, k_range
 
-STREAM = 0.96  # of the memory's read rate, with all SMs at it
-BUSY = 128  # CTAs that it takes to read at that rate
-L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
-SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
-# what waiting for each other costs a pair that loads together, by rows of a CTA
-COUPLED = {128: 1.03, 256: 1.08}
-REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
+BUSY = 128  # CTAs that it takes to read at the memory's rate
+# bytes a clock that a CTA of a convolution gets from L2 with all SMs at it, at CLOCK; where each filter position
+# brings its own box of pixels
+SLIDING, SCATTERED = 60.0, 48.0
 STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
 
 
-def tile_us(b: OpInstance, machine: Machine) -> float:
-    """Time of one full tile of an op when all SMs are busy; kept with the op."""
-    times: dict[Machine, float] = b.__dict__.setdefault("_tile_us", {})
-    if machine not in times:
-        times[machine] = _tile_us(b, machine)
-    return times[machine]
+def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
+    """Time of one full tile of an op when all SMs are busy; kept with the op. stages: of the ring that it shares
+    with other ops; 0: the ring is its own."""
+    times: dict[tuple[Machine, int], float] = b.__dict__.setdefault("_tile_us", {})
+    if (machine, stages) not in times:
+        times[machine, stages] = (
+            _linear_tile_us(b, machine, stages) if on_wgmma(b, machine) else _tile_us(b, machine)
+        )
+    return times[machine, stages]
 
 
-def tile_times(b: OpInstance, machine: Machine) -> Array:
+def on_wgmma(b: OpInstance, machine: Machine) -> bool:
+    """Whether it is a linear whose steps are timed one by one."""
+    return machine.architecture.wgmma and isinstance(b.attributes, LinearAttributes)
+
+
+def _linear_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
+    time = _as_cut(b, machine)
+    return time.tile_of_many(stages or stages_of(time.stage))
+
+
+def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
     """Time of each tile: those of a causal attention have as much work as steps."""
+    if on_wgmma(b, machine):
+        return np.full(len(tiles_of(b).steps), tile_us(b, machine, stages))
     steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
     work = tile_us(b, machine) - machine.tile_us
     return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
@@ -100,39 +113,104 @@ def _tile_bytes(b: OpInstance) -> float:
 
 # --- products by tensor cores -------------------------------------------------------------------------------
 
+# Linears on a Hopper SM: fitted to measured times by benchmarks.calibrate
+MMA_CLOCK = 1760.0  # clocks a µs
+L2 = 47.8  # bytes a clock that an SM gets from L2 with all of them at it
+LEAST_STEP, LEAST_STEP_OF_PAIRS = 0.108, 0.132  # µs from one stage of the ring to the next
+DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
+TOGETHER = 1.07  # what waiting for each other costs a pair that loads together
+EPILOGUE = 7.2e-5  # µs of a number of the result
+TRIP = 0.9  # µs from the request of a stage's bytes until they are there
+MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
+LAUNCH = 2.1  # µs before the first step and after the last
+SHARP = 3.5
 
-def product_us(
-    b: OpInstance, machine: Machine, height: int, width: int, cluster: int, cluster_split: str
-) -> float:
-    """A linear whose CTAs compute height x width each, by clusters of `cluster`."""
+
+@dataclass(frozen=True)
+class ProductTime:
+    """What a linear takes, in µs, cut in one way.
+
+        tile(stages) = steps·‖step, TRIP / (stages - 1)‖ + epilogue
+        alone(stages) = ‖waves·tile, memory‖ + LAUNCH
+
+    ‖…‖ is the p-norm, p = SHARP, of what goes on side by side. step: of a step that waits for no load; memory: of
+    all the op's bytes; stage: rows of 128 bytes that a step fills.
+    """
+
+    step: float
+    steps: float
+    epilogue: float
+    waves: int
+    memory: float
+    stage: int
+
+    def tile(self, stages: int) -> float:
+        """A tile where the ring has so many stages."""
+        return self.steps * _side_by_side(self.step, TRIP / max(1, stages - 1)) + self.epilogue
+
+    def tile_of_many(self, stages: int) -> float:
+        """The same where all tiles' bytes come from memory meanwhile."""
+        return _side_by_side(self.tile(stages), self.memory / self.waves)
+
+    def alone(self, stages: int) -> float:
+        """The op in a launch of its own."""
+        return _side_by_side(self.waves * self.tile(stages), self.memory) + LAUNCH
+
+
+def product_time(
+    b: OpInstance, machine: Machine, height: int, width: int, cluster: int, cluster_split: str, deep: int = 1
+) -> ProductTime:
+    """A linear whose CTAs compute height x width each, by clusters of `cluster`; deep: blocks of 64 columns in
+    a step."""
     rows, columns = (int(n) for n in b.out)
-    splits_k = cluster > 1 and cluster_split == "k"
-    tall, wide = (
-        height * (cluster if cluster_split == "m" else 1),
-        width * (cluster if cluster_split == "n" else 1),
-    )
-    down, across = ceil_div(rows, tall), ceil_div(columns, wide)
-    clusters = machine.sms // cluster
+    pair = cluster_split if cluster > 1 else ""
+    wide = groups(b) * width
+    across = ceil_div(columns, width * (cluster if pair == "n" else 1))
+    count = ceil_div(rows, height * (cluster if pair == "m" else 1)) * across
+    waves = ceil_div(count, machine.sms // cluster)
     lo, hi = k_range(b)
-    steps = ceil_div(hi - lo, 64) / (cluster if splits_k else 1)
+    steps = ceil_div(hi - lo, 64 * deep) / (cluster if pair == "k" else 1)
     loaded = min(height, ceil_div(rows, 8) * 8)
-    a, w = loaded * 128, groups(b) * width * 128
-    shared_a = cluster > 1 and cluster_split == "n" and loaded >= 64
-    shared_w = cluster > 1 and cluster_split == "m"
-    step = max(
-        height * groups(b) * width / 32,
-        (max(height, 128) * 128 + max(1, height // 64) * w + a + w) / 128,
-        (a / (2 if shared_a else 1) + w / (2 if shared_w else 1)) / L2,
-    ) * (COUPLED.get(height, 1.0) if shared_a or shared_w else 1.0)
-    tile = (steps * step + 1500) / CLOCK + height * width * groups(b) * (3e-5 + (5e-5 if splits_k else 0.0))
-    waves = ceil_div(down * across, clusters)
-    active = down * across * cluster / waves  # on average over the waves
+    shared_a, shared_w = pair == "n" and loaded >= 64, pair == "m"
+    bytes = 128 * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
+    occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
+    step = _side_by_side(
+        deep * occupied * wide / 32 / MMA_CLOCK,
+        deep * bytes / (L2 * MMA_CLOCK) * min(1.0, count * cluster / waves / machine.sms),
+        LEAST_STEP_OF_PAIRS if pair else LEAST_STEP,
+    ) * (TOGETHER if shared_a or shared_w else 1.0)
+    epilogue = EPILOGUE * height * wide
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
-    moved += REREAD * down * across * cluster * steps * a / (2 if shared_a else 1)
-    memory = moved / (machine.memory * STREAM * min(1.0, active / BUSY)) * 1e6
-    return max(
-        waves * tile, memory + 3e-5 * height * width * groups(b) + (0.8 if splits_k else 0.0)
-    ) + 0.2 * math.log2(waves + 1)
+    return ProductTime(
+        step,
+        steps,
+        epilogue * (2 if pair == "k" else 1),
+        waves,
+        1e6 * moved / machine.memory + epilogue,
+        deep * (loaded + wide),
+    )
+
+
+def stages_of(stage: int) -> int:
+    """Of a ring whose stages have so many rows of 128 bytes."""
+    return max(2, min(MOST_STAGES, RING // (128 * stage)))
+
+
+def stage_of(b: OpInstance) -> int:
+    """Rows of 128 bytes that a step of a linear fills, as it is cut."""
+    return _as_cut(b, H200).stage
+
+
+def _as_cut(b: OpInstance, machine: Machine) -> ProductTime:
+    split, cluster = b.op.cluster_split, b.op.cluster
+    height = b.tile[0] // (cluster if split == "m" else 1)
+    width = b.tile[1] // (cluster if split == "n" else 1)
+    return product_time(b, machine, height, width, cluster, split, ceil_div(b.tile[2], 64))
+
+
+def _side_by_side(*us: float) -> float:
+    """Of what goes on at the same time, each in the other's way a little."""
+    return sum(t**SHARP for t in us) ** (1 / SHARP)
 
 
 def convolution_us(
@@ -152,7 +230,7 @@ def convolution_us(
     block = max(  # 64 channels at all positions of the filter
         r * s * rows * width / 32,
         (r * s * (max(rows, 128) * 128 + max(1, rows // 64) * width * 128) + a + w) / 128,
-        (a + w) / (L2 if sliding else SCATTERED),
+        (a + w) / (SLIDING if sliding else SCATTERED),
     )
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
     us = (ceil_div(channels, 64) / cluster * block + 1500) / CLOCK + rows * width * (

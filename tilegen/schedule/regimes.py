@@ -21,10 +21,11 @@ from itertools import groupby
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, dims_of, filled, the_dim
 from tilegen.frontend.program import Program, Size
-from tilegen.graph.cost_model import product_us
+from tilegen.graph.cost_model import product_time, stages_of
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
+from tilegen.ops.base import ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.moving import Ranges
@@ -269,10 +270,14 @@ def _tiles_and_order(made: Plan, program: Program) -> Options:
 def _products_us(graph: Graph, tiles: Options, place: Place) -> float:
     """All products by the cost model, with these tiles."""
     clusters = {name: str(given).split(":") for name, given in tiles.cluster}
-    total = 0.0
+    times = []
     for name, tile in tiles.tiles:
         count, split = clusters.get(name, ("1", "k"))
         height = tile[0] // (int(count) if split == "m" else 1)
         width = tile[1] // (int(count) if split == "n" else 1)
-        total += product_us(graph.bound(graph.op(name)), place.machine, height, width, int(count), split)
-    return total
+        b = graph.bound(graph.op(name))
+        times.append(
+            product_time(b, place.machine, height, width, int(count), split, ceil_div(tile[2], 64))
+        )
+    stages = stages_of(max((t.stage for t in times), default=1))
+    return sum(t.alone(stages) for t in times)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
-from tilegen.graph.cost_model import tile_times
+from tilegen.graph.cost_model import on_wgmma, stage_of, stages_of, tile_times
 from tilegen.schedule.plan import Plan
 
 
@@ -104,11 +104,13 @@ def simulate(plan: Plan) -> Timeline:
             f"expected a Plan, given a {type(plan).__name__}: tg.simulate(tg.plan(program, on=…))"
         )
     machine, count = plan.machine, plan.order.count
+    linears = [b for b in plan.bounds if on_wgmma(b, machine)]
+    stages = stages_of(max(map(stage_of, linears))) if len(linears) > 1 else 0
     duration, op_of = np.zeros(count), np.zeros(count, dtype=np.int64)
     posts: list[list[int]] = [[] for _ in range(count)]
     for n, b in enumerate(plan.bounds):
         ranks = plan.ranks[b.op.name]
-        duration[ranks], op_of[ranks] = tile_times(b, machine), n
+        duration[ranks], op_of[ranks] = tile_times(b, machine, stages), n
         for m in plan.posts_of(b.op.name):
             for rank, semaphore in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(semaphore)

@@ -6,11 +6,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tilegen.arch.gpus import SM_90
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
-from tilegen.graph.cost_model import convolution_us, product_us, split_keys_us
+from tilegen.frontend.program import DTYPES
+from tilegen.graph.cost_model import (
+    DEEPEST,
+    STAGE_ROWS,
+    convolution_us,
+    ProductTime,
+    product_time,
+    split_keys_us,
+    stages_of,
+)
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import FEW, AttentionAttributes
@@ -19,18 +29,13 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.targets.sm90.pixels import beside, by_threads, slides
+from tilegen.targets.sm90.tile import HEIGHTS, SUMS
 
-SUMS = 192  # sums that a math thread can hold
-L2 = 60.0  # bytes a clock that a CTA gets from L2 with all SMs at it
-SCATTERED = 48.0  # the same where each filter position brings its own box of pixels
-# what waiting for each other costs a pair that loads together, by rows of a CTA
-COUPLED = {128: 1.03, 256: 1.08}
-REREAD = 0.25  # what a byte of activations from L2 costs, of what a byte of weights from memory does
-# blocks of 64 columns in a step, and rows of 128 bytes in a stage, where weights stream
-DEEP, MOST_STAGE = 4, 256
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
+SUMS_OF_PAIRS = 144  # sums that a math thread can hold where it sends half of them away
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
+STAGES = (*range(64, 385, 32), 448, 576)  # rows of 128 bytes that a stage of linears may have
 # clusters of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that
 # one runs
 MIXED = 0.97
@@ -54,20 +59,30 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
     if not between and any(isinstance(op.attributes, ConvAttributes) for op in products):
         return _net_configs(graph, products, machine, clusters)
     choices = []
+    least = max((stage_rows(b, machine) for b in graph.ops_of(AttentionAttributes)), default=0)
+    several = len(products) > 1 and graph.ops_of(LinearAttributes)
     for cluster in clusters if not between else clusters[:1]:
-        found = {}
-        for op in products:
-            b = graph.bound(op)
-            fitting = (
-                c
-                for c in CONFIGS[type(op.attributes)](b, machine, cluster)
-                if alone or cluster == 1 or not _loads_together(b, c)
-            )
-            found[op.name] = min(fitting, key=lambda c: c.us, default=None)
-        if found and all(found.values()):
-            chosen = {name: config for name, config in found.items() if config is not None}
-            choices.append(chosen if alone else _deepened(graph, chosen, machine))
-    return min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
+        for stage in (s for s in STAGES if s >= least) if several else (0,):
+            found = {}
+            for op in products:
+                b = graph.bound(op)
+                fitting = (
+                    c
+                    for c in _configs(b, machine, cluster, stage)
+                    if alone or cluster == 1 or not _loads_together(b, c)
+                )
+                found[op.name] = min(fitting, key=lambda c: c.us, default=None)
+            if found and all(found.values()):
+                choices.append({name: config for name, config in found.items() if config is not None})
+    best = min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
+    return best if alone or not best else _deepened(graph, best, machine)
+
+
+def _configs(b: OpInstance, machine: Machine, cluster: int, stage: int) -> Iterator[Config]:
+    """Those of a product; of a linear, for a ring whose stages have so many rows."""
+    if isinstance(b.attributes, LinearAttributes):
+        return linear_configs(b, machine, cluster, stage)
+    return CONFIGS[type(b.attributes)](b, machine, cluster)
 
 
 def _net_configs(
@@ -155,10 +170,10 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
         ]
     )
     # convolutions have stages of their own
-    most = MOST_STAGE if len(linears) == len(chosen) else least
+    most = STAGE_ROWS if len(linears) == len(chosen) else least
 
     def depth(name: str, stage: int) -> int:
-        return max(1, min(DEEP, stage // rows[name]))
+        return max(1, min(DEEPEST, stage // rows[name]))
 
     def filled(stage: int) -> float:
         bytes_of = {name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()}
@@ -185,8 +200,9 @@ def _loads_together(b: OpInstance, c: Config) -> bool:
     )
 
 
-def linear_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Config]:
-    """Every config of a linear for clusters of `cluster` CTAs."""
+def linear_configs(b: OpInstance, machine: Machine, cluster: int, stage: int = 0) -> Iterator[Config]:
+    """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
+    ring has, which all ops of a launch share; 0: as many as a step of the op fills."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
     if normed(b) and cluster > 1:
@@ -196,10 +212,10 @@ def linear_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Co
     for cluster_split in CLUSTER_SPLITS if cluster > 1 else CLUSTER_SPLITS[:1]:
         if cluster_split == "k" and not even:
             continue
-        for height in (64, 128, 256):
-            if height > 64 and (
-                normed(b) or height // 2 >= max(rows, 64) * (2 if cluster_split == "m" else 1)
-            ):
+        pairs_rows = 2 if cluster_split == "m" and cluster > 1 else 1
+        for height in HEIGHTS:
+            # one lower would do
+            if height > 64 and (normed(b) or (height - 64) * pairs_rows >= max(rows, 64)):
                 continue
             for width in range(16, 257, 8):
                 if _fits(b, height, width, cluster, cluster_split) and width < columns + 16:
@@ -208,12 +224,23 @@ def linear_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Co
                         width * (cluster if cluster_split == "n" else 1),
                         64,
                     )
-                    yield Config(
-                        tile,
-                        cluster,
-                        cluster_split,
-                        product_us(b, machine, height, width, cluster, cluster_split),
-                    )
+                    us = _linear_us(b, machine, (height, width, cluster, cluster_split), stage)
+                    if us < math.inf:
+                        yield Config(tile, cluster, cluster_split, us)
+
+
+def _linear_us(b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int) -> float:
+    """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
+    times: dict[Any, ProductTime] = b.__dict__.setdefault("_product_times", {})
+    rows, height, width = int(b.out[0]), cut[0], cut[1]
+    filled = min(height, ceil_div(rows, 8) * 8) + groups(b) * width
+    if stage and filled > stage:
+        return math.inf
+    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if rows <= 64 else 1
+    if (machine, cut, deep) not in times:
+        times[machine, cut, deep] = product_time(b, machine, *cut, deep)
+    time = times[machine, cut, deep]
+    return time.alone(stages_of(stage or time.stage))
 
 
 def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: str) -> bool:
@@ -221,7 +248,10 @@ def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: s
     split = height == 64  # the two math warpgroups share the columns, else the rows
     halves = 2 if split or (cluster > 1 and cluster_split == "k") else 1
     across = groups(b) * width // (2 if split else 1)
-    if width % (8 * halves) or across > 256 or max(1, height // 128) * across // 2 > SUMS:
+    most = SUMS_OF_PAIRS if cluster > 1 and cluster_split == "k" and height > 128 else SUMS
+    if width % (8 * halves) or across > 256 or ceil_div(height, 128) * across // 2 > most:
+        return False
+    if height % 128 == 64 and height > 64 and DTYPES[b.result.dtype] != 2:
         return False
     exchanged = height * width * groups(b) * 2 if cluster > 1 and cluster_split == "k" else 0
     results = 2 * 8192 if height > 64 else 0

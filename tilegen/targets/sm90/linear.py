@@ -4,6 +4,7 @@ or packed."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +27,7 @@ from tilegen.targets.sm90.product import (
     waits_for_activations,
     waits_for_weights,
 )
-from tilegen.targets.sm90.stage import Copy, Load, Loads, Map
+from tilegen.targets.sm90.stage import Copy, Load, Loads, Map, Other
 from tilegen.targets.sm90.store import TWO_BYTES, RowStore
 from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
 
@@ -167,9 +168,47 @@ class _Load:
     @property
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
-        bytes = self.loaded_rows * ROW_BYTES * self.stage.blocks
-        load = Load(tuple(self._a_copies(policy)), bytes, waits_for_activations(self.code))
+        waits = waits_for_activations(self.code)
+        copies, bytes = self._a_copies(policy), self._a_bytes(self.loaded_rows)
+        load = Load(copies, bytes, waits, others=tuple(self._others(policy)))
         return Loads((load,), policy=policy, pairs=self.multicast == "activations")
+
+    def _a_bytes(self, rows: Size) -> Size:
+        return rows * ROW_BYTES * self.stage.blocks
+
+    # --- the last row of tiles ------------------------------------------------------------------------------
+
+    @cached_property
+    def _last_rows(self) -> Size:
+        """Of activations, in the last row of tiles."""
+        rows, height = self.code.bound.out[0], self.tile.rows
+        return rows - height * (ceil_div(rows, height) - 1)
+
+    @cached_property
+    def _tail(self) -> Size:
+        """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0. Rows beyond
+        the tensor's last would be filled with zeros, which takes longer than to load as many."""
+        rows, most_rows = self._last_rows, most(self.code.bound.out[0])
+        if dims_of(rows):
+            alone = self.tile.splits("m") or self.multicast == "activations" or most_rows <= self.stage.a_rows
+            return 0 if alone else 8 * ceil_div(rows, 8)
+        if self.tile.splits("m") and rows > self.tile.cta_rows:
+            rows -= self.tile.cta_rows
+        unit = 16 if self.multicast == "activations" else 8
+        tail = unit * ceil_div(rows, unit)
+        return tail if tail < self.stage.a_rows else 0
+
+    def _others(self, policy: str) -> Iterator[Other]:
+        """What tiles of the last row load: fewer rows, or nothing."""
+        down = ceil_div(self.code.bound.out[0], self.tile.rows)
+        last = "" if down == 1 else f"{to_c(self.code.bound.coords[0])} == {to_c(down - 1)}"
+        split = self.tile.splits("m") and not dims_of(self._last_rows)
+        second = " && ".join(filter(None, (last, "cta_rank == 1")))
+        if split and self._last_rows <= self.tile.cta_rows:
+            yield Other(second, (), 0)
+        if self._tail:
+            when = second if split and self._last_rows > self.tile.cta_rows else last
+            yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
 
     @property
     def b(self) -> Loads:
@@ -182,7 +221,8 @@ class _Load:
     def loaded_rows(self) -> Size:
         """Of activations that a step brings: where few rows move, in eights no more than there are."""
         rows, most_rows = self.code.bound.out[0], self.stage.a_rows
-        if not dims_of(rows) or most(rows) > 2 * most_rows or self.multicast == "activations":
+        several = most(rows) > (2 * most_rows if self.tile.splits("m") else most_rows)
+        if not dims_of(rows) or several or self.multicast == "activations":
             return most_rows
         return smallest(most_rows, 8 * ceil_div(rows, 8))
 
@@ -192,7 +232,9 @@ class _Load:
     def _access(self, operand: int) -> list[Access]:
         return [a for a in self.code.bound.reads if a.operand == operand and a.when == "step"]
 
-    def _a_copies(self, policy: str) -> list[Copy]:
+    def _a_copies(self, policy: str, tail: Size = 0) -> tuple[Copy, ...]:
+        """tail: the rows of the last row of tiles, which have a map of their own."""
+        letter = "a_tail" if tail else "a"
         rows, columns = self._access(0)[0].box
         row = to_c(rows.lo) + (f" + cta_rank * {self.tile.cta_rows}" if self.tile.splits("m") else "")
         out = []
@@ -200,10 +242,10 @@ class _Load:
             column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
             at = block * self.stage.a_block
             if self.multicast == "activations":
-                out.append(self._half("a", column, row, self.stage.a_rows // 2, at, policy))
+                out.append(self._half(letter, column, row, int(tail or self.stage.a_rows) // 2, at, policy))
             else:
-                out.append(self._copy("a", column, row, at, policy))
-        return out
+                out.append(self._copy(letter, column, row, at, policy))
+        return tuple(out)
 
     def _half(self, letter: str, column: str, row: str, half: int, to: int, policy: str) -> Copy:
         """This CTA's half of the rows, which both CTAs get."""
@@ -277,11 +319,10 @@ class _Load:
 
     @property
     def maps(self) -> list[Map]:
-        found = [
-            self._map(
-                "a", 0, self.stage.a_rows // 2 if self.multicast == "activations" else self.loaded_rows
-            )
-        ]
+        shared = 2 if self.multicast == "activations" else 1
+        found = [self._map("a", 0, self.loaded_rows // shared)]
+        if self._tail:
+            found.append(self._map("a_tail", 0, self._tail // shared))
         if not self.packed:
             return [*found, self._map("b", 1, self._piece_rows)]
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks

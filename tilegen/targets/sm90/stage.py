@@ -106,9 +106,18 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Other:
+    """The copies, so many bytes of them, that a stage gets instead under a condition of its tile, as C."""
+
+    condition: str
+    copies: tuple[Copy, ...]
+    bytes: Size
+
+
+@dataclass(frozen=True)
 class Load:
     """What a loading role does for one stage of the ring: waits, then copies of so many bytes. staged: there
-    is such a stage; else it only waits."""
+    is such a stage; else it only waits. others: of some tiles, the first whose condition holds."""
 
     copies: tuple[Copy, ...] = ()
     bytes: Size = 0
@@ -119,6 +128,7 @@ class Load:
     # under which there is such a stage; the waits are made in any case, so that all posts are in when the
     # roles have ended
     condition: str = ""
+    others: tuple[Other, ...] = ()
 
 
 @dataclass(frozen=True)

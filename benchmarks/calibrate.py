@@ -1,0 +1,321 @@
+"""The cost model beside measured times: programs drawn at random, each planned in many ways.
+
+python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
+python -m benchmarks.calibrate fit [FILE]                       what the model says of them; needs no GPU
+
+A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
+drawn from all that the kernel can run; they are timed in turns, captured in CUDA graphs, with weights packed
+and arguments that rotate past L2. Every fifth program is held out: it is for judging the model, never for
+choosing its constants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.pool import AsyncResult
+from pathlib import Path
+from typing import Any
+
+from benchmarks.families import between
+from benchmarks.precompile import _alone
+from benchmarks.workloads import Task, tag
+from tilegen.arch.machine import H200
+from tilegen.errors import TilegenError
+from tilegen.frontend.program import Program
+from tilegen.graph.forms import Config
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
+from tilegen.options import Options
+from tilegen.targets.sm90.heuristics import CONFIGS
+
+ROOT = Path(__file__).resolve().parent
+SEED, HELD_OUT = 20261124, 5  # one program in so many is held out
+BEST, OTHERS = 4, 8  # plans of a program
+ROUNDS, MEASUREMENT_S, L2_BYTES, MOST_SETS = 5, 2e-3, 130_000_000, 12
+MOST_REFUSED = 200  # then the GPU is taken to be lost
+LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
+
+
+# --- programs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A program of the sweep. held_out: not for choosing constants."""
+
+    family: str
+    workload: str
+    sizes: dict[str, Any]
+    held_out: bool
+
+    @property
+    def program(self) -> Program:
+        return Task("calibrate", self.workload, self.sizes).program
+
+
+def _rows(r: random.Random) -> int:
+    """Half of them where tiles of few rows read all weights anew."""
+    return between(r, 65, 1023) if r.random() < 0.5 else between(r, 1, 4096)
+
+
+def _wide(r: random.Random, least: int = 512, most: int = 16384) -> int:
+    return 64 * round(between(r, least, most) / 64)
+
+
+def _linear(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return r.choice(["gemm", "one_linear"]), {"M": _rows(r), "N": _wide(r, 768, 24576), "K": _wide(r, 768, 16384)}
+
+
+def _block(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return r.choice(["gpt3_mlp", "llama_mlp"]), {"M": _rows(r), "H": _wide(r, 768, 8192), "I": _wide(r, 768, 16384)}
+
+
+def _conv(r: random.Random) -> tuple[str, dict[str, Any]]:
+    size, stride = r.choice([(1, 1), (3, 1), (3, 1), (3, 2)])
+    wide = {"C": r.choice([64, 128, 256, 512]), "N": r.choice([64, 128, 256, 512])}
+    where = {"B": r.choice([1, 2, 4, 8, 16]), "HW": r.choice([7, 14, 20, 28, 40, 56, 75])}
+    return "one_conv", {**where, **wide, "size": size, "stride": stride}
+
+
+def _attention(r: random.Random) -> tuple[str, dict[str, Any]]:
+    heads, d = r.choice([8, 16, 32]), r.choice([64, 128])
+    return "gpt3_attention", {"B": r.choice([1, 2, 4]), "S": between(r, 32, 2048), "H": heads * d, "heads": heads, "D": d}
+
+
+def _layer(r: random.Random) -> tuple[str, dict[str, Any]]:
+    h, heads, kv, d, i = r.choice([(2048, 32, 8, 64, 8192), (4096, 32, 8, 128, 14336), (3072, 24, 8, 128, 8192)])
+    b, s = r.choice([(between(r, 1, 64), 1), (1, between(r, 65, 1024)), (2, between(r, 33, 512))])
+    sizes = {"B": b, "S": s, "S_max": max(s, 700) + 1, "H": h, "heads": heads, "kv_heads": kv, "D": d, "I": i}
+    return "llama_layer", sizes
+
+
+def _encoder(r: random.Random) -> tuple[str, dict[str, Any]]:
+    h, heads, i = r.choice([(768, 12, 3072), (1024, 16, 4096)])
+    sizes = {"B": r.choice([1, 4, 16]), "S": between(r, 16, 400), "H": h, "heads": heads, "I": i}
+    return r.choice(["bert_layer", "vit_layer"]), sizes
+
+
+FAMILIES = {  # and how many of 32 programs
+    "linear": (_linear, 17),
+    "block": (_block, 8),
+    "conv": (_conv, 3),
+    "attention": (_attention, 1),
+    "layer": (_layer, 2),
+    "encoder": (_encoder, 1),
+}
+
+
+def programs(seed: int) -> Iterator[Drawn]:
+    """Without an end; families in turns."""
+    r = random.Random(seed)
+    turn = [name for name, (_, share) in FAMILIES.items() for _ in range(share)]
+    r.shuffle(turn)
+    counts = dict.fromkeys(FAMILIES, 0)
+    while True:
+        for family in turn:
+            workload, sizes = FAMILIES[family][0](r)
+            counts[family] += 1
+            yield Drawn(family, workload, sizes, counts[family] % HELD_OUT == 0)
+
+
+# --- plans --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to plan a program: tiles and clusters of its products where they are given, and the lowering."""
+
+    tiles: dict[str, tuple[int, ...]]
+    cluster: dict[str, str]
+    lowering: str
+
+    @property
+    def options(self) -> Options:
+        return Options.of(tiles=self.tiles, cluster=self.cluster) if self.tiles else Options()
+
+    def __str__(self) -> str:
+        cut = " | ".join(f"{'x'.join(map(str, t))} {self.cluster[n]}" for n, t in self.tiles.items())
+        return f"{cut or 'as planned'}, {self.lowering}"
+
+
+def candidates(drawn: Drawn) -> list[Candidate]:
+    """The plans of a program that are timed: its own in each lowering, and, where all its ops are products,
+    the model's best and others."""
+    graph = fuse(drawn.program)
+    lowerings = LOWERINGS if len(graph.ops) > 1 else LOWERINGS[:1]
+    found = [Candidate({}, {}, lowering) for lowering in lowerings]
+    if any(type(op.attributes) not in CONFIGS for op in graph.ops):
+        return found
+    r = random.Random(str(drawn))
+    chosen = [*_best(graph), *_others(graph, r)][: (BEST + OTHERS) // len(lowerings)]
+    return found + [
+        Candidate({n: c.tile for n, c in cut.items()}, {n: c.option for n, c in cut.items()}, lowering)
+        for cut in chosen
+        for lowering in lowerings
+    ]
+
+
+def _all(graph: Graph, name: str, cluster: int) -> list[Config]:
+    b = graph.bound(graph.op(name))
+    return sorted(CONFIGS[type(b.attributes)](b, H200, cluster), key=lambda c: c.us)
+
+
+def _kind(c: Config) -> tuple[Any, ...]:
+    """Configs of a kind differ in a little width."""
+    return c.cluster, c.cluster_split, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
+
+
+def _best(graph: Graph) -> list[dict[str, Config]]:
+    """By the model, each of another kind; ops of a program by clusters of one size."""
+    found = []
+    for cluster in (1, 2):
+        kinds: list[list[Config]] = []
+        for op in graph.ops:
+            first: dict[Any, Config] = {}
+            for c in _all(graph, op.name, cluster):
+                first.setdefault(_kind(c), c)
+            kinds.append(list(first.values())[:BEST])
+        for n in range(BEST):
+            cut = {op.name: of_op[min(n, len(of_op) - 1)] for op, of_op in zip(graph.ops, kinds, strict=True) if of_op}
+            if len(cut) == len(graph.ops):
+                found.append((sum(c.us for c in cut.values()), n, cluster, cut))
+    found.sort(key=lambda item: item[:3])
+    return [cut for *_, cut in found[:BEST]]
+
+
+def _others(graph: Graph, r: random.Random) -> list[dict[str, Config]]:
+    """Drawn: a kind first, then a width; nothing that the model says takes three times the best."""
+    found = []
+    for _ in range(OTHERS):
+        cluster, cut = r.choice((1, 2)), {}
+        for op in graph.ops:
+            of_op = _all(graph, op.name, cluster)
+            of_op = [c for c in of_op if c.us < 3 * of_op[0].us]
+            if not of_op:
+                break
+            kind = r.choice(sorted({_kind(c) for c in of_op}))
+            cut[op.name] = r.choice([c for c in of_op if _kind(c) == kind])
+        if len(cut) == len(graph.ops):
+            found.append(cut)
+    return found
+
+
+# --- measured -----------------------------------------------------------------------------------------------
+
+
+def compiled(drawn: Drawn) -> list[tuple[Candidate, str]]:
+    """In a process of its own: each candidate's kernels into the cache; (candidate, why there is none)."""
+    from benchmarks.precompile import plans_of
+    from tilegen.bench.contenders import Way
+    from tilegen.targets.sm90.library import HopperLibrary
+
+    told, weights = [], {t.name for t in drawn.program.arguments if t.role == "weight"}
+    for candidate in candidates(drawn):
+        error = ""
+        try:
+            for plan in plans_of(drawn.program, candidate.options, Way(lowering=candidate.lowering)):
+                HopperLibrary(plan)
+                if packed := frozenset(plan.arguments) & weights:
+                    HopperLibrary(plan, packed)
+        except TilegenError as raised:
+            error = f"{type(raised).__name__}: {str(raised).splitlines()[0]}"
+        told.append((candidate, error))
+    return told
+
+
+def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict[str, Any]]:
+    """A row for each candidate that could be compiled, all in turns."""
+    import torch
+
+    from tilegen.bench import timing
+    from tilegen.bench.baselines import eager
+    from tilegen.bench.contenders import Way, over_sets, own
+    from tilegen.bench.ladder import argument_bytes
+    from tilegen.runtime.data import random_arguments
+
+    program = drawn.program
+    count = min(MOST_SETS, max(2, math.ceil(L2_BYTES / argument_bytes(program))))
+    sets = [random_arguments(program, seed, "cuda") for seed in range(count)]
+    runners: dict[str, Any] = {}
+    for candidate, error in found:
+        if not error and str(candidate) not in runners:
+            early = candidate.lowering == "multi_launch"
+            way = Way("cuda", candidate.lowering, programmatic=early)
+            runners[str(candidate)] = candidate, timing.ready(own(program, candidate.options, sets, way))
+    runners["torch"] = Candidate({}, {}, "torch"), timing.ready(over_sets(eager(program, sets[0]), sets))
+    runs = {name: runner.run for name, (_, runner) in runners.items()}
+    counts = {}
+    for name, run in runs.items():
+        run()
+        seconds = timing.event_seconds(run, 2) / 2
+        counts[name] = max(2, math.ceil(MEASUREMENT_S / seconds))
+    times = timing.interleave(runs, counts, timing.event_seconds, ROUNDS)
+    for name, (candidate, runner) in runners.items():
+        runner.check()
+        us = [round(1e6 * t / count, 3) for t in times[name]]
+        yield {**asdict(drawn), **asdict(candidate), "us": statistics.median(us), "rounds_us": us, "sets": count}
+    torch.cuda.synchronize()
+
+
+def measure(folder: Path, seconds: float, jobs: int, seed: int) -> Path:
+    """Rows until the time is over, into calibration-GPU.json."""
+    from tilegen.bench.compare import heading, save
+    from tilegen.bench.environment import environment
+
+    end, rows, refused = time.monotonic() + seconds, [], []
+    drawing = programs(seed)
+    with get_context("spawn").Pool(jobs, initializer=_alone) as pool:  # ends them when it is left
+        waiting: list[tuple[Drawn, AsyncResult[Any]]] = []
+        while time.monotonic() < end:
+            while len(waiting) < 4 * jobs:
+                drawn = next(drawing)
+                waiting.append((drawn, pool.apply_async(compiled, (drawn,))))
+            ready = next((n for n, (_, result) in enumerate(waiting) if result.ready()), None)
+            if ready is None:
+                time.sleep(0.02)
+                continue
+            drawn, result = waiting.pop(ready)
+            found = result.get()
+            refused += [{**asdict(drawn), **asdict(c), "error": error} for c, error in found if error]
+            try:
+                rows += timed(drawn, found)
+            except (RuntimeError, TilegenError) as error:  # told in the file; the others are still measured
+                refused.append({**asdict(drawn), "error": f"{type(error).__name__}: {error}"[:300]})
+                if len(refused) > MOST_REFUSED:
+                    break
+            print(f"{len(rows)} {drawn.workload} {drawn.sizes}", flush=True)
+    head = heading("python -m benchmarks.calibrate measure", environment())
+    path = folder / f"calibration-{tag(head['device'])}.json"
+    save({**head, "rows": rows, "refused": refused}, path)
+    return path
+
+
+# --- the model ----------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    p = argparse.ArgumentParser(
+        "calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("what", choices=("measure", "fit"))
+    p.add_argument("-o", type=Path, default=ROOT / "results", help="folder")
+    p.add_argument("--seconds", type=float, default=300.0)
+    p.add_argument("--jobs", type=int, default=14)
+    p.add_argument("--seed", type=int, default=SEED)
+    o = p.parse_args(arguments)
+    if o.what == "measure":
+        print(measure(o.o, o.seconds, o.jobs, o.seed))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
