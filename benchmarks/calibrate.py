@@ -1,7 +1,7 @@
 """The cost model beside measured times: programs drawn at random, each planned in many ways.
 
 python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
-python -m benchmarks.calibrate fit [FILE]                       what the model says of them; needs no GPU
+python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
 drawn from all that the kernel can run; they are timed in turns, captured in CUDA graphs, with weights packed
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.families import between
+from benchmarks.fit import RESULT, tell
 from benchmarks.precompile import _alone
 from benchmarks.workloads import Task, tag
 from tilegen.arch.machine import H200
@@ -299,9 +300,6 @@ def measure(folder: Path, seconds: float, jobs: int, seed: int) -> Path:
     return path
 
 
-# --- the model ----------------------------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str]) -> int:
     p = argparse.ArgumentParser(
         "calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -314,6 +312,8 @@ def main(arguments: Sequence[str]) -> int:
     o = p.parse_args(arguments)
     if o.what == "measure":
         print(measure(o.o, o.seconds, o.jobs, o.seed))
+    else:
+        tell(o.o / RESULT.name)
     return 0
 
 

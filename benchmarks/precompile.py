@@ -67,13 +67,12 @@ def _compile(program: Program, options: Options, variant: str) -> None:
 def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
     """Those of the launches that tg.compile makes on an H200."""
     from tilegen.kernels.launches import launch_plans, whole_plan
-    from tilegen.runtime.request import planned, settled
-    from tilegen.runtime.tuned import tuned_lowering
+    from tilegen.runtime.request import planned, settled, settled_lowering
 
     on = place("h200", "sm_90a" if way.target == "cuda" else way.target)
     if way.target != "cuda":
         return [planned(program, on, settled(program, on, options))[0]]
-    lowering = tuned_lowering(program, "h200", options) if way.lowering == "auto" else way.lowering
+    lowering, _ = settled_lowering(program, on, options, way.lowering, False)
     if lowering == "persistent":
         return [planned(program, on, settled(program, on, options))[0]]
     chosen = replace(settled(program, on, Options()), policies=()) if options == Options() else options

@@ -33,7 +33,8 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
-from tilegen.runtime.tuned import tuned_lowering
+from tilegen.runtime.request import settled_lowering
+from tilegen.targets.select import place
 
 PEERS = (  # what people use today
     "eager",
@@ -156,7 +157,7 @@ def own_variants(program: Program, options: Options, moving: Program | None = No
     """tilegen as tg.compile gives it, and beside it, under names of their own, its other ways.
 
     Where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per
-    tensor. Where tilegen's remembered choice is launches of single ops, its one launch with tile sync; where
+    tensor. Where tilegen's own choice is launches of single ops, its one launch with tile sync; where
     it is one launch, that with exclusive=True. Where the spec's size moves, its one kernel.
     """
     if moving is not None:
@@ -166,7 +167,8 @@ def own_variants(program: Program, options: Options, moving: Program | None = No
         return {**pdl, "tilegen": options, UNPREPARED: options}
     launches = {"tilegen-kernel": replace(options, policies=()), **pdl}
     found = {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
-    besides = PERSISTENT if tuned_lowering(program, "h200", options) == "multi_launch" else EXCLUSIVE
+    lowering, _ = settled_lowering(program, place("h200", "sm_90a"), options, "auto", False)
+    besides = PERSISTENT if lowering == "multi_launch" else EXCLUSIVE
     return {**found, besides: options, UNPREPARED: options}
 
 

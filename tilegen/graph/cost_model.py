@@ -1,26 +1,27 @@
 """What ops cost on a machine, in µs: planning and simulation ask here, and nobody else models time.
 
 A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where
-the kernel for Hopper offers many tile configs, a CTA's step over 64 columns of K is counted in clocks
-instead: tensor cores take rows·columns/32, shared memory moves 128 bytes a clock (A once and B once for each
-m64 of wgmma, and what TMA writes), L2 gives each CTA its share. An op takes its waves of tiles, but never
-less than its bytes from memory. docs/perf-log.md holds the measurements behind the constants.
+the kernel for Hopper offers many tile configs, steps are timed one by one: those of linears as
+tilegen.graph.linear_time says; those of convolutions in clocks: tensor cores take rows·columns/32, shared memory
+moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what TMA writes), L2 gives each CTA its
+share. An op takes its waves of tiles, but never less than its bytes from memory. docs/perf-log.md holds the
+measurements behind the constants.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
-from tilegen.arch.machine import CLOCK, H200, Machine
+from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
+from tilegen.graph.linear_time import linear_time, stages_of
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import LinearAttributes, groups, k_range
+from tilegen.ops.gemm import LinearAttributes, groups
 
 BUSY = 128  # CTAs that it takes to read at the memory's rate
 # bytes a clock that a CTA of a convolution gets from L2 with all SMs at it, at CLOCK; where each filter position
@@ -44,11 +45,15 @@ def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
 
 def on_wgmma(b: OpInstance, machine: Machine) -> bool:
     """Whether it is a linear whose steps are timed one by one."""
-    return machine.architecture.wgmma and isinstance(b.attributes, LinearAttributes)
+    return (
+        machine.architecture.wgmma
+        and isinstance(b.attributes, LinearAttributes)
+        and DTYPES[b.dtype(0)] == 2
+    )
 
 
 def _linear_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
-    time = _as_cut(b, machine)
+    time = linear_time(b, machine)
     return time.tile_of_many(stages or stages_of(time.stage))
 
 
@@ -111,106 +116,7 @@ def _tile_bytes(b: OpInstance) -> float:
     return total + size * DTYPES[b.result.dtype]
 
 
-# --- products by tensor cores -------------------------------------------------------------------------------
-
-# Linears on a Hopper SM: fitted to measured times by benchmarks.calibrate
-MMA_CLOCK = 1760.0  # clocks a µs
-L2 = 47.8  # bytes a clock that an SM gets from L2 with all of them at it
-LEAST_STEP, LEAST_STEP_OF_PAIRS = 0.108, 0.132  # µs from one stage of the ring to the next
-DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
-TOGETHER = 1.07  # what waiting for each other costs a pair that loads together
-EPILOGUE = 7.2e-5  # µs of a number of the result
-TRIP = 0.9  # µs from the request of a stage's bytes until they are there
-MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
-LAUNCH = 2.1  # µs before the first step and after the last
-SHARP = 3.5
-
-
-@dataclass(frozen=True)
-class ProductTime:
-    """What a linear takes, in µs, cut in one way.
-
-        tile(stages) = steps·‖step, TRIP / (stages - 1)‖ + epilogue
-        alone(stages) = ‖waves·tile, memory‖ + LAUNCH
-
-    ‖…‖ is the p-norm, p = SHARP, of what goes on side by side. step: of a step that waits for no load; memory: of
-    all the op's bytes; stage: rows of 128 bytes that a step fills.
-    """
-
-    step: float
-    steps: float
-    epilogue: float
-    waves: int
-    memory: float
-    stage: int
-
-    def tile(self, stages: int) -> float:
-        """A tile where the ring has so many stages."""
-        return self.steps * _side_by_side(self.step, TRIP / max(1, stages - 1)) + self.epilogue
-
-    def tile_of_many(self, stages: int) -> float:
-        """The same where all tiles' bytes come from memory meanwhile."""
-        return _side_by_side(self.tile(stages), self.memory / self.waves)
-
-    def alone(self, stages: int) -> float:
-        """The op in a launch of its own."""
-        return _side_by_side(self.waves * self.tile(stages), self.memory) + LAUNCH
-
-
-def product_time(
-    b: OpInstance, machine: Machine, height: int, width: int, cluster: int, cluster_split: str, deep: int = 1
-) -> ProductTime:
-    """A linear whose CTAs compute height x width each, by clusters of `cluster`; deep: blocks of 64 columns in
-    a step."""
-    rows, columns = (int(n) for n in b.out)
-    pair = cluster_split if cluster > 1 else ""
-    wide = groups(b) * width
-    across = ceil_div(columns, width * (cluster if pair == "n" else 1))
-    count = ceil_div(rows, height * (cluster if pair == "m" else 1)) * across
-    waves = ceil_div(count, machine.sms // cluster)
-    lo, hi = k_range(b)
-    steps = ceil_div(hi - lo, 64 * deep) / (cluster if pair == "k" else 1)
-    loaded = min(height, ceil_div(rows, 8) * 8)
-    shared_a, shared_w = pair == "n" and loaded >= 64, pair == "m"
-    bytes = 128 * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
-    occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
-    step = _side_by_side(
-        deep * occupied * wide / 32 / MMA_CLOCK,
-        deep * bytes / (L2 * MMA_CLOCK) * min(1.0, count * cluster / waves / machine.sms),
-        LEAST_STEP_OF_PAIRS if pair else LEAST_STEP,
-    ) * (TOGETHER if shared_a or shared_w else 1.0)
-    epilogue = EPILOGUE * height * wide
-    moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
-    return ProductTime(
-        step,
-        steps,
-        epilogue * (2 if pair == "k" else 1),
-        waves,
-        1e6 * moved / machine.memory + epilogue,
-        deep * (loaded + wide),
-    )
-
-
-def stages_of(stage: int) -> int:
-    """Of a ring whose stages have so many rows of 128 bytes."""
-    return max(2, min(MOST_STAGES, RING // (128 * stage)))
-
-
-def stage_of(b: OpInstance) -> int:
-    """Rows of 128 bytes that a step of a linear fills, as it is cut."""
-    return _as_cut(b, H200).stage
-
-
-def _as_cut(b: OpInstance, machine: Machine) -> ProductTime:
-    split, cluster = b.op.cluster_split, b.op.cluster
-    height = b.tile[0] // (cluster if split == "m" else 1)
-    width = b.tile[1] // (cluster if split == "n" else 1)
-    return product_time(b, machine, height, width, cluster, split, ceil_div(b.tile[2], 64))
-
-
-def _side_by_side(*us: float) -> float:
-    """Of what goes on at the same time, each in the other's way a little."""
-    return sum(t**SHARP for t in us) ** (1 / SHARP)
+# --- convolutions by tensor cores ---------------------------------------------------------------------------
 
 
 def convolution_us(

@@ -12,6 +12,8 @@ from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Tensor
 from tilegen.ops.base import Access, OpInstance, TileOp, kind
 
+GIVEN = ("input", "weight", "state")  # roles of what a kernel is called with
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -64,6 +66,13 @@ class Graph:
         """Whether all ops have attributes of these types."""
         return all(isinstance(op.attributes, attributes) for op in self.ops)
 
+    def alone(self, op: TileOp) -> Graph:
+        """The graph of one op: what others write is an input of it, what it writes an output."""
+        names = dict.fromkeys([*(o.tensor for o in op.operands), op.result])
+        tensors = {name: _seen_from(op, self.tensors[name]) for name in names}
+        outputs = tuple(n for n, t in tensors.items() if t.role == "output")
+        return Graph(f"{self.name}_{op.name}", tensors, (op,), outputs)
+
     def with_op(self, old: str, *new: TileOp, tensors: Mapping[str, Tensor] | None = None) -> Graph:
         ops = tuple(n for op in self.ops for n in (new if op.name == old else (op,)))
         return replace(self, ops=ops, tensors={**self.tensors, **(tensors or {})})
@@ -100,3 +109,10 @@ def refuse_taken(graph: Graph, name: str, made: set[str]) -> None:
             f"splitting {name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(taken))} is taken",
             graph.op(name).where,
         )
+
+
+def _seen_from(op: TileOp, t: Tensor) -> Tensor:
+    """A tensor as the graph of one op alone has it."""
+    if t.role == "state":
+        return t
+    return replace(t, role="output" if t.name == op.result else t.role if t.role in GIVEN else "input")

@@ -28,15 +28,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilegen.errors import PlanError, ProofError, TargetError
-from tilegen.frontend.program import Program, Tensor
+from tilegen.frontend.program import Program
 from tilegen.frontend.spec import check_acyclic
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.graph import Graph
+from tilegen.graph.graph import GIVEN, Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.generated import GeneratedLaunches
 from tilegen.kernels.gpu_kernel import GpuKernel, Memory, PerStream, without_memory
-from tilegen.ops.base import TileOp
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate, CheckResult, check_sums, check_values
 from tilegen.schedule.order import Order, by_name, op_major
@@ -46,7 +45,6 @@ from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
 if TYPE_CHECKING:
     import torch
 
-GIVEN = ("input", "weight", "state")  # roles of what a kernel is called with
 OF_AN_OP = ("tiles", "split_k", "split_kv", "cluster")  # options by op
 
 
@@ -79,7 +77,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
         )
     names = {op.name for op in fused.ops} | set(fused.tensors)
     cut = [
-        tiled(alone(fused, op), place, _of_op(options, op.name), names - {op.name, op.result})
+        tiled(fused.alone(op), place, _of_op(options, op.name), names - {op.name, op.result})
         for op in fused.ops
     ]
     for op, of_op in zip(fused.ops, cut, strict=True):
@@ -104,22 +102,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
 
 def launch_plans(whole: Plan, place: Place, options: Options) -> tuple[Plan, ...]:
     """The plan of each op alone, in the order in which they are launched."""
-    return tuple(_launch_plan(whole, alone(whole.graph, op), place, options) for op in whole.graph.ops)
-
-
-def alone(graph: Graph, op: TileOp) -> Graph:
-    """The graph of one op: what others write is an input of it, what it writes an output."""
-    names = dict.fromkeys([*(o.tensor for o in op.operands), op.result])
-    tensors = {name: _seen_from(op, graph.tensors[name]) for name in names}
-    return Graph(
-        f"{graph.name}_{op.name}", tensors, (op,), tuple(n for n, t in tensors.items() if t.role == "output")
-    )
-
-
-def _seen_from(op: TileOp, t: Tensor) -> Tensor:
-    if t.role == "state":
-        return t
-    return replace(t, role="output" if t.name == op.result else t.role if t.role in GIVEN else "input")
+    return tuple(_launch_plan(whole, whole.graph.alone(op), place, options) for op in whole.graph.ops)
 
 
 def _of_op(options: Options, op: str) -> Options:

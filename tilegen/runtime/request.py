@@ -18,6 +18,7 @@ from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
 from tilegen.runtime.tuned import tuned_lowering, tuned_options
 from tilegen.runtime.verify import verify
+from tilegen.schedule.lowering import modelled_lowering
 from tilegen.schedule.moving import MovingPlan, Ranges, moving_plan, opened
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
@@ -60,11 +61,24 @@ def settled_lowering(
     program: Program, place: Place, options: Options, lowering: str, programmatic: bool
 ) -> tuple[str, bool]:
     """(lowering, programmatic): where the lowering is left open, and launches may start early, as was
-    measured best."""
+    measured best, or as the cost model has it; persistent where options are given."""
     if lowering != "auto" or not place.target.launches_early:
         return lowering, programmatic
-    found = tuned_lowering(program, place.label, options)
+    found = "persistent"
+    if options == Options():
+        found = tuned_lowering(program, place.label) or _modelled_lowering(program, place)
     return found, found == "multi_launch"
+
+
+def _modelled_lowering(program: Program, place: Place) -> str:
+    """From the cache where it is."""
+
+    def build(folder: Path) -> dict[str, str]:
+        (folder / "lowering.txt").write_text(modelled_lowering(program, place))
+        return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: lowering"}
+
+    key = cache.key_of("lowering", request_key(program, place, Options()))
+    return cache.get_or_build("plans", key, build)["lowering.txt"].read_text()
 
 
 def launch_options(program: Program, place: Place, asked: Options) -> Options:

@@ -130,7 +130,7 @@ def tuned_options(program: Program, on: str) -> Options:
     return found.options if found else Options()
 
 
-def tuned_lowering(program: Program, on: str, options: Options) -> str:
-    """The remembered lowering, where nothing else is asked for; else persistent."""
-    found = lookup(program, on) if options == Options() else None
-    return found.lowering if found else "persistent"
+def tuned_lowering(program: Program, on: str) -> str:
+    """The remembered lowering, or an empty string."""
+    found = lookup(program, on)
+    return found.lowering if found else ""

@@ -21,10 +21,10 @@ from itertools import groupby
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, dims_of, filled, the_dim
 from tilegen.frontend.program import Program, Size
-from tilegen.graph.cost_model import product_time, stages_of
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
+from tilegen.graph.linear_time import stages_of, time_of_cut
 from tilegen.ops.base import ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
@@ -277,7 +277,7 @@ def _products_us(graph: Graph, tiles: Options, place: Place) -> float:
         width = tile[1] // (int(count) if split == "n" else 1)
         b = graph.bound(graph.op(name))
         times.append(
-            product_time(b, place.machine, height, width, int(count), split, ceil_div(tile[2], 64))
+            time_of_cut(b, place.machine, height, width, int(count), split, ceil_div(tile[2], 64))
         )
     stages = stages_of(max((t.stage for t in times), default=1))
     return sum(t.alone(stages) for t in times)

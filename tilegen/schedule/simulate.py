@@ -15,7 +15,8 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
-from tilegen.graph.cost_model import on_wgmma, stage_of, stages_of, tile_times
+from tilegen.graph.cost_model import on_wgmma, tile_times
+from tilegen.graph.linear_time import stage_of, stages_of
 from tilegen.schedule.plan import Plan
 
 

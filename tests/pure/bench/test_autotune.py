@@ -13,7 +13,9 @@ from tilegen.arch.machine import machine
 from tilegen.bench.autotune import candidates
 from tilegen.frontend.program import Program
 from tilegen.options import Options
+from tilegen.runtime.request import settled_lowering
 from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowering
+from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
 
 H200 = machine("h200")
@@ -44,7 +46,7 @@ def test_nothing_else_ships() -> None:
 def test_what_ships_is_used(program: Program) -> None:
     tuned = lookup(program, "h200")
     assert tuned is not None and tuned.us > 0
-    assert tuned_lowering(program, "h200", Options()) == tuned.lowering and (
+    assert tuned_lowering(program, "h200") == tuned.lowering and (
         program not in LAUNCHES or tuned.lowering == "multi_launch"
     )
     plan = tg.plan(program, "h200")
@@ -89,12 +91,14 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_lowering_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     program, tiles = mlp(M=33), Options.of(tiles={"up": (64, 64, 64)})
-    assert tuned_lowering(program, "h200", Options()) == "persistent"
+    assert tuned_lowering(program, "h200") == ""
     choice = Tuned("mlp", {"M": 33}, tiles, 12.5, 7, "multi_launch")
     remember(program, "h200", choice)
-    assert lookup(program, "h200") == choice and tuned_lowering(program, "h200", Options()) == "multi_launch"
+    assert lookup(program, "h200") == choice and tuned_lowering(program, "h200") == "multi_launch"
+    on = place("h200", "sm_90a")
+    assert settled_lowering(program, on, Options(), "auto", False) == ("multi_launch", True)
     # options given: what was measured says nothing about them
-    assert tuned_lowering(program, "h200", tiles) == "persistent"
+    assert settled_lowering(program, on, tiles, "auto", False) == ("persistent", False)
 
 
 def test_a_choice_is_of_what_is_computed() -> None:

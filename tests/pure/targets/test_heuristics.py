@@ -86,13 +86,13 @@ def test_steps_fill_the_stages_of_the_ring() -> None:
     plan = tg.plan(cached_attention(), "h200", order="op_major")
     layout = Layout(tuple(hopper_op(plan, b) for b in plan.bounds), False)
     products = [op for op in layout.ops if isinstance(op, Product)]
-    assert all(op.needs.stage >= 0.8 * layout.stage_bytes for op in products) and layout.stages >= 6
+    assert all(op.needs.stage >= 0.7 * layout.stage_bytes for op in products) and layout.stages >= 6
 
 
 @pytest.mark.parametrize(
     "name, sizes, stages, buffers",
     [
-        ("llama_layer", {"S": 512, "S_max": 576}, 4, 2),  # of 45 KB, beside 17 KB for joined sums
+        ("llama_layer", {"S": 512, "S_max": 576}, 4, 3),  # of 40 KB, beside 17 KB for joined sums
         ("llama_attention", {"S": 1024}, 4, 3),
         ("gpt3_attention", {"S": 1024}, 3, 3),  # of 50 KB: no buffer less gives a fourth
         ("vgg19", {"block": 3, "B": 8}, 3, 4),  # convolutions do as well with three

@@ -61,8 +61,8 @@ def examine(
 
 
 def check_products(sass: Sass, ops: list[Product]) -> None:
-    """A main loop for each op, all its wgmma in it with one group in flight, their operands in uniform
-    registers, and no access to memory."""
+    """A main loop for each op, and one for each number of blocks that its warpgroups may have instead; all wgmma
+    in them with one group in flight, their operands in uniform registers, and no access to memory."""
     loops = list(sass.innermost(r"HGMMA\."))
     found = []
     for loop in loops:
@@ -79,10 +79,11 @@ def check_products(sass: Sass, ops: list[Product]) -> None:
     suffix = {"bfloat16": ".BF16", "float16": ""}
     expected = [
         (
-            op.tile.slices * op.stage.blocks * op.tile.m64,
+            op.tile.slices * op.stage.blocks * m64,
             f"HGMMA.64x{op.tile.columns_of_warpgroup}x16.F32{suffix[op.bound.dtype(0)]}",
         )
         for op in ops
+        for m64 in {op.tile.m64, *op.partly_occupied} - {0}
     ]
     assert sorted(found) == sorted(expected)
 

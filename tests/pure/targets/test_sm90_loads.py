@@ -21,6 +21,7 @@ from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import Loads
 from tilegen.targets.sm90.store import RowStore
+from tilegen.targets.sm90.tile import HEIGHTS
 
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
 CLUSTER_SPLITS: list[Any] = [1, 2, "2:m", "2:n"]
@@ -36,7 +37,7 @@ def cuts() -> list[tuple[tuple[int, int, int], Any]]:
     """Tiles and clusters as the planner may emit them."""
     made = []
     for rows, cluster_split, width in (
-        (r, s, w) for r in (64, 128, 256) for s in CLUSTER_SPLITS for w in WIDTHS
+        (r, s, w) for r in HEIGHTS for s in CLUSTER_SPLITS for w in WIDTHS
     ):
         tile = (
             2 * rows if cluster_split == "2:m" else rows,
@@ -44,7 +45,7 @@ def cuts() -> list[tuple[tuple[int, int, int], Any]]:
             128 if width == 96 else 64,
         )
         # whose ring has no room for two stages
-        if (rows < 256 or width <= 192) and (rows, width, cluster_split) != (256, 96, 2):
+        if (rows < 192 or width <= 192) and (rows, width, cluster_split) != (256, 96, 2):
             made.append((tile, cluster_split))
     return made
 

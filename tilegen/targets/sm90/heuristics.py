@@ -12,17 +12,10 @@ from tilegen.arch.gpus import SM_90
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import DTYPES
-from tilegen.graph.cost_model import (
-    DEEPEST,
-    STAGE_ROWS,
-    convolution_us,
-    ProductTime,
-    product_time,
-    split_keys_us,
-    stages_of,
-)
+from tilegen.graph.cost_model import convolution_us, split_keys_us
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
+from tilegen.graph.linear_time import DEEPEST, STAGE_ROWS, LinearTime, stages_of, time_of_cut
 from tilegen.ops.attention import FEW, AttentionAttributes
 from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
@@ -231,14 +224,14 @@ def linear_configs(b: OpInstance, machine: Machine, cluster: int, stage: int = 0
 
 def _linear_us(b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
-    times: dict[Any, ProductTime] = b.__dict__.setdefault("_product_times", {})
+    times: dict[Any, LinearTime] = b.__dict__.setdefault("_linear_times", {})
     rows, height, width = int(b.out[0]), cut[0], cut[1]
     filled = min(height, ceil_div(rows, 8) * 8) + groups(b) * width
     if stage and filled > stage:
         return math.inf
     deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if rows <= 64 else 1
     if (machine, cut, deep) not in times:
-        times[machine, cut, deep] = product_time(b, machine, *cut, deep)
+        times[machine, cut, deep] = time_of_cut(b, machine, *cut, deep)
     time = times[machine, cut, deep]
     return time.alone(stages_of(stage or time.stage))
 

@@ -1,0 +1,184 @@
+"""The cost model of linears beside the sweep of benchmarks.calibrate: its errors, and its constants anew.
+
+Errors are of log(modelled / measured). Of each program: Spearman's correlation of both orders, where times
+within 2 % are ties; and the regret, by how much the plan that the model takes for the best is slower than the
+best that was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.workloads import Task
+from tilegen.arch.machine import H200
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time, stages_of
+from tilegen.ops.base import OpInstance
+from tilegen.schedule.planner import checked_cluster
+from tilegen.targets.sm90.heuristics import linear_configs
+
+RESULT = Path(__file__).resolve().parent / "results" / "calibration-h200.json"
+TIE, NEAR = 0.02, (0.8, 1.25)
+ROUNDS = 24  # of the search for constants
+WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A linear alone, cut in one way, and the µs that it took."""
+
+    program: str
+    held_out: bool
+    bound: OpInstance
+    us: float
+
+    def modelled(self, rates: Rates = RATES) -> float:
+        time: LinearTime = linear_time(self.bound, H200, rates)
+        return time.alone(stages_of(time.stage))
+
+
+@lru_cache
+def pairs(path: Path = RESULT) -> tuple[Pair, ...]:
+    """Every single linear of a sweep whose config the planner may choose today."""
+    rows = json.loads(path.read_text())["rows"]
+    return tuple(
+        p for r in rows if r["family"] == "linear" and r["tiles"] and (p := _pair(r)) is not None
+    )
+
+
+def _pair(row: Mapping[str, Any]) -> Pair | None:
+    graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
+    (op,) = graph.ops
+    tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
+    b = graph.bound(op)
+    if not any((c.tile, c.option) == (tile, cluster) for c in linear_configs(b, H200, int(cluster[0]))):
+        return None
+    cut = checked_cluster(graph, replace(op, tile=tile), cluster, H200)
+    name = f"{row['workload']} {row['sizes']}"
+    return Pair(name, row["held_out"], graph.with_op(op.name, cut).bound(cut), row["us"])
+
+
+# --- how far off it is --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Error:
+    """Of some pairs. bias, size: mean of the logarithms, and of their absolute values; near: the share within
+    NEAR; regret: median, 95th percentile, worst."""
+
+    pairs: int
+    programs: int
+    bias: float
+    size: float
+    near: float
+    spearman: float
+    regret: tuple[float, float, float]
+
+
+def error_of(some: Sequence[Pair], rates: Rates = RATES) -> Error:
+    modelled, measured = (np.array(x) for x in zip(*((p.modelled(rates), p.us) for p in some), strict=True))
+    logs = np.log(modelled / measured)
+    orders, regrets = [], []
+    for at in _by_program(some):
+        orders.append(_spearman(modelled[at], measured[at]))
+        regrets.append(float(measured[at][np.argmin(modelled[at])] / measured[at].min() - 1))
+    near = np.mean((logs > math.log(NEAR[0])) & (logs < math.log(NEAR[1])))
+    told = np.quantile(regrets, (0.5, 0.95, 1.0))
+    return Error(
+        len(some),
+        len(regrets),
+        float(logs.mean()),
+        float(np.abs(logs).mean()),
+        float(near),
+        float(np.mean([o for o in orders if o is not None])),
+        (float(told[0]), float(told[1]), float(told[2])),
+    )
+
+
+def _by_program(some: Sequence[Pair]) -> Iterator[list[int]]:
+    """Where the pairs of each program stand that has at least four."""
+    places: dict[str, list[int]] = {}
+    for n, p in enumerate(some):
+        places.setdefault(p.program, []).append(n)
+    return (at for at in places.values() if len(at) >= 4)
+
+
+def _spearman(a: Any, b: Any) -> float | None:
+    """None where one side is level."""
+    ranks = [_ranks(np.floor(np.log(x / x.min()) / math.log1p(TIE))) for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(r) > 0 for r in ranks) else None
+
+
+def _ranks(values: Any) -> Any:
+    """Those of ties are their mean."""
+    return np.array([np.mean(np.flatnonzero(np.sort(values) == v)) for v in values])
+
+
+# --- its constants ------------------------------------------------------------------------------------------
+
+
+def fitted(some: Sequence[Pair], rates: Rates = RATES) -> Rates:
+    """The constants with the least error, from these on: one after the other, in ever smaller steps."""
+    least, step = _loss(some, rates), dict.fromkeys((f.name for f in fields(Rates)), 0.1)
+    for _ in range(ROUNDS):
+        for name in step:
+            for factor in (1 + step[name], 1 / (1 + step[name])):
+                tried = replace(rates, **{name: getattr(rates, name) * factor})
+                loss = _loss(some, tried)
+                if loss < least:
+                    least, rates = loss, tried
+                    break
+            else:
+                step[name] *= 0.6
+    return rates
+
+
+def _loss(some: Sequence[Pair], rates: Rates) -> float:
+    logs = np.array([math.log(p.modelled(rates) / p.us) for p in some])
+    return float(np.abs(logs).mean() + WIDE * math.sqrt(np.mean(logs**2)))
+
+
+# --- told ---------------------------------------------------------------------------------------------------
+
+
+def groups(some: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """The held-out pairs, all and by rows; and those that constants were chosen by."""
+    held = [p for p in some if p.held_out]
+    bounds = ((1, 64), (65, 255), (256, 1023), (1024, 4096))
+
+    def rows(p: Pair) -> int:
+        return int(p.bound.out[0])
+
+    found = {"held out": held}
+    found |= {f"{least} to {most} rows": [p for p in held if least <= rows(p) <= most] for least, most in bounds}
+    return {**found, "fitted to": [p for p in some if not p.held_out]}
+
+
+def lines(some: Sequence[Pair] | None = None, rates: Rates = RATES) -> Iterator[str]:
+    """A Markdown table."""
+    yield "| pairs | programs, pairs | bias | mean error | within 0.8 to 1.25 | Spearman | regret: median, p95, worst |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for name, chosen in groups(pairs() if some is None else some).items():
+        e = error_of(chosen, rates)
+        regret = ", ".join(f"{100 * r:.1f} %" for r in e.regret)
+        yield (
+            f"| {name} | {e.programs}, {e.pairs} | {e.bias:+.3f} | {e.size:.3f} | {100 * e.near:.0f} % |"
+            f" {e.spearman:.2f} | {regret} |"
+        )
+
+
+def tell(path: Path) -> None:
+    """The errors of the constants as they are, then of constants fitted anew."""
+    some = pairs(path)
+    print("\n".join(lines(some)))
+    rates = fitted([p for p in some if not p.held_out])
+    print("\nfitted anew:", {f.name: float(f"{getattr(rates, f.name):.4g}") for f in fields(Rates)})
+    print("\n".join(lines(some, rates)))

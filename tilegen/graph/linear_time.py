@@ -1,0 +1,137 @@
+"""What a linear takes on Hopper's tensor cores, in µs, for every way to cut it.
+
+    step     = ‖products, bytes from L2, least step‖ · what its pair waits for each other
+    tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue
+    alone    = ‖waves · tile, bytes from memory‖ + launch + start · CTAs / SMs
+
+‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's way.
+The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegen.arch.machine import H200, Machine
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.gemm import groups, k_range
+
+DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
+MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
+ROW_BYTES = 128  # 64 columns of a row
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of an H200 and its kernel. Times in µs."""
+
+    clock: float = 1660.0  # clocks of the tensor cores in a µs
+    l2: float = 55.29  # bytes a clock that an SM gets from L2 with all of them at it
+    least_step: float = 0.1151  # from one stage of the ring to the next
+    least_step_of_pairs: float = 0.1564
+    trip: float = 0.9302  # from the request of a stage's bytes until they are there
+    shared_k: float = 1.019  # factors of a step: what the CTAs of a pair wait for each other, by what they share
+    shared_m: float = 1.054
+    shared_n: float = 1.147
+    epilogue: float = 7.24e-5  # of a number of the result
+    sent: float = 6.665e-5  # of a number that goes to the other CTA of a pair
+    launch: float = 0.7019  # before the first step and after the last
+    start: float = 2.383  # besides, where all SMs have a CTA
+    sharp: float = 4.181
+
+    def side_by_side(self, *us: float) -> float:
+        """Of what goes on at the same time."""
+        return sum(t**self.sharp for t in us) ** (1 / self.sharp)
+
+
+RATES = Rates()
+
+
+@dataclass(frozen=True)
+class LinearTime:
+    """A linear cut in one way. step: of one that waits for no load; memory: of all the op's bytes; busy: the
+    share of the SMs that have a CTA; stage: rows of 128 bytes that a step fills."""
+
+    step: float
+    steps: float
+    epilogue: float
+    waves: int
+    memory: float
+    busy: float
+    stage: int
+    rates: Rates = RATES
+
+    def tile(self, stages: int) -> float:
+        """A tile where the ring has so many stages."""
+        step = self.rates.side_by_side(self.step, self.rates.trip / max(1, stages - 1))
+        return self.steps * step + self.epilogue
+
+    def tile_of_many(self, stages: int) -> float:
+        """The same where the bytes of all tiles come from memory meanwhile."""
+        return self.rates.side_by_side(self.tile(stages), self.memory / self.waves)
+
+    def alone(self, stages: int) -> float:
+        """The op in a launch of its own."""
+        us = self.rates.side_by_side(self.waves * self.tile(stages), self.memory)
+        return us + self.rates.launch + self.rates.start * self.busy
+
+
+def time_of_cut(
+    b: OpInstance,
+    machine: Machine,
+    height: int,
+    width: int,
+    cluster: int,
+    cluster_split: str,
+    deep: int = 1,
+    rates: Rates = RATES,
+) -> LinearTime:
+    """A linear whose CTAs compute height x width each, by clusters of `cluster`; deep: blocks of 64 columns in
+    a step."""
+    rows, columns = (int(n) for n in b.out)
+    pair = cluster_split if cluster > 1 else ""
+    wide = groups(b) * width
+    across = ceil_div(columns, width * (cluster if pair == "n" else 1))
+    count = ceil_div(rows, height * (cluster if pair == "m" else 1)) * across
+    waves = ceil_div(count, machine.sms // cluster)
+    lo, hi = k_range(b)
+    loaded = min(height, ceil_div(rows, 8) * 8)
+    shared_a, shared_w = pair == "n" and loaded >= 64, pair == "m"
+    bytes = ROW_BYTES * deep * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
+    occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
+    waiting = {"k": rates.shared_k, "m": rates.shared_m, "n": rates.shared_n if shared_a else 1.0}
+    step = rates.side_by_side(
+        deep * occupied * wide / 32 / rates.clock,
+        bytes / (rates.l2 * rates.clock) * min(1.0, count * cluster / waves / machine.sms),
+        rates.least_step_of_pairs if pair else rates.least_step,
+    )
+    numbers = height * wide
+    moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
+    return LinearTime(
+        step * waiting.get(pair, 1.0),
+        ceil_div(hi - lo, 64 * deep) / (cluster if pair == "k" else 1),
+        numbers * (rates.epilogue + (rates.sent if pair == "k" else 0.0)),
+        waves,
+        1e6 * moved / machine.memory + numbers * rates.epilogue,
+        min(1.0, count * cluster / machine.sms),
+        deep * (loaded + wide),
+        rates,
+    )
+
+
+def linear_time(b: OpInstance, machine: Machine, rates: Rates = RATES) -> LinearTime:
+    """A linear as it is cut."""
+    split, cluster = b.op.cluster_split, b.op.cluster
+    height = b.tile[0] // (cluster if split == "m" else 1)
+    width = b.tile[1] // (cluster if split == "n" else 1)
+    return time_of_cut(b, machine, height, width, cluster, split, ceil_div(b.tile[2], 64), rates)
+
+
+def stage_of(b: OpInstance) -> int:
+    """Rows of 128 bytes that a step of a linear fills, as it is cut."""
+    return linear_time(b, H200).stage
+
+
+def stages_of(stage: int) -> int:
+    """Of a ring whose stages have so many rows of 128 bytes."""
+    return max(2, min(MOST_STAGES, RING // (ROW_BYTES * stage)))
