@@ -12,7 +12,6 @@ choosing its constants.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import statistics
@@ -73,11 +72,19 @@ def _wide(r: random.Random, least: int = 512, most: int = 16384) -> int:
 
 
 def _linear(r: random.Random) -> tuple[str, dict[str, Any]]:
-    return r.choice(["gemm", "one_linear"]), {"M": _rows(r), "N": _wide(r, 768, 24576), "K": _wide(r, 768, 16384)}
+    return r.choice(["gemm", "one_linear"]), {
+        "M": _rows(r),
+        "N": _wide(r, 768, 24576),
+        "K": _wide(r, 768, 16384),
+    }
 
 
 def _block(r: random.Random) -> tuple[str, dict[str, Any]]:
-    return r.choice(["gpt3_mlp", "llama_mlp"]), {"M": _rows(r), "H": _wide(r, 768, 8192), "I": _wide(r, 768, 16384)}
+    return r.choice(["gpt3_mlp", "llama_mlp"]), {
+        "M": _rows(r),
+        "H": _wide(r, 768, 8192),
+        "I": _wide(r, 768, 16384),
+    }
 
 
 def _conv(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -89,11 +96,19 @@ def _conv(r: random.Random) -> tuple[str, dict[str, Any]]:
 
 def _attention(r: random.Random) -> tuple[str, dict[str, Any]]:
     heads, d = r.choice([8, 16, 32]), r.choice([64, 128])
-    return "gpt3_attention", {"B": r.choice([1, 2, 4]), "S": between(r, 32, 2048), "H": heads * d, "heads": heads, "D": d}
+    return "gpt3_attention", {
+        "B": r.choice([1, 2, 4]),
+        "S": between(r, 32, 2048),
+        "H": heads * d,
+        "heads": heads,
+        "D": d,
+    }
 
 
 def _layer(r: random.Random) -> tuple[str, dict[str, Any]]:
-    h, heads, kv, d, i = r.choice([(2048, 32, 8, 64, 8192), (4096, 32, 8, 128, 14336), (3072, 24, 8, 128, 8192)])
+    h, heads, kv, d, i = r.choice(
+        [(2048, 32, 8, 64, 8192), (4096, 32, 8, 128, 14336), (3072, 24, 8, 128, 8192)]
+    )
     b, s = r.choice([(between(r, 1, 64), 1), (1, between(r, 65, 1024)), (2, between(r, 33, 512))])
     sizes = {"B": b, "S": s, "S_max": max(s, 700) + 1, "H": h, "heads": heads, "kv_heads": kv, "D": d, "I": i}
     return "llama_layer", sizes
@@ -186,7 +201,11 @@ def _best(graph: Graph) -> list[dict[str, Config]]:
                 first.setdefault(_kind(c), c)
             kinds.append(list(first.values())[:BEST])
         for n in range(BEST):
-            cut = {op.name: of_op[min(n, len(of_op) - 1)] for op, of_op in zip(graph.ops, kinds, strict=True) if of_op}
+            cut = {
+                op.name: of_op[min(n, len(of_op) - 1)]
+                for op, of_op in zip(graph.ops, kinds, strict=True)
+                if of_op
+            }
             if len(cut) == len(graph.ops):
                 found.append((sum(c.us for c in cut.values()), n, cluster, cut))
     found.sort(key=lambda item: item[:3])
@@ -263,7 +282,13 @@ def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict
     for name, (candidate, runner) in runners.items():
         runner.check()
         us = [round(1e6 * t / count, 3) for t in times[name]]
-        yield {**asdict(drawn), **asdict(candidate), "us": statistics.median(us), "rounds_us": us, "sets": count}
+        yield {
+            **asdict(drawn),
+            **asdict(candidate),
+            "us": statistics.median(us),
+            "rounds_us": us,
+            "sets": count,
+        }
     torch.cuda.synchronize()
 
 

@@ -49,9 +49,7 @@ class Pair:
 def pairs(path: Path = RESULT) -> tuple[Pair, ...]:
     """Every single linear of a sweep whose config the planner may choose today."""
     rows = json.loads(path.read_text())["rows"]
-    return tuple(
-        p for r in rows if r["family"] == "linear" and r["tiles"] and (p := _pair(r)) is not None
-    )
+    return tuple(p for r in rows if r["family"] == "linear" and r["tiles"] and (p := _pair(r)) is not None)
 
 
 def _pair(row: Mapping[str, Any]) -> Pair | None:
@@ -158,13 +156,18 @@ def groups(some: Sequence[Pair]) -> dict[str, list[Pair]]:
         return int(p.bound.out[0])
 
     found = {"held out": held}
-    found |= {f"{least} to {most} rows": [p for p in held if least <= rows(p) <= most] for least, most in bounds}
+    found |= {
+        f"{least} to {most} rows": [p for p in held if least <= rows(p) <= most] for least, most in bounds
+    }
     return {**found, "fitted to": [p for p in some if not p.held_out]}
 
 
 def lines(some: Sequence[Pair] | None = None, rates: Rates = RATES) -> Iterator[str]:
     """A Markdown table."""
-    yield "| pairs | programs, pairs | bias | mean error | within 0.8 to 1.25 | Spearman | regret: median, p95, worst |"
+    yield (
+        "| pairs | programs, pairs | bias | mean error | within 0.8 to 1.25 | Spearman |"
+        " regret: median, p95, worst |"
+    )
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for name, chosen in groups(pairs() if some is None else some).items():
         e = error_of(chosen, rates)

@@ -51,7 +51,7 @@ def measured(program: Program, results: Path) -> list[Measured]:
         origin = f"benchmarks/results/{file.name}", str(data.get("commit")), str(data.get("device"))
         cells: dict[str, dict[str, float]] = {}
         for r in data.get("rows", []):
-            if r.get("workload") == program.name:
+            if r.get("workload") == program.name and "variant" in r:
                 cells.setdefault(json.dumps(r["sizes"]), {})[r["variant"]] = r["us"]
         both = {sizes: us for sizes, us in cells.items() if BARRIER in us and any(v in us for v in SYNC)}
         found += [Measured(json.loads(sizes), us, *origin) for sizes, us in both.items()]

@@ -80,6 +80,24 @@ def in_function(name: str, old: str, new: str) -> Callable[[str], str]:
 
 
 FAULTS = [
+    # rows that are not there
+    Fault(
+        "a tile of 192 rows stores 256",
+        "one gemm, 192 rows",
+        replaced("w == 1 && m == Op::M64 - 1 ? 1 << 30 :", "false ? 1 << 30 :"),
+    ),
+    Fault(
+        "the last row of tiles counts the bytes of a whole one",
+        "one gemm, 192 rows",
+        replaced("tg_expect(bar, 15360);", "tg_expect(bar, 24576);"),
+        says="no progress",
+    ),
+    Fault(
+        "warps of a warpgroup without rows do not meet",
+        "mlp, 192 rows, steps and columns shared",
+        in_function("tg_mainloop_idle", "tg_warpgroup_meet(warpgroup);", ""),
+        says="no progress",
+    ),
     # proxies
     Fault(
         "no proxy fence after ops by threads",

@@ -133,7 +133,9 @@ CASES = [
     ),
     Case("one gemm, 192 rows", gemm, {"M": 500, "N": 200, "K": 520}, {"tiles": {"y": (192, 96, 64)}}),
     Case("one gemm, 130 of 192 rows", gemm, {"M": 130, "N": 200, "K": 520}, {"tiles": {"y": (192, 176, 64)}}),
-    Case("one gemm, a warpgroup idle", gemm, {"M": 300, "N": 200, "K": 520}, {"tiles": {"y": (256, 104, 64)}}),
+    Case(
+        "one gemm, a warpgroup idle", gemm, {"M": 300, "N": 200, "K": 520}, {"tiles": {"y": (256, 104, 64)}}
+    ),
     Case(
         "192 rows, rows shared",
         gemm,

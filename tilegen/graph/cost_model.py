@@ -2,10 +2,10 @@
 
 A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where
 the kernel for Hopper offers many tile configs, steps are timed one by one: those of linears as
-tilegen.graph.linear_time says; those of convolutions in clocks: tensor cores take rows·columns/32, shared memory
-moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what TMA writes), L2 gives each CTA its
-share. An op takes its waves of tiles, but never less than its bytes from memory. docs/perf-log.md holds the
-measurements behind the constants.
+tilegen.graph.linear_time says; those of convolutions in clocks: tensor cores take rows·columns/32, shared
+memory moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what TMA writes), L2 gives each
+CTA its share. An op takes its waves of tiles, but never less than its bytes from memory. docs/perf-log.md
+holds the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
 
 BUSY = 128  # CTAs that it takes to read at the memory's rate
-# bytes a clock that a CTA of a convolution gets from L2 with all SMs at it, at CLOCK; where each filter position
-# brings its own box of pixels
+# bytes a clock that a CTA of a convolution gets from L2 with all SMs at it, at CLOCK; where each filter
+# position brings its own box of pixels
 SLIDING, SCATTERED = 60.0, 48.0
 STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
 
@@ -33,8 +33,8 @@ STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and 
 
 
 def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
-    """Time of one full tile of an op when all SMs are busy; kept with the op. stages: of the ring that it shares
-    with other ops; 0: the ring is its own."""
+    """Time of one full tile of an op when all SMs are busy; kept with the op. stages: of the ring that it
+    shares with other ops; 0: the ring is its own."""
     times: dict[tuple[Machine, int], float] = b.__dict__.setdefault("_tile_us", {})
     if (machine, stages) not in times:
         times[machine, stages] = (
@@ -46,9 +46,7 @@ def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
 def on_wgmma(b: OpInstance, machine: Machine) -> bool:
     """Whether it is a linear whose steps are timed one by one."""
     return (
-        machine.architecture.wgmma
-        and isinstance(b.attributes, LinearAttributes)
-        and DTYPES[b.dtype(0)] == 2
+        machine.architecture.wgmma and isinstance(b.attributes, LinearAttributes) and DTYPES[b.dtype(0)] == 2
     )
 
 

@@ -4,8 +4,8 @@
     tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue
     alone    = ‖waves · tile, bytes from memory‖ + launch + start · CTAs / SMs
 
-‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's way.
-The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
+‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's
+way. The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Rates:
     least_step: float = 0.1151  # from one stage of the ring to the next
     least_step_of_pairs: float = 0.1564
     trip: float = 0.9302  # from the request of a stage's bytes until they are there
-    shared_k: float = 1.019  # factors of a step: what the CTAs of a pair wait for each other, by what they share
+    shared_k: float = (
+        1.019  # factors of a step: what the CTAs of a pair wait for each other, by what they share
+    )
     shared_m: float = 1.054
     shared_n: float = 1.147
     epilogue: float = 7.24e-5  # of a number of the result
@@ -86,8 +88,8 @@ def time_of_cut(
     deep: int = 1,
     rates: Rates = RATES,
 ) -> LinearTime:
-    """A linear whose CTAs compute height x width each, by clusters of `cluster`; deep: blocks of 64 columns in
-    a step."""
+    """A linear whose CTAs compute height x width each, by clusters of `cluster`; deep: blocks of 64 columns
+    in a step."""
     rows, columns = (int(n) for n in b.out)
     pair = cluster_split if cluster > 1 else ""
     wide = groups(b) * width

@@ -17,9 +17,9 @@ from tilegen.errors import LaunchLimitError
 from tilegen.frontend.program import Call, Program, Tensor
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.graph import Graph
+from tilegen.graph.graph import GIVEN, Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
-from tilegen.kernels.launches import GIVEN, MultiLaunchKernel, certify_launches
+from tilegen.kernels.launches import MultiLaunchKernel, certify_launches
 from tilegen.proof.checker import Certificate
 from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan

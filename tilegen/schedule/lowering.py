@@ -1,21 +1,21 @@
 """One launch of all ops with tile sync, or a launch of each: which the cost model says is faster.
 
-    one launch = makespan + launch + start          launches = Σ over ops of the op alone, cut as is best for it
+    one launch = makespan + launch + start        launches = Σ over ops of the op alone, cut as is best for it
 
-It is asked of few linears alone, which it was calibrated for (benchmarks.calibrate): measured over drawn
-feed-forward blocks, the logarithms of both sides' quotient as modelled and as measured correlate by 0.8. In one
-launch all ops have the clusters and the ring that suit them together; in launches of their own each has those
-that suit it.
+It is asked of few linears alone, which it was calibrated for (benchmarks.calibrate): over drawn feed-forward
+blocks, the logarithms of both sides' quotient as modelled and as measured correlate by 0.8. In one launch all
+ops have the clusters and the ring that suit them together; in launches of their own each has those that suit
+it.
 """
 
 from __future__ import annotations
 
 from tilegen.frontend.program import Program
+from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import RATES
-from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
@@ -27,9 +27,8 @@ GAIN = 0.02  # that launches must have over one launch
 def modelled_lowering(program: Program, place: Place) -> str:
     """persistent or multi_launch, where nothing is asked for."""
     graph = fuse(program)
-    if not 1 < len(graph.ops) <= MOST_LAUNCHES or not graph.consists_of(LinearAttributes):
-        return "persistent"
-    launches = launches_us(graph, place)
+    known = not program.symbolic and all(on_wgmma(graph.bound(op), place.machine) for op in graph.ops)
+    launches = launches_us(graph, place) if known and 1 < len(graph.ops) <= MOST_LAUNCHES else 0.0
     if not launches:
         return "persistent"
     one = simulate(plan(program, place, Options())).makespan + RATES.launch + RATES.start

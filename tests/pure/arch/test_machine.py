@@ -91,7 +91,7 @@ def test_a_chain_for_each(name: str) -> None:
     """Planned, proved and emitted, within the machine's shared memory; plans for Hopper alone have what only
     sm_90a can run."""
     for sizes in ({"M": 16, "H": 1024, "I": 512}, {"M": 700, "H": 1024, "I": 2048}):
-        g = tg.generate(chain(**sizes), on=name)
+        g = tg.generate(chain(**sizes), on=name, lowering="persistent")
         assert (
             g.certificate.ok
             and g.machine == machine(name)

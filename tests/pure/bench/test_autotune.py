@@ -65,7 +65,7 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice = Tuned(
         "mlp",
         {"M": 33},
-        Options.of(tiles={"up": (64, 64, 64), "down": (64, 32, 64)}, scheduling="lists"),
+        Options.of(tiles={"up": (64, 64, 64), "down": (64, 96, 64)}, scheduling="lists"),
         12.5,
         7,
     )
@@ -81,11 +81,11 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lookup(mlp(M=33, dtype="float16"), "h200") == choice
         and lookup(mlp(M=33, dtype="float32"), "h200") is None
     )
-    assert tg.plan(program, "h200").graph.op("down").tile == (64, 32, 64)
+    assert tg.plan(program, "h200").graph.op("down").tile == (64, 96, 64)
     # an option given: the planner's own choice
-    assert tg.plan(program, "h200", order="op_major").graph.op("down").tile != (64, 32, 64)
+    assert tg.plan(program, "h200", order="op_major").graph.op("down").tile != (64, 96, 64)
     kept = tg.plan(program, "h200", policies={"h": "tile"})  # but policies alone leave tiles as they are
-    assert kept.graph.op("down").tile == (64, 32, 64) and dict(kept.policies)["h"].endswith("tile")
+    assert kept.graph.op("down").tile == (64, 96, 64) and dict(kept.policies)["h"].endswith("tile")
 
 
 def test_the_lowering_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

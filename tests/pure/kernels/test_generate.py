@@ -81,7 +81,7 @@ MADE: dict[str, tuple[Program, str, str]] = {
 @cache
 def made(name: str) -> Any:
     program, target, on = MADE[name]
-    return tg.generate(program, target, on)
+    return tg.generate(program, target, on, lowering="persistent")
 
 
 each = pytest.mark.parametrize("name", MADE)
@@ -511,7 +511,7 @@ def no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_nvrtc(name: str, tmp_path: Path) -> None:
     """All but the cubin; one that lay there does not stay beside another source."""
     (tmp_path / "kernel.cubin").write_bytes(b"old")
-    g = tg.generate(*MADE[name])
+    g = tg.generate(*MADE[name], lowering="persistent")
     assert (
         g.cubin is None
         and "NVRTC was not found" in g.remark
@@ -634,7 +634,7 @@ def test_machines_elsewhere_where_the_gpu_here_takes_another_target(monkeypatch:
     ("arguments", "said"),
     [
         ([], "cpu"),
-        (["--machine", "h200"], "sm_90a"),
+        (["--machine", "h200", "--lowering", "persistent"], "sm_90a"),
         (["--machine", "rtx-4090"], "sm_80"),
         (["--target", "sm_80"], "sm_80"),
     ],

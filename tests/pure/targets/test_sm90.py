@@ -61,8 +61,8 @@ def examine(
 
 
 def check_products(sass: Sass, ops: list[Product]) -> None:
-    """A main loop for each op, and one for each number of blocks that its warpgroups may have instead; all wgmma
-    in them with one group in flight, their operands in uniform registers, and no access to memory."""
+    """A main loop for each op, and one for each number of blocks that its warpgroups may have instead; all
+    wgmma in them with one group in flight, their operands in uniform registers, and no access to memory."""
     loops = list(sass.innermost(r"HGMMA\."))
     found = []
     for loop in loops:

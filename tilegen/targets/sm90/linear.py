@@ -121,7 +121,10 @@ def _sum_problem(code: Code, tile: Tile) -> str:
                 " threads hold their share of a step"
             )
     if tile.uneven and b.result.dtype not in TWO_BYTES:
-        return f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number; the result is {b.result.dtype}"
+        return (
+            f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number; the result is"
+            f" {b.result.dtype}"
+        )
     if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
         return (
             f"its share of the sum ends at column {hi}, inside a step of {tile.depth}, which would bring the"
@@ -186,8 +189,8 @@ class _Load:
 
     @cached_property
     def _tail(self) -> Size:
-        """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0. Rows beyond
-        the tensor's last would be filled with zeros, which takes longer than to load as many."""
+        """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0. Rows
+        beyond the tensor's last would be filled with zeros, which takes longer than to load as many."""
         rows, most_rows = self._last_rows, most(self.code.bound.out[0])
         if dims_of(rows):
             alone = self.tile.splits("m") or self.multicast == "activations" or most_rows <= self.stage.a_rows

@@ -83,7 +83,11 @@ class Product(Code):
         if not isinstance(self.store, RowStore) or self.tile.warpgroups_split_n:
             return ()
         height = self.tile.rows
-        heights = range(1, height + 1) if self.store.moves else (min(height, self.rows), self.rows % height or height)
+        heights = (
+            range(1, height + 1)
+            if self.store.moves
+            else (min(height, self.rows), self.rows % height or height)
+        )
         return tuple(sorted(set[int]().union(*map(self.tile.occupied, heights)) - {self.tile.m64}))
 
     @property

@@ -1,0 +1,51 @@
+"""The sweep behind the cost model of linears, and the model beside it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+import tilegen as tg
+from benchmarks.calibrate import FAMILIES, HELD_OUT, SEED, candidates, programs
+from benchmarks.fit import NEAR, error_of, fitted, pairs
+from tilegen.graph.linear_time import RATES
+from tilegen.targets.sm90.emit import generate
+
+
+def test_a_seed_draws_the_same_programs_and_plans() -> None:
+    first, second = ([(d, candidates(d)) for d in itertools.islice(programs(SEED), 24)] for _ in range(2))
+    assert first == second
+    assert [d for d, _ in first] != list(itertools.islice(programs(SEED + 1), 24))
+
+
+def test_one_program_in_so_many_is_held_out() -> None:
+    drawn = list(itertools.islice(programs(SEED), 320))
+    for family, (_, share) in FAMILIES.items():
+        of_family = [d for d in drawn if d.family == family]
+        assert (
+            len(of_family) == 10 * share and sum(d.held_out for d in of_family) == len(of_family) // HELD_OUT
+        )
+
+
+@pytest.mark.parametrize("family", ["linear", "block", "conv"])
+def test_candidates_are_kernels(family: str) -> None:
+    drawn = next(d for d in programs(SEED) if d.family == family)
+    for candidate in candidates(drawn)[::4]:
+        plan = tg.plan(drawn.program, "h200", target="sm_90a", options=candidate.options)
+        assert generate(plan).text
+
+
+def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> None:
+    error = error_of([p for p in pairs() if p.held_out])
+    assert error.pairs > 200 and error.spearman >= 0.85 and error.near >= 0.95 and error.size < 0.1
+    assert error.regret[0] <= 0.02, NEAR
+
+
+def test_wrong_constants_are_seen_and_found_again() -> None:
+    """Fitted from constants that are far off, the model errs no more than from those that it has."""
+    some = [p for p in pairs() if not p.held_out][:150]
+    off = replace(RATES, clock=RATES.clock / 2, l2=RATES.l2 / 3, launch=3 * RATES.launch)
+    usual, wrong, found = (error_of(some, r).size for r in (RATES, off, fitted(some, off)))
+    assert wrong > 2 * usual and found < 1.15 * usual

@@ -1,0 +1,77 @@
+"""What a linear takes, by the model: properties that hold whatever the constants are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tilegen as tg
+from tests.gpu.gemms import gemm
+from tilegen.arch.machine import H200
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.linear_time import LinearTime, stages_of, time_of_cut
+from tilegen.ops.base import OpInstance
+
+
+def linear(m: int, n: int = 4096, k: int = 4096) -> OpInstance:
+    graph = fuse(gemm(M=m, N=n, K=k))
+    return graph.bound(graph.ops[0])
+
+
+def alone(b: OpInstance, height: int, width: int, cluster: int = 1, split: str = "k") -> float:
+    time = time_of_cut(b, H200, height, width, cluster, split)
+    return time.alone(stages_of(time.stage))
+
+
+@pytest.mark.parametrize("height", [64, 128, 192, 256])
+def test_more_rows_columns_and_sums_take_no_less(height: int) -> None:
+    least = alone(linear(300, 2048, 2048), height, 128)
+    for more in (
+        linear(700, 2048, 2048),
+        linear(300, 4096, 2048),
+        linear(300, 2048, 4096),
+    ):
+        assert alone(more, height, 128) >= least
+
+
+@pytest.mark.parametrize("rows", [130, 150, 192])
+def test_empty_blocks_of_rows_are_not_multiplied(rows: int) -> None:
+    """Three blocks of 64 rows take the same in a tile of three as in one of four, but for the epilogue."""
+    b = linear(rows)
+    three, four = (time_of_cut(b, H200, height, 96, 1, "k") for height in (192, 256))
+    assert three.step == pytest.approx(four.step) and three.waves == four.waves
+
+
+def test_a_ring_of_few_stages_waits_for_its_loads() -> None:
+    time = time_of_cut(linear(300), H200, 128, 192, 1, "k")
+    tiles = [time.tile(stages) for stages in (2, 3, 4, 8)]
+    assert tiles == sorted(tiles, reverse=True) and tiles[0] > 1.2 * tiles[-1]
+
+
+def test_nothing_is_faster_than_memory() -> None:
+    for m, n, k in ((1, 8192, 8192), (64, 16384, 4096), (200, 11008, 4096)):
+        bytes = 2 * (n * k + m * k + m * n)
+        assert alone(linear(m, n, k), 64 if m <= 64 else 256, 96) > 1e6 * bytes / H200.memory
+
+
+@pytest.mark.parametrize("split", ["m", "n"])
+def test_a_pair_loads_half_of_what_it_shares(split: str) -> None:
+    """Where bytes from L2 take longest, a step of a pair that shares them is shorter."""
+    fast = replace(H200, sms=H200.sms)
+    b = linear(4096, 16384, 4096)
+    one, pair = (time_of_cut(b, fast, 128, 32 if split == "n" else 256, c, split) for c in (1, 2))
+    assert pair.step < one.step if split == "n" else pair.step < 1.1 * one.step
+
+
+def test_the_simulator_times_a_lone_linear_as_the_model_does() -> None:
+    plan = tg.plan(
+        gemm(M=1000, N=4096, K=4096),
+        "h200",
+        target="sm_90a",
+        tiles={"y": (128, 192, 64)},
+    )
+    b = plan.bounds[0]
+    time: LinearTime = time_of_cut(b, H200, 128, 192, 1, "k")
+    stages = stages_of(time.stage)
+    assert tg.simulate(plan).makespan == pytest.approx(time.waves * time.tile_of_many(stages))
