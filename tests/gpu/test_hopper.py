@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def compiled(case: Case) -> CudaKernel:
-    kernel = tg.compile(case.program, "cuda", **case.options)
+    kernel = tg.compile(case.program, "cuda", lowering="persistent", **case.options)
     assert isinstance(kernel, CudaKernel) and kernel.target == "sm_90a" and kernel.proof.ok
     return kernel
 

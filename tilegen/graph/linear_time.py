@@ -1,6 +1,6 @@
 """What a linear takes on Hopper's tensor cores, in µs, for every way to cut it.
 
-    step     = ‖products, bytes from L2, least step‖ · what its pair waits for each other
+    step     = ‖products, bytes from L2, bytes of shared memory, least step‖ · what a pair waits
     tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue
     alone    = ‖waves · tile, bytes from memory‖ + launch + start · CTAs / SMs
 
@@ -25,21 +25,21 @@ ROW_BYTES = 128  # 64 columns of a row
 class Rates:
     """Of an H200 and its kernel. Times in µs."""
 
-    clock: float = 1660.0  # clocks of the tensor cores in a µs
-    l2: float = 55.29  # bytes a clock that an SM gets from L2 with all of them at it
-    least_step: float = 0.1151  # from one stage of the ring to the next
-    least_step_of_pairs: float = 0.1564
-    trip: float = 0.9302  # from the request of a stage's bytes until they are there
-    shared_k: float = (
-        1.019  # factors of a step: what the CTAs of a pair wait for each other, by what they share
-    )
-    shared_m: float = 1.054
-    shared_n: float = 1.147
-    epilogue: float = 7.24e-5  # of a number of the result
-    sent: float = 6.665e-5  # of a number that goes to the other CTA of a pair
-    launch: float = 0.7019  # before the first step and after the last
-    start: float = 2.383  # besides, where all SMs have a CTA
-    sharp: float = 4.181
+    clock: float = 1625.0  # clocks of the tensor cores in a µs
+    l2: float = 55.66  # bytes a clock that an SM gets from L2 with all of them at it
+    shared: float = 244.4  # bytes a clock of shared memory: wgmma's operands, and what TMA writes
+    least_step: float = 0.1142  # from one stage of the ring to the next
+    least_step_of_pairs: float = 0.1579
+    trip: float = 0.7819  # from the request of a stage's bytes until they are there
+    # factors of a step: what the CTAs of a pair wait for each other, by what they share
+    shared_k: float = 1.045
+    shared_m: float = 1.05
+    shared_n: float = 1.134
+    epilogue: float = 7.563e-5  # of a number of the result
+    sent: float = 6.031e-5  # of a number that goes to the other CTA of a pair
+    launch: float = 0.5383  # before the first step and after the last
+    start: float = 2.711  # besides, where all SMs have a CTA
+    sharp: float = 5.008
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""
@@ -105,6 +105,11 @@ def time_of_cut(
     step = rates.side_by_side(
         deep * occupied * wide / 32 / rates.clock,
         bytes / (rates.l2 * rates.clock) * min(1.0, count * cluster / waves / machine.sms),
+        # activations once, by both warpgroups where each has all 64 rows; weights for each 64; what comes
+        ROW_BYTES
+        * deep
+        * (max(occupied, 128) + max(1, occupied // 64) * wide + loaded + wide)
+        / (rates.shared * rates.clock),
         rates.least_step_of_pairs if pair else rates.least_step,
     )
     numbers = height * wide
