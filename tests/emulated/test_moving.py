@@ -77,6 +77,30 @@ def test_every_store_of_rows(tile: tuple[int, int, int], least: int) -> None:
             right(kernel, size)
 
 
+@tg.spec
+def sequences(B=2, S=40, N=64, K=64, dtype="bfloat16"):
+    x = tg.input("x", (B, S, K), dtype)
+    return tg.linear(x, tg.weight("w", (N, K), dtype), name="y")
+
+
+@pytest.mark.parametrize(
+    ("most", "rows", "height"),
+    [(257, 1, 128), (256, 1, 128), (258, 1, 192), (3, 320, 128), (3, 64, 128), (5, 200, 192)],
+)
+def test_the_last_row_of_tiles_has_all_its_rows(most: int, rows: int, height: int) -> None:
+    """Also where the smallest size and the largest leave as many: what is loaded follows the size."""
+    program = sequences(B=tg.dim("B", max=most), S=rows)
+    plan = tg.plan(program, on=4, target="cuda-emulated", tiles={"y": (height, 64, 64)})
+    assert isinstance(plan, MovingPlan)
+    proof = tg.verify(plan)
+    kernel = MovingKernel((Regime(plan, proof, made(plan, proof, known()["sm_90a"].emit(plan.open))),))
+    for size in sorted({1, 2, most // 2, most - 1, most} - {0}):
+        x, w = drawn(filled(program, plan.dim, size))
+        wanted = (x.float() @ w.float().T).reshape(size, rows, 64)
+        error = (kernel(x, w).float() - wanted).abs().amax(dim=(1, 2))
+        assert float(error.max()) < 0.5, (size, error)
+
+
 # --- a bound that is the largest where it should be what moves ----------------------------------------------
 
 OPTIONS = {"tiles": {"up": (64, 32, 64), "down": (64, 32, 64)}, "policies": {"h": "kernel"}}

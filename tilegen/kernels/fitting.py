@@ -21,7 +21,7 @@ from tilegen.errors import SpillError
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.options import Options
@@ -96,8 +96,10 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
 
 
 def _sums(b: OpInstance) -> int:
-    """Of a thread of the two math warpgroups."""
+    """Of a thread of the math warpgroup that has more rows."""
     rows, columns = (b.tile[0], b.tile[1]) if len(b.out) == 2 else (math.prod(b.tile[:3]), b.tile[3])
+    if len(b.out) == 2 and rows > 128:
+        rows = 128 * ceil_div(rows, 128)
     return rows * columns * groups(b) // 256
 
 

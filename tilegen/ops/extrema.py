@@ -68,8 +68,10 @@ def _bounds(e: Any) -> tuple[Any, Any] | None:
 
 def ends(e: Any) -> tuple[Any, Any] | None:
     """The least and the largest value of an expression that rises with a size that moves; None where it is
-    not of one size alone."""
+    not of one size alone, or where anything in it falls as the size rises."""
     free = e.free_symbols
+    if any(n.is_number and n < 0 for term in e.atoms(sp.Mul) if term.free_symbols for n in term.args):
+        return None
     if len(free) != 1 or not isinstance(dim := next(iter(free)), Dim):
         return None
     low, high = (e.xreplace({dim: sp.Integer(n)}) for n in (1, dim.most))

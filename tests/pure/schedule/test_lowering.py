@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.workloads import example
 from tests.gpu.gemms import chain, gemm, mlp
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES
+from tilegen.graph.linear_time import RATES, linear_time, stages_of
 from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering
 from tilegen.schedule.lowering import (
@@ -20,6 +21,7 @@ from tilegen.schedule.lowering import (
     launches_us,
     modelled_lowering,
 )
+from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.select import place
 
 H200 = place("h200", "sm_90a")
@@ -51,6 +53,18 @@ def test_the_faster_by_the_model_is_taken(program: Program) -> None:
     launches = launches_us(fuse(program), H200)
     expected = "multi_launch" if launches < (1 - GAIN) * one else "persistent"
     assert modelled_lowering(program, H200) == expected
+
+
+@pytest.mark.parametrize("m, h, i", [(55, 1152, 12736), (16, 2048, 8192), (8, 4096, 14336)])
+def test_what_is_priced_is_what_is_built(m: int, h: int, i: int) -> None:
+    """Each op's price is that of the tile, with the steps, that its launch has."""
+    graph = fuse(mlp(M=m, H=h, I=i))
+    for op in graph.ops:
+        alone = graph.alone(op)
+        config = H200.forms.choose(alone, H200.machine)[op.name]
+        cut = checked_cluster(alone, replace(op, tile=config.tile), config.option, H200.machine)
+        time = linear_time(alone.with_op(op.name, cut).bound(cut), H200.machine)
+        assert config.us == pytest.approx(time.alone(stages_of(time.stage)))
 
 
 def test_both_lowerings_are_taken_by_some() -> None:

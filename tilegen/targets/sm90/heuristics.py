@@ -25,7 +25,8 @@ from tilegen.targets.sm90.pixels import beside, by_threads, slides
 from tilegen.targets.sm90.tile import HEIGHTS, SUMS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
-SUMS_OF_PAIRS = 144  # sums that a math thread can hold where it sends half of them away
+# sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
+SUMS_OF_PAIRS, UNEVEN_SUMS_OF_PAIRS = 144, 176
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
 STAGES = (*range(64, 385, 32), 448, 576)  # rows of 128 bytes that a stage of linears may have
@@ -61,7 +62,7 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
                 b = graph.bound(op)
                 fitting = (
                     c
-                    for c in _configs(b, machine, cluster, stage)
+                    for c in _configs(b, machine, cluster, stage, deepened=not alone)
                     if alone or cluster == 1 or not _loads_together(b, c)
                 )
                 found[op.name] = min(fitting, key=lambda c: c.us, default=None)
@@ -71,10 +72,12 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
     return best if alone or not best else _deepened(graph, best, machine)
 
 
-def _configs(b: OpInstance, machine: Machine, cluster: int, stage: int) -> Iterator[Config]:
+def _configs(
+    b: OpInstance, machine: Machine, cluster: int, stage: int, deepened: bool
+) -> Iterator[Config]:
     """Those of a product; of a linear, for a ring whose stages have so many rows."""
     if isinstance(b.attributes, LinearAttributes):
-        return linear_configs(b, machine, cluster, stage)
+        return linear_configs(b, machine, cluster, stage, deepened)
     return CONFIGS[type(b.attributes)](b, machine, cluster)
 
 
@@ -193,9 +196,12 @@ def _loads_together(b: OpInstance, c: Config) -> bool:
     )
 
 
-def linear_configs(b: OpInstance, machine: Machine, cluster: int, stage: int = 0) -> Iterator[Config]:
+def linear_configs(
+    b: OpInstance, machine: Machine, cluster: int, stage: int = 0, deepened: bool = False
+) -> Iterator[Config]:
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
-    ring has, which all ops of a launch share; 0: as many as a step of the op fills."""
+    ring has, which all ops of a launch share; 0: as many as a step of the op fills. deepened: its steps will
+    be made as deep as the stage (_deepened)."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
     if normed(b) and cluster > 1:
@@ -217,19 +223,21 @@ def linear_configs(b: OpInstance, machine: Machine, cluster: int, stage: int = 0
                         width * (cluster if cluster_split == "n" else 1),
                         64,
                     )
-                    us = _linear_us(b, machine, (height, width, cluster, cluster_split), stage)
+                    us = _linear_us(b, machine, (height, width, cluster, cluster_split), stage, deepened)
                     if us < math.inf:
                         yield Config(tile, cluster, cluster_split, us)
 
 
-def _linear_us(b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int) -> float:
+def _linear_us(
+    b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int, deepened: bool
+) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     times: dict[Any, LinearTime] = b.__dict__.setdefault("_linear_times", {})
     rows, height, width = int(b.out[0]), cut[0], cut[1]
     filled = min(height, ceil_div(rows, 8) * 8) + groups(b) * width
     if stage and filled > stage:
         return math.inf
-    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if rows <= 64 else 1
+    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if deepened and rows <= 64 else 1
     if (machine, cut, deep) not in times:
         times[machine, cut, deep] = time_of_cut(b, machine, *cut, deep)
     time = times[machine, cut, deep]
@@ -241,7 +249,9 @@ def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: s
     split = height == 64  # the two math warpgroups share the columns, else the rows
     halves = 2 if split or (cluster > 1 and cluster_split == "k") else 1
     across = groups(b) * width // (2 if split else 1)
-    most = SUMS_OF_PAIRS if cluster > 1 and cluster_split == "k" and height > 128 else SUMS
+    most = SUMS
+    if height > 128 and cluster > 1:
+        most = SUMS_OF_PAIRS if cluster_split == "k" else UNEVEN_SUMS_OF_PAIRS if height % 128 else SUMS
     if width % (8 * halves) or across > 256 or ceil_div(height, 128) * across // 2 > most:
         return False
     if height % 128 == 64 and height > 64 and DTYPES[b.result.dtype] != 2:

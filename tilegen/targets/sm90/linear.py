@@ -32,6 +32,7 @@ from tilegen.targets.sm90.store import TWO_BYTES, RowStore
 from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
 
 NORMED_STEP = 256
+MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
 FEW_VECTORS = 128  # of columns in a step, in all rows: two warps add up their squares while the products run
 
 
@@ -191,10 +192,15 @@ class _Load:
     def _tail(self) -> Size:
         """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0. Rows
         beyond the tensor's last would be filled with zeros, which takes longer than to load as many."""
-        rows, most_rows = self._last_rows, most(self.code.bound.out[0])
+        if len(self.code.plan.graph.ops_of(LinearAttributes)) > MOST_TAILS:
+            return 0
+        all_rows, rows, height = self.code.bound.out[0], self._last_rows, self.tile.rows
         if dims_of(rows):
-            alone = self.tile.splits("m") or self.multicast == "activations" or most_rows <= self.stage.a_rows
-            return 0 if alone else 8 * ceil_div(rows, 8)
+            alone = self.tile.splits("m") or self.multicast == "activations"
+            if alone or most(all_rows) <= self.stage.a_rows:
+                return 0
+            # each quotient rises with the size, as rounding needs it; the rows of the last tiles do not
+            return 8 * ceil_div(all_rows, 8) - height * (ceil_div(all_rows, height) - 1)
         if self.tile.splits("m") and rows > self.tile.cta_rows:
             rows -= self.tile.cta_rows
         unit = 16 if self.multicast == "activations" else 8
