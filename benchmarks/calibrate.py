@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.families import between
 from benchmarks.fit import RESULT, tell
-from benchmarks.precompile import _alone
+from benchmarks.precompile import alone, compile_kernels
 from benchmarks.workloads import Task, tag
 from tilegen.arch.machine import H200
 from tilegen.errors import TilegenError
@@ -172,12 +172,16 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
         return found
     r = random.Random(str(drawn))
-    chosen = [*_best(graph), *_others(graph, r)][: (BEST + OTHERS) // len(lowerings)]
+    every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in (1, 2)]
+    chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
     return found + [
         Candidate({n: c.tile for n, c in cut.items()}, {n: c.option for n, c in cut.items()}, lowering)
         for cut in chosen
         for lowering in lowerings
     ]
+
+
+Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first
 
 
 def _all(graph: Graph, name: str, cluster: int) -> list[Config]:
@@ -190,41 +194,37 @@ def _kind(c: Config) -> tuple[Any, ...]:
     return c.cluster, c.cluster_split, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
 
 
-def _best(graph: Graph) -> list[dict[str, Config]]:
+def _best(every: Sequence[Configs]) -> list[dict[str, Config]]:
     """By the model, each of another kind; ops of a program by clusters of one size."""
     found = []
-    for cluster in (1, 2):
-        kinds: list[list[Config]] = []
-        for op in graph.ops:
+    for number, configs in enumerate(every):
+        if not all(configs.values()):
+            continue
+        kinds: Configs = {}
+        for name, of_op in configs.items():
             first: dict[Any, Config] = {}
-            for c in _all(graph, op.name, cluster):
+            for c in of_op:
                 first.setdefault(_kind(c), c)
-            kinds.append(list(first.values())[:BEST])
+            kinds[name] = list(first.values())[:BEST]
         for n in range(BEST):
-            cut = {
-                op.name: of_op[min(n, len(of_op) - 1)]
-                for op, of_op in zip(graph.ops, kinds, strict=True)
-                if of_op
-            }
-            if len(cut) == len(graph.ops):
-                found.append((sum(c.us for c in cut.values()), n, cluster, cut))
+            cut = {name: of_op[min(n, len(of_op) - 1)] for name, of_op in kinds.items()}
+            found.append((sum(c.us for c in cut.values()), n, number, cut))
     found.sort(key=lambda item: item[:3])
     return [cut for *_, cut in found[:BEST]]
 
 
-def _others(graph: Graph, r: random.Random) -> list[dict[str, Config]]:
+def _others(every: Sequence[Configs], r: random.Random) -> list[dict[str, Config]]:
     """Drawn: a kind first, then a width; nothing that the model says takes three times the best."""
     found = []
     for _ in range(OTHERS):
-        cluster, cut = r.choice((1, 2)), {}
-        for op in graph.ops:
-            of_op = _all(graph, op.name, cluster)
-            of_op = [c for c in of_op if c.us < 3 * of_op[0].us]
+        configs, cut = r.choice(every), {}
+        for name, of_op in configs.items():
             if not of_op:
                 break
-            kind = r.choice(sorted({_kind(c) for c in of_op}))
-            cut[op.name] = r.choice([c for c in of_op if _kind(c) == kind])
-        if len(cut) == len(graph.ops):
+            near = [c for c in of_op if c.us < 3 * of_op[0].us]
+            kind = r.choice(sorted({_kind(c) for c in near}))
+            cut[name] = r.choice([c for c in near if _kind(c) == kind])
+        else:
             found.append(cut)
     return found
 
@@ -234,18 +234,13 @@ def _others(graph: Graph, r: random.Random) -> list[dict[str, Config]]:
 
 def compiled(drawn: Drawn) -> list[tuple[Candidate, str]]:
     """In a process of its own: each candidate's kernels into the cache; (candidate, why there is none)."""
-    from benchmarks.precompile import plans_of
     from tilegen.bench.contenders import Way
-    from tilegen.targets.sm90.library import HopperLibrary
 
-    told, weights = [], {t.name for t in drawn.program.arguments if t.role == "weight"}
+    told = []
     for candidate in candidates(drawn):
         error = ""
         try:
-            for plan in plans_of(drawn.program, candidate.options, Way(lowering=candidate.lowering)):
-                HopperLibrary(plan)
-                if packed := frozenset(plan.arguments) & weights:
-                    HopperLibrary(plan, packed)
+            compile_kernels(drawn.program, candidate.options, Way(lowering=candidate.lowering))
         except TilegenError as raised:
             error = f"{type(raised).__name__}: {str(raised).splitlines()[0]}"
         told.append((candidate, error))
@@ -299,7 +294,7 @@ def measure(folder: Path, seconds: float, jobs: int, seed: int) -> Path:
 
     end, rows, refused = time.monotonic() + seconds, [], []
     drawing = programs(seed)
-    with get_context("spawn").Pool(jobs, initializer=_alone) as pool:  # ends them when it is left
+    with get_context("spawn").Pool(jobs, initializer=alone) as pool:  # ends them when it is left
         waiting: list[tuple[Drawn, AsyncResult[Any]]] = []
         while time.monotonic() < end:
             while len(waiting) < 4 * jobs:

@@ -9,7 +9,6 @@ are prepared, both kernels captured in CUDA graphs, tensors rotate, rounds are i
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 
 import tilegen as tg
-from benchmarks.precompile import plans_of
+from benchmarks.precompile import alone, compile_kernels
 from benchmarks.workloads import tag
 from tilegen.bench import timing
 from tilegen.bench.compare import heading, save
@@ -31,7 +30,6 @@ from tilegen.bench.contenders import Way
 from tilegen.bench.environment import environment
 from tilegen.frontend.loader import load_program
 from tilegen.options import Options
-from tilegen.targets.sm90.library import HopperLibrary
 
 ROOT = Path(__file__).resolve().parent
 SETS, LAUNCHES, ROUNDS, COUNT = 4, 12, 15, 40
@@ -65,21 +63,11 @@ STUDIES = {s.name: s for s in (Study("gpt3_mlp", "M", 4096), Study("llama_mlp", 
 
 def compile_frozen(study: Study, size: int) -> None:
     """What tg.compile and prepare will ask the cache for."""
-    program = study.at(size)
-    weights = {t.name for t in program.arguments if t.role == "weight"}
-    for plan in plans_of(program, Options(), Way()):
-        HopperLibrary(plan)
-        if packed := frozenset(plan.arguments) & weights:
-            HopperLibrary(plan, packed)
-
-
-def _alone() -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    torch.set_num_threads(1)
+    compile_kernels(study.at(size), Options(), Way())
 
 
 def precompile(studies: list[Study]) -> None:
-    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_alone) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=alone) as pool:
         for done in [pool.submit(compile_frozen, s, n) for s in studies for n in s.sizes()]:
             done.result()
 

@@ -41,18 +41,19 @@ def compile_variant(task: Task, variant: str) -> Compiled:
     """What tg.compile and prepare will ask the cache for."""
     start, error = time.perf_counter(), ""
     try:
-        _compile(task.program, variants_of(task)[variant], variant)
+        from tilegen.bench.contenders import WAYS, Way
+
+        compile_kernels(task.program, variants_of(task)[variant], WAYS.get(variant, Way()))
     except Exception as raised:  # told when it is measured, too; the others are still compiled
         error = f"{type(raised).__name__}: {(str(raised).strip().splitlines() or [''])[0]}"[:200]
     return Compiled(str(task), variant, round(time.perf_counter() - start, 2), error)
 
 
-def _compile(program: Program, options: Options, variant: str) -> None:
-    from tilegen.bench.contenders import WAYS, Way
+def compile_kernels(program: Program, options: Options, way: Any) -> None:
+    """The kernels of a program that tg.compile and prepare load when they are asked in this way."""
     from tilegen.targets.sm80.library import PortableLibrary
     from tilegen.targets.sm90.library import HopperLibrary
 
-    way = WAYS.get(variant, Way())
     plans = plans_of(program, options, way)
     if way.target != "cuda":
         PortableLibrary(plans[0], architecture="sm_90")
@@ -86,7 +87,7 @@ def precompile(
     measures."""
     found: list[Compiled] = []
     end = time.monotonic() + seconds
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_alone) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=alone) as pool:
         waiting = {pool.submit(compile_variant, task, variant): (task, variant) for task, variant in wanted}
         for done in as_completed(waiting):
             if done.cancelled():
@@ -105,7 +106,7 @@ def precompile(
     return found
 
 
-def _alone() -> None:
+def alone() -> None:
     """A process of the pool: no GPU, one thread."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch

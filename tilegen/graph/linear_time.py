@@ -78,6 +78,16 @@ class LinearTime:
         return us + self.rates.launch + self.rates.start * self.busy
 
 
+def rows_loaded(b: OpInstance, height: int) -> int:
+    """Of activations, by a CTA of so many rows: in eights, no more than there are."""
+    return min(height, ceil_div(int(b.out[0]), 8) * 8)
+
+
+def rows_of_block(b: OpInstance, height: int, width: int) -> int:
+    """Rows of 128 bytes of activations and weights that 64 columns of K bring a CTA of height x width."""
+    return rows_loaded(b, height) + int(groups(b)) * width
+
+
 def time_of_cut(
     b: OpInstance,
     machine: Machine,
@@ -97,7 +107,7 @@ def time_of_cut(
     count = ceil_div(rows, height * (cluster if pair == "m" else 1)) * across
     waves = ceil_div(count, machine.sms // cluster)
     lo, hi = k_range(b)
-    loaded = min(height, ceil_div(rows, 8) * 8)
+    loaded = rows_loaded(b, height)
     shared_a, shared_w = pair == "n" and loaded >= 64, pair == "m"
     bytes = ROW_BYTES * deep * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
     occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
@@ -121,17 +131,28 @@ def time_of_cut(
         waves,
         1e6 * moved / machine.memory + numbers * rates.epilogue,
         min(1.0, count * cluster / machine.sms),
-        deep * (loaded + wide),
+        deep * rows_of_block(b, height, width),
         rates,
     )
 
 
+def time_of_tile(
+    b: OpInstance,
+    machine: Machine,
+    tile: tuple[int, ...],
+    cluster: int,
+    cluster_split: str,
+    rates: Rates = RATES,
+) -> LinearTime:
+    """A linear with this tile, which a cluster of so many CTAs splits."""
+    height = tile[0] // (cluster if cluster_split == "m" else 1)
+    width = tile[1] // (cluster if cluster_split == "n" else 1)
+    return time_of_cut(b, machine, height, width, cluster, cluster_split, ceil_div(tile[2], 64), rates)
+
+
 def linear_time(b: OpInstance, machine: Machine, rates: Rates = RATES) -> LinearTime:
     """A linear as it is cut."""
-    split, cluster = b.op.cluster_split, b.op.cluster
-    height = b.tile[0] // (cluster if split == "m" else 1)
-    width = b.tile[1] // (cluster if split == "n" else 1)
-    return time_of_cut(b, machine, height, width, cluster, split, ceil_div(b.tile[2], 64), rates)
+    return time_of_tile(b, machine, b.tile, b.op.cluster, b.op.cluster_split, rates)
 
 
 def stage_of(b: OpInstance) -> int:

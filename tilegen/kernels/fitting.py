@@ -97,10 +97,10 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
 
 def _sums(b: OpInstance) -> int:
     """Of a thread of the math warpgroup that has more rows."""
-    rows, columns = (b.tile[0], b.tile[1]) if len(b.out) == 2 else (math.prod(b.tile[:3]), b.tile[3])
-    if len(b.out) == 2 and rows > 128:
-        rows = 128 * ceil_div(rows, 128)
-    return rows * columns * groups(b) // 256
+    if len(b.out) != 2:
+        return math.prod(b.tile[:3]) * b.tile[3] * groups(b) // 256
+    rows, columns = b.tile[0], b.tile[1]
+    return (rows if rows <= 128 else 128 * ceil_div(rows, 128)) * columns * groups(b) // 256
 
 
 def _within(b: OpInstance, rows: int, columns: int) -> tuple[int, ...]:

@@ -24,8 +24,7 @@ from tilegen.frontend.program import Program, Size
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
-from tilegen.graph.linear_time import stages_of, time_of_cut
-from tilegen.ops.base import ceil_div
+from tilegen.graph.linear_time import stages_of, time_of_tile
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.moving import Ranges
@@ -273,11 +272,7 @@ def _products_us(graph: Graph, tiles: Options, place: Place) -> float:
     times = []
     for name, tile in tiles.tiles:
         count, split = clusters.get(name, ("1", "k"))
-        height = tile[0] // (int(count) if split == "m" else 1)
-        width = tile[1] // (int(count) if split == "n" else 1)
         b = graph.bound(graph.op(name))
-        times.append(
-            time_of_cut(b, place.machine, height, width, int(count), split, ceil_div(tile[2], 64))
-        )
+        times.append(time_of_tile(b, place.machine, tile, int(count), split))
     stages = stages_of(max((t.stage for t in times), default=1))
     return sum(t.alone(stages) for t in times)

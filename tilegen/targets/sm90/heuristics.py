@@ -15,7 +15,14 @@ from tilegen.frontend.program import DTYPES
 from tilegen.graph.cost_model import convolution_us, split_keys_us
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
-from tilegen.graph.linear_time import DEEPEST, STAGE_ROWS, LinearTime, stages_of, time_of_cut
+from tilegen.graph.linear_time import (
+    DEEPEST,
+    STAGE_ROWS,
+    LinearTime,
+    rows_of_block,
+    stages_of,
+    time_of_cut,
+)
 from tilegen.ops.attention import FEW, AttentionAttributes
 from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
@@ -129,9 +136,7 @@ def _net_us(chosen: Collection[Staged], room: int) -> float:
 def stage_bytes(b: OpInstance, c: Config) -> int:
     """Of a product's step in the ring."""
     if isinstance(b.attributes, LinearAttributes):
-        return (
-            (min(c.tile[0], ceil_div(int(b.out[0]), 8) * 8) + groups(b) * c.tile[1]) * 128 * (c.tile[2] // 64)
-        )
+        return rows_of_block(b, c.tile[0], c.tile[1]) * 128 * (c.tile[2] // 64)
     sliding = slides(OpInstance(replace(b.op, tile=c.tile), b.tensors))
     a, w = _blocks(b, c.tile, sliding)
     rows = 64 if _loaded(b, c.tile, sliding) <= 64 else 128
@@ -155,10 +160,7 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
     linears = {b.op.name: b for b in graph.ops_of(LinearAttributes) if b.op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
-    rows = {
-        name: min(64, ceil_div(int(b.out[0]), 8) * 8) + groups(b) * chosen[name].tile[1]
-        for name, b in linears.items()
-    }
+    rows = {name: rows_of_block(b, 64, chosen[name].tile[1]) for name, b in linears.items()}
     least = max(
         [
             *rows.values(),
@@ -233,11 +235,11 @@ def _linear_us(
 ) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     times: dict[Any, LinearTime] = b.__dict__.setdefault("_linear_times", {})
-    rows, height, width = int(b.out[0]), cut[0], cut[1]
-    filled = min(height, ceil_div(rows, 8) * 8) + groups(b) * width
+    filled = rows_of_block(b, cut[0], cut[1])
     if stage and filled > stage:
         return math.inf
-    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if deepened and rows <= 64 else 1
+    few = deepened and int(b.out[0]) <= 64
+    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if few else 1
     if (machine, cut, deep) not in times:
         times[machine, cut, deep] = time_of_cut(b, machine, *cut, deep)
     time = times[machine, cut, deep]
@@ -247,16 +249,19 @@ def _linear_us(
 def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: str) -> bool:
     """Whether a CTA can compute height x width."""
     split = height == 64  # the two math warpgroups share the columns, else the rows
-    halves = 2 if split or (cluster > 1 and cluster_split == "k") else 1
+    uneven = not split and height % 128 != 0  # one of them has a block of rows less
+    exchanges = cluster > 1 and cluster_split == "k"
     across = groups(b) * width // (2 if split else 1)
+    if width % (16 if split or exchanges else 8) or across > 256 or (uneven and DTYPES[b.result.dtype] != 2):
+        return False
     most = SUMS
-    if height > 128 and cluster > 1:
-        most = SUMS_OF_PAIRS if cluster_split == "k" else UNEVEN_SUMS_OF_PAIRS if height % 128 else SUMS
-    if width % (8 * halves) or across > 256 or ceil_div(height, 128) * across // 2 > most:
+    if height > 128 and exchanges:
+        most = SUMS_OF_PAIRS
+    elif uneven and cluster > 1:
+        most = UNEVEN_SUMS_OF_PAIRS
+    if ceil_div(height, 128) * across // 2 > most:
         return False
-    if height % 128 == 64 and height > 64 and DTYPES[b.result.dtype] != 2:
-        return False
-    exchanged = height * width * groups(b) * 2 if cluster > 1 and cluster_split == "k" else 0
+    exchanged = height * width * groups(b) * 2 if exchanges else 0
     results = 2 * 8192 if height > 64 else 0
     return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
 

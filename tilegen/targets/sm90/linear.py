@@ -183,10 +183,16 @@ class _Load:
     # --- the last row of tiles ------------------------------------------------------------------------------
 
     @cached_property
+    def _down(self) -> Size:
+        """Rows of tiles."""
+        return ceil_div(self.code.bound.out[0], self.tile.rows)
+
+    @cached_property
     def _last_rows(self) -> Size:
-        """Of activations, in the last row of tiles."""
-        rows, height = self.code.bound.out[0], self.tile.rows
-        return rows - height * (ceil_div(rows, height) - 1)
+        """Of activations, in the last row of tiles: in eights, or in sixteens where a pair loads half each.
+        Each quotient rises with a size that moves, as rounding needs it; their difference does not."""
+        unit = 16 if self.multicast == "activations" else 8
+        return unit * ceil_div(self.code.bound.out[0], unit) - self.tile.rows * (self._down - 1)
 
     @cached_property
     def _tail(self) -> Size:
@@ -194,29 +200,24 @@ class _Load:
         beyond the tensor's last would be filled with zeros, which takes longer than to load as many."""
         if len(self.code.plan.graph.ops_of(LinearAttributes)) > MOST_TAILS:
             return 0
-        all_rows, rows, height = self.code.bound.out[0], self._last_rows, self.tile.rows
+        rows, tail = self.code.bound.out[0], self._last_rows
         if dims_of(rows):
             alone = self.tile.splits("m") or self.multicast == "activations"
-            if alone or most(all_rows) <= self.stage.a_rows:
-                return 0
-            # each quotient rises with the size, as rounding needs it; the rows of the last tiles do not
-            return 8 * ceil_div(all_rows, 8) - height * (ceil_div(all_rows, height) - 1)
-        if self.tile.splits("m") and rows > self.tile.cta_rows:
-            rows -= self.tile.cta_rows
-        unit = 16 if self.multicast == "activations" else 8
-        tail = unit * ceil_div(rows, unit)
+            return 0 if alone or most(rows) <= self.stage.a_rows else tail
+        if self.tile.splits("m") and tail > self.tile.cta_rows:
+            tail -= self.tile.cta_rows
         return tail if tail < self.stage.a_rows else 0
 
     def _others(self, policy: str) -> Iterator[Other]:
         """What tiles of the last row load: fewer rows, or nothing."""
-        down = ceil_div(self.code.bound.out[0], self.tile.rows)
-        last = "" if down == 1 else f"{to_c(self.code.bound.coords[0])} == {to_c(down - 1)}"
-        split = self.tile.splits("m") and not dims_of(self._last_rows)
+        last = "" if self._down == 1 else f"{to_c(self.code.bound.coords[0])} == {to_c(self._down - 1)}"
         second = " && ".join(filter(None, (last, "cta_rank == 1")))
-        if split and self._last_rows <= self.tile.cta_rows:
+        split = self.tile.splits("m") and not dims_of(self.code.bound.out[0])
+        reaches_second = split and self._last_rows > self.tile.cta_rows
+        if split and not reaches_second:
             yield Other(second, (), 0)
         if self._tail:
-            when = second if split and self._last_rows > self.tile.cta_rows else last
+            when = second if reaches_second else last
             yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
 
     @property
