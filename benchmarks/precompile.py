@@ -67,8 +67,8 @@ def compile_kernels(program: Program, options: Options, way: Any) -> None:
 
 def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
     """Those of the launches that tg.compile makes on an H200."""
-    from tilegen.kernels.launches import launch_plans, whole_plan
     from tilegen.runtime.request import planned, settled, settled_lowering
+    from tilegen.schedule.launches import launch_plans, whole_plan
 
     on = place("h200", "sm_90a" if way.target == "cuda" else way.target)
     if way.target != "cuda":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.arch.machine import Machine, machine
-from tilegen.errors import LaunchLimitError, PlanError, TargetError
+from tilegen.errors import LaunchLimitError, TargetError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
@@ -150,12 +150,10 @@ def compile(
         made, certificate = planned(program, place, settled(program, place, asked), progress)
         progress("compiler")
         return Kernel(made, certificate, chosen.load(made), threads, program=program)
-    if dims_of(program) and lowering == "multi_launch":
-        raise PlanError(f"{program.name}: a size moves, which launches of single ops do not follow")
     may_cut = lowering == "auto" and asked == Options()
     if not dims_of(program):
         lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
-    if lowering == "multi_launch":
+    if lowering == "multi_launch" and not dims_of(program):
         from tilegen.kernels.launches import compile_multi_launch
 
         return compile_multi_launch(
@@ -172,6 +170,8 @@ def compile(
             chosen.load,
             lambda plan, proof, library, of: CudaKernel(plan.most, proof, library, exclusive, **of),
             progress,
+            lowering,
+            programmatic,
         )
 
     def loaded(of: Program) -> tuple[Plan, Certificate, Any]:

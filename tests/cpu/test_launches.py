@@ -17,10 +17,12 @@ from tilegen.errors import TargetError
 from tilegen.frontend.program import Program
 from tilegen.kernels import gpu_kernel
 from tilegen.kernels.kernel import Kernel
-from tilegen.kernels.launches import MultiLaunchKernel, certify_launches, launch_plans, whole_plan
+from tilegen.kernels.launches import MultiLaunchKernel
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.runtime.verify import verify
+from tilegen.runtime.verify_launches import certify_launches
+from tilegen.schedule.launches import launch_plans, whole_plan
 from tilegen.targets.cpu.library import Library
 from tilegen.targets.select import place
 
@@ -42,16 +44,21 @@ def two_outputs(M=8, N=32):
 
 
 class Launch(Kernel):
-    """A CPU kernel that counts its calls and checks."""
+    """A CPU kernel in a CudaKernel's place, which counts its calls and checks."""
 
     calls = checks = 0
-    programmatic = False
+
+    def __init__(self, *of: Any, programmatic: bool = False, **more: Any):
+        super().__init__(*of, **more)
+        self.programmatic = programmatic
 
     def prepared(self, weights: Any, copies: Any, once: Any = None) -> Launch:
-        return Launch(self.plan, self.proof, self._library, self.workers, self._with_bound(weights))
+        of = self.plan, self.proof, self._library, self.workers, self._with_bound(weights)
+        return Launch(*of, None, self.size, self.plan_at, programmatic=self.programmatic)
 
     def __reduce__(self) -> Any:
-        return Launch, (self.plan, self.proof, self._library, self.workers, self._bound)
+        of = self.plan, self.proof, self._library, self.workers, self._bound
+        return Launch, (*of, None, self.size, self.plan_at)
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         self.calls += 1

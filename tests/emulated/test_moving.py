@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 
 import tilegen as tg
+from tests.cpu.test_launches import Launch, stream  # noqa: F401
 from tests.moving import EXAMPLES, drawn, moving, right, spec_of
 from tests.shares import share
 from tilegen.errors import HangError, RaceError
-from tilegen.frontend.dims import filled
+from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
+from tilegen.kernels.launches import moving_kernel
 from tilegen.kernels.moving import MovingKernel, Regime
+from tilegen.options import Options
 from tilegen.proof.checker import Certificate
+from tilegen.runtime.request import Part, planned_moving_launches
 from tilegen.schedule.moving import MovingPlan
+from tilegen.targets import select
 from tilegen.targets.base import Emitted, known
 from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
 
@@ -99,6 +104,25 @@ def test_the_last_row_of_tiles_has_all_its_rows(most: int, rows: int, height: in
         wanted = (x.float() @ w.float().T).reshape(size, rows, 64)
         error = (kernel(x, w).float() - wanted).abs().amax(dim=(1, 2))
         assert float(error.max()) < 0.5, (size, error)
+
+
+@pytest.mark.parametrize("name", share(("gpt3_mlp", "llama_mlp", "llama_layer"), 2))
+def test_launches_of_single_ops_at_every_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch alone under adversaries; what passes between them lies in memory of the largest size."""
+    program, on = small(name), select.place(4, "cuda-emulated")
+    dim = the_dim(program)
+    assert dim is not None
+    whole = Part(program, ((1, dim.most),), Options(), "multi_launch")
+    proved = planned_moving_launches(whole, on, Options(), True)
+    emitted = [known()["sm_90a"].emit(launch.plan.open, programmatic=True) for launch in proved.each]
+    libraries = [EmulatedLibrary(p.plan.open, e) for p, e in zip(proved.each, emitted, strict=True)]
+    monkeypatch.setattr("tilegen.kernels.launches.CudaKernel", Launch)
+    largest = moving_kernel(proved, libraries, True)
+    kernel = MovingKernel((Regime(proved.whole.plan, proved.whole.certificate, largest),))
+    for seed, size in enumerate(EXAMPLES[name][3]):
+        for library in libraries:
+            library.adversary = Adversary.drawn(7 * seed + 2, library.launch.grid)
+        right(kernel, size)
 
 
 # --- a bound that is the largest where it should be what moves ----------------------------------------------

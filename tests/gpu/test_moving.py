@@ -41,9 +41,14 @@ def program_of(name: str) -> Program:
     return spec_of(name)(**sizes, **{dim: tg.dim(dim, max=largest)})
 
 
-def compiled(name: str) -> MovingKernel:
-    kernel = tg.compile(program_of(name), "sm_90a")
+LOWERINGS = ("persistent", "multi_launch")
+NETS = ("resnet38", "vgg19")  # dozens of launches to compile for each range
+
+
+def compiled(name: str, lowering: str) -> MovingKernel:
+    kernel = tg.compile(program_of(name), "sm_90a", lowering=lowering, programmatic=lowering == LOWERINGS[1])
     assert isinstance(kernel, MovingKernel)
+    assert {r.plan.most.lowering for r in kernel.regimes} == {lowering}
     return kernel
 
 
@@ -55,9 +60,12 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((found.float().cpu() - expected.float()).norm() <= 0.01 * expected.float().norm())
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_every_size_gives_the_program(name: str) -> None:
-    kernel = compiled(name)
+@pytest.mark.parametrize(
+    ("name", "lowering"),
+    [(name, how) for name in SIZES for how in (LOWERINGS[:1] if name in NETS else LOWERINGS)],
+)
+def test_every_size_gives_the_program(name: str, lowering: str) -> None:
+    kernel = compiled(name, lowering)
     for size in SIZES[name][3]:
         given = at(kernel, size)
         program = filled(kernel.program, kernel.dim, size)
@@ -68,8 +76,9 @@ def test_every_size_gives_the_program(name: str) -> None:
         assert close(found, expected), size
 
 
-def test_weights_are_prepared_once_for_all_sizes() -> None:
-    kernel = compiled("gpt3_mlp")
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_weights_are_prepared_once_for_all_sizes(lowering: str) -> None:
+    kernel = compiled("gpt3_mlp", lowering)
     weights = at(kernel, 5)[1:]
     prepared = kernel.prepare(w1=weights[0], w2=weights[1])
     for size in SIZES["gpt3_mlp"][3]:
@@ -77,8 +86,9 @@ def test_weights_are_prepared_once_for_all_sizes() -> None:
         assert close(prepared(x), kernel(x, *weights).cpu())
 
 
-def test_a_graph_is_captured_for_each_size() -> None:
-    kernel = compiled("gpt3_mlp")
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_graph_is_captured_for_each_size(lowering: str) -> None:
+    kernel = compiled("gpt3_mlp", lowering)
     weights = at(kernel, 5)[1:]
     inputs = {size: at(kernel, size)[0] for size in (1, 65, 1000)}
     for x in inputs.values():
@@ -95,8 +105,9 @@ def test_a_graph_is_captured_for_each_size() -> None:
         assert close(results[size], kernel(inputs[size], *weights).cpu()), size
 
 
-def test_sizes_change_without_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = compiled("gpt3_mlp")
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_sizes_change_without_encoding(lowering: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = compiled("gpt3_mlp", lowering)
     weights = at(kernel, 5)[1:]
     for size in (1, 65, 1000):
         kernel(at(kernel, size)[0], *weights)
@@ -110,16 +121,18 @@ def test_sizes_change_without_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not encoded
 
 
-def test_a_row_has_the_same_bits_within_a_regime() -> None:
-    kernel = compiled("gpt3_mlp")
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_row_has_the_same_bits_within_a_regime(lowering: str) -> None:
+    kernel = compiled("gpt3_mlp", lowering)
     x, *weights = at(kernel, 64)
     whole = kernel(x, *weights)
     for size in (1, 7, 17, 63):
         assert torch.equal(kernel(x[:size].contiguous(), *weights), whole[:size])
 
 
-def test_torch_compile_traces_it_once() -> None:
-    kernel = compiled("gpt3_mlp")
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_torch_compile_traces_it_once(lowering: str) -> None:
+    kernel = compiled("gpt3_mlp", lowering)
     opcheck(getattr(torch.ops.tilegen, kernel.operator).default, tuple(at(kernel, 17)))
 
     def model(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:

@@ -138,7 +138,7 @@ class CudaKernel(GpuKernel):
             self._programmatic,
             self.program,
             self.size,
-            self._plan_at,
+            self.plan_at,
         )
 
     def at(self, plan: Plan, program: Program | None, size: int) -> Kernel:
@@ -169,7 +169,7 @@ class CudaKernel(GpuKernel):
             self._programmatic,
             self.program,
             self.size,
-            self._plan_at,
+            self.plan_at,
             copies,
             once or frozenset(),
         )
@@ -301,9 +301,9 @@ class CudaKernel(GpuKernel):
         for workspace in self._workspaces:
             workspace.counters.zero()
         record = (rank, cta_rank, operand, step, semaphore, seen, target)
-        if self._plan_at is None:
+        if self.plan_at is None:
             raise HangError(describe_hang(self.plan, *record))
-        raise HangError(describe_hang(self._plan_at(size), *record, over=self._library.plan))
+        raise HangError(describe_hang(self.plan_at(size), *record, over=self._library.plan))
 
     def _refuse_misplaced(self) -> None:
         number, value = (int(n) for n in self._hang_view[MISPLACED // 4 :][:2])

@@ -13,13 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 from tilegen.arch.machine import Machine
-from tilegen.errors import CompilerMissing, PlanError, TargetError
+from tilegen.errors import CompilerMissing, TargetError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted
-from tilegen.kernels.generated import Generated, GeneratedLaunches, GeneratedRegimes, Moves, of_library
+from tilegen.kernels.generated import (
+    Generated,
+    GeneratedLaunches,
+    GeneratedRegimes,
+    Moves,
+    of_library,
+)
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.request import (
@@ -27,11 +33,16 @@ from tilegen.runtime.request import (
     launch_options,
     parts,
     planned,
+    planned_launches,
     planned_moving,
+    planned_moving_launches,
     refuse_lowering,
     settled,
     settled_lowering,
 )
+from tilegen.runtime.verify_launches import ProvedLaunches
+from tilegen.schedule.launches import P
+from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan
 from tilegen.targets import select
 
@@ -65,9 +76,9 @@ def generate(
     place, architecture = select.to_write(target, on)
     asked = Options.asked(options, given)
     if dims_of(program):
-        if lowering == "multi_launch":
-            raise PlanError(f"{program.name}: a size moves, which launches of single ops do not follow")
-        return _regimes(program, place, architecture, asked, progress)
+        if lowering == "multi_launch" and not place.target.on_gpu:
+            raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {place.target.name}")
+        return _regimes(program, place, architecture, asked, lowering, programmatic, progress)
     lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
     if lowering == "multi_launch":
         chosen = launch_options(program, place, asked)
@@ -82,21 +93,31 @@ def generate(
 
 
 def _regimes(
-    program: Program, place: Place, architecture: str, asked: Options, progress: Callable[[str], None]
+    program: Program,
+    place: Place,
+    architecture: str,
+    asked: Options,
+    lowering: str,
+    programmatic: bool,
+    progress: Callable[[str], None],
 ) -> GeneratedRegimes:
-    """A kernel for each range of a size that moves."""
-    made = []
-    for part in parts(program, place, asked, progress):
+    """A kernel, or launches, for each range of a size that moves."""
 
-        def made_with(options: Options, part: Part = part) -> Generated:
+    def in_one_launch(part: Part) -> Generated:
+        def made_with(options: Options) -> Generated:
             plan, certificate = planned_moving(part, place, options, progress)
             progress("source")
-            found = _generated(plan.open, certificate, architecture, None)
-            return replace(found, plan=plan.most, moves=Moves(plan.dim.name, plan.ranges))
+            return _generated(plan, certificate, architecture, None)
 
-        made.append(
-            fitted(part.program, place, part.options, made_with, progress, free=not asked.tiles)
-        )
+        return fitted(part.program, place, part.options, made_with, progress, free=not asked.tiles)
+
+    def in_launches(part: Part) -> GeneratedLaunches:
+        early = programmatic or lowering == "auto"
+        proved = planned_moving_launches(part, place, part.options, early, progress)
+        return _sequence(proved, architecture, early)
+
+    found = parts(program, place, asked, progress, lowering)
+    made = [in_launches(p) if p.lowering == "multi_launch" else in_one_launch(p) for p in found]
     return GeneratedRegimes(tuple(made))
 
 
@@ -108,18 +129,31 @@ def _launches(
     programmatic: bool,
     progress: Callable[[str], None],
 ) -> GeneratedLaunches:
-    from tilegen.kernels.launches import proved_launches
-
     if not place.target.on_gpu:
         raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {place.target.name}")
-    whole, certificate, proved = proved_launches(program, place, options, programmatic, progress)
-    made = [_generated(plan, proof, architecture, programmatic) for plan, proof in proved]
-    return GeneratedLaunches(whole, certificate, tuple(made))
+    proved = planned_launches(program, place, options, programmatic, progress)
+    return _sequence(proved, architecture, programmatic)
+
+
+def _sequence(proved: ProvedLaunches[P], architecture: str, programmatic: bool) -> GeneratedLaunches:
+    made = [_generated(x.plan, x.certificate, architecture, programmatic) for x in proved.each]
+    whole = proved.whole.plan
+    if isinstance(whole, MovingPlan):
+        return GeneratedLaunches(whole.most, proved.whole.certificate, tuple(made), _moves(whole))
+    return GeneratedLaunches(whole, proved.whole.certificate, tuple(made))
+
+
+def _moves(plan: MovingPlan) -> Moves:
+    return Moves(plan.dim.name, plan.ranges)
 
 
 def _generated(
-    plan: Plan, certificate: Certificate, architecture: str, programmatic: bool | None
+    plan: Plan | MovingPlan, certificate: Certificate, architecture: str, programmatic: bool | None
 ) -> Generated:
+    """Of a plan in which a size moves: the text over it, beside the plan at the largest."""
+    if isinstance(plan, MovingPlan):
+        found = _generated(plan.open, certificate, architecture, programmatic)
+        return replace(found, plan=plan.most, moves=_moves(plan))
     target, remark = select.named(plan.target), ""
     if target.on_gpu:
         try:

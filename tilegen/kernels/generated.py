@@ -100,7 +100,12 @@ class Generated:
         A cubin of another source does not stay there, nor, where a kernel was exported before, its source for
         another target. Raises OutputError where it cannot be written.
         """
-        return _export(Path(folder), self.files(), [""])
+        return _export(Path(folder), self.files(), self.places)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Folders that it writes into."""
+        return ("",)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class GeneratedLaunches:
     plan: Plan
     certificate: Certificate
     launches: tuple[Generated, ...]
+    moves: Moves | None = None
 
     @property
     def target(self) -> str:
@@ -146,14 +152,17 @@ class GeneratedLaunches:
     def facts(self) -> dict[str, Any]:
         """What stands in launch.json: the order, and the memory that launches share."""
         programmatic = [launch.launch is not None and launch.launch.programmatic for launch in self.launches]
-        return facts.of_sequence(self.plan, self.target, self.architecture, self.folders, programmatic)
+        told = "in each launch, as its own launch.json says"
+        moving = {} if self.moves is None else {"moves": {**self.moves.facts(None), "given": told}}
+        of_all = facts.of_sequence(self.plan, self.target, self.architecture, self.folders, programmatic)
+        return {**of_all, **moving}
 
     def files(self) -> dict[str, str | bytes]:
         """Name -> content: each launch in a folder of its own, and what orders them."""
         named = list(zip(self.folders, self.launches, strict=True))
         found = {f"{name}/{file}": content for name, g in named for file, content in g.files().items()}
         kernels = [launcher.Kernel(f"{name}/{CUBIN}", g.launch) for name, g in named if g.launch is not None]
-        if kernels:
+        if kernels and self.moves is None:
             found["launcher.cpp"] = launcher.text(self.plan, kernels)
         return {**found, **_record(self.certificate, self.facts)}
 
@@ -163,14 +172,20 @@ class GeneratedLaunches:
 
         Raises OutputError where they cannot be written.
         """
-        return _export(Path(folder), self.files(), ["", *(f"{name}/" for name in self.folders)])
+        return _export(Path(folder), self.files(), self.places)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Folders that they are written into."""
+        return ("", *(f"{name}/" for name in self.folders))
 
 
 @dataclass(frozen=True)
 class GeneratedRegimes:
-    """Kernels of a size that moves, one for each regime of it; each lies in a folder of its own."""
+    """Kernels of a size that moves, one for each regime of it, or launches of single ops; each regime lies in
+    a folder of its own."""
 
-    regimes: tuple[Generated, ...]
+    regimes: tuple[Generated | GeneratedLaunches, ...]
 
     @property
     def plan(self) -> Plan:
@@ -222,7 +237,8 @@ class GeneratedRegimes:
 
         Raises OutputError where they cannot be written.
         """
-        return _export(Path(folder), self.files(), ["", *(f"{g.moves}/" for g in self.regimes)])
+        places = [f"{g.moves}/{place}" for g in self.regimes for place in g.places]
+        return _export(Path(folder), self.files(), ["", *places])
 
 
 def _export(out: Path, files: Mapping[str, str | bytes], places: Sequence[str]) -> Path:

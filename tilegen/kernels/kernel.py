@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -32,6 +32,8 @@ from tilegen.runtime.arguments import (
 from tilegen.runtime.cache import fingerprint
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
+
+K = TypeVar("K", bound="Kernel")
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Kernel(Called):
         from tilegen.targets.cpu.library import default_workers
 
         self.proof, self._library, self._workers_given = certificate, library, workers
-        self.size, self._plan_at = size, plan_at  # of what moves, where the library runs several
+        self.size, self.plan_at = size, plan_at  # of what moves, where the library runs several
         self.workers = workers or default_workers(plan)
         if not isinstance(plan.scheduling, str) and self.workers != len(plan.scheduling):
             raise TargetError(
@@ -126,6 +128,13 @@ class Kernel(Called):
         made.__dict__.update(self.__dict__)
         made.size = size
         made._take_shapes(plan, program)
+        return made
+
+    def at_size(self, size: int) -> Self:
+        """The kernel of one size of a program in which it moves."""
+        assert self.plan_at is not None
+        made = self.at(self.plan_at(size), None, size)
+        assert isinstance(made, type(self))
         return made
 
     # --- what it is ------------------------------------------------------------
@@ -225,7 +234,7 @@ class Kernel(Called):
             self._bound,
             self.program,
             self.size,
-            self._plan_at,
+            self.plan_at,
         )
 
     # --- arguments fixed ------------------------------------------------------------
@@ -253,7 +262,7 @@ class Kernel(Called):
             bound,
             self.program,
             self.size,
-            self._plan_at,
+            self.plan_at,
         )
 
     def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:

@@ -29,12 +29,13 @@ from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted
 from tilegen.kernels.gpu_kernel import share_memory
 from tilegen.kernels.kernel import Kernel
+from tilegen.kernels.launches import moving_kernel
 from tilegen.kernels.operator import Called, key_of
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime import fast_call
 from tilegen.runtime.arguments import TORCH_DTYPES
-from tilegen.runtime.request import Part, parts, planned_moving
+from tilegen.runtime.request import Part, parts, planned_moving, planned_moving_launches
 from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan
 
@@ -315,26 +316,36 @@ def compile_moving(
     load: Load,
     make: Make,
     progress: Callable[[str], None],
+    lowering: str = "persistent",
+    programmatic: bool = False,
 ) -> MovingKernel:
     """A kernel of a program's regimes, each planned, proved and compiled by itself, several at a time.
 
-    load: what a plan's text is compiled to; make: a kernel of that.
+    load: what a plan's text is compiled to; make: a kernel of that. lowering, programmatic: as for
+    tg.compile.
     """
+    early = programmatic or lowering == "auto"
 
-    def loaded(part: Part) -> tuple[MovingPlan, Certificate, Any]:
-        def made(options: Options) -> tuple[MovingPlan, Certificate, Any]:
+    def in_one_launch(part: Part) -> Callable[[], Regime]:
+        def made(options: Options) -> Callable[[], Regime]:
             plan, proof = planned_moving(part, place, options, progress)
             progress("compiler")
-            return plan, proof, load(plan.open)
+            library, most = load(plan.open), plan.dim.most
+            of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
+            return lambda: Regime(plan, proof, make(plan, proof, library, of))
 
         return fitted(part.program, place, part.options, made, progress, free=not options.tiles)
 
+    def in_launches(part: Part) -> Callable[[], Regime]:
+        proved = planned_moving_launches(part, place, part.options, early, progress)
+        progress("compiler")
+        libraries = [load(launch.plan.open) for launch in proved.each]
+        whole = proved.whole
+        return lambda: Regime(whole.plan, whole.certificate, moving_kernel(proved, libraries, early))
+
+    def loaded(part: Part) -> Callable[[], Regime]:
+        return in_launches(part) if part.lowering == "multi_launch" else in_one_launch(part)
+
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
-        found = list(pool.map(loaded, parts(program, place, options, progress)))
-    return MovingKernel(tuple(_regime(*regime, make) for regime in found))
-
-
-def _regime(plan: MovingPlan, proof: Certificate, library: Any, make: Make) -> Regime:
-    most = plan.dim.most
-    of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
-    return Regime(plan, proof, make(plan, proof, library, of))
+        found = list(pool.map(loaded, parts(program, place, options, progress, lowering)))
+    return MovingKernel(tuple(made() for made in found))

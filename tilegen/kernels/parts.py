@@ -19,8 +19,9 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
-from tilegen.kernels.launches import MultiLaunchKernel, certify_launches
+from tilegen.kernels.launches import MultiLaunchKernel
 from tilegen.proof.checker import Certificate
+from tilegen.runtime.verify_launches import certify_launches
 from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan
 

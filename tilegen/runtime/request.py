@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,13 @@ from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
 from tilegen.runtime.tuned import tuned_lowering, tuned_options
 from tilegen.runtime.verify import verify
+from tilegen.runtime.verify_launches import Proved, ProvedLaunches, prove_launches
+from tilegen.schedule.launches import Launches, P, launches_of, moving_launches
 from tilegen.schedule.lowering import modelled_lowering
 from tilegen.schedule.moving import MovingPlan, Ranges, moving_plan, opened
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
-from tilegen.schedule.regimes import Regime, regimes
+from tilegen.schedule.regimes import Lower, Regime, regimes
 
 LOWERINGS = ("auto", "persistent", "multi_launch")
 
@@ -34,7 +35,7 @@ def quiet(_: str) -> None:
 def settled(program: Program, place: Place, options: Options) -> Options:
     """The options, or, where none but policies, norms and appends are given, what was measured best for the
     program here, if it was (tilegen.runtime.tuned)."""
-    free = dataclasses.replace(options, policies=(), norms="auto", appends="auto") == Options()
+    free = replace(options, policies=(), norms="auto", appends="auto") == Options()
     if not free or not isinstance(program, Program):
         return options
     if program.symbolic:
@@ -44,7 +45,7 @@ def settled(program: Program, place: Place, options: Options) -> Options:
         program = filled(program, dim, dim.most)
     chosen = tuned_options(program, place.label)
     ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
-    return dataclasses.replace(chosen, policies=options.policies or chosen.policies, **ways)
+    return replace(chosen, policies=options.policies or chosen.policies, **ways)
 
 
 def refuse_lowering(lowering: str, programmatic: bool) -> None:
@@ -70,6 +71,16 @@ def settled_lowering(
     return found, found == "multi_launch"
 
 
+def _lowering_at_a_size(place: Place, lowering: str) -> Lower:
+    """That of a program with its size given, as settled_lowering's."""
+    if lowering != "auto" or not place.target.launches_early:
+        fixed = "persistent" if lowering == "auto" else lowering
+        return lambda program, made: fixed
+    return lambda program, made: (
+        tuned_lowering(program, place.label) or modelled_lowering(program, place, made)
+    )
+
+
 def _modelled_lowering(program: Program, place: Place) -> str:
     """From the cache where it is."""
 
@@ -84,14 +95,14 @@ def _modelled_lowering(program: Program, place: Place) -> str:
 def launch_options(program: Program, place: Place, asked: Options) -> Options:
     """The options of launches of single ops: as asked, else the tiles measured best."""
     return (
-        asked if asked != Options() else dataclasses.replace(settled(program, place, Options()), policies=())
+        asked if asked != Options() else replace(settled(program, place, Options()), policies=())
     )
 
 
 def request_key(program: Program, place: Place, options: Options) -> str:
     """Names a request: the spec's content, sizes, options, place and tilegen's version."""
     parts = (
-        json.dumps(dataclasses.asdict(x), sort_keys=True, default=str)
+        json.dumps(asdict(x), sort_keys=True, default=str)
         for x in (program, place.machine, options)
     )
     ranges = (f"{d.name} {d.most}" for d in sorted(dims_of(program), key=lambda d: d.name))
@@ -99,19 +110,27 @@ def request_key(program: Program, place: Place, options: Options) -> str:
 
 
 def chosen_regimes(
-    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+    program: Program,
+    place: Place,
+    options: Options,
+    progress: Callable[[str], None] = quiet,
+    lowering: str = "auto",
 ) -> list[Regime]:
     """The regimes of a program in which a size moves, from the cache where they are."""
 
     def build(folder: Path) -> dict[str, str]:
-        found = regimes(program, place, options, progress, lambda p: settled(p, place, Options()))
-        (folder / "regimes.json").write_text(json.dumps([dataclasses.asdict(r) for r in found]))
+        lower = _lowering_at_a_size(place, lowering)
+        found = regimes(program, place, options, progress, lambda p: settled(p, place, Options()), lower)
+        if lowering == "multi_launch":  # of what else than few linears, each op with its own best tiles
+            asked = replace(found[0], options=options, lowering=lowering)
+            found = [r if r.lowering == lowering else replace(asked, ranges=r.ranges) for r in found]
+        (folder / "regimes.json").write_text(json.dumps([asdict(r) for r in found]))
         return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: regimes"}
 
-    key = cache.key_of("regimes", request_key(program, place, options))
+    key = cache.key_of("regimes", lowering, request_key(program, place, options))
     files = cache.get_or_build("plans", key, build)
     kept = json.loads(files["regimes.json"].read_text())
-    return [Regime(_frozen(r["ranges"]), _options(r["options"])) for r in kept]
+    return [Regime(_frozen(r["ranges"]), _options(r["options"]), r["lowering"]) for r in kept]
 
 
 @dataclass(frozen=True)
@@ -121,18 +140,25 @@ class Part:
     program: Program
     ranges: Ranges
     options: Options
+    lowering: str
 
 
 def parts(
-    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
+    program: Program,
+    place: Place,
+    options: Options,
+    progress: Callable[[str], None] = quiet,
+    lowering: str = "auto",
 ) -> Iterator[Part]:
     """The program in each regime. Where a plan is not for a GPU there is one."""
     dim = the_dim(program)
     assert dim is not None
     whole = [Regime(((1, dim.most),), options)]
-    for found in chosen_regimes(program, place, options, progress) if place.target.on_gpu else whole:
+    on_gpu = place.target.on_gpu
+    for found in chosen_regimes(program, place, options, progress, lowering) if on_gpu else whole:
         part = limited(program, dim, found.most)
-        yield Part(part, found.ranges, settled(part, place, found.options))
+        settle = launch_options if found.lowering == "multi_launch" else settled
+        yield Part(part, found.ranges, settle(part, place, found.options), found.lowering)
 
 
 def _options(kept: dict[str, Any]) -> Options:
@@ -171,6 +197,76 @@ def planned_moving(
     largest = Plan.from_json(json.loads(files["plan.json"].read_text()))
     certificate = Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
     return opened(program, dim, largest, place, options, part.ranges), certificate
+
+
+def planned_launches(
+    program: Program,
+    place: Place,
+    options: Options,
+    programmatic: bool,
+    progress: Callable[[str], None] = quiet,
+) -> ProvedLaunches[Plan]:
+    """A launch of each op, from the cache where they are.
+
+    Raises:
+        PlanError: an option does not fit the program, or the target has no kernel for it.
+        ProofError: a check fails.
+    """
+    key = request_key(program, place, options)
+    return _kept_launches(
+        key, lambda: launches_of(program, place, options), lambda x: x, programmatic, progress
+    )
+
+
+def planned_moving_launches(
+    part: Part, place: Place, options: Options, programmatic: bool, progress: Callable[[str], None] = quiet
+) -> ProvedLaunches[MovingPlan]:
+    """As planned_launches, of a program in which a size moves. What is kept are the plans at the largest
+    size, from which the formulas follow."""
+    program, dim = part.program, the_dim(part.program)
+    assert dim is not None
+    progress(f"{program.name}: {dim.name} moves from {part.ranges[0][0]} to {dim.most}")
+    key = cache.key_of(request_key(program, place, options), str(part.ranges))
+    return _kept_launches(
+        key,
+        lambda: launches_of(filled(program, dim, dim.most), place, options),
+        lambda largest: moving_launches(program, place, options, part.ranges, largest),
+        programmatic,
+        progress,
+    )
+
+
+def _kept_launches(
+    key: str,
+    largest: Callable[[], Launches[Plan]],
+    over: Callable[[Launches[Plan]], Launches[P]],
+    programmatic: bool,
+    progress: Callable[[str], None],
+) -> ProvedLaunches[P]:
+    """largest: the plans that are kept; over: those that are proved, which follow from them."""
+    fresh: list[ProvedLaunches[P]] = []
+
+    def build(folder: Path) -> dict[str, str]:
+        made: Launches[Plan] = largest()
+        proved: ProvedLaunches[P] = prove_launches(over(made), programmatic, progress)
+        certificates = [proved.whole.certificate, *(p.certificate for p in proved.each)]
+        told = {
+            "plans": [p.to_json() for p in (made.whole, *made.each)],
+            "certificates": [c.to_dict() for c in certificates],
+        }
+        (folder / "launches.json").write_text(json.dumps(told))
+        fresh.append(proved)
+        return {"note": f"{made.whole.program} {dict(made.whole.sizes)} {made.whole.machine.name}: launches"}
+
+    files = cache.get_or_build("plans", cache.key_of("launches", str(programmatic), key), build)
+    if fresh:
+        return fresh[0]
+    told = json.loads(files["launches.json"].read_text())
+    whole, *each = map(Plan.from_json, told["plans"])
+    plans: Launches[P] = over(Launches(whole, tuple(each)))
+    of_whole, *of_each = map(Certificate.from_dict, told["certificates"])
+    proved = tuple(Proved(plan, c) for plan, c in zip(plans.each, of_each, strict=True))
+    return ProvedLaunches(Proved(plans.whole, of_whole), proved)
 
 
 def planned(

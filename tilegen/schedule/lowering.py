@@ -17,6 +17,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import RATES
 from tilegen.options import Options
+from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
@@ -24,14 +25,14 @@ MOST_LAUNCHES = 4  # each costs the host as much as a call
 GAIN = 0.03  # that launches must have over one launch: below it measurements said neither
 
 
-def modelled_lowering(program: Program, place: Place) -> str:
-    """persistent or multi_launch, where nothing is asked for."""
+def modelled_lowering(program: Program, place: Place, made: Plan | None = None) -> str:
+    """persistent or multi_launch, where nothing is asked for. made: the plan of one launch, if known."""
     graph = fuse(program)
     known = not program.symbolic and all(on_wgmma(graph.bound(op), place.machine) for op in graph.ops)
     launches = launches_us(graph, place) if known and 1 < len(graph.ops) <= MOST_LAUNCHES else 0.0
     if not launches:
         return "persistent"
-    one = simulate(plan(program, place, Options())).makespan + RATES.launch + RATES.start
+    one = simulate(made or plan(program, place, Options())).makespan + RATES.launch + RATES.start
     return "multi_launch" if launches < (1 - GAIN) * one else "persistent"
 
 

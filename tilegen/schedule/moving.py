@@ -128,8 +128,6 @@ def moving_plan(
     dim = the_dim(program)
     assert dim is not None
     largest = plan(filled(program, dim, dim.most), place, options, progress)
-    if not isinstance(largest.scheduling, str):
-        largest = replace(largest, scheduling=scheduling_of(largest, "static"))
     try:
         made = opened(program, dim, largest, place, options, ranges)
     except _TableError as error:  # a semaphore for each row of blocks follows every size
@@ -154,7 +152,14 @@ def opened(
     program: Program, dim: Dim, largest: Plan, place: Place, options: Options, ranges: Ranges = ()
 ) -> MovingPlan:
     """The plan over what moves, from the plan at its largest value."""
-    graph = _open_graph(program, dim, largest.graph, place, options)
+    return over(program, dim, largest, _open_graph(program, dim, largest.graph, place, options), ranges)
+
+
+def over(program: Program, dim: Dim, largest: Plan, graph: Graph, ranges: Ranges = ()) -> MovingPlan:
+    """The plan over what moves that has this graph; lists, where it is scheduled by lists, are those that a
+    formula gives. PlanError where at the largest value it is another."""
+    if not isinstance(largest.scheduling, str):
+        largest = replace(largest, scheduling=scheduling_of(largest, "static"))
     maps, base = [], 0
     for m in largest.semaphores:
         blocking = next(
@@ -171,7 +176,7 @@ def opened(
         graph=graph,
         semaphores=tuple(maps),
         order=by_name(graph, largest.order.name),
-        calls=program.calls,
+        calls=program.calls if largest.calls else (),
         dim=dim,
     )
     back = _at(found, dim, dim.most)

@@ -7,16 +7,18 @@
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
 have more regimes: rings as deep as 8, 16, … 64 rows leave room for, and up to MOST tiles that are the
-best above 256, each for all sizes where it is. Everything else takes there the tiles with the least mean of
-log(time / least time of any tiles) by the cost model.
+best above 256, each for all sizes where it is. Where a regime ends its lowering is chosen as for that size
+alone, so some may be launches of single ops. Everything else takes there the tiles with the least mean of
+log(time / least time of any tiles) by the cost model, in one launch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TypeVar
 
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, dims_of, filled, the_dim
@@ -27,6 +29,7 @@ from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import stages_of, time_of_tile
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
+from tilegen.schedule.launches import whole_plan
 from tilegen.schedule.moving import Ranges
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import Progress, plan
@@ -43,8 +46,11 @@ HALF = (128, 192)  # where their regimes between FEW_ROWS and SOME_ROWS end
 MOST = 14  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
 LEVEL = 0.002  # losses that are the same
+OTHER = 1.0  # what tiles lose where the other lowering is the faster
 
 Settle = Callable[[Program], Options]  # what was measured best for a program, else no options
+Lower = Callable[[Program, Plan], str]  # the lowering of a program, whose plan in one launch is this
+C = TypeVar("C", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Regime:
 
     ranges: Ranges
     options: Options
+    lowering: str = "persistent"
 
     @property
     def most(self) -> int:
@@ -65,6 +72,7 @@ def regimes(
     options: Options,
     progress: Progress = lambda _: None,
     settle: Settle = lambda _: Options(),
+    lower: Lower = lambda program, made: "persistent",
 ) -> list[Regime]:
     """The regimes of a program on a GPU, which share out all sizes, that of the largest last. Where options
     are given they hold for all."""
@@ -80,7 +88,7 @@ def regimes(
     found = _ending(ends, dim, options)
     if many or options != Options():
         return found
-    sized = _Sized(program, dim, rows, place, settle)
+    sized = _Sized(program, dim, rows, place, settle, lower)
     if _few_linears(program, dim):
         progress(f"{program.name}: tiles for each range of {dim.name}")
         return [*_narrow(sized), *_wide(sized)]
@@ -117,14 +125,19 @@ class _Sized:
     rows: int
     place: Place
     settle: Settle
+    lower: Lower
 
     def at(self, size: int) -> Program:
         made: Program = filled(self.program, self.dim, size)
         return made
 
     def plan(self, size: int) -> Plan:
-        """That of tg.compile at this size."""
-        return plan(self.at(size), self.place, self.settle(self.at(size)))
+        """That of tg.compile at this size: of one launch, or of launches of single ops."""
+        program, measured = self.at(size), self.settle(self.at(size))
+        one = plan(program, self.place, measured)
+        if self.lower(program, one) == "persistent":
+            return one
+        return whole_plan(program, self.place, replace(measured, policies=()))
 
     def us(self, size: int, options: Options) -> float:
         """By the simulated run; infinite where the options do not fit."""
@@ -184,10 +197,22 @@ def _narrow(sized: _Sized) -> Iterator[Regime]:
     """Up to SOME_ROWS. The tiles of FEW_ROWS are those of fewer rows too, which need less room in a ring: so
     weights packed for the one are packed for the others."""
     ends = sized.upto((*ROOM, FEW_ROWS, *HALF, SOME_ROWS))
+    plans = {n: sized.plan(n) for n in ends}
     few = max((n for n in ends if n * sized.rows <= FEW_ROWS), default=0)
-    of_few = _tiles_and_order(sized.plan(few), sized.at(few)) if few else Options()
     for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
-        yield Regime(((first, last),), of_few if last < few else Options())
+        lowering, options = plans[last].lowering, Options()
+        if last < few:
+            like = next(n for n in reversed(ends) if n <= few and plans[n].lowering == lowering)
+            options = _tiles_and_order(plans[like], sized.at(like))
+        yield Regime(((first, last),), options, lowering)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Tiles in one launch, or in launches of single ops."""
+
+    lowering: str
+    options: Options
 
 
 def _wide(sized: _Sized) -> list[Regime]:
@@ -196,40 +221,40 @@ def _wide(sized: _Sized) -> list[Regime]:
     if not lasts:
         return []
     plans = {n: sized.plan(n) for n in lasts}
-    chosen = {n: _tiles_and_order(made, sized.at(n)) for n, made in plans.items()}
+    chosen = {n: _Choice(made.lowering, _tiles_and_order(made, sized.at(n))) for n, made in plans.items()}
     measured = {n for n in lasts if sized.settle(sized.at(n)) != Options()}
     times = {
-        tiles: [_products_us(made.graph, tiles, sized.place) for made in plans.values()]
-        for tiles in dict.fromkeys(chosen.values())
-    }
+        c: [_products_us(plans[n].graph, c, sized.place) if c.lowering == chosen[n].lowering else math.inf
+            for n in lasts]
+        for c in dict.fromkeys(chosen.values())
+    }  # fmt: skip
     best = [min(of) for of in zip(*times.values(), strict=True)]
     losses = {
-        tiles: [
+        c: [
             0.0
-            if n in measured and tiles == chosen[n]
-            else max(math.log(a / b), MEASURED if n in measured else 0.0)
+            if n in measured and c == chosen[n]
+            else max(min(math.log(a / b), OTHER), MEASURED if n in measured else 0.0)
             for n, a, b in zip(lasts, of, best, strict=True)
         ]
-        for tiles, of in times.items()
+        for c, of in times.items()
     }
     before = [SOME_ROWS // sized.rows, *lasts]
     weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
     taken = covering(losses, weights, MOST)
     firsts = [n + 1 for n in before]
-    ranges: dict[Options, list[tuple[int, int]]] = {}
-    for tiles, cells in groupby(zip(taken, firsts, lasts, strict=False), key=lambda cell: cell[0]):
+    ranges: dict[_Choice, list[tuple[int, int]]] = {}
+    for choice, cells in groupby(zip(taken, firsts, lasts, strict=False), key=lambda cell: cell[0]):
         run = list(cells)
-        ranges.setdefault(tiles, []).append((run[0][1], run[-1][2]))
-    return sorted((Regime(tuple(found), tiles) for tiles, found in ranges.items()), key=lambda r: r.most)
+        ranges.setdefault(choice, []).append((run[0][1], run[-1][2]))
+    found = (Regime(tuple(of), c.options, c.lowering) for c, of in ranges.items())
+    return sorted(found, key=lambda r: r.most)
 
 
-def covering(
-    losses: Mapping[Options, Sequence[float]], weights: Sequence[float], most: int
-) -> list[Options]:
+def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most: int) -> list[C]:
     """For each cell one of at most `most` choices, which are taken one by one: that with which all cells
     together lose least by their weights. Where a cell is level, that of the cell before."""
     cells = range(len(weights))
-    taken: list[Options] = []
+    taken: list[C] = []
     least = [math.inf] * len(weights)
     for _ in range(most):
         found = min(losses, key=lambda c: sum(weights[i] * min(least[i], losses[c][i]) for i in cells))
@@ -237,7 +262,7 @@ def covering(
             break
         taken.append(found)
         least = [min(least[i], losses[found][i]) for i in cells]
-    chosen: list[Options] = []
+    chosen: list[C] = []
     for i in cells:
         kept = bool(chosen) and losses[chosen[-1]][i] <= least[i] + LEVEL
         chosen.append(chosen[-1] if kept else min(taken, key=lambda c: losses[c][i]))
@@ -256,23 +281,24 @@ def _cells(sized: _Sized) -> Iterator[int]:
 
 
 def _tiles_and_order(made: Plan, program: Program) -> Options:
-    """Of its products; the order that no size forbids, else none."""
+    """Of its products; the order that no size forbids, else none. A launch of one op has an order of its
+    own."""
     found = _tiles(made, program)
     linears = {b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes)}
-    return replace(
-        found,
-        tiles=tuple(t for t in found.tiles if t[0] in linears),
-        order=made.order.name if made.order.name.startswith("op_major") else "auto",
-    )
+    kept = made.lowering == "persistent" and made.order.name.startswith("op_major")
+    tiles = tuple(t for t in found.tiles if t[0] in linears)
+    return replace(found, tiles=tiles, order=made.order.name if kept else "auto")
 
 
-def _products_us(graph: Graph, tiles: Options, place: Place) -> float:
-    """All products by the cost model, with these tiles."""
-    clusters = {name: str(given).split(":") for name, given in tiles.cluster}
+def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
+    """All products by the cost model, with these tiles, in a ring that they share or in one each."""
+    clusters = {name: str(given).split(":") for name, given in choice.options.cluster}
     times = []
-    for name, tile in tiles.tiles:
+    for name, tile in choice.options.tiles:
         count, split = clusters.get(name, ("1", "k"))
         b = graph.bound(graph.op(name))
         times.append(time_of_tile(b, place.machine, tile, int(count), split))
+    if choice.lowering == "multi_launch":
+        return sum(t.alone(stages_of(t.stage)) for t in times)
     stages = stages_of(max((t.stage for t in times), default=1))
     return sum(t.alone(stages) for t in times)

@@ -20,7 +20,7 @@ from tests.moving import moving
 from tests.oracles.programs import as_json
 from tilegen.arch.gpus import GPUS
 from tilegen.cli import main
-from tilegen.errors import CompilerMissing
+from tilegen.errors import CompilerMissing, TargetError
 from tilegen.frontend.program import Program
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.runtime.cxx import compiler
@@ -720,7 +720,8 @@ def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target, source", [("sm_90a", "kernel.cu"), ("cpu", "kernel.cpp")])
 def test_a_size_that_moves_has_a_kernel_for_each_range(target: str, source: str, tmp_path: Path) -> None:
-    g = tg.generate(moving("gpt3_mlp"), target, "h200" if target == "sm_90a" else None)
+    on = "h200" if target == "sm_90a" else None
+    g = tg.generate(moving("gpt3_mlp"), target, on, lowering="persistent")
     out = g.export(tmp_path / "out")
     whole = json.loads((out / "launch.json").read_text())
     ends = [(r["least"], r["most"]) for r in whole["regimes"]]
@@ -739,6 +740,29 @@ def test_a_size_that_moves_has_a_kernel_for_each_range(target: str, source: str,
         assert formulas["up_a"]["shape"] == ["96", "M"] and g.has_cubin
         holds = [f["holds"] for p in told["parameters"] for f in p["fields"] if f["name"] == "sizes"]
         assert holds == ["int32: the value of the size that moves; then 4 bytes of nothing"]
+
+
+def test_a_size_that_moves_may_have_launches_for_each_range(tmp_path: Path) -> None:
+    g = tg.generate(moving("gpt3_mlp"), "sm_90a", "h200", lowering="multi_launch", programmatic=True)
+    out = g.export(tmp_path / "out")
+    for r in json.loads((out / "launch.json").read_text())["regimes"]:
+        folder = out / r["folder"]
+        told = json.loads((folder / "launch.json").read_text())
+        assert told["moves"]["ranges"] == r["ranges"] and told["moves"]["given"].startswith("in each launch")
+        assert f"M = {r['least']} … {r['most']}" in (folder / "certificate.txt").read_text()
+        for launch in told["launches"]:
+            own = json.loads((folder / launch["folder"] / "launch.json").read_text())
+            assert launch["programmatic"] and own["programmatic"]
+            assert own["moves"]["most"] == own["sizes"]["M"] == r["most"]
+            text = (folder / launch["folder"] / "kernel.cu").read_text()
+            assert "tg_sizes" in text and "griddepcontrol.wait" in text
+            assert (folder / launch["folder"] / "kernel.cubin").exists()
+        assert not (folder / "launcher.cpp").exists()
+
+
+def test_launches_of_a_size_that_moves_need_a_gpu() -> None:
+    with pytest.raises(TargetError, match="'multi_launch' launches on a GPU, the target is cpu"):
+        tg.generate(moving("gpt3_mlp"), "cpu", lowering="multi_launch")
 
 
 def test_a_kernel_of_a_size_that_moves_is_the_one_that_runs() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.gpu.gemms import CASES, Case, chain, fan, mlp
-from tilegen.kernels.launches import certify_launches, launch_plans, whole_plan
 from tilegen.options import Options
 from tilegen.runtime.verify import verify
+from tilegen.runtime.verify_launches import certify_launches
+from tilegen.schedule.launches import launch_plans, whole_plan
 from tilegen.schedule.plan import Plan
 from tilegen.targets.select import place
 from tilegen.targets.sm80.library import PortableLibrary

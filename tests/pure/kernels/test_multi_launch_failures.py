@@ -10,10 +10,12 @@ import pytest
 import tilegen as tg
 from tests.gpu.gemms import chain, mlp
 from tilegen.errors import PlanError, ProofError, TargetError
-from tilegen.kernels.launches import certify_launches, compile_multi_launch, launch_plans, whole_plan
+from tilegen.kernels.launches import compile_multi_launch
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.runtime.verify import verify
+from tilegen.runtime.verify_launches import certify_launches
+from tilegen.schedule.launches import launch_plans, whole_plan
 from tilegen.targets.select import place
 from tilegen.targets.sm80.library import PortableLibrary
 

@@ -15,8 +15,8 @@ import tilegen as tg
 from benchmarks.families import bert_layer, lora
 from tests.gpu.families import bottleneck, drawn, patches
 from tests.gpu.gemms import Case, gemm
-from tilegen.kernels.launches import launch_plans, whole_plan
 from tilegen.options import Options
+from tilegen.schedule.launches import launch_plans, whole_plan
 from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
 from tilegen.targets.sm90.pixels import by_threads

@@ -9,9 +9,9 @@ import torch
 import tilegen as tg
 from tilegen.errors import PlanError
 from tilegen.frontend.loader import load_program, load_spec
-from tilegen.kernels.launches import whole_plan
 from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
+from tilegen.schedule.launches import whole_plan
 from tilegen.targets.select import place
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

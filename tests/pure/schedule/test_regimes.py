@@ -11,8 +11,10 @@ from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.loader import load_spec
 from tilegen.options import Options
 from tilegen.schedule import regimes as chosen
+from tilegen.schedule.launches import whole_plan
+from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
-from tilegen.schedule.regimes import _products_us, _tiles_and_order, covering, least_lost, regimes
+from tilegen.schedule.regimes import _Choice, _products_us, _tiles_and_order, covering, least_lost, regimes
 from tilegen.targets import select
 
 H200 = select.place(machine("h200"), "sm_90a")
@@ -115,9 +117,9 @@ def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
     assert 6 < len(found) <= 14
     for size in (320, 512, 768, 1152, 1280, 2048, 3072, 4096):
         made = plan(filled(program, dim, size), H200, Options())
-        us = [_products_us(made.graph, r.options, H200) for r in found]
+        us = [_products_us(made.graph, _Choice(r.lowering, r.options), H200) for r in found]
         here = next(n for n, r in enumerate(found) if any(a <= size <= b for a, b in r.ranges))
-        chosen_here = _tiles_and_order(made, filled(program, dim, size))
+        chosen_here = _Choice("persistent", _tiles_and_order(made, filled(program, dim, size)))
         assert us[here] <= 1.1 * _products_us(made.graph, chosen_here, H200)
 
 
@@ -125,6 +127,23 @@ def test_tiles_that_were_measured_serve_their_size() -> None:
     asked = Options(tiles=(("up", (128, 64, 64)), ("down", (128, 64, 64))))
     found = regimes(mlp(1024), H200, Options(), settle=lambda p: asked if "M=512" in str(p) else Options())
     assert any(r.options.tiles == asked.tiles and (449, 512) in r.ranges for r in found)
+
+
+def test_each_size_has_the_lowering_that_it_has_alone() -> None:
+    """Below some rows and above 1,024 launches of single ops, whose tiles are those of ops alone."""
+
+    def lower(program: tg.Program, made: Plan) -> str:
+        rows = dict(program.sizes)["M"]
+        assert made.lowering == "persistent" and dict(made.sizes)["M"] == rows
+        return "multi_launch" if rows <= 32 or rows > 1024 else "persistent"
+
+    found = regimes(mlp(2048), H200, Options(), lower=lower)
+    of = {n: r for r in found for first, last in r.ranges for n in range(first, last + 1)}
+    assert all((of[n].lowering == "multi_launch") == (n <= 32 or n > 1024) for n in range(1, 2049))
+    alone = whole_plan(filled(mlp(2048), the_dim(mlp(2048)), 32), H200, Options())
+    tiles = {op.name: op.tile for op in alone.graph.ops}
+    assert {r.options.tiles for r in found if r.most <= 32} == {tuple(tiles.items())}
+    assert all(r.options.order == "auto" for r in found if r.lowering == "multi_launch")
 
 
 def test_choices_are_taken_until_nothing_is_lost() -> None:

@@ -1,0 +1,130 @@
+"""Plans of launches of single ops: the multi_launch lowering (tilegen.runtime.verify_launches)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from tilegen.errors import PlanError
+from tilegen.frontend.dims import the_dim
+from tilegen.frontend.program import Program
+from tilegen.frontend.spec import check_acyclic
+from tilegen.graph.forms import Place
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import GIVEN, Graph
+from tilegen.options import Options
+from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
+from tilegen.schedule.order import Order, by_name, op_major
+from tilegen.schedule.plan import Plan
+from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
+
+P = TypeVar("P", Plan, MovingPlan)
+OF_AN_OP = ("tiles", "split_k", "split_kv", "cluster")  # options by op
+
+
+@dataclass(frozen=True)
+class Launches(Generic[P]):
+    """The plan of all ops, which has no semaphores and says what is launched in which order; that of each."""
+
+    whole: P
+    each: tuple[P, ...]
+
+
+def launches_of(program: Program, place: Place, options: Options) -> Launches[Plan]:
+    """A launch of each op, cut as is best for it alone.
+
+    Raises:
+        PlanError: an option does not fit, or the target has no kernel for an op.
+    """
+    whole = whole_plan(program, place, options)
+    return Launches(whole, launch_plans(whole, place, options))
+
+
+def moving_launches(
+    program: Program, place: Place, options: Options, ranges: Ranges, largest: Launches[Plan]
+) -> Launches[MovingPlan]:
+    """Launches over a size that moves, from those at its largest value. ranges: the sizes they are for."""
+    dim = the_dim(program)
+    assert dim is not None
+    whole = opened(program, dim, largest.whole, place, options, ranges)
+    graphs = (whole.open.graph.alone(op) for op in whole.open.graph.ops)
+    each = (over(program, dim, made, graph, ranges) for made, graph in zip(largest.each, graphs, strict=True))
+    return Launches(whole, tuple(each))
+
+
+def whole_plan(program: Program, place: Place, options: Options) -> Plan:
+    """The plan of all ops, each cut as is best for it alone. It has no semaphores: it says what is launched,
+    in which order."""
+    if not isinstance(program, Program):
+        raise PlanError(f"a plan is made of a Program, given {type(program).__name__}")
+    check_acyclic(program)
+    if program.symbolic:
+        raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")
+    if options.policies:
+        raise PlanError(
+            f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
+            " order them"
+        )
+    fused = fuse(program)
+    strangers = [
+        name
+        for what in OF_AN_OP
+        for name, _ in getattr(options, what)
+        if name not in {op.name for op in fused.ops}
+    ]
+    if strangers:
+        raise PlanError(
+            f"{strangers[0]!r}: no such op; the ops are {', '.join(sorted(op.name for op in fused.ops))}"
+        )
+    names = {op.name for op in fused.ops} | set(fused.tensors)
+    cut = [
+        tiled(fused.alone(op), place, _of_op(options, op.name), names - {op.name, op.result})
+        for op in fused.ops
+    ]
+    for op, of_op in zip(fused.ops, cut, strict=True):
+        made = {o.name for o in of_op.ops if o.name != op.name} | {
+            o.result for o in of_op.ops if o.result != op.result
+        }
+        if made & names:
+            raise PlanError(
+                f"splitting {op.name!r} makes {', '.join(sorted(made))}; {', '.join(sorted(made & names))} is"
+                " taken",
+                op.where,
+            )
+    partials = {name: t for graph in cut for name, t in graph.tensors.items() if name not in fused.tensors}
+    graph = replace(fused, ops=tuple(op for g in cut for op in g.ops), tensors={**fused.tensors, **partials})
+    sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
+    arguments = tuple(t.name for t in program.arguments)
+    whole = Plan(
+        program.name, sizes, place.machine, graph, arguments, (), (), op_major(graph), lowering="multi_launch"
+    )
+    return replace(whole, target=place.target.name, calls=program.calls, returns=program.outputs)
+
+
+def launch_plans(whole: Plan, place: Place, options: Options) -> tuple[Plan, ...]:
+    """The plan of each op alone, in the order in which they are launched."""
+    return tuple(_launch_plan(whole, whole.graph.alone(op), place, options) for op in whole.graph.ops)
+
+
+def _of_op(options: Options, op: str) -> Options:
+    """The options that concern one op."""
+    of_op: dict[str, Any] = {
+        what: tuple(item for item in getattr(options, what) if item[0] == op) for what in OF_AN_OP
+    }
+    return replace(options, **of_op)
+
+
+def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> Plan:
+    arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
+    order = _order(graph, options.order)
+    made = Plan(
+        graph.name, whole.sizes, whole.machine, graph, arguments, (), (), order, lowering=whole.lowering
+    )
+    return emitted_by(place.target, replace(made, scheduling=scheduling_of(made, options.scheduling)))
+
+
+def _order(graph: Graph, name: str) -> Order:
+    """Bands say how ops follow each other: alone, an op is walked in super-tiles of four rows, whose tiles
+    share weights in L2."""
+    asked = op_major(graph, 4) if name == "auto" else by_name(graph, name)
+    return op_major(graph, 4) if asked.name.startswith("banded") else asked
