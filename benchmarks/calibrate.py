@@ -1,6 +1,7 @@
 """The cost model beside measured times: programs drawn at random, each planned in many ways.
 
 python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
+python -m benchmarks.calibrate measure --streamed …             of linears that are bound by their weights
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -17,7 +18,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.pool import AsyncResult
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.families import between
-from benchmarks.fit import RESULT, tell
+from benchmarks.fit import RESULTS, tell
 from benchmarks.precompile import alone, compile_kernels
 from benchmarks.workloads import Task, tag
 from tilegen.arch.machine import H200
@@ -42,6 +43,7 @@ SEED, HELD_OUT = 20261124, 5  # one program in so many is held out
 BEST, OTHERS = 4, 8  # plans of a program
 ROUNDS, MEASUREMENT_S, L2_BYTES, MOST_SETS = 5, 2e-3, 130_000_000, 12
 MOST_REFUSED = 200  # then the GPU is taken to be lost
+STREAMED = 16_000_000, 300_000_000  # bytes of weights
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -87,6 +89,20 @@ def _block(r: random.Random) -> tuple[str, dict[str, Any]]:
     }
 
 
+def _streamed(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """Few rows, and weights that take longer to come from memory than all else."""
+    rows = between(r, 65, 256) if r.random() < 0.3 else between(r, 1, 64)
+    while True:
+        n, k = _wide(r, 768, 32768), _wide(r, 1024, 28672)
+        if STREAMED[0] <= 2 * n * k <= STREAMED[1]:
+            return "gemm", {"M": rows, "N": n, "K": k}
+
+
+def _streamed_block(r: random.Random) -> tuple[str, dict[str, Any]]:
+    name, sizes = _block(r)
+    return name, {**sizes, "M": between(r, 1, 64), "H": _wide(r, 3072, 12288)}
+
+
 def _conv(r: random.Random) -> tuple[str, dict[str, Any]]:
     size, stride = r.choice([(1, 1), (3, 1), (3, 1), (3, 2)])
     wide = {"C": r.choice([64, 128, 256, 512]), "N": r.choice([64, 128, 256, 512])}
@@ -128,17 +144,19 @@ FAMILIES = {  # and how many of 32 programs
     "layer": (_layer, 2),
     "encoder": (_encoder, 1),
 }
+BOUND_BY_WEIGHTS = {"linear": (_streamed, 3), "block": (_streamed_block, 1)}
+Families = Mapping[str, tuple[Callable[[random.Random], tuple[str, dict[str, Any]]], int]]
 
 
-def programs(seed: int) -> Iterator[Drawn]:
+def programs(seed: int, families: Families = FAMILIES) -> Iterator[Drawn]:
     """Without an end; families in turns."""
     r = random.Random(seed)
-    turn = [name for name, (_, share) in FAMILIES.items() for _ in range(share)]
+    turn = [name for name, (_, share) in families.items() for _ in range(share)]
     r.shuffle(turn)
-    counts = dict.fromkeys(FAMILIES, 0)
+    counts = dict.fromkeys(families, 0)
     while True:
         for family in turn:
-            workload, sizes = FAMILIES[family][0](r)
+            workload, sizes = families[family][0](r)
             counts[family] += 1
             yield Drawn(family, workload, sizes, counts[family] % HELD_OUT == 0)
 
@@ -287,13 +305,12 @@ def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict
     torch.cuda.synchronize()
 
 
-def measure(folder: Path, seconds: float, jobs: int, seed: int) -> Path:
-    """Rows until the time is over, into calibration-GPU.json."""
+def measure(folder: Path, seconds: float, jobs: int, drawing: Iterator[Drawn], name: str) -> Path:
+    """Rows until the time is over, into NAME-GPU.json."""
     from tilegen.bench.compare import heading, save
     from tilegen.bench.environment import environment
 
     end, rows, refused = time.monotonic() + seconds, [], []
-    drawing = programs(seed)
     with get_context("spawn").Pool(jobs, initializer=alone) as pool:  # ends them when it is left
         waiting: list[tuple[Drawn, AsyncResult[Any]]] = []
         while time.monotonic() < end:
@@ -315,7 +332,7 @@ def measure(folder: Path, seconds: float, jobs: int, seed: int) -> Path:
                     break
             print(f"{len(rows)} {drawn.workload} {drawn.sizes}", flush=True)
     head = heading("python -m benchmarks.calibrate measure", environment())
-    path = folder / f"calibration-{tag(head['device'])}.json"
+    path = folder / f"{name}-{tag(head['device'])}.json"
     save({**head, "rows": rows, "refused": refused}, path)
     return path
 
@@ -326,14 +343,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     p.add_argument("what", choices=("measure", "fit"))
     p.add_argument("-o", type=Path, default=ROOT / "results", help="folder")
+    p.add_argument("--streamed", action="store_true", help="linears that are bound by their weights")
     p.add_argument("--seconds", type=float, default=300.0)
     p.add_argument("--jobs", type=int, default=14)
     p.add_argument("--seed", type=int, default=SEED)
     o = p.parse_args(arguments)
     if o.what == "measure":
-        print(measure(o.o, o.seconds, o.jobs, o.seed))
+        drawing = programs(o.seed, BOUND_BY_WEIGHTS if o.streamed else FAMILIES)
+        name = "calibration-streamed" if o.streamed else "calibration"
+        print(measure(o.o, o.seconds, o.jobs, drawing, name))
     else:
-        tell(o.o / RESULT.name)
+        tell([o.o / result.name for result in RESULTS])
     return 0
 
 

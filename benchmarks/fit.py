@@ -25,7 +25,8 @@ from tilegen.ops.base import OpInstance
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.sm90.heuristics import linear_configs
 
-RESULT = Path(__file__).resolve().parent / "results" / "calibration-h200.json"
+FOLDER = Path(__file__).resolve().parent / "results"
+RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
@@ -46,9 +47,9 @@ class Pair:
 
 
 @lru_cache
-def pairs(path: Path = RESULT) -> tuple[Pair, ...]:
-    """Every single linear of a sweep whose config the planner may choose today."""
-    rows = json.loads(path.read_text())["rows"]
+def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair, ...]:
+    """Every single linear of sweeps whose config the planner may choose today."""
+    rows = [row for path in paths for row in json.loads(path.read_text())["rows"]]
     return tuple(p for r in rows if r["family"] == "linear" and r["tiles"] and (p := _pair(r)) is not None)
 
 
@@ -178,9 +179,9 @@ def lines(some: Sequence[Pair] | None = None, rates: Rates = RATES) -> Iterator[
         )
 
 
-def tell(path: Path) -> None:
+def tell(paths: Sequence[Path]) -> None:
     """The errors of the constants as they are, then of constants fitted anew."""
-    some = pairs(path)
+    some = pairs(tuple(paths))
     print("\n".join(lines(some)))
     rates = fitted([p for p in some if not p.held_out])
     print("\nfitted anew:", {f.name: float(f"{getattr(rates, f.name):.4g}") for f in fields(Rates)})

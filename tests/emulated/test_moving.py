@@ -88,20 +88,29 @@ def sequences(B=2, S=40, N=64, K=64, dtype="bfloat16"):
     return tg.linear(x, tg.weight("w", (N, K), dtype), name="y")
 
 
-@pytest.mark.parametrize(
-    ("most", "rows", "height"),
-    [(257, 1, 128), (256, 1, 128), (258, 1, 192), (3, 320, 128), (3, 64, 128), (5, 200, 192)],
-)
-def test_the_last_row_of_tiles_has_all_its_rows(most: int, rows: int, height: int) -> None:
+LAST_ROWS = [
+    *((most, rows, height, "1") for most, rows, height in
+      [(257, 1, 128), (256, 1, 128), (258, 1, 192), (3, 320, 128), (3, 64, 128), (5, 200, 192)]),
+    *((most, rows, 128, "2:m") for most, rows in [(300, 1), (257, 1), (128, 1), (60, 1), (3, 200)]),
+    *((most, rows, 384, "2:m") for most, rows in [(500, 1), (5, 200)]),
+    *((most, rows, 128, "2:n") for most, rows in [(300, 1), (128, 1), (100, 1), (69, 1), (3, 200)]),
+    (200, 1, 192, "2:n"), (300, 1, 128, "2:k"), (100, 1, 128, "2:k"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("most", "rows", "height", "cluster"), LAST_ROWS)
+def test_the_last_row_of_tiles_has_all_its_rows(most: int, rows: int, height: int, cluster: str) -> None:
     """Also where the smallest size and the largest leave as many: what is loaded follows the size."""
-    program = sequences(B=tg.dim("B", max=most), S=rows)
-    plan = tg.plan(program, on=4, target="cuda-emulated", tiles={"y": (height, 64, 64)})
+    program = sequences(B=tg.dim("B", max=most), S=rows, N=128, K=128)
+    cut = {"tiles": {"y": (height, 64, 64)}, "cluster": {"y": cluster}}
+    plan = tg.plan(program, on=4, target="cuda-emulated", **cut)
     assert isinstance(plan, MovingPlan)
     proof = tg.verify(plan)
     kernel = MovingKernel((Regime(plan, proof, made(plan, proof, known()["sm_90a"].emit(plan.open))),))
-    for size in sorted({1, 2, most // 2, most - 1, most} - {0}):
+    edges = {n for row in (64, 128, 192, 256) for n in (row // rows, row // rows + 1)}
+    for size in sorted(n for n in {1, 2, most // 2, most - 1, most, *edges} if 1 <= n <= most):
         x, w = drawn(filled(program, plan.dim, size))
-        wanted = (x.float() @ w.float().T).reshape(size, rows, 64)
+        wanted = (x.float() @ w.float().T).reshape(size, rows, 128)
         error = (kernel(x, w).float() - wanted).abs().amax(dim=(1, 2))
         assert float(error.max()) < 0.5, (size, error)
 

@@ -87,6 +87,7 @@ def test_it_is_traced_and_differentiated() -> None:
 
 
 def test_what_moves_is_held_once_where_one_copy_serves_all_sizes() -> None:
+    """Up to 64 rows; above, tiles differ. Tiles that a width is no multiple of are packed with zeros."""
     x, w1, w2 = random_arguments(mlp(M=300, H=512, I=1024), 0, "cuda")
     for most, bytes in ((300, 0), (64, w1.nbytes + w2.nbytes)):
         program = mlp(M=tg.dim("M", max=most), H=512, I=1024)
@@ -95,5 +96,6 @@ def test_what_moves_is_held_once_where_one_copy_serves_all_sizes() -> None:
             for rows in (1, 17, most):
                 wanted = tg.reference(mlp(M=rows, H=512, I=1024), x[:rows], w1, w2)
                 assert float((module(x[:rows]).float() - wanted).norm() / wanted.norm()) < 1e-2
-        assert bool(module._dropped) == (most == 64) and module._prepared().packed_bytes == bytes
+        assert bool(module._dropped) == (most == 64)
+        assert bytes <= module._prepared().packed_bytes <= 1.1 * bytes
         assert torch.equal(module.state_dict()["w1"], w1)

@@ -42,7 +42,7 @@ def program_of(name: str) -> Program:
 
 
 LOWERINGS = ("persistent", "multi_launch")
-NETS = ("resnet38", "vgg19")  # dozens of launches to compile for each range
+SEVERAL = ("gpt_layer, tokens", "llama_layer, tokens", "resnet38", "vgg19")  # dozens of kernels to compile
 
 
 def compiled(name: str, lowering: str) -> MovingKernel:
@@ -62,7 +62,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "lowering"),
-    [(name, how) for name in SIZES for how in (LOWERINGS[:1] if name in NETS else LOWERINGS)],
+    [(name, how) for name in SIZES for how in (LOWERINGS[:1] if name in SEVERAL else LOWERINGS)],
 )
 def test_every_size_gives_the_program(name: str, lowering: str) -> None:
     kernel = compiled(name, lowering)

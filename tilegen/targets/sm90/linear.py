@@ -152,6 +152,10 @@ def _norm(b: OpInstance, tile: Tile, packed: bool) -> Norm:
     )
 
 
+def _by_rank(each: Size) -> str:
+    return f"cta_rank * {each}" if isinstance(each, int) else f"cta_rank * ({to_c(each)})"
+
+
 @dataclass(frozen=True)
 class _Load:
     """The load role: what a step brings of activations and of weights. packed: weights come packed."""
@@ -173,7 +177,7 @@ class _Load:
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
         waits = waits_for_activations(self.code)
-        copies, bytes = self._a_copies(policy), self._a_bytes(self.loaded_rows)
+        copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing * self._copied_rows)
         load = Load(copies, bytes, waits, others=tuple(self._others(policy)))
         return Loads((load,), policy=policy, pairs=self.multicast == "activations")
 
@@ -183,16 +187,32 @@ class _Load:
     # --- the last row of tiles ------------------------------------------------------------------------------
 
     @cached_property
+    def _moves(self) -> bool:
+        """Whether how many rows there are is known at run time only."""
+        return bool(dims_of(self.code.bound.out[0]))
+
+    @cached_property
+    def _height(self) -> int:
+        """Of a row of tiles, or where rows move of a row of CTAs, of which a pair may have two."""
+        return self.tile.cta_rows if self._moves else self.tile.rows
+
+    @cached_property
     def _down(self) -> Size:
-        """Rows of tiles."""
-        return ceil_div(self.code.bound.out[0], self.tile.rows)
+        """How many such rows."""
+        return ceil_div(self.code.bound.out[0], self._height)
+
+    @property
+    def _sharing(self) -> int:
+        """CTAs that load activations together, each its share of the rows, in eights."""
+        return 2 if self.multicast == "activations" else 1
 
     @cached_property
     def _last_rows(self) -> Size:
-        """Of activations, in the last row of tiles: in eights, or in sixteens where a pair loads half each.
-        Each quotient rises with a size that moves, as rounding needs it; their difference does not."""
-        unit = 16 if self.multicast == "activations" else 8
-        return unit * ceil_div(self.code.bound.out[0], unit) - self.tile.rows * (self._down - 1)
+        """Of activations, in the last of them. Each quotient rises with a size that moves, as rounding needs
+        it; their difference does not."""
+        rows = self.code.bound.out[0]
+        unit = 8 * self._sharing
+        return unit * ceil_div(rows, unit) - self._height * (self._down - 1)
 
     @cached_property
     def _tail(self) -> Size:
@@ -201,23 +221,34 @@ class _Load:
         if len(self.code.plan.graph.ops_of(LinearAttributes)) > MOST_TAILS:
             return 0
         rows, tail = self.code.bound.out[0], self._last_rows
-        if dims_of(rows):
-            alone = self.tile.splits("m") or self.multicast == "activations"
-            return 0 if alone or most(rows) <= self.stage.a_rows else tail
+        if self._moves:
+            return 0 if most(rows) <= self.stage.a_rows else tail
         if self.tile.splits("m") and tail > self.tile.cta_rows:
             tail -= self.tile.cta_rows
         return tail if tail < self.stage.a_rows else 0
 
     def _others(self, policy: str) -> Iterator[Other]:
         """What tiles of the last row load: fewer rows, or nothing."""
+        if self._moves:
+            yield from self._others_where_rows_move(policy)
+            return
         last = "" if self._down == 1 else f"{to_c(self.code.bound.coords[0])} == {to_c(self._down - 1)}"
         second = " && ".join(filter(None, (last, "cta_rank == 1")))
-        split = self.tile.splits("m") and not dims_of(self.code.bound.out[0])
-        reaches_second = split and self._last_rows > self.tile.cta_rows
-        if split and not reaches_second:
+        reaches_second = self.tile.splits("m") and self._last_rows > self.tile.cta_rows
+        if self.tile.splits("m") and not reaches_second:
             yield Other(second, (), 0)
         if self._tail:
             when = second if reaches_second else last
+            yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
+
+    def _others_where_rows_move(self, policy: str) -> Iterator[Other]:
+        """The last row of CTAs is the first or the second of a pair, whose second may have no rows."""
+        row = to_c(self.code.bound.coords[0])
+        if self.tile.splits("m"):
+            row = f"2 * {row} + cta_rank"
+            yield Other(f"{row} == {to_c(self._down)}", (), 0)
+        if self._tail:
+            when = f"{row} == {to_c(self._down - 1)}"
             yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
 
     @property
@@ -228,13 +259,14 @@ class _Load:
         return Loads((load,), at=self.stage.b_at, policy=policy, pairs=self.multicast == "weights")
 
     @property
-    def loaded_rows(self) -> Size:
-        """Of activations that a step brings: where few rows move, in eights no more than there are."""
+    def _copied_rows(self) -> Size:
+        """Of activations that a CTA copies in a step: where few rows move, in eights no more than there
+        are."""
         rows, most_rows = self.code.bound.out[0], self.stage.a_rows
-        several = most(rows) > (2 * most_rows if self.tile.splits("m") else most_rows)
-        if not dims_of(rows) or several or self.multicast == "activations":
-            return most_rows
-        return smallest(most_rows, 8 * ceil_div(rows, 8))
+        share = most_rows // self._sharing
+        if not self._moves or most(rows) > most_rows:
+            return share
+        return smallest(share, 8 * ceil_div(rows, 8 * self._sharing))
 
     def _copy(self, letter: str, column: str, row: str, to: int, policy: str, pair: str = "") -> Copy:
         return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, pair, policy)
@@ -252,15 +284,16 @@ class _Load:
             column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
             at = block * self.stage.a_block
             if self.multicast == "activations":
-                out.append(self._half(letter, column, row, int(tail or self.stage.a_rows) // 2, at, policy))
+                half = tail // 2 if tail else self._copied_rows
+                out.append(self._half(letter, column, row, half, at, policy))
             else:
                 out.append(self._copy(letter, column, row, at, policy))
         return tuple(out)
 
-    def _half(self, letter: str, column: str, row: str, half: int, to: int, policy: str) -> Copy:
+    def _half(self, letter: str, column: str, row: str, half: Size, to: int, policy: str) -> Copy:
         """This CTA's half of the rows, which both CTAs get."""
-        share = f"cta_rank * {half * ROW_BYTES}"
-        return self._copy(letter, column, f"{row} + cta_rank * {half}", to, policy, share)
+        share = _by_rank(half * ROW_BYTES)
+        return self._copy(letter, column, f"{row} + {_by_rank(half)}", to, policy, share)
 
     # --- weights --------------------------------------------------------------------------------------------
 
@@ -329,10 +362,9 @@ class _Load:
 
     @property
     def maps(self) -> list[Map]:
-        shared = 2 if self.multicast == "activations" else 1
-        found = [self._map("a", 0, self.loaded_rows // shared)]
+        found = [self._map("a", 0, self._copied_rows)]
         if self._tail:
-            found.append(self._map("a_tail", 0, self._tail // shared))
+            found.append(self._map("a_tail", 0, self._tail // self._sharing))
         if not self.packed:
             return [*found, self._map("b", 1, self._piece_rows)]
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
