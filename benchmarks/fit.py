@@ -30,6 +30,7 @@ RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
+STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Pair:
     held_out: bool
     bound: OpInstance
     us: float
+    weight: float = 1.0
 
     def modelled(self, rates: Rates = RATES) -> float:
         time: LinearTime = linear_time(self.bound, H200, rates)
@@ -49,11 +51,17 @@ class Pair:
 @lru_cache
 def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair, ...]:
     """Every single linear of sweeps whose config the planner may choose today."""
-    rows = [row for path in paths for row in json.loads(path.read_text())["rows"]]
-    return tuple(p for r in rows if r["family"] == "linear" and r["tiles"] and (p := _pair(r)) is not None)
+    return tuple(p for path in paths for p in _pairs(path))
 
 
-def _pair(row: Mapping[str, Any]) -> Pair | None:
+def _pairs(path: Path) -> Iterator[Pair]:
+    weight = STREAMED if "streamed" in path.name else 1.0
+    for row in json.loads(path.read_text())["rows"]:
+        if row["family"] == "linear" and row["tiles"] and (found := _pair(row, weight)) is not None:
+            yield found
+
+
+def _pair(row: Mapping[str, Any], weight: float) -> Pair | None:
     graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
     (op,) = graph.ops
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
@@ -62,7 +70,7 @@ def _pair(row: Mapping[str, Any]) -> Pair | None:
         return None
     cut = checked_cluster(graph, replace(op, tile=tile), cluster, H200)
     name = f"{row['workload']} {row['sizes']}"
-    return Pair(name, row["held_out"], graph.with_op(op.name, cut).bound(cut), row["us"])
+    return Pair(name, row["held_out"], graph.with_op(op.name, cut).bound(cut), row["us"], weight)
 
 
 # --- how far off it is --------------------------------------------------------------------------------------
@@ -142,7 +150,9 @@ def fitted(some: Sequence[Pair], rates: Rates = RATES) -> Rates:
 
 def _loss(some: Sequence[Pair], rates: Rates) -> float:
     logs = np.array([math.log(p.modelled(rates) / p.us) for p in some])
-    return float(np.abs(logs).mean() + WIDE * math.sqrt(np.mean(logs**2)))
+    weights = [p.weight for p in some]
+    mean, square = (float(np.average(x, weights=weights)) for x in (np.abs(logs), logs**2))
+    return mean + WIDE * math.sqrt(square)
 
 
 # --- told ---------------------------------------------------------------------------------------------------
@@ -160,7 +170,8 @@ def groups(some: Sequence[Pair]) -> dict[str, list[Pair]]:
     found |= {
         f"{least} to {most} rows": [p for p in held if least <= rows(p) <= most] for least, most in bounds
     }
-    return {**found, "fitted to": [p for p in some if not p.held_out]}
+    found["fitted to"] = [p for p in some if not p.held_out]
+    return {name: of for name, of in found.items() if of}
 
 
 def lines(some: Sequence[Pair] | None = None, rates: Rates = RATES) -> Iterator[str]:

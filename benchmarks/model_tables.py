@@ -68,9 +68,10 @@ def sections(results: Path, gpu: str) -> list[str]:
         table = _table(list(data["rows"][0]), rows)
         source = _source(path.name, data)
         parts.append(f"## A batch that moves at every step\n\n{_wrapped(SERVING)}\n\n{table}\n\n{source}")
-    path = results / f"calibration-{gpu}.json"
-    if path.exists():
-        table, source = "\n".join(fit.lines(fit.pairs(path))), _source(path.name, load_json(path))
+    found = [results / result.name for result in fit.RESULTS]
+    if all(path.exists() for path in found):
+        table = "\n".join(fit.lines(fit.pairs(tuple(found))))
+        source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model of linears\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
     return parts
 

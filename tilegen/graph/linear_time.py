@@ -1,8 +1,9 @@
 """What a linear takes on Hopper's tensor cores, in µs, for every way to cut it.
 
-    step     = ‖products, bytes from L2, bytes of shared memory, least step‖ · what a pair waits
+    step     = ‖products, bytes from L2, least step‖ · what a pair waits
     tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue
-    alone    = ‖waves · tile, bytes from memory‖ + launch + start · CTAs / SMs
+    memory   = bytes from memory · (1 + narrow · share of the SMs that are idle, of all waves)
+    alone    = ‖waves · tile + start · CTAs / SMs, memory‖ + launch
 
 ‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's
 way. The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
@@ -25,21 +26,21 @@ ROW_BYTES = 128  # 64 columns of a row
 class Rates:
     """Of an H200 and its kernel. Times in µs."""
 
-    clock: float = 1625.0  # clocks of the tensor cores in a µs
-    l2: float = 55.66  # bytes a clock that an SM gets from L2 with all of them at it
-    shared: float = 244.4  # bytes a clock of shared memory: wgmma's operands, and what TMA writes
-    least_step: float = 0.1142  # from one stage of the ring to the next
-    least_step_of_pairs: float = 0.1579
-    trip: float = 0.7819  # from the request of a stage's bytes until they are there
+    clock: float = 1737.0  # clocks of the tensor cores in a µs
+    l2: float = 51.06  # bytes a clock that an SM gets from L2 with all of them at it
+    least_step: float = 0.1131  # from one stage of the ring to the next
+    least_step_of_pairs: float = 0.1513
+    trip: float = 0.8891  # from the request of a stage's bytes until they are there
     # factors of a step: what the CTAs of a pair wait for each other, by what they share
-    shared_k: float = 1.045
-    shared_m: float = 1.05
-    shared_n: float = 1.134
-    epilogue: float = 7.563e-5  # of a number of the result
-    sent: float = 6.031e-5  # of a number that goes to the other CTA of a pair
-    launch: float = 0.5383  # before the first step and after the last
-    start: float = 2.711  # besides, where all SMs have a CTA
-    sharp: float = 5.008
+    shared_k: float = 0.9902
+    shared_m: float = 1.062
+    shared_n: float = 1.178
+    epilogue: float = 8.419e-05  # of a number of the result
+    sent: float = 6.483e-05  # of a number that goes to the other CTA of a pair
+    launch: float = 0.7746  # before the first step and after the last
+    start: float = 2.487  # besides, where all SMs have a CTA; bytes come from memory meanwhile
+    narrow: float = 0.2444  # by how much memory is slower where few SMs ask
+    sharp: float = 4.502
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""
@@ -52,7 +53,8 @@ RATES = Rates()
 @dataclass(frozen=True)
 class LinearTime:
     """A linear cut in one way. step: of one that waits for no load; memory: of all the op's bytes; busy: the
-    share of the SMs that have a CTA; stage: rows of 128 bytes that a step fills."""
+    share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that are there; stage:
+    rows of 128 bytes that a step fills."""
 
     step: float
     steps: float
@@ -60,6 +62,7 @@ class LinearTime:
     waves: int
     memory: float
     busy: float
+    filled: float
     stage: int
     rates: Rates = RATES
 
@@ -74,8 +77,8 @@ class LinearTime:
 
     def alone(self, stages: int) -> float:
         """The op in a launch of its own."""
-        us = self.rates.side_by_side(self.waves * self.tile(stages), self.memory)
-        return us + self.rates.launch + self.rates.start * self.busy
+        tiles = self.waves * self.tile(stages) + self.rates.start * self.busy
+        return self.rates.side_by_side(tiles, self.memory) + self.rates.launch
 
 
 def rows_loaded(b: OpInstance, height: int) -> int:
@@ -115,22 +118,19 @@ def time_of_cut(
     step = rates.side_by_side(
         deep * occupied * wide / 32 / rates.clock,
         bytes / (rates.l2 * rates.clock) * min(1.0, count * cluster / waves / machine.sms),
-        # activations once, by both warpgroups where each has all 64 rows; weights for each 64; what comes
-        ROW_BYTES
-        * deep
-        * (max(occupied, 128) + max(1, occupied // 64) * wide + loaded + wide)
-        / (rates.shared * rates.clock),
         rates.least_step_of_pairs if pair else rates.least_step,
     )
     numbers = height * wide
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
+    filled = count / (waves * (machine.sms // cluster))
     return LinearTime(
         step * waiting.get(pair, 1.0),
         ceil_div(hi - lo, 64 * deep) / (cluster if pair == "k" else 1),
         numbers * (rates.epilogue + (rates.sent if pair == "k" else 0.0)),
         waves,
-        1e6 * moved / machine.memory + numbers * rates.epilogue,
+        1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         min(1.0, count * cluster / machine.sms),
+        filled,
         deep * rows_of_block(b, height, width),
         rates,
     )
