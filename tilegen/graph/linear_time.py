@@ -26,21 +26,21 @@ ROW_BYTES = 128  # 64 columns of a row
 class Rates:
     """Of an H200 and its kernel. Times in µs."""
 
-    clock: float = 1737.0  # clocks of the tensor cores in a µs
-    l2: float = 51.06  # bytes a clock that an SM gets from L2 with all of them at it
-    least_step: float = 0.1131  # from one stage of the ring to the next
-    least_step_of_pairs: float = 0.1513
-    trip: float = 0.8891  # from the request of a stage's bytes until they are there
+    clock: float = 1666.0  # clocks of the tensor cores in a µs
+    l2: float = 55.42  # bytes a clock that an SM gets from L2 with all of them at it
+    least_step: float = 0.1122  # from one stage of the ring to the next
+    least_step_of_pairs: float = 0.1525
+    trip: float = 0.8421  # from the request of a stage's bytes until they are there
     # factors of a step: what the CTAs of a pair wait for each other, by what they share
-    shared_k: float = 0.9902
-    shared_m: float = 1.062
-    shared_n: float = 1.178
-    epilogue: float = 8.419e-05  # of a number of the result
-    sent: float = 6.483e-05  # of a number that goes to the other CTA of a pair
-    launch: float = 0.7746  # before the first step and after the last
-    start: float = 2.487  # besides, where all SMs have a CTA; bytes come from memory meanwhile
-    narrow: float = 0.2444  # by how much memory is slower where few SMs ask
-    sharp: float = 4.502
+    shared_k: float = 1.024
+    shared_m: float = 1.048
+    shared_n: float = 1.144
+    epilogue: float = 7.381e-05  # of a number of the result
+    sent: float = 5.937e-05  # of a number that goes to the other CTA of a pair
+    launch: float = 0.6824  # before the first step and after the last
+    start: float = 2.709  # besides, where all SMs have a CTA; bytes come from memory meanwhile
+    narrow: float = 0.2216  # by how much memory is slower where few SMs ask
+    sharp: float = 4.261
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""

@@ -6,10 +6,10 @@
     1, 2 … 8, all others             images
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
-have more regimes: rings as deep as 8, 16, … 64 rows leave room for, and up to MOST tiles that are the
-best above 256, each for all sizes where it is. Where a regime ends its lowering is chosen as for that size
-alone, so some may be launches of single ops. Everything else takes there the tiles with the least mean of
-log(time / least time of any tiles) by the cost model, in one launch.
+have more regimes: rings as deep as 8, 16, … 64, 80, … 256 rows leave room for, and up to MOST tiles that are
+the best above 256, each for all sizes where it is. Where a regime ends its lowering is chosen as for that
+size alone, so some may be launches of single ops. Everything else takes there the tiles with the least mean
+of log(time / least time of any tiles) by the cost model, in one launch.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
 FEW_OPS = 4  # compile in a second
 ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
-HALF = (128, 192)  # where their regimes between FEW_ROWS and SOME_ROWS end
-MOST = 14  # tiles of few linears above SOME_ROWS
+HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
+BETWEEN = (80, 96, 144, 160, 224)  # where regimes above FEW_ROWS end besides, whose rings are deeper
+MOST = 20  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
 LEVEL = 0.002  # losses that are the same
 OTHER = 1.0  # what tiles lose where the other lowering is the faster
@@ -194,16 +195,15 @@ def _few_linears(program: Program, dim: Dim) -> bool:
 
 
 def _narrow(sized: _Sized) -> Iterator[Regime]:
-    """Up to SOME_ROWS. The tiles of FEW_ROWS are those of fewer rows too, which need less room in a ring: so
-    weights packed for the one are packed for the others."""
-    ends = sized.upto((*ROOM, FEW_ROWS, *HALF, SOME_ROWS))
+    """Up to SOME_ROWS. The tiles of one of HEIGHTS are those of fewer rows too, which need less room in a
+    ring: so weights packed for the one are packed for the others."""
+    ends = sized.upto(sorted({*ROOM, *BETWEEN, *HEIGHTS}))
     plans = {n: sized.plan(n) for n in ends}
-    few = max((n for n in ends if n * sized.rows <= FEW_ROWS), default=0)
+    heights = {n: next(h for h in HEIGHTS if n * sized.rows <= h) for n in ends}
     for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
-        lowering, options = plans[last].lowering, Options()
-        if last < few:
-            like = next(n for n in reversed(ends) if n <= few and plans[n].lowering == lowering)
-            options = _tiles_and_order(plans[like], sized.at(like))
+        lowering = plans[last].lowering
+        like = max(n for n in ends if heights[n] == heights[last] and plans[n].lowering == lowering)
+        options = Options() if like == last else _tiles_and_order(plans[like], sized.at(like))
         yield Regime(((first, last),), options, lowering)
 
 
@@ -220,34 +220,43 @@ def _wide(sized: _Sized) -> list[Regime]:
     lasts = list(_cells(sized))
     if not lasts:
         return []
-    plans = {n: sized.plan(n) for n in lasts}
-    chosen = {n: _Choice(made.lowering, _tiles_and_order(made, sized.at(n))) for n, made in plans.items()}
-    measured = {n for n in lasts if sized.settle(sized.at(n)) != Options()}
-    times = {
-        c: [_products_us(plans[n].graph, c, sized.place) if c.lowering == chosen[n].lowering else math.inf
-            for n in lasts]
-        for c in dict.fromkeys(chosen.values())
-    }  # fmt: skip
-    best = [min(of) for of in zip(*times.values(), strict=True)]
-    losses = {
-        c: [
-            0.0
-            if n in measured and c == chosen[n]
-            else max(min(math.log(a / b), OTHER), MEASURED if n in measured else 0.0)
-            for n, a, b in zip(lasts, of, best, strict=True)
-        ]
-        for c, of in times.items()
-    }
     before = [SOME_ROWS // sized.rows, *lasts]
+    firsts = [n + 1 for n in before[:-1]]
+    plans = [sized.plan(n) for n in lasts]
+    chosen = [
+        _Choice(made.lowering, _tiles_and_order(made, sized.at(n)))
+        for n, made in zip(lasts, plans, strict=True)
+    ]
+    choices = list(dict.fromkeys(chosen))
+    losses = {c: [0.0] * len(lasts) for c in choices}
+    for n, (first, last, own) in enumerate(zip(firsts, lasts, chosen, strict=True)):
+        measured = sized.settle(sized.at(last)) != Options()
+        for c, loss in _losses(sized, (first, last), own.lowering, choices).items():
+            other = MEASURED if measured else 0.0
+            losses[c][n] = 0.0 if measured and c == own else max(loss, other)
     weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
     taken = covering(losses, weights, MOST)
-    firsts = [n + 1 for n in before]
     ranges: dict[_Choice, list[tuple[int, int]]] = {}
     for choice, cells in groupby(zip(taken, firsts, lasts, strict=False), key=lambda cell: cell[0]):
         run = list(cells)
         ranges.setdefault(choice, []).append((run[0][1], run[-1][2]))
     found = (Regime(tuple(of), c.options, c.lowering) for c, of in ranges.items())
     return sorted(found, key=lambda r: r.most)
+
+
+def _losses(
+    sized: _Sized, ends: tuple[int, int], lowering: str, choices: Sequence[_Choice]
+) -> dict[_Choice, float]:
+    """What each loses against the best of those with this lowering: the mean of both ends of a cell."""
+    graphs = [fuse(sized.at(n)) for n in ends]
+    times = {
+        c: [_products_us(graph, c, sized.place) for graph in graphs]
+        for c in choices
+        if c.lowering == lowering
+    }
+    best = [min(of) for of in zip(*times.values(), strict=True)]
+    found = {c: sum(math.log(a / b) for a, b in zip(of, best, strict=True)) / 2 for c, of in times.items()}
+    return {c: min(found.get(c, OTHER), OTHER) for c in choices}
 
 
 def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most: int) -> list[C]:

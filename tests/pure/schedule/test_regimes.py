@@ -114,7 +114,7 @@ def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
     program = mlp(4096)
     dim = the_dim(program)
     found = [r for r in regimes(program, H200, Options()) if r.ranges[0][0] > 256]
-    assert 6 < len(found) <= 14
+    assert 6 < len(found) <= 20
     for size in (320, 512, 768, 1152, 1280, 2048, 3072, 4096):
         made = plan(filled(program, dim, size), H200, Options())
         us = [_products_us(made.graph, _Choice(r.lowering, r.options), H200) for r in found]
@@ -127,6 +127,17 @@ def test_tiles_that_were_measured_serve_their_size() -> None:
     asked = Options(tiles=(("up", (128, 64, 64)), ("down", (128, 64, 64))))
     found = regimes(mlp(1024), H200, Options(), settle=lambda p: asked if "M=512" in str(p) else Options())
     assert any(r.options.tiles == asked.tiles and (449, 512) in r.ranges for r in found)
+
+
+def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same() -> None:
+    found = [r for r in regimes(mlp(300), H200, Options()) if 64 < r.most <= 256]
+    assert [r.most for r in found] == [80, 96, 128, 144, 160, 192, 224, 256]
+    of = {r.most: r.options for r in found}
+    assert of[80] == of[96] and of[144] == of[160]
+    assert all(of[n] == Options() for n in (128, 192, 256))
+    for less, height in ((80, 128), (160, 192), (224, 256)):
+        program = filled(mlp(300), the_dim(mlp(300)), height)
+        assert of[less] == _tiles_and_order(plan(program, H200, Options()), program)
 
 
 def test_each_size_has_the_lowering_that_it_has_alone() -> None:
@@ -142,7 +153,7 @@ def test_each_size_has_the_lowering_that_it_has_alone() -> None:
     assert all((of[n].lowering == "multi_launch") == (n <= 32 or n > 1024) for n in range(1, 2049))
     alone = whole_plan(filled(mlp(2048), the_dim(mlp(2048)), 32), H200, Options())
     tiles = {op.name: op.tile for op in alone.graph.ops}
-    assert {r.options.tiles for r in found if r.most <= 32} == {tuple(tiles.items())}
+    assert {r.options.tiles for r in found if r.most < 32} == {tuple(tiles.items())}
     assert all(r.options.order == "auto" for r in found if r.lowering == "multi_launch")
 
 
