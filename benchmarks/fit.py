@@ -30,6 +30,7 @@ RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
+AROUND = ("launch", "start", "narrow", "trip", "least_step", "least_step_of_pairs")  # of loads and launches
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 
 
@@ -133,8 +134,16 @@ def _ranks(values: Any) -> Any:
 
 
 def fitted(some: Sequence[Pair], rates: Rates = RATES) -> Rates:
-    """The constants with the least error, from these on: one after the other, in ever smaller steps."""
-    least, step = _loss(some, rates), dict.fromkeys((f.name for f in fields(Rates)), 0.1)
+    """The constants with the least error, from these on: first those of products, by linears of all sizes,
+    then those of AROUND, by all."""
+    products = [f.name for f in fields(Rates) if f.name not in AROUND]
+    rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
+    return _fitted(some, AROUND, rates)
+
+
+def _fitted(some: Sequence[Pair], names: Sequence[str], rates: Rates) -> Rates:
+    """One after the other, in ever smaller steps."""
+    least, step = _loss(some, rates), dict.fromkeys(names, 0.1)
     for _ in range(ROUNDS):
         for name in step:
             for factor in (1 + step[name], 1 / (1 + step[name])):

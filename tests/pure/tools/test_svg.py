@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import json
 from dataclasses import replace
 from functools import lru_cache
@@ -132,10 +133,13 @@ def test_the_picture_is_up_to_date() -> None:
     text = (ROOT / "docs" / "tiles.svg").read_text()
     assert text == picture.picture()
     said = {t.text for t in texts(parsed(text))}
-    assert {
-        "kernel boundary (one semaphore): 86 µs, 70% busy",
-        "tile sync (one semaphore per row block): 64 µs, 95% busy",
-    } <= said
+    us = [
+        int(found[1])
+        for what in ("kernel boundary (one semaphore)", "tile sync (one semaphore per row block)")
+        for t in said
+        if (found := re.fullmatch(re.escape(what) + r": (\d+) µs, \d+% busy", t))
+    ]
+    assert len(us) == 2 and us[1] < 0.8 * us[0]
     assert sum(t.startswith("Simulated by tilegen's cost model, not measured") for t in said) == 1
     check_layout(parsed(text))
     check_card(parsed(text))
