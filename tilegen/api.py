@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.arch.machine import Machine, machine
-from tilegen.errors import LaunchLimitError, TargetError
+from tilegen.errors import TargetError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.options import Options
 from tilegen.runtime.request import (
-    launch_options,
-    planned,
     quiet,
     refuse_lowering,
     settled,
-    settled_lowering,
 )
 from tilegen.schedule.moving import MovingPlan, moving_plan
 from tilegen.schedule.plan import Plan
@@ -29,7 +26,6 @@ from tilegen.tools.explain import explain_program
 if TYPE_CHECKING:
     from tilegen.kernels.kernel import Kernel
     from tilegen.kernels.moving import MovingKernel
-    from tilegen.proof.checker import Certificate
 
 
 def _html(made: Plan) -> str:
@@ -123,7 +119,7 @@ def compile(
         CompileError: the compiler refuses the text, or its kernel spills registers.
         CompilerMissing: no compiler is found.
     """
-    from tilegen.kernels.moving import compile_moving
+    from tilegen.kernels.compiled import on_a_cpu, on_a_gpu
 
     as_program(program)
     refuse_lowering(lowering, programmatic)
@@ -133,66 +129,11 @@ def compile(
     usual = None if chosen.on_gpu else select.USUAL.get(chosen.name, "cpu")
     place = select.place(usual if on is None else on, chosen.name)
     asked = Options.asked(options, given)
-    if not chosen.on_gpu:
-        if lowering == "multi_launch":
-            raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {chosen.name}")
-        from tilegen.kernels.kernel import Kernel
-
-        if dims_of(program):
-            return compile_moving(
-                program,
-                place,
-                asked,
-                chosen.load,
-                lambda plan, proof, library, of: Kernel(plan.most, proof, library, threads, **of),
-                progress,
-            )
-        made, certificate = planned(program, place, settled(program, place, asked), progress)
-        progress("compiler")
-        return Kernel(made, certificate, chosen.load(made), threads, program=program)
-    may_cut = lowering == "auto" and asked == Options()
-    if not dims_of(program):
-        lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
-    if lowering == "multi_launch" and not dims_of(program):
-        from tilegen.kernels.launches import compile_multi_launch
-
-        return compile_multi_launch(
-            program, place, launch_options(program, place, asked), chosen.load, programmatic, progress
-        )
-    from tilegen.kernels.cuda_kernel import CudaKernel
-    from tilegen.kernels.fitting import fitted
-
-    if dims_of(program):
-        return compile_moving(
-            program,
-            place,
-            asked,
-            chosen.load,
-            lambda plan, proof, library, of: CudaKernel(plan.most, proof, library, exclusive, **of),
-            progress,
-            lowering,
-            programmatic,
-        )
-
-    def loaded(of: Program) -> tuple[Plan, Certificate, Any]:
-        def made_with(options: Options) -> tuple[Plan, Certificate, Any]:
-            made, certificate = planned(of, place, options, progress)
-            progress("NVRTC")
-            return made, certificate, chosen.load(made)
-
-        return fitted(of, place, settled(of, place, asked), made_with, progress, free=not asked.tiles)
-
-    def in_one_launch(of: Program, plan: Plan, proof: Certificate, library: Any) -> CudaKernel:
-        return CudaKernel(plan, proof, library, exclusive, program=of)
-
-    try:
-        return in_one_launch(program, *loaded(program))
-    except LaunchLimitError as error:
-        if not may_cut:
-            raise
-        from tilegen.kernels.parts import compile_parts
-
-        return compile_parts(program, place, loaded, in_one_launch, error, progress)
+    if chosen.on_gpu:
+        return on_a_gpu(program, place, chosen, asked, lowering, programmatic, exclusive, progress)
+    if lowering == "multi_launch":
+        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {chosen.name}")
+    return on_a_cpu(program, place, chosen, asked, threads, progress)
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

@@ -78,6 +78,26 @@ def fitted(
     raise first
 
 
+def lowered(
+    program: Program, lowering: str, asked: str, launches: Callable[[], Found], one: Callable[[], Found]
+) -> Found:
+    """What `launches` or `one` gives, as the lowering says. asked: as the user did; where that is auto and a
+    launch of a single op spills, one launch is taken, whose tiles may be smaller.
+
+    Raises:
+        SpillError: as `fitted`, or a launch spills and was asked for.
+    """
+    if lowering != "multi_launch":
+        return one()
+    try:
+        return launches()
+    except SpillError as error:
+        if asked != "auto":
+            raise
+        logger.info("%s: %s; one launch instead", program.name, str(error).partition(";")[0])
+    return one()
+
+
 def _smaller(program: Program, place: Place, options: Options) -> Iterator[Options]:
     """Tiles of its products with fewer sums a thread, for each limit those of the fastest plan."""
     dim = the_dim(program) if program.symbolic else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilegen.arch.machine import Machine
@@ -18,7 +19,7 @@ from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
-from tilegen.kernels.fitting import fitted
+from tilegen.kernels.fitting import fitted, lowered
 from tilegen.kernels.generated import (
     Generated,
     GeneratedLaunches,
@@ -45,6 +46,8 @@ from tilegen.schedule.launches import P
 from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan
 from tilegen.targets import select
+
+Made = Generated | GeneratedLaunches
 
 
 def generate(
@@ -79,17 +82,22 @@ def generate(
         if lowering == "multi_launch" and not place.target.on_gpu:
             raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {place.target.name}")
         return _regimes(program, place, architecture, asked, lowering, programmatic, progress)
-    lowering, programmatic = settled_lowering(program, place, asked, lowering, programmatic)
-    if lowering == "multi_launch":
-        chosen = launch_options(program, place, asked)
-        return _launches(program, place, architecture, chosen, programmatic, progress)
+    chosen, early = settled_lowering(program, place, asked, lowering, programmatic)
+
+    def in_launches() -> Made:
+        options = launch_options(program, place, asked)
+        return _launches(program, place, architecture, options, early, progress)
 
     def made_with(options: Options) -> Generated:
         plan, certificate = planned(program, place, options, progress)
         progress("source")
         return _generated(plan, certificate, architecture, None)
 
-    return fitted(program, place, settled(program, place, asked), made_with, progress, free=not asked.tiles)
+    def in_one_launch() -> Made:
+        options = settled(program, place, asked)
+        return fitted(program, place, options, made_with, progress, free=not asked.tiles)
+
+    return lowered(program, chosen, lowering, in_launches, in_one_launch)
 
 
 def _regimes(
@@ -103,7 +111,7 @@ def _regimes(
 ) -> GeneratedRegimes:
     """A kernel, or launches, for each range of a size that moves."""
 
-    def in_one_launch(part: Part) -> Generated:
+    def in_one_launch(part: Part) -> Made:
         def made_with(options: Options) -> Generated:
             plan, certificate = planned_moving(part, place, options, progress)
             progress("source")
@@ -111,13 +119,15 @@ def _regimes(
 
         return fitted(part.program, place, part.options, made_with, progress, free=not asked.tiles)
 
-    def in_launches(part: Part) -> GeneratedLaunches:
+    def in_launches(part: Part) -> Made:
         early = programmatic or lowering == "auto"
         proved = planned_moving_launches(part, place, part.options, early, progress)
         return _sequence(proved, architecture, early)
 
-    found = parts(program, place, asked, progress, lowering)
-    made = [in_launches(p) if p.lowering == "multi_launch" else in_one_launch(p) for p in found]
+    made = [
+        lowered(p.program, p.lowering, lowering, partial(in_launches, p), partial(in_one_launch, p))
+        for p in parts(program, place, asked, progress, lowering)
+    ]
     return GeneratedRegimes(tuple(made))
 
 

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.dims import Dim, dims_of, filled
 from tilegen.frontend.program import Program, Size, Tensor
 from tilegen.graph.forms import Place
-from tilegen.kernels.fitting import fitted
+from tilegen.kernels.fitting import fitted, lowered
 from tilegen.kernels.gpu_kernel import share_memory
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.launches import moving_kernel
@@ -344,7 +345,8 @@ def compile_moving(
         return lambda: Regime(whole.plan, whole.certificate, moving_kernel(proved, libraries, early))
 
     def loaded(part: Part) -> Callable[[], Regime]:
-        return in_launches(part) if part.lowering == "multi_launch" else in_one_launch(part)
+        ways = partial(in_launches, part), partial(in_one_launch, part)
+        return lowered(part.program, part.lowering, lowering, *ways)
 
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
         found = list(pool.map(loaded, parts(program, place, options, progress, lowering)))

@@ -28,7 +28,7 @@ LAYERS += [example("resnet38", stage=1)]
 LAUNCHES = [conv_pair(B=1, HW=7, C=512), example("resnet38", B=8), example("resnet38", stage=1, B=32)]
 LAUNCHES += [example("vgg19", block=block, B=b) for block in (1, 2) for b in (8, 32)]
 SHIPPED = (
-    [example(name, M=m) for name in ("gpt3_mlp", "llama_mlp") for m in ROWS]
+    [example(name, M=m) for name in ("gpt3_mlp", "llama_mlp") for m in ROWS if m > 64]
     + [gemm(M=m, N=n, K=k) for m, n, k in GEMMS]
     + LAYERS
     + LAUNCHES

@@ -8,10 +8,12 @@ import math
 import pytest
 
 import tilegen as tg
+from tests.gpu.gemms import mlp
 from tilegen.errors import SpillError
 from tilegen.frontend.loader import load_spec
 from tilegen.graph.forms import Place
-from tilegen.kernels.fitting import fitted
+from tilegen.kernels.fitting import fitted, lowered
+from tilegen.kernels.generated import Generated
 from tilegen.ops.gemm import groups
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan
@@ -104,3 +106,38 @@ def test_where_a_size_moves_the_formulas_are_named() -> None:
     program, place = LLAMA(M=tg.dim("M", max=512), H=512, I=256), select.place("h200")
     with pytest.raises(SpillError, match="spilled 360 bytes .*; formulas of the size .* give it a number"):
         fitted(program, place, Options(), Refusing())
+
+
+# --- launches of single ops -----------------------------------------------------------------------------
+
+
+def spills() -> str:
+    raise SpillError("ptxas spilled 24 bytes of registers for sm_90a; choose smaller tiles")
+
+
+def test_a_launch_that_spills_is_one_launch_instead_where_nothing_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "tilegen")
+    assert lowered(mlp(), "multi_launch", "auto", spills, lambda: "one") == "one"
+    assert "mlp: ptxas spilled 24 bytes" in caplog.text and "one launch instead" in caplog.text
+    assert lowered(mlp(), "multi_launch", "auto", lambda: "launches", spills) == "launches"
+    assert lowered(mlp(), "persistent", "auto", spills, lambda: "one") == "one"
+
+
+def test_launches_that_were_asked_for_spill_as_an_error() -> None:
+    with pytest.raises(SpillError, match="spilled 24 bytes"):
+        lowered(mlp(), "multi_launch", "multi_launch", spills, lambda: "one")
+    with pytest.raises(SpillError, match="spilled 24 bytes"):
+        lowered(mlp(), "persistent", "auto", lambda: "launches", spills)
+
+
+def test_a_range_of_a_size_whose_launches_spill_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        spills()
+
+    monkeypatch.setattr("tilegen.kernels.generate.planned_moving_launches", refused)
+    found = tg.generate(mlp(M=tg.dim("M", max=16), H=512, I=512), "sm_90a", "h200").regimes
+    assert {type(made) for made in found} == {Generated}
+    with pytest.raises(SpillError, match="spilled 24 bytes"):
+        tg.generate(mlp(M=tg.dim("M", max=16), H=512, I=512), "sm_90a", "h200", lowering="multi_launch")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import json
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
