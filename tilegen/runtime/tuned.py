@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from tilegen.config import cache_dir, write_whole
 from tilegen.errors import CacheError, PlanError
-from tilegen.frontend.program import Program
+from tilegen.frontend.program import Call, Program
 from tilegen.options import Options
 from tilegen.runtime.cache import locked
 
@@ -27,7 +27,8 @@ from tilegen.runtime.cache import locked
 @dataclass(frozen=True)
 class Tuned:
     """The fastest of `tried` plans of a program: its options, its µs when measured, and the lowering:
-    multi_launch where one launch of all ops is slower."""
+    multi_launch where one launch of all ops is slower. ops, tensors: the program's, in order, which the
+    options name."""
 
     program: str
     sizes: Mapping[str, Any]
@@ -35,6 +36,27 @@ class Tuned:
     us: float
     tried: int
     lowering: str = "persistent"
+    ops: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+    def of(self, program: Program) -> Tuned:
+        """The same in the names of a program of the same structure."""
+        ops, tensors = _names(program)
+        of_op = dict(zip(self.ops, ops, strict=True))
+        of_tensor = dict(zip(self.tensors, tensors, strict=True))
+
+        def renamed(option: str, key: str) -> str:
+            if option == "policies" and "->" not in key:
+                return of_tensor.get(key, key)
+            return "->".join(of_op[op] for op in key.split("->"))
+
+        moved: dict[str, Any] = {
+            f.name: tuple((renamed(f.name, key), value) for key, value in given)
+            for f in fields(self.options)
+            if isinstance(given := getattr(self.options, f.name), tuple)
+        }
+        options = replace(self.options, **moved)
+        return replace(self, program=program.name, options=options, ops=ops, tensors=tensors)
 
     def to_json(self) -> dict[str, Any]:
         options = {
@@ -48,6 +70,8 @@ class Tuned:
             "options": options,
             "us": self.us,
             "tried": self.tried,
+            "ops": list(self.ops),
+            "tensors": list(self.tensors),
         }
         return found if self.lowering == "persistent" else {**found, "lowering": self.lowering}
 
@@ -60,20 +84,35 @@ class Tuned:
             data["us"],
             data["tried"],
             data.get("lowering", "persistent"),
+            tuple(data["ops"]),
+            tuple(data["tensors"]),
         )
 
 
 def key_of(program: Program) -> str:
-    """Names a program by what it computes, wherever it was written: ops, tensors, sizes."""
+    """Names a program by what it computes, wherever and with whatever names it was written: ops, tensors,
+    sizes."""
     return _hash(_content(program))
 
 
 def _content(program: Program) -> str:
-    tensors = [asdict(replace(t, where="")) for t in program.tensors]
-    calls = [
-        {**asdict(replace(c, where="")), "attributes": list(c.attributes.items())} for c in program.calls
-    ]
-    return json.dumps([tensors, calls, program.outputs], sort_keys=True, default=str)
+    """Tensors are numbered in order."""
+    numbers = {t.name: str(n) for n, t in enumerate(program.tensors)}
+    tensors = [asdict(replace(t, where="", name=numbers[t.name])) for t in program.tensors]
+    calls = [_numbered(c, numbers) for c in program.calls]
+    outputs = [numbers[name] for name in program.outputs]
+    return json.dumps([tensors, calls, outputs], sort_keys=True, default=str)
+
+
+def _numbered(c: Call, numbers: Mapping[str, str]) -> dict[str, Any]:
+    operands = tuple(replace(o, tensor=numbers[o.tensor]) for o in c.operands)
+    made = replace(c, where="", name="", named=True, operands=operands, result=numbers[c.result])
+    return {**asdict(made), "attributes": list(c.attributes.items())}
+
+
+def _names(program: Program) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of its ops and of its tensors."""
+    return tuple(c.name for c in program.calls), tuple(t.name for t in program.tensors)
 
 
 def _hash(content: str) -> str:
@@ -81,15 +120,15 @@ def _hash(content: str) -> str:
 
 
 def lookup(program: Program, on: str) -> Tuned | None:
-    """The remembered choice, the user's own first, then that of the same program with the other 16-bit type;
-    None where there is none."""
+    """The remembered choice, in the program's names; the user's own first, then that of the same program with
+    the other 16-bit type; None where there is none."""
     files = [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
     content = _content(program)
     # a plan takes as long on either type
     other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)
     found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
     try:
-        return None if found is None else Tuned.from_json(found)
+        return None if found is None else Tuned.from_json(found).of(program)
     except PlanError as error:
         path = cache_dir() / "tuned.json"
         raise CacheError(
@@ -103,7 +142,9 @@ def remember(program: Program, on: str, tuned: Tuned, path: Path | None = None) 
     cache_dir().mkdir(parents=True, exist_ok=True)
     with locked(cache_dir(), "tuned.json"):  # one writer at a time: each adds to what is there
         entries = _read(path)
-        entries.setdefault(on, {})[key_of(program)] = tuned.to_json()
+        ops, tensors = _names(program)
+        named = replace(tuned, ops=ops, tensors=tensors)
+        entries.setdefault(on, {})[key_of(program)] = named.to_json()
         write_whole(path, json.dumps(entries, indent=1) + "\n")
     return path
 

@@ -2,6 +2,7 @@
 program computes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,14 @@ def test_what_ships_is_used(program: Program) -> None:
     assert generate(plan).text
 
 
+def found(program: Program) -> Tuned:
+    """What is remembered, without the names of its program."""
+    tuned = lookup(program, "h200")
+    assert tuned is not None
+    assert tuned.ops == tuple(c.name for c in program.calls)
+    return replace(tuned, ops=(), tensors=())
+
+
 def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     program = mlp(M=33)
@@ -72,13 +81,13 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(program, "h200", choice)
     remember(mlp(M=34), "h200", choice)
     assert (
-        lookup(program, "h200") == choice
+        found(program) == choice
         and lookup(mlp(M=35), "h200") is None
         and lookup(program, "h200:64") is None
     )
     # as wide, not as wide
     assert (
-        lookup(mlp(M=33, dtype="float16"), "h200") == choice
+        found(mlp(M=33, dtype="float16")) == choice
         and lookup(mlp(M=33, dtype="float32"), "h200") is None
     )
     assert tg.plan(program, "h200").graph.op("down").tile == (64, 96, 64)
@@ -94,7 +103,7 @@ def test_the_lowering_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert tuned_lowering(program, "h200") == ""
     choice = Tuned("mlp", {"M": 33}, tiles, 12.5, 7, "multi_launch")
     remember(program, "h200", choice)
-    assert lookup(program, "h200") == choice and tuned_lowering(program, "h200") == "multi_launch"
+    assert found(program) == choice and tuned_lowering(program, "h200") == "multi_launch"
     on = place("h200", "sm_90a")
     assert settled_lowering(program, on, Options(), "auto", False) == ("multi_launch", True)
     # options given: what was measured says nothing about them
@@ -111,6 +120,41 @@ def test_a_choice_is_of_what_is_computed() -> None:
     from benchmarks import workloads
 
     assert key_of(gemm(M=8)) == key_of(workloads.gemm(M=8)) != key_of(workloads.gemm(M=16))
+
+
+@tg.spec
+def renamed(rows=128, wide=12288, inner=6144, kind="bfloat16", approximate="tanh"):
+    """examples/gpt3_mlp.py in other words."""
+    tokens = tg.input("tokens", (rows, wide), kind)
+    first, second = (tg.weight(n, s, kind) for n, s in (("a", (inner, wide)), ("h", (wide, inner))))
+    middle = tg.gelu(tg.linear(tokens, first, name="down"), approximate=approximate, name="w1")
+    return tg.linear(middle, second, name="up")
+
+
+def test_names_of_ops_and_tensors_do_not_matter() -> None:
+    """Also where a name is that of another op, or of another tensor."""
+    known, same = example("gpt3_mlp", M=128), renamed()
+    assert key_of(known) == key_of(same) != key_of(renamed(approximate="none"))
+    assert key_of(same) != key_of(renamed(rows=64))
+    ours, theirs = lookup(known, "h200"), lookup(same, "h200")
+    assert ours is not None and theirs is not None and theirs.program == "renamed"
+    names = {"up": "down", "down": "up"}
+    for option in ("tiles", "cluster"):
+        found = dict(getattr(theirs.options, option))
+        assert found == {names[op]: value for op, value in getattr(ours.options, option)}
+    assert dict(ours.options.policies) == {"up->down": "chunk:8"}
+    assert dict(theirs.options.policies) == {"down->up": "chunk:8"}
+    plan = tg.plan(same, "h200", target="sm_90a")
+    assert plan.graph.op("down").tile == tg.plan(known, "h200", target="sm_90a").graph.op("up").tile
+
+
+def test_a_choice_is_remembered_for_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    choice = Tuned("mlp", {}, Options.of(tiles={"up": (64, 64, 64)}, policies={"h": "tile"}), 1.0, 1)
+    remember(example("gpt3_mlp", M=9), "h200", choice)
+    found = lookup(renamed(rows=9), "h200")
+    assert found is not None and dict(found.options.policies) == {"w1": "tile"}
+    assert dict(found.options.tiles) == {"down": (64, 64, 64)}
 
 
 def test_candidates() -> None:
