@@ -269,11 +269,10 @@ def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict
     """A row for each candidate that could be compiled, all in turns."""
     import torch
 
-    from tilegen.bench import timing
     from tilegen.bench.baselines import eager
     from tilegen.bench.contenders import Way, over_sets, own
-    from tilegen.bench.ladder import argument_bytes
-    from tilegen.runtime.data import random_arguments
+    from tilegen.runtime import timing
+    from tilegen.runtime.data import argument_bytes, random_arguments
 
     program = drawn.program
     count = min(MOST_SETS, max(2, math.ceil(L2_BYTES / argument_bytes(program))))

@@ -24,12 +24,12 @@ import torch
 import tilegen as tg
 from benchmarks.precompile import alone, compile_kernels
 from benchmarks.workloads import tag
-from tilegen.bench import timing
 from tilegen.bench.compare import heading, save
 from tilegen.bench.contenders import Way
 from tilegen.bench.environment import environment
 from tilegen.frontend.loader import load_program
 from tilegen.options import Options
+from tilegen.runtime import timing
 
 ROOT = Path(__file__).resolve().parent
 SETS, LAUNCHES, ROUNDS, COUNT = 4, 12, 15, 40

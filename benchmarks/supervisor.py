@@ -64,7 +64,7 @@ def serve(
 ) -> None:
     """Measure until the time is up (by time.time). measure: (job, what is being done) -> what is found, as
     JSON."""
-    from tilegen.bench.timing import ContenderDied
+    from tilegen.runtime.timing import ContenderDied
 
     for job in jobs:
         if time.time() > until:

@@ -23,9 +23,9 @@ import torch
 
 import tilegen as tg
 from benchmarks.workloads import tag
-from tilegen.bench import timing
 from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.runtime import timing
 
 ROOT = Path(__file__).resolve().parent
 ROUNDS, TOKENS = 15, 512

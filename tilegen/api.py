@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilegen import ops  # noqa: F401  (makes the kinds known)
 from tilegen.arch.machine import Machine, machine
-from tilegen.errors import TargetError
+from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
@@ -21,6 +21,7 @@ from tilegen.schedule.moving import MovingPlan, moving_plan
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.targets import select
+from tilegen.targets.base import Target
 from tilegen.tools.explain import explain_program
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def compile(
     exclusive: bool = False,
     lowering: str = "auto",
     programmatic: bool = False,
+    tune: float | None = None,
     progress: Callable[[str], None] = quiet,
     **given: Any,
 ) -> Kernel | MovingKernel:
@@ -110,12 +112,16 @@ def compile(
     persistent, or programmatic launches where no options are given and they were measured to be faster, or,
     of few linears, are by the cost model (tilegen.schedule.lowering); of more ops than one launch takes, a
     launch for each part of them (tilegen.kernels.parts).
+    tune: on a GPU, where no option is given: measure the model's best few plans for about so many seconds,
+    take the fastest and remember it for all programs of this structure (tilegen.kernels.tuning); what was
+    measured here before is taken at once.
 
     Raises:
         SpecError: program is no Program.
-        TargetError: the target is not here, target and machine do not go together, or threads is no positive
-            int.
-        PlanError: an option does not fit the program, or the target has no kernel for it.
+        TargetError: the target is not here, target and machine do not go together, threads is no positive
+            int, or there is nothing to tune on.
+        PlanError: an option does not fit the program, or the target has no kernel for it; options are given
+            to a program that is to be tuned, or a size of it moves.
         CompileError: the compiler refuses the text, or its kernel spills registers.
         CompilerMissing: no compiler is found.
     """
@@ -129,11 +135,25 @@ def compile(
     usual = None if chosen.on_gpu else select.USUAL.get(chosen.name, "cpu")
     place = select.place(usual if on is None else on, chosen.name)
     asked = Options.asked(options, given)
+    if tune is not None:
+        _refuse_tuning(tune, chosen, asked, lowering)
+        from tilegen.kernels.tuning import ensure_tuned
+
+        ensure_tuned(program, place, chosen, tune, progress)
     if chosen.on_gpu:
         return on_a_gpu(program, place, chosen, asked, lowering, programmatic, exclusive, progress)
     if lowering == "multi_launch":
         raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {chosen.name}")
     return on_a_cpu(program, place, chosen, asked, threads, progress)
+
+
+def _refuse_tuning(seconds: float, target: Target, asked: Options, lowering: str) -> None:
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds > 0:
+        raise TargetError(f"tune is a number of seconds above 0, given {seconds!r}")
+    if not target.on_gpu:
+        raise TargetError(f"tune measures on a GPU, the target is {target.name}")
+    if asked != Options() or lowering != "auto":
+        raise PlanError("tune chooses all options and the lowering; give none of them")
 
 
 def reference(program: Program, *arguments: Any, **named: Any) -> Any:

@@ -139,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
         " lists",
     )
     target(v, "the GPU")
-    v.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
+    v.add_argument("--seconds", type=float, default=60.0, help="for each size (default: 60)")
     v.add_argument(
         "-o", "--out", help="file of choices to write into (default: tuned.json in the cache folder)"
     )
@@ -555,19 +555,20 @@ def _measured(o: argparse.Namespace) -> Any:
 
 
 def tune(o: argparse.Namespace) -> int:
-    from tilegen.bench.autotune import tune as measure
     from tilegen.errors import PlanError
     from tilegen.frontend.loader import load_program
+    from tilegen.kernels.tuning import tune as measure
     from tilegen.runtime.tuned import remember
+    from tilegen.targets.base import known
     from tilegen.targets.select import on_a_gpu, place
 
-    if o.rounds < 1:
-        raise PlanError(f"--rounds {o.rounds}: expected at least 1")
+    if not o.seconds > 0:
+        raise PlanError(f"--seconds {o.seconds:g}: expected more than 0")
     target = on_a_gpu("tune", o.target)
     on, progress, found = place(target=target), Progress(), []
     for sizes in _grid(o.size):
         program = load_program(o.spec, sizes)
-        best, times = measure(program, o.rounds, progress=progress, target=target)
+        best, times = measure(program, on, known()[target], o.seconds, progress)
         path = remember(program, on.label, best, Path(o.out) if o.out else None)
         progress.done()
         found.append({**best.to_json(), "times": times})

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tilegen.api import compile as compile_for
-from tilegen.bench import contenders, cublaslt, ladder, timing
-from tilegen.bench.timing import Contender, Runner
+from tilegen.bench import contenders, cublaslt, ladder
+from tilegen.runtime import timing
+from tilegen.runtime.timing import Contender, Runner
 
 
 def ready(c: Contender) -> Runner:

@@ -15,11 +15,11 @@ from tilegen.bench import contenders as module
 from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
 from tilegen.bench.contenders import builders, poisoned_outputs
 from tilegen.bench.environment import cublas_version
-from tilegen.bench.ladder import argument_bytes, ladder
+from tilegen.bench.ladder import ladder
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 from tilegen.options import Options
-from tilegen.runtime.data import random_arguments, relative_error
+from tilegen.runtime.data import argument_bytes, random_arguments, relative_error
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # the others have no part in a GeMM chain

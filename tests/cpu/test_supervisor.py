@@ -18,7 +18,7 @@ WORKER = """
 import os, sys, time
 from pathlib import Path
 from benchmarks.supervisor import Lines, jobs_from, serve
-from tilegen.bench.timing import ContenderDied
+from tilegen.runtime.timing import ContenderDied
 
 def measure(job, say):
     without = dict(job.without)

@@ -12,7 +12,7 @@ import torch
 
 import tilegen as tg
 from tilegen.bench import contenders as module
-from tilegen.bench import cublaslt, timing
+from tilegen.bench import cublaslt
 from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
 from tilegen.bench.environment import environment
 from tilegen.bench.ladder import ladder, on_device_reference
@@ -20,6 +20,7 @@ from tilegen.cli import main
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 from tilegen.options import Options
+from tilegen.runtime import timing
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.runtime.driver import missing
 

@@ -20,7 +20,6 @@ import torch
 
 import tilegen
 from tilegen import api
-from tilegen.bench import timing
 from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
@@ -32,6 +31,7 @@ from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
+from tilegen.runtime import timing
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.request import settled_lowering
 from tilegen.targets.select import place

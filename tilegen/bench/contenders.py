@@ -17,10 +17,10 @@ from tilegen.bench import attentions
 from tilegen.bench.attentions import BACKENDS, OnBackend
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, linear_chains
 from tilegen.bench.compare import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
-from tilegen.bench.timing import Contender
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options
+from tilegen.runtime.timing import Contender
 
 DEVICE = "cuda"
 PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no more of a lent machine's time

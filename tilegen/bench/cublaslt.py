@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from tilegen.bench import timing
 from tilegen.errors import TargetError
+from tilegen.runtime import timing
 
 WORKSPACE = 64 << 20  # bytes: Hopper's split kernels want 32 MiB
 ASKED = 32  # algorithms of the heuristics' list

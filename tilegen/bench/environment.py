@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tilegen.bench import timing
 from tilegen.bench.compare import versions
+from tilegen.runtime import timing
 
 REMARKS = (
     (

@@ -17,16 +17,17 @@ from typing import Any
 import torch
 
 from tilegen.arch.machine import H200
-from tilegen.bench import contenders, timing
+from tilegen.bench import contenders
 from tilegen.bench.accuracy import Accuracy, accuracy, tensors
 from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
 from tilegen.bench.contenders import Sets, builders, knobs
-from tilegen.bench.timing import Contender, ContenderDied, Runner
-from tilegen.frontend.program import DTYPES, Program
+from tilegen.frontend.program import Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.reference import run as run_reference
 from tilegen.options import Options
-from tilegen.runtime.data import random_arguments
+from tilegen.runtime import timing
+from tilegen.runtime.data import argument_bytes, random_arguments
+from tilegen.runtime.timing import Contender, ContenderDied, Runner
 
 cudnn: Any = torch.backends.cudnn  # carries no types
 
@@ -141,11 +142,6 @@ def argument_sets(program: Program, constant: float | None = None) -> Sets:
         for t in (t for a in sets for t in a if t.is_floating_point()):
             t.fill_(constant)
     return sets
-
-
-def argument_bytes(program: Program) -> int:
-    """Of a set: inputs, weights and states."""
-    return sum(math.prod(t.shape) * DTYPES[t.dtype] for t in program.arguments)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import os
 import torch
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.program import Program, Tensor
+from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 
@@ -20,6 +20,11 @@ def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> li
     if device == "cpu":
         _check_memory(program)
     return [_argument(program, t, generator) for t in program.arguments]
+
+
+def argument_bytes(program: Program) -> int:
+    """Of a set: inputs, weights and states."""
+    return sum(math.prod(t.shape) * DTYPES[t.dtype] for t in program.arguments)
 
 
 def _check_memory(program: Program) -> None:

@@ -119,10 +119,11 @@ def _hash(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def lookup(program: Program, on: str) -> Tuned | None:
+def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
     """The remembered choice, in the program's names; the user's own first, then that of the same program with
-    the other 16-bit type; None where there is none."""
-    files = [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
+    the other 16-bit type; None where there is none. shipped: also from what ships with tilegen."""
+    sources = [_read(cache_dir() / "tuned.json"), *([_shipped()] if shipped else [])]
+    files = [entries.get(on, {}) for entries in sources]
     content = _content(program)
     # a plan takes as long on either type
     other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from tilegen.bench import cublaslt, timing
+from tilegen.bench import cublaslt
 from tilegen.bench.cublaslt import Shape, fastest, linear
 from tilegen.errors import TargetError
+from tilegen.runtime import timing
 
 
 def test_the_result_of_the_heuristics_is_96_bytes() -> None:

@@ -10,8 +10,6 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import ROWS, conv_pair, example, gemm
 from tests.gpu.gemms import mlp
-from tilegen.arch.machine import machine
-from tilegen.bench.autotune import candidates
 from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering
@@ -19,7 +17,6 @@ from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowerin
 from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
 
-H200 = machine("h200")
 GEMMS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (64, 12288, 6144), (16, 5504, 8192)]
 LAYERS = [example(f"{model}_attention", S=s) for model in ("gpt3", "llama") for s in (512, 1024, 2048)] + [
     conv_pair(B=32, HW=56, C=64)
@@ -155,9 +152,3 @@ def test_a_choice_is_remembered_for_other_names(tmp_path: Path, monkeypatch: pyt
     found = lookup(renamed(rows=9), "h200")
     assert found is not None and dict(found.options.policies) == {"w1": "tile"}
     assert dict(found.options.tiles) == {"down": (64, 64, 64)}
-
-
-def test_candidates() -> None:
-    found = candidates(gemm(M=300, N=1024, K=1024), H200)
-    assert len({(o.tiles, o.cluster, o.scheduling) for o in found.values()}) == len(found) >= 8
-    assert {o.scheduling for o in found.values()} == {"static", "dynamic"}

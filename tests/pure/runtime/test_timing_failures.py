@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pure.bench.test_timing import Gpu
-from tilegen.bench import timing
-from tilegen.bench.timing import Contender
+from tests.pure.runtime.test_timing import Gpu
+from tilegen.runtime import timing
+from tilegen.runtime.timing import Contender
 
 
 @pytest.fixture

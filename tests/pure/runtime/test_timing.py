@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from tilegen.bench import timing
-from tilegen.bench.timing import Contender
+from tilegen.runtime import timing
+from tilegen.runtime.timing import Contender
 
 
 @pytest.mark.parametrize(
