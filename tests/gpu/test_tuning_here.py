@@ -20,7 +20,10 @@ from tilegen.targets.select import place
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here")]
 
 
-@pytest.mark.parametrize("program", [mlp(M=70, H=512, I=1024), conv_pair(B=2, HW=14, C=64)], ids=lambda p: p.name)
+PROGRAMS = [mlp(M=70, H=512, I=1024), conv_pair(B=2, HW=14, C=64)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_what_is_found_gives_the_program(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
