@@ -130,6 +130,7 @@ class CudaKernel(GpuKernel):
         kind = type(self._library)
         return _remade, (
             self.plan,
+            self._library.plan,
             self.proof,
             fingerprint(),
             kind,
@@ -327,6 +328,7 @@ def _packing(kind: type[CudaLibrary], plan: Plan, names: frozenset[str]) -> Cuda
 
 def _remade(
     plan: Plan,
+    text: Plan,
     certificate: Certificate,
     made_by: str,
     kind: type[CudaLibrary],
@@ -337,11 +339,12 @@ def _remade(
     size: int | None,
     plan_at: Callable[[int], Plan] | None,
 ) -> CudaKernel:
-    """A kernel from a pickle, on the GPU that is current here; TargetError where there is none."""
+    """A kernel from a pickle, on the GPU that is current here; TargetError where there is none. text: the
+    plan that its text has, over what moves where a size does."""
     if missing():
         raise TargetError(f"{plan.program}: this kernel runs on a GPU: {missing()}")
-    library = _packing(kind, plan, frozenset(bound))
-    proof = travelled(plan, certificate, made_by)
+    library = _packing(kind, text, frozenset(bound))
+    proof = certificate if size else travelled(plan, certificate, made_by)
     kernel = CudaKernel(plan, proof, library, exclusive, bound, programmatic, program, size, plan_at)
     torch.cuda.current_stream().synchronize()  # as in prepare
     return kernel

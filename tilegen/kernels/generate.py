@@ -117,7 +117,7 @@ def _regimes(
             progress("source")
             return _generated(plan, certificate, architecture, None)
 
-        return fitted(part.program, place, part.options, made_with, progress, free=not asked.tiles)
+        return fitted(part.program, place, part.in_one, made_with, progress, free=not asked.tiles)
 
     def in_launches(part: Part) -> Made:
         early = programmatic or lowering == "auto"

@@ -335,7 +335,7 @@ def compile_moving(
             of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
             return lambda: Regime(plan, proof, make(plan, proof, library, of))
 
-        return fitted(part.program, place, part.options, made, progress, free=not options.tiles)
+        return fitted(part.program, place, part.in_one, made, progress, free=not options.tiles)
 
     def in_launches(part: Part) -> Callable[[], Regime]:
         proved = planned_moving_launches(part, place, part.options, early, progress)

@@ -15,7 +15,7 @@ from tilegen.graph.forms import Place
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
-from tilegen.runtime.tuned import tuned_lowering, tuned_options
+from tilegen.runtime.tuned import digest, tuned_lowering, tuned_options
 from tilegen.runtime.verify import verify
 from tilegen.runtime.verify_launches import Proved, ProvedLaunches, prove_launches
 from tilegen.schedule.launches import Launches, P, launches_of, moving_launches
@@ -92,11 +92,9 @@ def _modelled_lowering(program: Program, place: Place) -> str:
     return cache.get_or_build("plans", key, build)["lowering.txt"].read_text()
 
 
-def launch_options(program: Program, place: Place, asked: Options) -> Options:
-    """The options of launches of single ops: as asked, else the tiles measured best."""
-    return (
-        asked if asked != Options() else replace(settled(program, place, Options()), policies=())
-    )
+def launch_options(program: Program, place: Place, options: Options) -> Options:
+    """The options of launches of single ops: as given, else the tiles measured best."""
+    return options if options != Options() else replace(settled(program, place, options), policies=())
 
 
 def request_key(program: Program, place: Place, options: Options) -> str:
@@ -127,7 +125,7 @@ def chosen_regimes(
         (folder / "regimes.json").write_text(json.dumps([asdict(r) for r in found]))
         return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: regimes"}
 
-    key = cache.key_of("regimes", lowering, request_key(program, place, options))
+    key = cache.key_of("regimes", lowering, digest(place.label), request_key(program, place, options))
     files = cache.get_or_build("plans", key, build)
     kept = json.loads(files["regimes.json"].read_text())
     return [Regime(_frozen(r["ranges"]), _options(r["options"]), r["lowering"]) for r in kept]
@@ -135,12 +133,14 @@ def chosen_regimes(
 
 @dataclass(frozen=True)
 class Part:
-    """A program up to the last of the sizes of a regime, and what it is planned with."""
+    """A program up to the last of the sizes of a regime, and what it is planned with; in_one: with what in
+    one launch, should its launches not be built."""
 
     program: Program
     ranges: Ranges
     options: Options
     lowering: str
+    in_one: Options = Options()
 
 
 def parts(
@@ -157,8 +157,11 @@ def parts(
     on_gpu = place.target.on_gpu
     for found in chosen_regimes(program, place, options, progress, lowering) if on_gpu else whole:
         part = limited(program, dim, found.most)
-        settle = launch_options if found.lowering == "multi_launch" else settled
-        yield Part(part, found.ranges, settle(part, place, found.options), found.lowering)
+        settle, in_one = settled, found.options
+        if found.lowering == "multi_launch":  # whose tiles and clusters are those of ops alone
+            settle, in_one = launch_options, options
+        chosen = settle(part, place, found.options)
+        yield Part(part, found.ranges, chosen, found.lowering, settled(part, place, in_one))
 
 
 def _options(kept: dict[str, Any]) -> Options:

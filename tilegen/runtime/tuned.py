@@ -166,6 +166,12 @@ def _shipped() -> dict[str, Any]:
     return dict(json.loads(resources.files("tilegen").joinpath("tuned.json").read_text()))
 
 
+def digest(on: str) -> str:
+    """Names all that is remembered for a place."""
+    files = [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
+    return _hash(json.dumps(files, sort_keys=True))
+
+
 def tuned_options(program: Program, on: str) -> Options:
     """The remembered options of a program, else the planner's own choice."""
     found = lookup(program, on)

@@ -149,7 +149,7 @@ class _Sized:
 
     def upto(self, limits: Sequence[int]) -> list[int]:
         """The sizes with so many rows, and the largest where it has fewer."""
-        sizes = [n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most]
+        sizes = sorted({n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most})
         return sizes + [self.dim.most] * (self.dim.most * self.rows <= limits[-1])
 
 

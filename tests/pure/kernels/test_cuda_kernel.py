@@ -17,6 +17,7 @@ from tests.gpu.gemms import mlp
 from tilegen.kernels import cuda_kernel, gpu_kernel
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.runtime.data import random_arguments
+from tilegen.schedule.moving import MovingPlan
 from tilegen.targets.sm80 import library as portable
 from tilegen.targets.sm80.library import PortableLibrary
 from tilegen.targets.sm90.library import HopperLibrary
@@ -68,6 +69,21 @@ def test_a_copy_is_the_same_kernel(kind: Any, again: Any) -> None:
             and other._packed.keys() == k._packed.keys()
         )
     assert ("prepared with w1, w2" in repr(other)) and repr(other) == repr(k)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_has_the_text_over_what_moves(again: Any) -> None:
+    plan = tg.plan(mlp(M=tg.dim("M", max=64), H=128, I=128), "h200", target="sm_90a")
+    assert isinstance(plan, MovingPlan)
+    kernel = CudaKernel(
+        plan.most, tg.verify(plan), HopperLibrary(plan.open), size=plan.dim.most, plan_at=plan.at
+    )
+    other = again(kernel)
+    assert other.source == kernel.source and "tg_sizes" in other.source
+    assert other._library.plan.dim == plan.dim and other.proof == kernel.proof
+    assert other.at_size(5).size == 5 and other.at_size(5)._library.plan.dim == plan.dim
 
 
 def test_parameters_are_constants_once_prepared() -> None:

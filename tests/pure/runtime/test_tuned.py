@@ -10,10 +10,12 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import ROWS, conv_pair, example, gemm
 from tests.gpu.gemms import mlp
+from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.options import Options
-from tilegen.runtime.request import settled_lowering
+from tilegen.runtime.request import chosen_regimes, parts, settled_lowering
 from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowering
+from tilegen.schedule.planner import plan as make_plan
 from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
 
@@ -152,3 +154,25 @@ def test_a_choice_is_remembered_for_other_names(tmp_path: Path, monkeypatch: pyt
     found = lookup(renamed(rows=9), "h200")
     assert found is not None and dict(found.options.policies) == {"w1": "tile"}
     assert dict(found.options.tiles) == {"down": (64, 64, 64)}
+
+
+def test_what_is_measured_changes_the_regimes_of_a_size_that_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    on, program = place("h200", "sm_90a"), mlp(M=tg.dim("M", max=64), H=512, I=1024)
+    before = chosen_regimes(program, on, Options())
+    assert before[-1].most == 64 and before[-1].lowering == "multi_launch"
+    remember(mlp(M=64, H=512, I=1024), on.label, Tuned("mlp", {}, Options(), 1.0, 1, "persistent"))
+    assert chosen_regimes(program, on, Options())[-1].lowering == "persistent"
+
+
+@pytest.mark.parametrize("sizes", [{"H": 1024, "I": 2752}, {"H": 12288, "I": 6144}], ids=str)
+def test_a_range_in_launches_has_options_for_one_launch_too(sizes: dict[str, int]) -> None:
+    """Clusters of ops alone do not go together in one launch."""
+    on, program = place("h200", "sm_90a"), example("gpt3_mlp", M=tg.dim("M", max=400), **sizes)
+    found = [part for part in parts(program, on, Options()) if part.lowering == "multi_launch"]
+    assert found
+    for part in found:
+        largest = filled(part.program, the_dim(part.program), part.ranges[-1][1])
+        assert make_plan(largest, on, part.in_one).lowering == "persistent"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tilegen as tg
+from tests.gpu.gemms import gemm
 from tilegen.errors import PlanError
 from tilegen.frontend.loader import load_program, load_spec
 from tilegen.options import Options
@@ -447,3 +448,9 @@ def alone():
 def test_a_plan_is_asked_for(verb, given):
     with pytest.raises(tg.PlanError, match=f"expected a Plan.*given a {type(given).__name__}"):
         verb(given)
+
+
+def test_one_sm_has_no_pairs() -> None:
+    for sms in (1, 2, 3):
+        made = tg.plan(gemm(M=64, N=512, K=512), sms, target="sm_90a")
+        assert all(op.cluster <= sms for op in made.graph.ops)

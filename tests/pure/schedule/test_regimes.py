@@ -87,6 +87,13 @@ def test_rows_of_each_of_what_moves_are_counted(rows: int) -> None:
     assert few == sorted({n for end in range(8, 65, 8) if (n := end // rows)}) and found[-1].most == 40
 
 
+@pytest.mark.parametrize("rows", [10, 16, 24, 100, 200])
+def test_no_range_is_empty_where_a_step_has_many_rows(rows: int) -> None:
+    found = regimes(batched(B=tg.dim("B", max=10), S=rows), H200, Options())
+    assert sorted(n for r in found for a, z in r.ranges for n in range(a, z + 1)) == [*range(1, 11)]
+    assert all(first <= last for r in found for first, last in r.ranges)
+
+
 @tg.spec
 def batched(B=2, S=100):
     x = tg.input("x", (B, S, 512), "bfloat16")

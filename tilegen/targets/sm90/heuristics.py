@@ -206,7 +206,7 @@ def linear_configs(
     be made as deep as the stage (_deepened)."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
-    if normed(b) and cluster > 1:
+    if cluster > machine.sms or (normed(b) and cluster > 1):
         return
     # a pair must take equal parts of the steps, or its rings drift apart
     even = ceil_div(hi - lo, 64) % cluster == 0
@@ -273,6 +273,8 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Conf
     """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
     width. A pair splits K."""
     channels = int(b.shape(0)[3])
+    if cluster > machine.sms:
+        return
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
         boxes = [(box, sliding, depth) for depth in deep for sliding, box in _boxes(b, rows, depth).items()]
