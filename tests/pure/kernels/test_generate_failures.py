@@ -124,7 +124,7 @@ def test_compile_says_how_to_generate(
 ) -> None:
     """Before anything is planned: the command with file, spec and sizes, and the call."""
     monkeypatch.setattr(select, "missing", lambda: "no NVIDIA driver")
-    monkeypatch.setattr("tilegen.api.planned", lambda *_: pytest.fail("it was planned"))
+    monkeypatch.setattr("tilegen.kernels.compiled.planned", lambda *_: pytest.fail("it was planned"))
     with pytest.raises(TargetError) as caught:
         tg.compile(chain(M=32), target, on=on)
     message = str(caught.value)
