@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulated.kernels import Adversary, Runs, emulated, library_of, replaced, text_of
 from tests.emulated.test_kernels import PORTABLE
-from tests.gpu.gemms import CASES, Case, block, both, gemm, mlp
+from tests.gpu.gemms import CASES, Case, block, both, fan, gemm, mlp
 from tests.gpu.ops import OPS, norms
 from tilegen.errors import HangError, RaceError
 
@@ -34,8 +34,17 @@ LAST = Case(
     {"M": 17, "N": 256, "K": 256},
     {"tiles": {"y": (64, 64, 64)}, "cluster": {"y": 2}, "scheduling": "dynamic"},
 )
+FAN = Case(
+    "fan, 128 rows shared",
+    fan,
+    {"M": 200},
+    {
+        "tiles": {"q": (128, 192, 64), "k": (128, 192, 64), "v": (128, 128, 64), "o": (128, 128, 64)},
+        "cluster": dict.fromkeys("qkvo", "2:m"),
+    },
+)
 ROWS = Case("rows, then a product", norms, {"M": 70, "N": 136}, {"norms": "separate", "tiles": {"n1": (16,)}})
-OTHERS = {c.name: c for c in (*CASES, *OPS, STEPS, BULK, FIRST, LAST, ROWS)}
+OTHERS = {c.name: c for c in (*CASES, *OPS, STEPS, BULK, FIRST, LAST, FAN, ROWS)}
 
 
 @dataclass(frozen=True)
@@ -200,7 +209,7 @@ FAULTS = [
     ),
     Fault(
         "a warpgroup's arrival is counted for the other's",
-        "fan",
+        FAN.name,
         in_function("tg_tell_stored", "  tg_await(smem + TG_STORED_SEEN_AT, stored ^ 1);\n", ""),
         says="",
     ),
