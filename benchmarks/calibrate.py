@@ -36,7 +36,7 @@ from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.options import Options
-from tilegen.targets.sm90.heuristics import CONFIGS
+from tilegen.targets.sm90.heuristics import CONFIGS, best_of_kinds, kind_of
 
 ROOT = Path(__file__).resolve().parent
 SEED, HELD_OUT = 20261124, 5  # one program in so many is held out
@@ -207,23 +207,13 @@ def _all(graph: Graph, name: str, cluster: int) -> list[Config]:
     return sorted(CONFIGS[type(b.attributes)](b, H200, cluster), key=lambda c: c.us)
 
 
-def _kind(c: Config) -> tuple[Any, ...]:
-    """Configs of a kind differ in a little width."""
-    return c.cluster, c.cluster_split, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
-
-
 def _best(every: Sequence[Configs]) -> list[dict[str, Config]]:
     """By the model, each of another kind; ops of a program by clusters of one size."""
     found = []
     for number, configs in enumerate(every):
         if not all(configs.values()):
             continue
-        kinds: Configs = {}
-        for name, of_op in configs.items():
-            first: dict[Any, Config] = {}
-            for c in of_op:
-                first.setdefault(_kind(c), c)
-            kinds[name] = list(first.values())[:BEST]
+        kinds = {name: best_of_kinds(of_op)[:BEST] for name, of_op in configs.items()}
         for n in range(BEST):
             cut = {name: of_op[min(n, len(of_op) - 1)] for name, of_op in kinds.items()}
             found.append((sum(c.us for c in cut.values()), n, number, cut))
@@ -240,8 +230,8 @@ def _others(every: Sequence[Configs], r: random.Random) -> list[dict[str, Config
             if not of_op:
                 break
             near = [c for c in of_op if c.us < 3 * of_op[0].us]
-            kind = r.choice(sorted({_kind(c) for c in near}))
-            cut[name] = r.choice([c for c in near if _kind(c) == kind])
+            kind = r.choice(sorted({kind_of(c) for c in near}))
+            cut[name] = r.choice([c for c in near if kind_of(c) == kind])
         else:
             found.append(cut)
     return found

@@ -12,11 +12,7 @@ from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.options import Options
-from tilegen.runtime.request import (
-    quiet,
-    refuse_lowering,
-    settled,
-)
+from tilegen.runtime.request import quiet, refuse_lowering, refuse_off_a_gpu, settled
 from tilegen.schedule.moving import MovingPlan, moving_plan
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
@@ -142,8 +138,7 @@ def compile(
         ensure_tuned(program, place, chosen, tune, progress)
     if chosen.on_gpu:
         return on_a_gpu(program, place, chosen, asked, lowering, programmatic, exclusive, progress)
-    if lowering == "multi_launch":
-        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {chosen.name}")
+    refuse_off_a_gpu(lowering, chosen)
     return on_a_cpu(program, place, chosen, asked, threads, progress)
 
 

@@ -57,7 +57,7 @@ def test_each_set_has_an_output_of_its_own() -> None:
     program = mlp(M=9, H=64, I=48)
     sets = [[torch.randn(t.shape).bfloat16() for t in program.arguments] for _ in range(3)]
     kernel = compile_for(program, "cpu", on="cpu:2", threads=2)
-    made = tuning._over(Checked(kernel), program, sets)
+    made = timing.of_kernel(Checked(kernel), program, sets)
     results = [call() for call in made.calls]
     assert len({r.data_ptr() for r in results}) == 3
     assert all(torch.equal(r, kernel(*given)) for r, given in zip(results, sets, strict=True))

@@ -20,7 +20,7 @@ from tilegen.bench.compare import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options
-from tilegen.runtime.timing import Contender
+from tilegen.runtime.timing import Contender, of_kernel
 
 DEVICE = "cuda"
 PATIENCE_MS = "1000"  # a launch takes a few ms: one that hangs should cost no more of a lent machine's time
@@ -137,7 +137,6 @@ def own(
     """tilegen's kernel on each set, into outputs of its own; moving: the program to compile, whose size
     moves."""
     way = way or Way()
-    calls, kernels = [], []
     with knobs(TILEGEN_TIMEOUT_MS=os.environ.get("TILEGEN_TIMEOUT_MS", PATIENCE_MS)):
         kernel: Any = api.compile(
             moving or program,
@@ -147,19 +146,8 @@ def own(
             lowering=way.lowering,
             programmatic=way.programmatic,
         )
-        for arguments in sets:
-            named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
-            weights = {
-                t.name: named.pop(t.name) for t in program.arguments if t.role == "weight" and way.prepared
-            }
-            kernels.append(kernel.prepare(**weights) if way.prepared else kernel)
-            calls.append(functools.partial(kernels[-1], *named.values(), out=poisoned_outputs(program)))
-
-    def check() -> None:
-        for bound in dict.fromkeys(kernels):
-            bound.check()
-
-    return Contender(tuple(calls), check=check, launches=len(getattr(kernel, "plans", ())) or 1)
+        out = functools.partial(poisoned_outputs, program)
+        return of_kernel(kernel, program, sets, way.prepared, out)
 
 
 def poisoned_outputs(program: Program) -> Any:

@@ -4,6 +4,7 @@ parts, or for every value of a size that moves; on a CPU, the interpreter or the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilegen.errors import LaunchLimitError
@@ -31,14 +32,8 @@ def on_a_cpu(
 ) -> Kernel | MovingKernel:
     """A kernel of a target that launches nothing."""
     if dims_of(program):
-        return compile_moving(
-            program,
-            place,
-            asked,
-            target.load,
-            lambda plan, proof, library, of: Kernel(plan.most, proof, library, threads, **of),
-            progress,
-        )
+        kernel = partial(Kernel, workers=threads)
+        return compile_moving(program, place, asked, target.load, kernel, progress)
     made, certificate = planned(program, place, settled(program, place, asked), progress)
     progress("compiler")
     return Kernel(made, certificate, target.load(made), threads, program=program)
@@ -56,16 +51,9 @@ def on_a_gpu(
 ) -> GpuKernel | MovingKernel:
     """A kernel of a GPU's target. lowering, programmatic, exclusive: as for tg.compile."""
     if dims_of(program):
-        return compile_moving(
-            program,
-            place,
-            asked,
-            target.load,
-            lambda plan, proof, library, of: CudaKernel(plan.most, proof, library, exclusive, **of),
-            progress,
-            lowering,
-            programmatic,
-        )
+        kernel = partial(CudaKernel, exclusive=exclusive)
+        how = lowering, programmatic
+        return compile_moving(program, place, asked, target.load, kernel, progress, *how)
     chosen, early = settled_lowering(program, place, asked, lowering, programmatic)
 
     def in_launches() -> GpuKernel:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tilegen.arch.machine import Machine
-from tilegen.errors import CompilerMissing, TargetError
+from tilegen.errors import CompilerMissing
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
@@ -38,6 +38,7 @@ from tilegen.runtime.request import (
     planned_moving,
     planned_moving_launches,
     refuse_lowering,
+    refuse_off_a_gpu,
     settled,
     settled_lowering,
 )
@@ -78,15 +79,15 @@ def generate(
     refuse_lowering(lowering, programmatic)
     place, architecture = select.to_write(target, on)
     asked = Options.asked(options, given)
+    refuse_off_a_gpu(lowering, place.target)
     if dims_of(program):
-        if lowering == "multi_launch" and not place.target.on_gpu:
-            raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {place.target.name}")
         return _regimes(program, place, architecture, asked, lowering, programmatic, progress)
     chosen, early = settled_lowering(program, place, asked, lowering, programmatic)
 
     def in_launches() -> Made:
         options = launch_options(program, place, asked)
-        return _launches(program, place, architecture, options, early, progress)
+        proved = planned_launches(program, place, options, early, progress)
+        return _sequence(proved, architecture, early)
 
     def made_with(options: Options) -> Generated:
         plan, certificate = planned(program, place, options, progress)
@@ -129,20 +130,6 @@ def _regimes(
         for p in parts(program, place, asked, progress, lowering)
     ]
     return GeneratedRegimes(tuple(made))
-
-
-def _launches(
-    program: Program,
-    place: Place,
-    architecture: str,
-    options: Options,
-    programmatic: bool,
-    progress: Callable[[str], None],
-) -> GeneratedLaunches:
-    if not place.target.on_gpu:
-        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {place.target.name}")
-    proved = planned_launches(program, place, options, programmatic, progress)
-    return _sequence(proved, architecture, programmatic)
 
 
 def _sequence(proved: ProvedLaunches[P], architecture: str, programmatic: bool) -> GeneratedLaunches:

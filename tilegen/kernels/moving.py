@@ -307,7 +307,6 @@ def _found_at(given: tuple[Tensor, ...], dim: Dim) -> tuple[int, int, int, int]:
 
 
 Load = Callable[[Plan], Any]
-Make = Callable[[MovingPlan, Certificate, Any, dict[str, Any]], Kernel]
 
 
 def compile_moving(
@@ -315,15 +314,15 @@ def compile_moving(
     place: Place,
     options: Options,
     load: Load,
-    make: Make,
+    kernel: Callable[..., Kernel],
     progress: Callable[[str], None],
     lowering: str = "persistent",
     programmatic: bool = False,
 ) -> MovingKernel:
     """A kernel of a program's regimes, each planned, proved and compiled by itself, several at a time.
 
-    load: what a plan's text is compiled to; make: a kernel of that. lowering, programmatic: as for
-    tg.compile.
+    load: what a plan's text is compiled to; kernel: what makes one of the plan at the largest size, its
+    certificate, that, and program=, size= and plan_at=. lowering, programmatic: as for tg.compile.
     """
     early = programmatic or lowering == "auto"
 
@@ -333,7 +332,7 @@ def compile_moving(
             progress("compiler")
             library, most = load(plan.open), plan.dim.most
             of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
-            return lambda: Regime(plan, proof, make(plan, proof, library, of))
+            return lambda: Regime(plan, proof, kernel(plan.most, proof, library, **of))
 
         return fitted(part.program, place, part.in_one, made, progress, free=not options.tiles)
 

@@ -18,10 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
-
-import torch
 
 from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.dims import dims_of
@@ -35,7 +32,6 @@ from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import APPENDS, NORMS, Options
 from tilegen.runtime import timing
-from tilegen.runtime.arguments import TORCH_DTYPES
 from tilegen.runtime.data import argument_bytes, random_arguments
 from tilegen.runtime.request import settled
 from tilegen.runtime.tuned import Tuned, lookup, remember
@@ -45,7 +41,7 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 from tilegen.targets.base import Target
-from tilegen.targets.sm90.heuristics import CONFIGS
+from tilegen.targets.sm90.heuristics import CONFIGS, best_of_kinds
 
 GAIN = 0.01  # several launches must be faster than one by this share
 FEW = 4  # linears whose configs are tried together
@@ -118,12 +114,7 @@ def _together(program: Program, place: Place) -> dict[str, Options]:
 
 
 def _best(b: OpInstance, place: Place, cluster: int) -> list[Config]:
-    """The op's configs by the model, no two alike but for a little width."""
-    kept: dict[Any, Config] = {}
-    for config in sorted(CONFIGS[type(b.attributes)](b, place.machine, cluster), key=lambda c: c.us):
-        rows = config.tile[0] if len(config.tile) == 3 else config.tile[:3]
-        kept.setdefault((config.cluster_split, rows), config)
-    return list(kept.values())
+    return best_of_kinds(CONFIGS[type(b.attributes)](b, place.machine, cluster))
 
 
 def _settings(program: Program, place: Place) -> Iterator[tuple[str, str]]:
@@ -139,7 +130,7 @@ def _settings(program: Program, place: Place) -> Iterator[tuple[str, str]]:
         yield from (("appends", value) for value in APPENDS[1:])
 
 
-def planned(program: Program, place: Place, variant: Variant) -> Plan:
+def plan_of(program: Program, place: Place, variant: Variant) -> Plan:
     """The plan of one launch, or of all launches."""
     of = whole_plan if variant.lowering == "multi_launch" else plan
     return of(program, place, variant.options)
@@ -149,7 +140,7 @@ def by_time(program: Program, place: Place, variant: Variant) -> list[str]:
     """The products of a plan that have several configs, those that take longest by the model first."""
     if not place.target.launches_early:
         return []
-    bounds = [b for b in planned(program, place, variant).bounds if type(b.attributes) in CONFIGS]
+    bounds = [b for b in plan_of(program, place, variant).bounds if type(b.attributes) in CONFIGS]
     tiles = {b.op.name: math.prod(int(n) for n in b.grid) for b in bounds}
     own = {op.name for op in fuse(program).ops}
     waves = {name: ceil_div(n, place.machine.sms) for name, n in tiles.items()}
@@ -159,9 +150,9 @@ def by_time(program: Program, place: Place, variant: Variant) -> list[str]:
 
 def of_an_op(program: Program, place: Place, like: Variant, name: str) -> Batch:
     """Variants of one in which an op has its next best configs, and all others those that they have."""
-    made = planned(program, place, like)
+    made = plan_of(program, place, like)
     fixed = explicit(made, program, like.options)
-    if _cut(planned(program, place, replace(like, options=fixed))) != _cut(made):
+    if _cut(plan_of(program, place, replace(like, options=fixed))) != _cut(made):
         return {}  # it does not follow from tiles, clusters and splits
     b = fuse(program).bound(fuse(program).op(name))
     found: dict[str, Variant] = {}
@@ -180,7 +171,7 @@ def of_an_op(program: Program, place: Place, like: Variant, name: str) -> Batch:
 def _fits(program: Program, place: Place, variant: Variant) -> bool:
     """Whether the configs of its ops go together: pairs that load together must run every op of a launch."""
     try:
-        planned(program, place, variant)
+        plan_of(program, place, variant)
     except PlanError:
         return False
     return True
@@ -295,7 +286,7 @@ def on_this_gpu(
         for name, variant in batch.items():
             progress(f"{program.name} {name}")
             if (kernel := built(variant)) is not None:
-                runners[name] = timing.ready(_over(kernel, program, sets))
+                runners[name] = timing.ready(timing.of_kernel(kernel, program, sets))
         runs = {name: r.run for name, r in runners.items()}
         counts = timing.counted(runs, timing.event_seconds)
         times = timing.interleave(runs, counts, timing.event_seconds, ROUNDS)
@@ -304,24 +295,6 @@ def on_this_gpu(
         return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
 
     return timed
-
-
-def _over(kernel: Any, program: Program, sets: Sequence[Sequence[torch.Tensor]]) -> timing.Contender:
-    """A call for each set, into an output of its own."""
-    calls, kernels = [], []
-    for arguments in sets:
-        named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
-        weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight"}
-        kernels.append(kernel.prepare(**weights))
-        made = [program.tensor(name) for name in program.outputs]
-        out: Any = [torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=DEVICE) for t in made]
-        calls.append(partial(kernels[-1], *named.values(), out=out[0] if len(out) == 1 else out or None))
-
-    def check() -> None:
-        for prepared in kernels:
-            prepared.check()
-
-    return timing.Contender(tuple(calls), check=check)
 
 
 def tune(

@@ -11,7 +11,7 @@ from typing import Any
 from tilegen.errors import TargetError
 from tilegen.frontend.dims import dims_of, filled, limited, the_dim
 from tilegen.frontend.program import Program
-from tilegen.graph.forms import Place
+from tilegen.graph.forms import Forms, Place
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
@@ -56,6 +56,11 @@ def refuse_lowering(lowering: str, programmatic: bool) -> None:
             "programmatic=True is for lowering='multi_launch': launches of a persistent kernel are"
             " programmatic where that pays"
         )
+
+
+def refuse_off_a_gpu(lowering: str, target: Forms) -> None:
+    if lowering == "multi_launch" and not target.on_gpu:
+        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {target.name}")
 
 
 def settled_lowering(
@@ -157,11 +162,10 @@ def parts(
     on_gpu = place.target.on_gpu
     for found in chosen_regimes(program, place, options, progress, lowering) if on_gpu else whole:
         part = limited(program, dim, found.most)
-        settle, in_one = settled, found.options
-        if found.lowering == "multi_launch":  # whose tiles and clusters are those of ops alone
-            settle, in_one = launch_options, options
-        chosen = settle(part, place, found.options)
-        yield Part(part, found.ranges, chosen, found.lowering, settled(part, place, in_one))
+        apart = found.lowering == "multi_launch"  # with tiles and clusters of ops alone
+        in_one = settled(part, place, options if apart else found.options)
+        chosen = launch_options(part, place, found.options) if apart else in_one
+        yield Part(part, found.ranges, chosen, found.lowering, in_one)
 
 
 def _options(kept: dict[str, Any]) -> Options:

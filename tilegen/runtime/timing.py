@@ -16,9 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+
+from tilegen.frontend.program import Program
 
 L2_BYTES = 60_000_000
 MEASUREMENT_S = 4e-3
@@ -58,6 +61,29 @@ class Contender:
     captured: bool = True
     check: Run = lambda: None
     launches: int | None = None
+
+
+def of_kernel(
+    kernel: Any,
+    program: Program,
+    sets: Sequence[Sequence[torch.Tensor]],
+    prepared: bool = True,
+    out: Callable[[], Any] = lambda: None,
+) -> Contender:
+    """A kernel's call on each set. prepared: with its weights; out: gives the outputs of a call, by default
+    new ones."""
+    calls, kernels = [], []
+    for arguments in sets:
+        named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
+        weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight" and prepared}
+        kernels.append(kernel.prepare(**weights) if prepared else kernel)
+        calls.append(partial(kernels[-1], *named.values(), out=out()))
+
+    def check() -> None:
+        for bound in dict.fromkeys(kernels):
+            bound.check()
+
+    return Contender(tuple(calls), check=check, launches=len(getattr(kernel, "plans", ())) or 1)
 
 
 @dataclass(frozen=True)

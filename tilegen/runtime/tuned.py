@@ -122,8 +122,7 @@ def _hash(content: str) -> str:
 def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
     """The remembered choice, in the program's names; the user's own first, then that of the same program with
     the other 16-bit type; None where there is none. shipped: also from what ships with tilegen."""
-    sources = [_read(cache_dir() / "tuned.json"), *([_shipped()] if shipped else [])]
-    files = [entries.get(on, {}) for entries in sources]
+    files = _remembered(on)[: 2 if shipped else 1]
     content = _content(program)
     # a plan takes as long on either type
     other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)
@@ -135,6 +134,11 @@ def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
         raise CacheError(
             f"{path} was written by another version ({error}): remove it, or tune again"
         ) from None
+
+
+def _remembered(on: str) -> list[dict[str, Any]]:
+    """The user's own entries for a place, and those that ship with tilegen."""
+    return [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
 
 
 def remember(program: Program, on: str, tuned: Tuned, path: Path | None = None) -> Path:
@@ -168,8 +172,7 @@ def _shipped() -> dict[str, Any]:
 
 def digest(on: str) -> str:
     """Names all that is remembered for a place."""
-    files = [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
-    return _hash(json.dumps(files, sort_keys=True))
+    return _hash(json.dumps(_remembered(on), sort_keys=True))
 
 
 def tuned_options(program: Program, on: str) -> Options:

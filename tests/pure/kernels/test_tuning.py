@@ -22,7 +22,7 @@ from tilegen.kernels.tuning import (
     ensure_tuned,
     explicit,
     of_an_op,
-    planned,
+    plan_of,
     search,
 )  # fmt: skip
 from tilegen.options import Options
@@ -48,7 +48,7 @@ def simulated(program: Program) -> tuning.Timer:
     def timed(batch: Batch) -> Mapping[str, float]:
         found = {}
         for name, v in batch.items():
-            one = simulate(planned(program, H200, Variant(v.options))).makespan
+            one = simulate(plan_of(program, H200, Variant(v.options))).makespan
             found[name] = one * (1.1 if v.lowering == "multi_launch" else 1.0)
         return found
 
@@ -57,7 +57,7 @@ def simulated(program: Program) -> tuning.Timer:
 
 
 def texts(program: Program, variant: Variant) -> list[str]:
-    made = planned(program, H200, variant)
+    made = plan_of(program, H200, variant)
     of = launch_plans(made, H200, variant.options) if variant.lowering == "multi_launch" else (made,)
     return [generate(p).text for p in of]
 
@@ -77,14 +77,14 @@ def test_what_is_tried_of_the_whole_can_be_generated(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_op_gets_other_configs_and_all_others_keep_theirs(name: str, lowering: str) -> None:
     program, like = PROGRAMS[name], Variant(Options(), lowering)
-    before = explicit(planned(program, H200, like), program, like.options)
+    before = explicit(plan_of(program, H200, like), program, like.options)
     ops = by_time(program, H200, like)
     assert ops and set(ops) <= {op.name for op in fuse(program).ops}
     tried = of_an_op(program, H200, like, ops[0])
     assert tried
     for variant in tried.values():
         assert variant.lowering == lowering
-        cut, tiles = planned(program, H200, variant), dict(variant.options.tiles)
+        cut, tiles = plan_of(program, H200, variant), dict(variant.options.tiles)
         assert {n: t for n, t in tiles.items() if n != ops[0]} == {
             n: t for n, t in before.tiles if n != ops[0]
         }
@@ -96,7 +96,7 @@ def test_the_fastest_is_taken(tmp_path: Path) -> None:
     found, us = search(program, H200, 1e9, simulated(program))
     assert found.us == pytest.approx(min(us.values()), abs=0.01) and found.tried == len(us) > 10
     assert found.lowering == "persistent" and list(us.values()) == sorted(us.values())
-    assert simulate(planned(program, H200, Variant(found.options))).makespan == pytest.approx(found.us, 0.01)
+    assert simulate(plan_of(program, H200, Variant(found.options))).makespan == pytest.approx(found.us, 0.01)
 
 
 def test_times_of_later_batches_are_in_terms_of_the_first() -> None:

@@ -4,7 +4,7 @@ cost model; and into how many splits the keys of an attention over caches are sp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -324,6 +324,19 @@ CONFIGS: Mapping[type[Attributes], Configs] = {
     LinearAttributes: linear_configs,
     ConvAttributes: conv_configs,
 }
+
+
+def kind_of(c: Config) -> tuple[Any, ...]:
+    """Configs of a kind differ in a little width."""
+    return c.cluster, c.cluster_split, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
+
+
+def best_of_kinds(configs: Iterable[Config]) -> list[Config]:
+    """The best config of each kind by the model, the best first."""
+    first: dict[Any, Config] = {}
+    for c in sorted(configs, key=lambda c: c.us):
+        first.setdefault(kind_of(c), c)
+    return list(first.values())
 
 
 # --- attention over caches ----------------------------------------------------------------------------------
