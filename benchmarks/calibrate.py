@@ -294,12 +294,13 @@ def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict
     torch.cuda.synchronize()
 
 
-def measure(folder: Path, seconds: float, jobs: int, drawing: Iterator[Drawn], name: str) -> Path:
-    """Rows until the time is over, into NAME-GPU.json."""
+def measure(folder: Path, seconds: float, jobs: int, seed: int, streamed: bool) -> Path:
+    """Rows until the time is over, into calibration-GPU.json or calibration-streamed-GPU.json."""
     from tilegen.bench.compare import heading, save
     from tilegen.bench.environment import environment
 
     end, rows, refused = time.monotonic() + seconds, [], []
+    drawing = programs(seed, BOUND_BY_WEIGHTS if streamed else FAMILIES)
     with get_context("spawn").Pool(jobs, initializer=alone) as pool:  # ends them when it is left
         waiting: list[tuple[Drawn, AsyncResult[Any]]] = []
         while time.monotonic() < end:
@@ -320,7 +321,10 @@ def measure(folder: Path, seconds: float, jobs: int, drawing: Iterator[Drawn], n
                 if len(refused) > MOST_REFUSED:
                     break
             print(f"{len(rows)} {drawn.workload} {drawn.sizes}", flush=True)
-    head = heading("python -m benchmarks.calibrate measure", environment())
+    command, name = "python -m benchmarks.calibrate measure", "calibration"
+    if streamed:
+        command, name = f"{command} --streamed", f"{name}-streamed"
+    head = heading(command, environment())
     path = folder / f"{name}-{tag(head['device'])}.json"
     save({**head, "rows": rows, "refused": refused}, path)
     return path
@@ -338,9 +342,7 @@ def main(arguments: Sequence[str]) -> int:
     p.add_argument("--seed", type=int, default=SEED)
     o = p.parse_args(arguments)
     if o.what == "measure":
-        drawing = programs(o.seed, BOUND_BY_WEIGHTS if o.streamed else FAMILIES)
-        name = "calibration-streamed" if o.streamed else "calibration"
-        print(measure(o.o, o.seconds, o.jobs, drawing, name))
+        print(measure(o.o, o.seconds, o.jobs, o.seed, o.streamed))
     else:
         tell([o.o / result.name for result in RESULTS])
     return 0
