@@ -18,7 +18,7 @@ import numpy as np
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
-from tilegen.graph.linear_time import linear_time, stages_of
+from tilegen.graph.linear_time import RATES, linear_time, stages_of
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
@@ -27,7 +27,6 @@ BUSY = 128  # CTAs that it takes to read at the memory's rate
 # bytes a clock that a CTA of a convolution gets from L2 with all SMs at it, at CLOCK; where each filter
 # position brings its own box of pixels
 SLIDING, SCATTERED = 60.0, 48.0
-STEP, ROW = 150.0, 0.75  # clocks that scaling adds to 64 columns: to meet, and for each row
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
 
@@ -182,4 +181,4 @@ def scaling_us(b: OpInstance, machine: Machine) -> float:
     steps = ceil_div(depth, 64)
     products = steps * 2.0 * columns / machine.sms / CLOCK
     weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
-    return max(products + steps * (STEP + ROW * rows) / CLOCK, weights) - max(products, weights)
+    return max(products + steps * RATES.scaling(rows), weights) - max(products, weights)

@@ -1,12 +1,13 @@
 """What a linear takes on Hopper's tensor cores, in µs, for every way to cut it.
 
-    step     = ‖products, bytes from L2, least step‖ · what a pair waits
+    step     = ‖products + scaling, bytes from L2, least step‖ · what a pair waits
     tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue
     memory   = bytes from memory · (1 + narrow · share of the SMs that are idle, of all waves)
     alone    = ‖waves · tile + start · CTAs / SMs, memory‖ + launch
+    among    = ‖waves · tile + start, memory‖
 
 ‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's
-way. The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
+way; scaling is what a norm that was fused into the linear adds. The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from tilegen.arch.machine import H200, Machine
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import groups, k_range
+from tilegen.ops.gemm import groups, k_range, normed
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
@@ -40,7 +41,14 @@ class Rates:
     launch: float = 0.6824  # before the first step and after the last
     start: float = 2.709  # besides, where all SMs have a CTA; bytes come from memory meanwhile
     narrow: float = 0.2216  # by how much memory is slower where few SMs ask
+    # to scale 64 columns of activations: until all warps have met, and each row
+    meet: float = 0.09003
+    scaled_row: float = 0.0004502
     sharp: float = 4.261
+
+    def scaling(self, rows: int) -> float:
+        """Of 64 columns of so many rows, which a fused norm scales."""
+        return self.meet + self.scaled_row * rows
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""
@@ -80,6 +88,11 @@ class LinearTime:
         tiles = self.waves * self.tile(stages) + self.rates.start * self.busy
         return self.rates.side_by_side(tiles, self.memory) + self.rates.launch
 
+    def among(self, stages: int) -> float:
+        """The op in a launch with ops of other kinds, where the SMs that it leaves idle have work too."""
+        own = self.rates.side_by_side(self.waves * self.tile(stages) + self.rates.start, self.memory)
+        return own + self.rates.start * (1 - self.busy)
+
 
 def rows_loaded(b: OpInstance, height: int) -> int:
     """Of activations, by a CTA of so many rows: in eights, no more than there are."""
@@ -115,8 +128,9 @@ def time_of_cut(
     bytes = ROW_BYTES * deep * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
     occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
     waiting = {"k": rates.shared_k, "m": rates.shared_m, "n": rates.shared_n if shared_a else 1.0}
+    scaling = deep * rates.scaling(rows) if normed(b) else 0.0
     step = rates.side_by_side(
-        deep * occupied * wide / 32 / rates.clock,
+        deep * occupied * wide / 32 / rates.clock + scaling,
         bytes / (rates.l2 * rates.clock) * min(1.0, count * cluster / waves / machine.sms),
         rates.least_step_of_pairs if pair else rates.least_step,
     )

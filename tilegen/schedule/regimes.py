@@ -279,14 +279,22 @@ def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most
 
 
 def _cells(sized: _Sized) -> Iterator[int]:
-    """Last sizes of cells within which products have the same tiles: of 64 rows up to 1,024, then of 128,
-    above 4,096 of a quarter."""
+    """Last sizes of cells within which products have about as many tiles: of 64 rows up to 1,024, then of
+    whole tiles of 128 or 192 rows, above 4,096 of a quarter."""
     last, rows = SOME_ROWS // sized.rows, SOME_ROWS
     while last < sized.dim.most:
-        rows += 64 if rows < 1024 else 128 if rows < 4096 else rows // 256 * 64
+        rows = _next_cell(rows)
         if rows // sized.rows > last:
             last = min(rows // sized.rows, sized.dim.most)
             yield last
+
+
+def _next_cell(rows: int) -> int:
+    if rows < 1024:
+        return rows + 64
+    if rows < 4096:
+        return min((rows // height + 1) * height for height in (128, 192))
+    return rows + rows // 256 * 64
 
 
 def _tiles_and_order(made: Plan, program: Program) -> Options:

@@ -69,7 +69,7 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
                 b = graph.bound(op)
                 fitting = (
                     c
-                    for c in _configs(b, machine, cluster, stage, deepened=not alone)
+                    for c in _configs(b, machine, cluster, stage, mixed=not alone)
                     if alone or cluster == 1 or not _loads_together(b, c)
                 )
                 found[op.name] = min(fitting, key=lambda c: c.us, default=None)
@@ -80,11 +80,11 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
 
 
 def _configs(
-    b: OpInstance, machine: Machine, cluster: int, stage: int, deepened: bool
+    b: OpInstance, machine: Machine, cluster: int, stage: int, mixed: bool
 ) -> Iterator[Config]:
     """Those of a product; of a linear, for a ring whose stages have so many rows."""
     if isinstance(b.attributes, LinearAttributes):
-        return linear_configs(b, machine, cluster, stage, deepened)
+        return linear_configs(b, machine, cluster, stage, mixed)
     return CONFIGS[type(b.attributes)](b, machine, cluster)
 
 
@@ -199,11 +199,11 @@ def _loads_together(b: OpInstance, c: Config) -> bool:
 
 
 def linear_configs(
-    b: OpInstance, machine: Machine, cluster: int, stage: int = 0, deepened: bool = False
+    b: OpInstance, machine: Machine, cluster: int, stage: int = 0, mixed: bool = False
 ) -> Iterator[Config]:
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
-    ring has, which all ops of a launch share; 0: as many as a step of the op fills. deepened: its steps will
-    be made as deep as the stage (_deepened)."""
+    ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
+    kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
     if cluster > machine.sms or (normed(b) and cluster > 1):
@@ -225,25 +225,26 @@ def linear_configs(
                         width * (cluster if cluster_split == "n" else 1),
                         64,
                     )
-                    us = _linear_us(b, machine, (height, width, cluster, cluster_split), stage, deepened)
+                    us = _linear_us(b, machine, (height, width, cluster, cluster_split), stage, mixed)
                     if us < math.inf:
                         yield Config(tile, cluster, cluster_split, us)
 
 
 def _linear_us(
-    b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int, deepened: bool
+    b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int, mixed: bool
 ) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     times: dict[Any, LinearTime] = b.__dict__.setdefault("_linear_times", {})
     filled = rows_of_block(b, cut[0], cut[1])
     if stage and filled > stage:
         return math.inf
-    few = deepened and int(b.out[0]) <= 64
+    few = mixed and int(b.out[0]) <= 64
     deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if few else 1
     if (machine, cut, deep) not in times:
         times[machine, cut, deep] = time_of_cut(b, machine, *cut, deep)
     time = times[machine, cut, deep]
-    return time.alone(stages_of(stage or time.stage))
+    stages = stages_of(stage or time.stage)
+    return time.among(stages) if mixed else time.alone(stages)
 
 
 def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: str) -> bool:
