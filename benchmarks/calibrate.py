@@ -2,6 +2,7 @@
 
 python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
 python -m benchmarks.calibrate measure --streamed …             of linears that are bound by their weights
+python -m benchmarks.calibrate measure --others …               of attention and norms alone
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.families import between
-from benchmarks.fit import RESULTS, tell
+from benchmarks.fit import ATTENTION, RESULTS, tell
 from benchmarks.precompile import alone, compile_kernels
 from benchmarks.workloads import Task, tag
 from tilegen.arch.machine import H200
@@ -35,6 +36,8 @@ from tilegen.frontend.program import Program
 from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import ceil_div
 from tilegen.options import Options
 from tilegen.targets.sm90.heuristics import CONFIGS, best_of_kinds, kind_of
 
@@ -136,6 +139,23 @@ def _encoder(r: random.Random) -> tuple[str, dict[str, Any]]:
     return r.choice(["bert_layer", "vit_layer"]), sizes
 
 
+def _heads(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """An attention over whole sequences: of a model, of other keys, or of heads that share theirs."""
+    d = r.choice([32, 64, 64, 80, 128, 128])
+    heads = r.choice([6, 8, 12, 16, 32])
+    shared = r.choice([1, 1, 4]) if heads % 4 == 0 else 1
+    s = between(r, 16, 4096)
+    t = s if r.random() < 0.8 else between(r, 16, 2048)
+    batch = r.choice([1, 2, 4, 8, 32]) if s < 600 else 1
+    sizes = {"B": batch, "S": s, "T": t, "heads": heads, "kv_heads": heads // shared, "D": d}
+    return "one_attention", {**sizes, "causal": s == t and r.random() < 0.5}
+
+
+def _norm(r: random.Random) -> tuple[str, dict[str, Any]]:
+    sizes = {"M": between(r, 1, 8192), "H": r.choice([512, 768, 1024, 2048, 4096, 8192])}
+    return "one_norm", {**sizes, "kind": r.choice(["rms_norm", "layer_norm"])}
+
+
 FAMILIES = {  # and how many of 32 programs
     "linear": (_linear, 17),
     "block": (_block, 8),
@@ -145,7 +165,9 @@ FAMILIES = {  # and how many of 32 programs
     "encoder": (_encoder, 1),
 }
 BOUND_BY_WEIGHTS = {"linear": (_streamed, 3), "block": (_streamed_block, 1)}
+OTHER_OPS = {"attention": (_heads, 3), "norm": (_norm, 1)}
 Families = Mapping[str, tuple[Callable[[random.Random], tuple[str, dict[str, Any]]], int]]
+SWEEPS: Mapping[str, Families] = {"": FAMILIES, "streamed": BOUND_BY_WEIGHTS, "others": OTHER_OPS}
 
 
 def programs(seed: int, families: Families = FAMILIES) -> Iterator[Drawn]:
@@ -183,10 +205,12 @@ class Candidate:
 
 def candidates(drawn: Drawn) -> list[Candidate]:
     """The plans of a program that are timed: its own in each lowering, and, where all its ops are products,
-    the model's best and others."""
+    the model's best and others; of an attention alone those of other heights."""
     graph = fuse(drawn.program)
     lowerings = LOWERINGS if len(graph.ops) > 1 else LOWERINGS[:1]
     found = [Candidate({}, {}, lowering) for lowering in lowerings]
+    if drawn.workload == "one_attention":
+        return found + [Candidate({"attn": tile}, {"attn": "1"}, LOWERINGS[0]) for tile in _tiles(graph)]
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
         return found
     r = random.Random(str(drawn))
@@ -197,6 +221,12 @@ def candidates(drawn: Drawn) -> list[Candidate]:
         for cut in chosen
         for lowering in lowerings
     ]
+
+
+def _tiles(graph: Graph) -> list[tuple[int, ...]]:
+    """Of an attention: for one warpgroup, and for both, with as many keys as registers and stages hold."""
+    a = AttentionAttributes.of(graph.bound(graph.op("attn")))
+    return [(64, 128 // ceil_div(int(a.head_dim), 64), 1), (128, 112 if a.head_dim > 96 else 128, 1)]
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first
@@ -294,13 +324,13 @@ def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict
     torch.cuda.synchronize()
 
 
-def measure(folder: Path, seconds: float, jobs: int, seed: int, streamed: bool) -> Path:
-    """Rows until the time is over, into calibration-GPU.json or calibration-streamed-GPU.json."""
+def measure(folder: Path, seconds: float, jobs: int, seed: int, sweep: str) -> Path:
+    """Rows until the time is over, into calibration-GPU.json or calibration-SWEEP-GPU.json."""
     from tilegen.bench.compare import heading, save
     from tilegen.bench.environment import environment
 
     end, rows, refused = time.monotonic() + seconds, [], []
-    drawing = programs(seed, BOUND_BY_WEIGHTS if streamed else FAMILIES)
+    drawing = programs(seed, SWEEPS[sweep])
     with get_context("spawn").Pool(jobs, initializer=alone) as pool:  # ends them when it is left
         waiting: list[tuple[Drawn, AsyncResult[Any]]] = []
         while time.monotonic() < end:
@@ -322,8 +352,8 @@ def measure(folder: Path, seconds: float, jobs: int, seed: int, streamed: bool) 
                     break
             print(f"{len(rows)} {drawn.workload} {drawn.sizes}", flush=True)
     command, name = "python -m benchmarks.calibrate measure", "calibration"
-    if streamed:
-        command, name = f"{command} --streamed", f"{name}-streamed"
+    if sweep:
+        command, name = f"{command} --{sweep}", f"{name}-{sweep}"
     head = heading(command, environment())
     path = folder / f"{name}-{tag(head['device'])}.json"
     save({**head, "rows": rows, "refused": refused}, path)
@@ -336,15 +366,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     p.add_argument("what", choices=("measure", "fit"))
     p.add_argument("-o", type=Path, default=ROOT / "results", help="folder")
-    p.add_argument("--streamed", action="store_true", help="linears that are bound by their weights")
+    sweeps = p.add_mutually_exclusive_group()
+    for name, help in (("streamed", "linears that are bound by their weights"), ("others", "no products")):
+        sweeps.add_argument(f"--{name}", action="store_const", const=name, dest="sweep", help=help)
     p.add_argument("--seconds", type=float, default=300.0)
     p.add_argument("--jobs", type=int, default=14)
     p.add_argument("--seed", type=int, default=SEED)
     o = p.parse_args(arguments)
     if o.what == "measure":
-        print(measure(o.o, o.seconds, o.jobs, o.seed, o.streamed))
+        print(measure(o.o, o.seconds, o.jobs, o.seed, o.sweep or ""))
     else:
-        tell([o.o / result.name for result in RESULTS])
+        tell([o.o / result.name for result in RESULTS], o.o / ATTENTION.name)
     return 0
 
 

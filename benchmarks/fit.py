@@ -1,4 +1,5 @@
-"""The cost model of linears beside the sweep of benchmarks.calibrate: its errors, and its constants anew.
+"""The cost model of linears and of attention beside the sweeps of benchmarks.calibrate: its errors, and its
+constants anew.
 
 Errors are of log(modelled / measured). Of each program: Spearman's correlation of both orders, where times
 within 2 % are ties; and the regret, by how much the plan that the model takes for the best is slower than the
@@ -9,16 +10,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from benchmarks.workloads import Task
 from tilegen.arch.machine import H200
+from tilegen.graph import attention_time
+from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time, stages_of
 from tilegen.ops.base import OpInstance
@@ -27,42 +30,70 @@ from tilegen.targets.sm90.heuristics import linear_configs
 
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
+ATTENTION = FOLDER / "calibration-others-h200.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
 AROUND = ("launch", "start", "narrow", "trip", "least_step", "least_step_of_pairs")  # of loads and launches
+IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 
 
+R = TypeVar("R", Rates, AttentionRates)
+
+
 @dataclass(frozen=True)
-class Pair:
-    """A linear alone, cut in one way, and the µs that it took."""
+class Pair(Generic[R]):
+    """An op alone, cut in one way, and the µs that it took."""
 
     program: str
     held_out: bool
     bound: OpInstance
     us: float
+    model: Callable[[OpInstance, R], float]
     weight: float = 1.0
 
-    def modelled(self, rates: Rates = RATES) -> float:
-        time: LinearTime = linear_time(self.bound, H200, rates)
-        return time.alone(stages_of(time.stage))
+    def modelled(self, rates: R) -> float:
+        return self.model(self.bound, rates)
+
+
+def _linear_us(b: OpInstance, rates: Rates) -> float:
+    time: LinearTime = linear_time(b, H200, rates)
+    return time.alone(stages_of(time.stage))
+
+
+def _attention_us(b: OpInstance, rates: AttentionRates) -> float:
+    return attention_time.alone_us(b, H200, rates)
 
 
 @lru_cache
-def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair, ...]:
+def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair[Rates], ...]:
     """Every single linear of sweeps whose config the planner may choose today."""
     return tuple(p for path in paths for p in _pairs(path))
 
 
-def _pairs(path: Path) -> Iterator[Pair]:
+@lru_cache
+def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
+    """Every attention of a sweep, once for each of its tiles."""
+    found = []
+    for row in json.loads(path.read_text())["rows"]:
+        if row["family"] == "attention" and row["tiles"]:
+            graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
+            (op,) = graph.ops
+            cut = replace(op, tile=tuple(row["tiles"][op.name]))
+            b = graph.with_op(op.name, cut).bound(cut)
+            found.append(Pair(str(row["sizes"]), row["held_out"], b, row["us"], _attention_us))
+    return tuple(found)
+
+
+def _pairs(path: Path) -> Iterator[Pair[Rates]]:
     weight = STREAMED if "streamed" in path.name else 1.0
     for row in json.loads(path.read_text())["rows"]:
         if row["family"] == "linear" and row["tiles"] and (found := _pair(row, weight)) is not None:
             yield found
 
 
-def _pair(row: Mapping[str, Any], weight: float) -> Pair | None:
+def _pair(row: Mapping[str, Any], weight: float) -> Pair[Rates] | None:
     graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
     (op,) = graph.ops
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
@@ -71,7 +102,7 @@ def _pair(row: Mapping[str, Any], weight: float) -> Pair | None:
         return None
     cut = checked_cluster(graph, replace(op, tile=tile), cluster, H200)
     name = f"{row['workload']} {row['sizes']}"
-    return Pair(name, row["held_out"], graph.with_op(op.name, cut).bound(cut), row["us"], weight)
+    return Pair(name, row["held_out"], graph.with_op(op.name, cut).bound(cut), row["us"], _linear_us, weight)
 
 
 # --- how far off it is --------------------------------------------------------------------------------------
@@ -91,11 +122,12 @@ class Error:
     regret: tuple[float, float, float]
 
 
-def error_of(some: Sequence[Pair], rates: Rates = RATES) -> Error:
+def error_of(some: Sequence[Pair[R]], rates: R, several: int = 4) -> Error:
+    """several: pairs of a program that has an order and a best."""
     modelled, measured = (np.array(x) for x in zip(*((p.modelled(rates), p.us) for p in some), strict=True))
     logs = np.log(modelled / measured)
     orders, regrets = [], []
-    for at in _by_program(some):
+    for at in _by_program(some, several):
         orders.append(_spearman(modelled[at], measured[at]))
         regrets.append(float(measured[at][np.argmin(modelled[at])] / measured[at].min() - 1))
     near = np.mean((logs > math.log(NEAR[0])) & (logs < math.log(NEAR[1])))
@@ -111,12 +143,12 @@ def error_of(some: Sequence[Pair], rates: Rates = RATES) -> Error:
     )
 
 
-def _by_program(some: Sequence[Pair]) -> Iterator[list[int]]:
-    """Where the pairs of each program stand that has at least four."""
+def _by_program(some: Sequence[Pair[R]], several: int) -> Iterator[list[int]]:
+    """Where the pairs of each program stand that has so many."""
     places: dict[str, list[int]] = {}
     for n, p in enumerate(some):
         places.setdefault(p.program, []).append(n)
-    return (at for at in places.values() if len(at) >= 4)
+    return (at for at in places.values() if len(at) >= several)
 
 
 def _spearman(a: Any, b: Any) -> float | None:
@@ -133,15 +165,21 @@ def _ranks(values: Any) -> Any:
 # --- its constants ------------------------------------------------------------------------------------------
 
 
-def fitted(some: Sequence[Pair], rates: Rates = RATES) -> Rates:
+def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     """The constants with the least error, from these on: first those of products, by linears of all sizes,
     then those of AROUND, by all."""
-    products = [f.name for f in fields(Rates) if f.name not in AROUND]
+    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS)]
     rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
     return _fitted(some, AROUND, rates)
 
 
-def _fitted(some: Sequence[Pair], names: Sequence[str], rates: Rates) -> Rates:
+def fitted_attention(
+    some: Sequence[Pair[AttentionRates]], rates: AttentionRates = attention_time.RATES
+) -> AttentionRates:
+    return _fitted(some, [f.name for f in fields(AttentionRates)], rates)
+
+
+def _fitted(some: Sequence[Pair[R]], names: Sequence[str], rates: R) -> R:
     """One after the other, in ever smaller steps."""
     least, step = _loss(some, rates), dict.fromkeys(names, 0.1)
     for _ in range(ROUNDS):
@@ -157,7 +195,7 @@ def _fitted(some: Sequence[Pair], names: Sequence[str], rates: Rates) -> Rates:
     return rates
 
 
-def _loss(some: Sequence[Pair], rates: Rates) -> float:
+def _loss(some: Sequence[Pair[R]], rates: R) -> float:
     logs = np.array([math.log(p.modelled(rates) / p.us) for p in some])
     weights = [p.weight for p in some]
     mean, square = (float(np.average(x, weights=weights)) for x in (np.abs(logs), logs**2))
@@ -167,42 +205,56 @@ def _loss(some: Sequence[Pair], rates: Rates) -> float:
 # --- told ---------------------------------------------------------------------------------------------------
 
 
-def groups(some: Sequence[Pair]) -> dict[str, list[Pair]]:
+def groups(some: Sequence[Pair[Rates]]) -> dict[str, list[Pair[Rates]]]:
     """The held-out pairs, all and by rows; and those that constants were chosen by."""
     held = [p for p in some if p.held_out]
     bounds = ((1, 64), (65, 255), (256, 1023), (1024, 4096))
 
-    def rows(p: Pair) -> int:
+    def rows(p: Pair[Rates]) -> int:
         return int(p.bound.out[0])
 
-    found = {"held out": held}
+    found = {"linears, held out": held}
     found |= {
         f"{least} to {most} rows": [p for p in held if least <= rows(p) <= most] for least, most in bounds
     }
-    found["fitted to"] = [p for p in some if not p.held_out]
+    found["linears, fitted to"] = [p for p in some if not p.held_out]
     return {name: of for name, of in found.items() if of}
 
 
-def lines(some: Sequence[Pair] | None = None, rates: Rates = RATES) -> Iterator[str]:
-    """A Markdown table."""
+def lines(
+    linears: Sequence[Pair[Rates]],
+    attention: Sequence[Pair[AttentionRates]],
+    rates: Rates = RATES,
+    attention_rates: AttentionRates = attention_time.RATES,
+) -> Iterator[str]:
+    """A Markdown table. An attention has two tiles, so no order worth telling."""
     yield (
         "| pairs | programs, pairs | bias | mean error | within 0.8 to 1.25 | Spearman |"
         " regret: median, p95, worst |"
     )
     yield "|---|--:|--:|--:|--:|--:|--:|"
-    for name, chosen in groups(pairs() if some is None else some).items():
-        e = error_of(chosen, rates)
-        regret = ", ".join(f"{100 * r:.1f} %" for r in e.regret)
-        yield (
-            f"| {name} | {e.programs}, {e.pairs} | {e.bias:+.3f} | {e.size:.3f} | {100 * e.near:.0f} % |"
-            f" {e.spearman:.2f} | {regret} |"
-        )
+    for name, chosen in groups(linears).items():
+        yield _line(name, e := error_of(chosen, rates), f"{e.spearman:.2f}")
+    for name, held in (("attention, held out", True), ("attention, fitted to", False)):
+        if of := [p for p in attention if p.held_out is held]:
+            yield _line(name, error_of(of, attention_rates, 2), "")
 
 
-def tell(paths: Sequence[Path]) -> None:
+def _line(name: str, e: Error, spearman: str) -> str:
+    regret = ", ".join(f"{100 * r:.1f} %" for r in e.regret)
+    return (
+        f"| {name} | {e.programs}, {e.pairs} | {e.bias:+.3f} | {e.size:.3f} | {100 * e.near:.0f} % |"
+        f" {spearman} | {regret} |"
+    )
+
+
+def tell(paths: Sequence[Path], others: Path) -> None:
     """The errors of the constants as they are, then of constants fitted anew."""
-    some = pairs(tuple(paths))
-    print("\n".join(lines(some)))
+    some, attention = pairs(tuple(paths)), attention_pairs(others)
+    print("\n".join(lines(some, attention)))
     rates = fitted([p for p in some if not p.held_out])
-    print("\nfitted anew:", {f.name: float(f"{getattr(rates, f.name):.4g}") for f in fields(Rates)})
-    print("\n".join(lines(some, rates)))
+    attention_rates = fitted_attention([p for p in attention if not p.held_out])
+    for found in (rates, attention_rates):
+        told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
+        print("\nfitted anew:", told)
+    print("\n".join(lines(some, attention, rates, attention_rates)))

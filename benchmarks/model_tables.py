@@ -40,10 +40,11 @@ SERVING = (
 
 
 CALIBRATION = (
-    "Drawn linears, each cut in many ways, as `tilegen.graph.linear_time` has them and as they were measured;"
-    " errors are of log(modelled / measured). Of each program: Spearman's correlation of both orders, times"
-    " within 2 % being ties, and the regret, by how much the plan that the model takes for the best is slower"
-    " than the best that was measured. Constants were fitted to the last line's programs alone."
+    "Drawn linears, each cut in many ways, and attentions with tiles of both heights, as"
+    " `tilegen.graph.linear_time` and `attention_time` have them and as they were measured; errors are of"
+    " log(modelled / measured). Of each program: Spearman's correlation of both orders, times within 2 %"
+    " being ties, and the regret, by how much the plan that the model takes for the best is slower than the"
+    " best that was measured. Constants were chosen by the programs of the lines “fitted to” alone."
 )
 
 
@@ -68,11 +69,12 @@ def sections(results: Path, gpu: str) -> list[str]:
         table = _table(list(data["rows"][0]), rows)
         source = _source(path.name, data)
         parts.append(f"## A batch that moves at every step\n\n{_wrapped(SERVING)}\n\n{table}\n\n{source}")
-    found = [results / result.name for result in fit.RESULTS]
+    found = [results / result.name for result in (*fit.RESULTS, fit.ATTENTION)]
     if all(path.exists() for path in found):
-        table = "\n".join(fit.lines(fit.pairs(tuple(found))))
+        *linears, attention = found
+        table = "\n".join(fit.lines(fit.pairs(tuple(linears)), fit.attention_pairs(attention)))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
-        parts.append(f"## The cost model of linears\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
+        parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
     return parts
 
 

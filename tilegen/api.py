@@ -105,9 +105,9 @@ def compile(
     exclusive: on a GPU, nothing else that waits inside runs at the same time (CudaKernel).
     lowering: "persistent", one launch for all ops; on a GPU also "multi_launch", one for each
     (tilegen.kernels.launches), with programmatic=True each started while the one before ends; "auto":
-    persistent, or programmatic launches where no options are given and they were measured to be faster, or,
-    of few linears, are by the cost model (tilegen.schedule.lowering); of more ops than one launch takes, a
-    launch for each part of them (tilegen.kernels.parts).
+    persistent, or programmatic launches where no options are given and they were measured to be faster or
+    are by the cost model (tilegen.schedule.lowering); of more ops than one launch takes, a launch for each
+    part of them (tilegen.kernels.parts).
     tune: on a GPU, where no option is given: measure the model's best few plans for about so many seconds,
     take the fastest and remember it for all programs of this structure (tilegen.kernels.tuning); what was
     measured here before is taken at once.

@@ -1,11 +1,11 @@
 """What ops cost on a machine, in µs: planning and simulation ask here, and nobody else models time.
 
 A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where
-the kernel for Hopper offers many tile configs, steps are timed one by one: those of linears as
-tilegen.graph.linear_time says; those of convolutions in clocks: tensor cores take rows·columns/32, shared
-memory moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what TMA writes), L2 gives each
-CTA its share. An op takes its waves of tiles, but never less than its bytes from memory. docs/perf-log.md
-holds the measurements behind the constants.
+the kernel for Hopper offers many tile configs, steps are timed one by one: those of linears and attention as
+tilegen.graph.linear_time and attention_time say; those of convolutions in clocks: tensor cores take
+rows·columns/32, shared memory moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what TMA
+writes), L2 gives each CTA its share. An op takes its waves of tiles, but never less than its bytes from
+memory. docs/perf-log.md holds the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
+from tilegen.graph import attention_time
 from tilegen.graph.linear_time import RATES, linear_time, stages_of
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
@@ -36,10 +37,16 @@ def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
     shares with other ops; 0: the ring is its own."""
     times: dict[tuple[Machine, int], float] = b.__dict__.setdefault("_tile_us", {})
     if (machine, stages) not in times:
-        times[machine, stages] = (
-            _linear_tile_us(b, machine, stages) if on_wgmma(b, machine) else _tile_us(b, machine)
-        )
+        times[machine, stages] = _modelled_tile_us(b, machine, stages)
     return times[machine, stages]
+
+
+def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
+    if on_wgmma(b, machine):
+        return _linear_tile_us(b, machine, stages)
+    if attention_time.by_tensor_cores(b, machine):
+        return float(np.mean(attention_time.tile_times(b)))
+    return _tile_us(b, machine)
 
 
 def on_wgmma(b: OpInstance, machine: Machine) -> bool:
@@ -58,6 +65,8 @@ def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
     """Time of each tile: those of a causal attention have as much work as steps."""
     if on_wgmma(b, machine):
         return np.full(len(tiles_of(b).steps), tile_us(b, machine, stages))
+    if attention_time.by_tensor_cores(b, machine):
+        return attention_time.tile_times(b)
     steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
     work = tile_us(b, machine) - machine.tile_us
     return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)

@@ -5,9 +5,12 @@
     memory   = bytes from memory · (1 + narrow · share of the SMs that are idle, of all waves)
     alone    = ‖waves · tile + start · CTAs / SMs, memory‖ + launch
     among    = ‖waves · tile + start, memory‖
+               + (rings · SMs without a CTA / SMs + between · (waves - 1)) · memory / ‖…‖
 
 ‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's
-way; scaling is what a norm that was fused into the linear adds. The constants were fitted to measured times (benchmarks.calibrate), which also says how far off they are.
+way; scaling is what a norm that was fused into the linear adds. The constants were fitted to measured times
+(benchmarks.calibrate), which also says how far off they are; those of `among` and of scaling were measured in
+layers that decode (docs/perf-log.md).
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class Rates:
     # to scale 64 columns of activations: until all warps have met, and each row
     meet: float = 0.09003
     scaled_row: float = 0.0004502
+    between: float = 0.8  # two tiles of an SM that wait for their weights
     sharp: float = 4.261
 
     def scaling(self, rows: int) -> float:
@@ -60,15 +64,19 @@ RATES = Rates()
 
 @dataclass(frozen=True)
 class LinearTime:
-    """A linear cut in one way. step: of one that waits for no load; memory: of all the op's bytes; busy: the
-    share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that are there; stage:
-    rows of 128 bytes that a step fills."""
+    """A linear cut in one way.
+
+    step: of one that waits for no load; memory: of all the op's bytes; rings: of as many as the rings of all
+    SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
+    are there; stage: rows of 128 bytes that a step fills.
+    """
 
     step: float
     steps: float
     epilogue: float
     waves: int
     memory: float
+    rings: float
     busy: float
     filled: float
     stage: int
@@ -89,9 +97,11 @@ class LinearTime:
         return self.rates.side_by_side(tiles, self.memory) + self.rates.launch
 
     def among(self, stages: int) -> float:
-        """The op in a launch with ops of other kinds, where the SMs that it leaves idle have work too."""
+        """The op in a launch with ops of other kinds. While these run its weights fill the rings of the SMs
+        that will have a tile of it; between two tiles of an SM its memory rests."""
         own = self.rates.side_by_side(self.waves * self.tile(stages) + self.rates.start, self.memory)
-        return own + self.rates.start * (1 - self.busy)
+        rests = self.rings * (1 - self.busy) + self.rates.between * (self.waves - 1)
+        return own + rests * self.memory / own
 
 
 def rows_loaded(b: OpInstance, height: int) -> int:
@@ -143,6 +153,7 @@ def time_of_cut(
         numbers * (rates.epilogue + (rates.sent if pair == "k" else 0.0)),
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
+        1e6 * RING * machine.sms / machine.memory,
         min(1.0, count * cluster / machine.sms),
         filled,
         deep * rows_of_block(b, height, width),

@@ -278,12 +278,8 @@ class Attention(OpDef):
         blocks = ceil_div(d, 64)
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
             return [(q, 96 // blocks, group)]
-        few = (
-            all(isinstance(n, int) for n in (a.batch, a.q_len))
-            and a.batch * a.heads * ceil_div(q, 128) < machine.sms
-        )
-        if few or q <= FEW:  # SMs that would idle take halves
-            return [(min(FEW, q), 128 // blocks, 1)]
+        if q <= FEW:
+            return [(q, 128 // blocks, 1)]
         # keys: what the registers of an SM's math warps hold
         return [(min(128, q), 112 if d > 96 else 128, 1)]
 

@@ -2,40 +2,58 @@
 
     one launch = makespan + launch + start        launches = Σ over ops of the op alone, cut as is best for it
 
-It is asked of few linears alone, which it was calibrated for. Of the 441 drawn feed-forward blocks that the
-sweeps of benchmarks.calibrate timed both ways, the way taken so is slower than the other by 1.2 % on average,
-launches always by 1.1 %, one launch always by 12 %. In one launch all ops have the clusters and the ring that
-suit them together; in launches of their own each has those that suit it.
+In one launch all ops have the clusters and the ring that suit them together; in launches of their own each
+has those that suit it. Launches that the GPU runs faster than the host can start them are no gain to who
+calls op after op, so many launches are taken only where they last longer than that. docs/perf-log.md says how
+often the choice was right.
 """
 
 from __future__ import annotations
 
+from tilegen.errors import PlanError
 from tilegen.frontend.program import Program
+from tilegen.graph import attention_time
 from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.graph import Graph
-from tilegen.graph.linear_time import RATES
+from tilegen.graph.linear_time import RATES, linear_time, stages_of
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
+from tilegen.schedule.launches import launches_of
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
-MOST_LAUNCHES = 4  # each costs the host as much as a call
+FEW_LAUNCHES, MOST_LAUNCHES = 4, 12
+MOST_CONVOLUTIONS = 2  # in longer chains tile sync over halos gains more than the model knows
+HOST_US = 4.0  # that the host takes to start a launch
+LEAST_US = 2.4  # from one launch to the next, however little it does
+SHORTER = 0.94  # of its modelled time one launch takes that has ops other than products
 
 
 def modelled_lowering(program: Program, place: Place, made: Plan | None = None) -> str:
     """persistent or multi_launch, where nothing is asked for. made: the plan of one launch, if known."""
     graph = fuse(program)
-    known = not program.symbolic and all(on_wgmma(graph.bound(op), place.machine) for op in graph.ops)
-    launches = launches_us(graph, place) if known and 1 < len(graph.ops) <= MOST_LAUNCHES else 0.0
-    if not launches:
+    most = MOST_CONVOLUTIONS if graph.ops_of(ConvAttributes) else MOST_LAUNCHES
+    if program.symbolic or not 1 < len(graph.ops) <= most:
+        return "persistent"
+    try:
+        launches = launches_of(program, place, Options()).each
+    except PlanError:  # an op has no kernel of its own
+        return "persistent"
+    us = sum(alone_us(launch) for launch in launches)
+    if len(launches) > FEW_LAUNCHES and us < HOST_US * len(launches):
         return "persistent"
     one = simulate(made or plan(program, place, Options())).makespan + RATES.launch + RATES.start
-    return "multi_launch" if launches < one else "persistent"
+    mixed = not graph.consists_of(LinearAttributes, ConvAttributes)
+    return "multi_launch" if us < one * (SHORTER if mixed else 1.0) else "persistent"
 
 
-def launches_us(graph: Graph, place: Place) -> float:
-    """All ops one after the other, each in a launch of its own; 0 where the target has no config for one."""
-    found = [place.forms.choose(graph.alone(op), place.machine).get(op.name) for op in graph.ops]
-    return sum(c.us for c in found if c is not None) if all(found) else 0.0
+def alone_us(launch: Plan) -> float:
+    """A launch of a single op, programmatic."""
+    if on_wgmma(b := launch.bounds[0], launch.machine):
+        time = linear_time(b, launch.machine)
+        return max(LEAST_US, time.alone(stages_of(time.stage)))
+    rates, busy = attention_time.RATES, launch.order.count * launch.cluster / launch.machine.sms
+    return max(LEAST_US, simulate(launch).makespan + rates.launch + rates.start * min(1.0, busy))

@@ -1,4 +1,4 @@
-"""The sweep behind the cost model of linears, and the model beside it."""
+"""The sweeps behind the cost model, and the model beside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 import tilegen as tg
-from benchmarks.calibrate import FAMILIES, HELD_OUT, SEED, candidates, programs
-from benchmarks.fit import NEAR, error_of, fitted, pairs
+from benchmarks.calibrate import FAMILIES, HELD_OUT, OTHER_OPS, SEED, candidates, programs
+from benchmarks.fit import NEAR, attention_pairs, error_of, fitted, pairs
+from tilegen.graph import attention_time
 from tilegen.graph.linear_time import RATES
 from tilegen.targets.sm90.emit import generate
 
@@ -38,7 +39,7 @@ def test_candidates_are_kernels(family: str) -> None:
 
 
 def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> None:
-    error = error_of([p for p in pairs() if p.held_out])
+    error = error_of([p for p in pairs() if p.held_out], RATES)
     assert error.pairs > 200 and error.spearman >= 0.85 and error.near >= 0.95 and error.size < 0.1
     assert error.regret[0] <= 0.02, NEAR
 
@@ -49,3 +50,15 @@ def test_wrong_constants_are_seen_and_found_again() -> None:
     off = replace(RATES, clock=RATES.clock / 2, l2=RATES.l2 / 3, launch=3 * RATES.launch)
     usual, wrong, found = (error_of(some, r).size for r in (RATES, off, fitted(some, off)))
     assert wrong > 2 * usual and found < 1.15 * usual
+
+
+def test_the_model_of_attention_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> None:
+    error = error_of([p for p in attention_pairs() if p.held_out], attention_time.RATES, several=2)
+    assert error.programs > 40 and error.near >= 0.95 and error.size < 0.1
+    assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15
+
+
+def test_an_attention_is_timed_with_the_tile_of_each_height() -> None:
+    drawn = next(d for d in programs(SEED, OTHER_OPS) if d.family == "attention")
+    own, half, whole = (c.tiles.get("attn", ()) for c in candidates(drawn))
+    assert own == () and half[0] == 64 and whole[0] == 128

@@ -7,11 +7,16 @@ from dataclasses import replace
 import pytest
 
 import tilegen as tg
+from benchmarks.workloads import example
 from tests.gpu.gemms import gemm
 from tilegen.arch.machine import H200
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import LinearTime, stages_of, time_of_cut
+from tilegen.graph.linear_time import RATES, LinearTime, stages_of, time_of_cut
+from tilegen.graph.rewrites import rewritten
 from tilegen.ops.base import OpInstance
+from tilegen.ops.gemm import normed
+from tilegen.options import Options
+from tilegen.targets.select import place
 
 
 def linear(m: int, n: int = 4096, k: int = 4096) -> OpInstance:
@@ -75,3 +80,23 @@ def test_the_simulator_times_a_lone_linear_as_the_model_does() -> None:
     time: LinearTime = time_of_cut(b, H200, 128, 192, 1, "k")
     stages = stages_of(time.stage)
     assert tg.simulate(plan).makespan == pytest.approx(time.waves * time.tile_of_many(stages))
+
+
+def test_a_fused_norm_costs_each_tile_its_steps() -> None:
+    """Seven narrow tiles an SM scale their rows seven times."""
+    graph = rewritten(fuse(example("llama_layer", B=8, S=1)), place("h200", "sm_90a"), Options())
+    b = graph.bound(graph.op("gate_up"))
+    assert normed(b)
+    wide, narrow = (time_of_cut(b, H200, 64, width, 1, "k") for width in (112, 16))
+    assert narrow.waves == 7 * wide.waves
+    scaled = [t.waves * t.steps * t.step for t in (wide, narrow)]
+    assert scaled[1] > 7 * 64 * RATES.scaling(8) > 1.5 * scaled[0]
+
+
+def test_among_ops_of_other_kinds_idle_sms_cost_what_their_rings_would_hold() -> None:
+    """Alone, products of few rows gain little by more CTAs; in a layer their weights come early on all SMs."""
+    b = linear(33, 4096, 14336)
+    most, few = (time_of_cut(b, H200, 64, width, 1, "k", deep) for width, deep in ((32, 3), (48, 2)))
+    alone, among = [t.alone(stages_of(288)) for t in (most, few)], [t.among(stages_of(288)) for t in (most, few)]
+    assert few.busy < 0.7 < 0.9 < most.busy
+    assert among[1] - among[0] > alone[1] - alone[0] + 1.5

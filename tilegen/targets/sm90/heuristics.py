@@ -12,6 +12,7 @@ from tilegen.arch.gpus import SM_90
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import DTYPES
+from tilegen.graph import attention_time
 from tilegen.graph.cost_model import convolution_us, split_keys_us
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
@@ -37,6 +38,8 @@ SUMS_OF_PAIRS, UNEVEN_SUMS_OF_PAIRS = 144, 176
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
 STAGES = (*range(64, 385, 32), 448, 576)  # rows of 128 bytes that a stage of linears may have
+# µs that an op of several takes longer whose CTAs load for each other: measured, why is not known
+TOGETHER = 1.5
 # clusters of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that
 # one runs
 MIXED = 0.97
@@ -68,9 +71,9 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
             for op in products:
                 b = graph.bound(op)
                 fitting = (
-                    c
+                    replace(c, us=c.us + TOGETHER) if several and together else c
                     for c in _configs(b, machine, cluster, stage, mixed=not alone)
-                    if alone or cluster == 1 or not _loads_together(b, c)
+                    if not (together := cluster > 1 and _loads_together(b, c)) or alone
                 )
                 found[op.name] = min(fitting, key=lambda c: c.us, default=None)
             if found and all(found.values()):
@@ -187,7 +190,7 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
 def stage_rows(b: OpInstance, machine: Machine) -> int:
     """Rows of 128 bytes in a stage of an attention: a block of keys, and its values where one warpgroup takes
     it."""
-    tq, tk, th = b.kind.tiles(b, machine)[0]
+    tq, tk, th = attention_tile(b, machine)
     return tk * ceil_div(int(AttentionAttributes.of(b).head_dim), 64) * (2 if tq * th <= FEW else 1)
 
 
@@ -340,7 +343,20 @@ def best_of_kinds(configs: Iterable[Config]) -> list[Config]:
     return list(first.values())
 
 
-# --- attention over caches ----------------------------------------------------------------------------------
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def attention_tile(b: OpInstance, machine: Machine) -> tuple[int, ...]:
+    """The usual one, or one of half the rows, for both warpgroups in turn: that with the least time for the
+    op alone."""
+    (usual,) = b.kind.tiles(b, machine)
+    if usual[0] * usual[2] <= FEW:
+        return tuple(usual)
+    half = FEW, 128 // ceil_div(int(AttentionAttributes.of(b).head_dim), 64), 1
+    return min(
+        (half, tuple(usual)),
+        key=lambda t: attention_time.alone_us(OpInstance(replace(b.op, tile=t), b.tensors), machine),
+    )
 
 
 def best_splits(b: OpInstance, machine: Machine) -> int:

@@ -25,13 +25,14 @@ from tilegen.targets.sm90.stage import BoxMap, Map
 def hopper_launch(
     plan: Plan, source: HopperSource, exclusive: bool = False, programmatic: bool | None = None
 ) -> Launch:
-    """programmatic: start on SMs that the launch before leaves; None: with static lists only. With drawn
-    ranks that was measured to cost 3 to 13 %.
+    """programmatic: start on SMs that the launch before leaves; None: where lists are static or no tile waits
+    for another. Where tiles wait and ranks are drawn that was measured to cost 3 to 13 %.
 
     Never when the launch is cooperative: nothing says that all CTAs or none are placed then too.
     """
     whole = cooperative(plan, exclusive)
-    early = (static(plan) if programmatic is None else programmatic) and not whole
+    pays = static(plan) or not plan.semaphores
+    early = (pays if programmatic is None else programmatic) and not whole
     return Launch(
         hopper_ctas(plan, source.cluster),
         source.threads,

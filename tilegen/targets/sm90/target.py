@@ -8,12 +8,12 @@ from typing import Any
 from tilegen.arch.machine import Machine
 from tilegen.graph.forms import Config, Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.attention import FEW, over_caches
+from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.base import OpInstance
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target, unproved
 from tilegen.targets.sm90.emit import generate, hopper_op, layout_of, refuse_parameters
-from tilegen.targets.sm90.heuristics import best_configs, best_splits
+from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
 from tilegen.targets.sm90.launch import hopper_launch
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
 from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
@@ -28,6 +28,8 @@ class Sm90(Target):
         return machine.architecture.tma and machine.architecture.wgmma
 
     def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
+        if isinstance(b.attributes, AttentionAttributes):
+            return [attention_tile(b, machine)]
         return gathered_tiles(b) if by_threads(b) else b.kind.tiles(b, machine)
 
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:

@@ -1,0 +1,72 @@
+"""The model of an attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.families import one_attention
+from benchmarks.workloads import example
+from tilegen.arch.machine import H200, cpu
+from tilegen.graph.attention_time import RATES, alone_us, by_tensor_cores, tile_times
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.ops.base import OpInstance
+from tilegen.targets.sm90.heuristics import attention_tile, stage_rows
+
+
+def bound(tile: tuple[int, ...] = (128, 128, 1), **sizes: Any) -> OpInstance:
+    graph = fuse(one_attention(**sizes))
+    (op,) = graph.ops
+    cut = replace(op, tile=tile)
+    return graph.with_op(op.name, cut).bound(cut)
+
+
+@pytest.mark.parametrize("more", [{"S": 1024}, {"T": 1024}, {"B": 4}, {"heads": 64, "kv_heads": 64}])
+@pytest.mark.parametrize("tile", [(64, 128, 1), (128, 128, 1)])
+def test_more_work_takes_longer(more: dict[str, int], tile: tuple[int, ...]) -> None:
+    assert alone_us(bound(tile, **more), H200) > alone_us(bound(tile), H200)
+
+
+def test_a_causal_tile_takes_as_long_as_it_has_steps() -> None:
+    times = tile_times(bound(S=1024, T=1024, heads=1, kv_heads=1, causal=True))
+    steps = np.diff(times)
+    assert len(times) == 8 and (steps > 0).all() and steps == pytest.approx(steps[0])
+    half, whole = (alone_us(bound(B=4, S=1024, T=1024, causal=c), H200) for c in (True, False))
+    assert half < 0.7 * whole
+
+
+def test_two_blocks_of_keys_in_turn_take_as_long_as_one() -> None:
+    one, two, three = (tile_times(bound((64, 128, 1), S=64, T=128 * n))[0] for n in (1, 2, 3))
+    assert one == two < three
+
+
+def test_tiles_wait_for_an_sm() -> None:
+    """132 tiles of 128 rows are one wave, one more is a second."""
+    full, more = (bound(B=n, S=128, T=128, heads=1, kv_heads=1) for n in (H200.sms, H200.sms + 1))
+    assert alone_us(more, H200) == pytest.approx(alone_us(full, H200) + tile_times(full)[0])
+
+
+def test_rows_that_fill_no_sms_are_halved_and_full_waves_are_not() -> None:
+    assert attention_tile(bound(B=1, S=1024, T=1024, heads=8, kv_heads=8), H200)[0] == 64
+    assert attention_tile(bound(B=32, S=4096, T=4096), H200)[0] == 128
+
+
+def test_a_stage_is_that_of_the_tile() -> None:
+    """Of half the rows keys and values lie in one stage."""
+    half, whole = (bound(B=b, S=1024, T=1024, heads=8, kv_heads=8) for b in (1, 32))
+    assert attention_tile(half, H200) == (64, 128, 1) and stage_rows(half, H200) == 256
+    assert attention_tile(whole, H200) == (128, 128, 1) and stage_rows(whole, H200) == 128
+
+
+def test_caches_of_few_rows_and_other_machines_have_another_model() -> None:
+    decode = fuse(example("llama_layer", S=1))
+    assert not by_tensor_cores(decode.bound(decode.op("attn")), H200)
+    assert by_tensor_cores(bound(), H200) and not by_tensor_cores(bound(), cpu(2))
+
+
+def test_a_head_costs_its_columns() -> None:
+    few, many = (tile_times(bound((128, 128, 1), D=d))[0] for d in (64, 128))
+    assert many - few > RATES.head

@@ -1,0 +1,78 @@
+"""What an attention takes on Hopper's tensor cores, in µs.
+
+    step  = meet + keys · (softmax + products · D) / clock · turn
+    tile  = fixed + head · rows / 128 · D / 64 + turns · step
+    alone = the longest of the SMs' sums of tiles + start · CTAs / SMs + launch
+
+A warpgroup has 64 rows of queries. Both work on each block of keys of a tile of 128; of a tile of 64 they
+take turns: turns = ⌈steps / 2⌉, each as long as `turn` says. The constants were fitted to measured times
+(benchmarks.calibrate measure --others). Attention of few rows over caches is bound by memory, and not told of
+here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilegen.analysis.regions import Array, tiles_of
+from tilegen.arch.machine import CLOCK, Machine
+from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
+from tilegen.ops.base import OpInstance
+
+
+@dataclass(frozen=True)
+class AttentionRates:
+    """Of an H200 and its kernel. Times in µs, but for clocks of 64 rows by each of both warpgroups."""
+
+    fixed: float = 1.37  # of a tile
+    head: float = 1.304  # of 128 rows of 64 columns: queries that come, results that go
+    meet: float = 0.3778  # of a step, until its keys are there
+    softmax: float = 7.452  # clocks of a key
+    products: float = 0.07345  # and a column of the head
+    turn: float = 1.099  # by how much longer those are that are taken in turns
+    launch: float = 0.1414  # before the first tile and after the last
+    start: float = 1.402  # besides, where all SMs have a CTA
+
+
+RATES = AttentionRates()
+
+
+def by_tensor_cores(b: OpInstance, machine: Machine) -> bool:
+    """Whether it is an attention that this model knows."""
+    a = b.attributes
+    if not machine.architecture.wgmma or not isinstance(a, AttentionAttributes):
+        return False
+    return not over_caches(b) or a.q_len * (a.heads // a.kv_heads) > FEW
+
+
+def tile_times(b: OpInstance, rates: AttentionRates = RATES) -> Array:
+    """Of each tile: those of a causal attention have as much work as steps."""
+    d, (queries, keys, heads) = int(AttentionAttributes.of(b).head_dim), b.tile
+    half = queries * heads <= FEW
+    moved = rates.head * (0.5 if half else 1.0) * d / 64
+    products = keys * (rates.softmax + rates.products * d) / CLOCK
+    step = rates.meet + products * (rates.turn if half else 1.0)
+    steps = tiles_of(b).steps
+    return rates.fixed + moved + ((steps + 1) // 2 if half else steps) * step
+
+
+def alone_us(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -> float:
+    """The op in a launch of its own, the longest tiles first, each on the SM that is free first."""
+    times = np.sort(tile_times(b, rates))[::-1]
+    return (
+        _longest_first(times, machine.sms)
+        + rates.start * min(1.0, len(times) / machine.sms)
+        + rates.launch
+    )
+
+
+def _longest_first(times: Array, sms: int) -> float:
+    if times[0] == times[-1]:
+        return float(times[0]) * -(-len(times) // sms)
+    free = [0.0] * sms
+    for us in times.tolist():
+        heapq.heapreplace(free, free[0] + us)
+    return max(free)
