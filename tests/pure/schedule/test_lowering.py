@@ -80,7 +80,8 @@ def test_both_lowerings_are_taken_by_some() -> None:
 
 def test_attention_that_fills_few_sms_is_launched_alone() -> None:
     """On an H200 24.4 µs in one launch, 19.0 in three."""
-    assert modelled_lowering(example("gpt3_attention", S=102, H=2048, heads=16, D=128), H200) == "multi_launch"
+    program = example("gpt3_attention", S=102, H=2048, heads=16, D=128)
+    assert modelled_lowering(program, H200) == "multi_launch"
 
 
 @pytest.mark.parametrize(
