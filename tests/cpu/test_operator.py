@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,20 @@ def test_a_model_is_exported_with_its_weights(kernel: Kernel, strict: bool) -> N
     assert calls_in(exported.graph) == [f"tilegen.{kernel.operator}_grad.default"]
     assert set(exported.state_dict) == {"w1", "w2"}
     assert torch.equal(exported.module()(x), model(x))
+
+
+def test_a_package_of_aotinductor_calls_the_kernel(tmp_path: Path) -> None:
+    """Where a kernel of the program lives, which has registered the operator."""
+    kernel = made("cpu")
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+            return kernel(x + 1, w1, w2) * 2
+
+    held = tuple(given().values())
+    exported = torch.export.export(Model(), held)
+    package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+    assert torch.equal(torch._inductor.aoti_load_package(package)(*held), Model()(*held))
 
 
 def test_tracers_see_one_call(kernel: Kernel) -> None:
