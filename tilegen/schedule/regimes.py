@@ -7,9 +7,9 @@
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
 have more regimes: rings as deep as 8, 16, … 64, 80, … 256 rows leave room for, and up to MOST tiles that are
-the best above 256, each for all sizes where it is. Where a regime ends its lowering is chosen as for that
-size alone, so some may be launches of single ops. Everything else takes there the tiles with the least mean
-of log(time / least time of any tiles) by the cost model, in one launch.
+the best above 256, each for all sizes where it is. Everything else takes there the tiles with the least mean
+of log(time / least time of any tiles) by the cost model. Where a regime ends its lowering is chosen as for
+that size alone, so some may be launches of single ops.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ LEVEL = 0.002  # losses that are the same
 OTHER = 1.0  # what tiles lose where the other lowering is the faster
 
 Settle = Callable[[Program], Options]  # what was measured best for a program, else no options
-Lower = Callable[[Program, Plan], str]  # the lowering of a program, whose plan in one launch is this
+# the lowering of a program, whose plan in one launch is this, if it is known
+Lower = Callable[[Program, Plan | None], str]
 C = TypeVar("C", bound=Hashable)
 
 
@@ -80,27 +81,40 @@ def regimes(
     dim = the_dim(program)
     assert dim is not None
     tensors = [t for t in program.tensors if t.form != "spatial" and t.role != "state"]
-    rows = max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
-    if not rows or any(t.form == "spatial" for t in program.tensors):
-        return _ending([n for n in IMAGES if n < dim.most], dim, options)
-    few, many = dim.most * rows <= FEW_ROWS, rows > SOME_ROWS
-    limits = FEWER if few else MANY if many else (FEW_ROWS, SOME_ROWS)
-    ends = [n for limit in limits if 1 <= (n := limit // rows) < dim.most]
-    found = _ending(ends, dim, options)
-    if many or options != Options():
-        return found
+    spatial = any(t.form == "spatial" for t in program.tensors)
+    rows = 0 if spatial else max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
     sized = _Sized(program, dim, rows, place, settle, lower)
-    if _few_linears(program, dim):
+    free = options == Options()
+    if free and 0 < rows <= SOME_ROWS and _few_linears(program, dim):
         progress(f"{program.name}: tiles for each range of {dim.name}")
         return [*_narrow(sized), *_wide(sized)]
-    if few:
+    ends = _ends(sized)
+    found = _ending(ends, dim, options)
+    if not free:
         return found
-    looked_at = [end // rows for end in STEPS if ends and ends[-1] < end // rows < dim.most]
-    if not looked_at:
-        return found
-    progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
-    sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
-    return [*found[:-1], replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))]
+    steps = STEPS if 0 < rows <= SOME_ROWS and ends else ()
+    looked_at = [n for step in steps if ends[-1] < (n := step // rows) < dim.most]
+    if looked_at:
+        progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
+        sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
+        found[-1] = replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))
+    return [_lowered(regime, sized) for regime in found]
+
+
+def _ends(sized: _Sized) -> list[int]:
+    """The last sizes of all regimes but that of the largest."""
+    dim, rows = sized.dim, sized.rows
+    if not rows:
+        return [n for n in IMAGES if n < dim.most]
+    few, many = dim.most * rows <= FEW_ROWS, rows > SOME_ROWS
+    limits = FEWER if few else MANY if many else (FEW_ROWS, SOME_ROWS)
+    return [n for limit in limits if 1 <= (n := limit // rows) < dim.most]
+
+
+def _lowered(regime: Regime, sized: _Sized) -> Regime:
+    """With the lowering of its last size; launches with their own best tiles."""
+    lowering = sized.lower(sized.at(regime.most), None)
+    return regime if lowering == regime.lowering else Regime(regime.ranges, Options(), lowering)
 
 
 def _rises(extent: Size, dim: Dim) -> int:

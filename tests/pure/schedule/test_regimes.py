@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
+from benchmarks.workloads import example
 from tilegen.arch.machine import machine
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.loader import load_spec
@@ -150,9 +151,9 @@ def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same() -> Non
 def test_each_size_has_the_lowering_that_it_has_alone() -> None:
     """Below some rows and above 1,024 launches of single ops, whose tiles are those of ops alone."""
 
-    def lower(program: tg.Program, made: Plan) -> str:
+    def lower(program: tg.Program, made: Plan | None) -> str:
         rows = dict(program.sizes)["M"]
-        assert made.lowering == "persistent" and dict(made.sizes)["M"] == rows
+        assert made is not None and made.lowering == "persistent" and dict(made.sizes)["M"] == rows
         return "multi_launch" if rows <= 32 or rows > 1024 else "persistent"
 
     found = regimes(mlp(2048), H200, Options(), lower=lower)
@@ -162,6 +163,33 @@ def test_each_size_has_the_lowering_that_it_has_alone() -> None:
     tiles = {op.name: op.tile for op in alone.graph.ops}
     assert {r.options.tiles for r in found if r.most < 32} == {tuple(tiles.items())}
     assert all(r.options.order == "auto" for r in found if r.lowering == "multi_launch")
+
+
+@pytest.mark.parametrize(
+    "name, sizes, dim, ends",
+    [
+        ("gpt3_attention", {"H": 256, "heads": 4, "D": 64}, tg.dim("S", max=600), [64, 256, 600]),
+        ("llama_layer", {"S": 1, "S_max": 64}, tg.dim("B", max=40), [4, 16, 32, 40]),
+        ("gpt3_attention", {"S": 700, "H": 256, "heads": 4, "D": 64}, tg.dim("B", max=9), [1, 5, 9]),
+        ("resnet38", {"stage": 4}, tg.dim("B", max=9), [1, 8, 9]),
+    ],
+)
+def test_regimes_of_all_programs_have_the_lowering_of_their_last_size(
+    name: str, sizes: dict[str, int], dim: tg.dim, ends: list[int]
+) -> None:
+    """Launches have the tiles that suit each op, none of those that suit one launch."""
+    taken = ends[1]
+
+    def lower(program: tg.Program, made: Plan | None) -> str:
+        return "multi_launch" if dict(program.sizes)[dim.name] == taken else "persistent"
+
+    program = example(name, **sizes, **{dim.name: dim})
+    found = regimes(program, H200, Options(), lower=lower)
+    assert [r.most for r in found] == ends
+    assert [r.lowering == "multi_launch" for r in found] == [n == taken for n in ends]
+    assert all(r.options == Options() for r in found if r.lowering == "multi_launch")
+    given = regimes(program, H200, Options(order="op_major"), lower=lower)
+    assert {r.lowering for r in given} == {"persistent"}
 
 
 def test_choices_are_taken_until_nothing_is_lost() -> None:
