@@ -203,6 +203,13 @@ CASES = (
         {"cluster": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}},
         quick="compile sanitize",
     ),
+    Case("resnet50", RESNET),
+    Case(
+        "resnet50",
+        {"HW": 72, "C": 6, "stage": 2, "B": 2},
+        "h200",
+        {"order": "banded:2", "tiles": {"s2n1b": (1, 5, 5, 8, 5)}},
+    ),
     Case("vgg19", VGG),
     Case("vgg19", {**VGG, "B": 2}, "h200", {"split_k": {"fc2": 2}, "tiles": {"fc2": (2, 24, 16)}}),
     Case(

@@ -17,6 +17,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("llama_layer", {"B": 3, "S": 1, "S_max": 50, "I": 328, **HEADS}),
     ("llama_layer", {"B": 1, "S": 19, "S_max": 50, "I": 328, **HEADS}),
     ("resnet38", {"HW": 33, "C": 16, "classes": 24}),
+    ("resnet50", {"HW": 72, "C": 16, "stage": 2}),
     ("vgg19", {"HW": 32, "C": 16, "hidden": 72, "classes": 24}),
 ]
 NETS = ("resnet38", "vgg19")  # whole: ten seconds of compiling

@@ -427,9 +427,11 @@ EXAMPLE_SIZES: list[tuple[str, dict[str, Any]]] = [
     ("llama_layer", {"B": 3, "S": 1, "S_max": 300, "H": 256, "heads": 4, "kv_heads": 2, "D": 64, "I": 512}),
     ("llama_layer", {"B": 2, "S": 40, "S_max": 300, "H": 256, "heads": 4, "kv_heads": 2, "D": 64, "I": 512}),
     *(("resnet38", {"stage": stage, "B": 2}) for stage in (1, 2, 3, 4)),
+    *(("resnet50", {"stage": stage, "B": 2}) for stage in (1, 2, 3, 4)),
     *(("vgg19", {"block": block}) for block in (1, 2, 3, 4, 5)),
     ("resnet38", {"B": 2, "HW": 64}),
     ("resnet38", {}),
+    ("resnet50", {"B": 2, "HW": 64}),
     ("vgg19", {"B": 3, "HW": 64, "hidden": 264}),
 ]
 EXAMPLE_CASES = [

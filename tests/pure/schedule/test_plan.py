@@ -18,6 +18,7 @@ SMALL = {
     "llama_layer": {"S": 4, "S_max": 16, "H": 32, "heads": 4, "kv_heads": 2, "D": 8, "I": 24},
     "gpt_layer": {"S": 16, "H": 32, "heads": 2, "I": 48},
     "resnet38": {"HW": 32, "C": 8, "classes": 10},
+    "resnet50": {"HW": 32, "C": 8, "classes": 10},
     "vgg19": {"HW": 32, "C": 8, "hidden": 32, "classes": 10},
 }
 MLP_TILES = {"up": (16, 16, 16), "down": (16, 32, 16)}

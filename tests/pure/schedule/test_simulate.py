@@ -18,6 +18,7 @@ SMALL = {
     "gpt3_attention": {"S": 24, "H": 32, "heads": 2, "D": 16},
     "llama_layer": {"S": 4, "S_max": 16, "H": 32, "heads": 4, "kv_heads": 2, "D": 8, "I": 24},
     "resnet38": {"HW": 32, "C": 8, "classes": 10},
+    "resnet50": {"HW": 32, "C": 8, "classes": 10},
 }
 MLP = {"tiles": {"up": (8, 16, 16), "down": (8, 16, 16)}}
 PLANS = [
