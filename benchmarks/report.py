@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import model_tables
+from benchmarks.histogram import histogram
 from benchmarks.workloads import GROUPS
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
@@ -43,6 +44,8 @@ MARKERS = "<!-- results: printed by python -m benchmarks.report --write -->", "<
 INDUCTOR = ("inductor", "inductor-flash")
 MADE_BY = "python -m benchmarks."  # older files were measured otherwise
 WORST = 12  # cells whose bounds are told
+MOST_NAMED = 24  # cells that were not measured
+DRAWN = ("random", "shapes")  # groups, with a histogram
 TITLES = {
     "chains": "Feed-forward blocks, one of eight shards of GPT-3 175B and of LLaMA-65B, bfloat16",
     "gemms": "One GeMM alone, bfloat16",
@@ -262,8 +265,12 @@ def _section(g: Group) -> str:
     if (ROOT / "docs" / picture).exists():
         image = f"![{TITLES[g.name]}]({picture})"
         parts.append(f"<details><summary>The same as a chart</summary>\n\n{image}\n\n</details>")
+    if g.name in DRAWN:
+        parts.insert(2, histogram([r for r in map(over_peers, g.cells.values()) if r is not None]))
     if g.name != "host" and (missing := g.data.get("missing")):
-        parts.append(f"Not measured, for want of time: {'; '.join(missing)}.")
+        few = len(missing) <= MOST_NAMED
+        told = "; ".join(missing) if few else f"{len(missing)} cells, which the file names"
+        parts.append(f"Not measured, for want of time: {told}.")
     if g.notes:
         notes = [f"{g.label(key(n))}: `{n.variant}`: {_plain(n.error)}" for n in g.notes]
         parts.append(
