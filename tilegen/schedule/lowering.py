@@ -17,8 +17,8 @@ from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES, linear_time, stages_of
+from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.plan import Plan
@@ -29,7 +29,7 @@ FEW_LAUNCHES, MOST_LAUNCHES = 4, 12
 MOST_CONVOLUTIONS = 2  # in longer chains tile sync over halos gains more than the model knows
 HOST_US = 4.0  # that the host takes to start a launch
 LEAST_US = 2.4  # from one launch to the next, however little it does
-SHORTER = 0.94  # of its modelled time one launch takes that has ops other than products
+SHORTER = 0.94  # of its modelled time one launch takes that has an attention
 
 
 def modelled_lowering(program: Program, place: Place, made: Plan | None = None) -> str:
@@ -46,8 +46,8 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
     if len(launches) > FEW_LAUNCHES and us < HOST_US * len(launches):
         return "persistent"
     one = simulate(made or plan(program, place, Options())).makespan + RATES.launch + RATES.start
-    mixed = not graph.consists_of(LinearAttributes, ConvAttributes)
-    return "multi_launch" if us < one * (SHORTER if mixed else 1.0) else "persistent"
+    shorter = SHORTER if graph.ops_of(AttentionAttributes) else 1.0
+    return "multi_launch" if us < one * shorter else "persistent"
 
 
 def alone_us(launch: Plan) -> float:

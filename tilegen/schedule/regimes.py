@@ -269,7 +269,9 @@ def _losses(
         if c.lowering == lowering
     }
     best = [min(of) for of in zip(*times.values(), strict=True)]
-    found = {c: sum(math.log(a / b) for a, b in zip(of, best, strict=True)) / 2 for c, of in times.items()}
+    found = {
+        c: sum(math.log(a / b) for a, b in zip(of, best, strict=True) if b > 0) / 2 for c, of in times.items()
+    }  # no tiles, so no time, where all of them were measured best split over K
     return {c: min(found.get(c, OTHER), OTHER) for c in choices}
 
 

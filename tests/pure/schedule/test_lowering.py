@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
+from benchmarks.families import head
 from benchmarks.workloads import example
 from tests.gpu.gemms import chain, gemm, mlp
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES
-from tilegen.ops.gemm import LinearAttributes
+from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering
 from tilegen.schedule import lowering
@@ -44,14 +45,15 @@ def many(M=512, H=1024, ops=MOST_LAUNCHES + 1, dtype="bfloat16"):
         *(mlp(M=m, H=h, I=i) for m, h, i in ((55, 1152, 12736), (428, 4736, 5056), (1995, 5312, 1152))),
         example("gpt3_attention", S=102, H=2048, heads=16, D=128),
         example("llama_layer", B=4),
+        head(M=101, H=4096, V=128256),
     ],
     ids=lambda p: f"{p.name} {dict(p.sizes)}",
 )
 def test_the_faster_by_the_model_is_taken(program: Program) -> None:
     one = tg.simulate(tg.plan(program, "h200", target="sm_90a")).makespan + RATES.launch + RATES.start
     launches = sum(map(alone_us, launches_of(program, H200, Options()).each))
-    mixed = not fuse(program).consists_of(LinearAttributes)
-    expected = "multi_launch" if launches < one * (SHORTER if mixed else 1.0) else "persistent"
+    attends = fuse(program).ops_of(AttentionAttributes)
+    expected = "multi_launch" if launches < one * (SHORTER if attends else 1.0) else "persistent"
     assert modelled_lowering(program, H200) == expected
 
 
