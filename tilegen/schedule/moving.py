@@ -227,10 +227,11 @@ def _open_grouping(g: Grouping, blocks: Size, m: SemaphoreMap, dim: Dim) -> Grou
 
 
 def _at(plan: Plan, dim: Dim, size: int) -> Plan:
-    """All formulas at one size. Dependences are not derived anew: what is proved is what the text says."""
+    """All formulas at one size. Dependences are not derived anew: what is proved is what the text says. No
+    tile of launches of single ops waits by them."""
     graph: Graph = filled(replace(plan.graph), dim, size)
-    edges = tuple(_edge_at(e, graph, dim, size) for e in plan.graph.edges)
-    graph.__dict__["edges"] = edges
+    if plan.lowering == "persistent":
+        graph.__dict__["edges"] = tuple(_edge_at(e, graph, dim, size) for e in plan.graph.edges)
     order = filled(plan.order, dim, size)
     kept = tuple(s for s in order.segments if s.count)
     return replace(
