@@ -82,7 +82,7 @@ def _lowering_at_a_size(place: Place, lowering: str) -> Lower:
         fixed = "persistent" if lowering == "auto" else lowering
         return lambda program, made: fixed
     return lambda program, made: (
-        tuned_lowering(program, place.label) or modelled_lowering(program, place, made)
+        tuned_lowering(program, place.label) or modelled_lowering(program, place, made).name
     )
 
 
@@ -90,7 +90,7 @@ def _modelled_lowering(program: Program, place: Place) -> str:
     """From the cache where it is."""
 
     def build(folder: Path) -> dict[str, str]:
-        (folder / "lowering.txt").write_text(modelled_lowering(program, place))
+        (folder / "lowering.txt").write_text(modelled_lowering(program, place).name)
         return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: lowering"}
 
     key = cache.key_of("lowering", request_key(program, place, Options()))

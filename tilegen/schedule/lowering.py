@@ -10,6 +10,8 @@ often the choice was right.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilegen.errors import PlanError
 from tilegen.frontend.program import Program
 from tilegen.graph import attention_time
@@ -32,22 +34,40 @@ LEAST_US = 2.4  # from one launch to the next, however little it does
 SHORTER = 0.94  # of its modelled time one launch takes that has an attention
 
 
-def modelled_lowering(program: Program, place: Place, made: Plan | None = None) -> str:
-    """persistent or multi_launch, where nothing is asked for. made: the plan of one launch, if known."""
+@dataclass(frozen=True)
+class Lowering:
+    """persistent or multi_launch, and why."""
+
+    name: str
+    reason: str
+
+
+def modelled_lowering(program: Program, place: Place, made: Plan | None = None) -> Lowering:
+    """That of a program for which nothing is asked. made: the plan of one launch, if known."""
     graph = fuse(program)
-    most = MOST_CONVOLUTIONS if graph.ops_of(ConvAttributes) else MOST_LAUNCHES
-    if program.symbolic or not 1 < len(graph.ops) <= most:
-        return "persistent"
+    most, what = (
+        (MOST_CONVOLUTIONS, "ops, some of them convolutions,")
+        if graph.ops_of(ConvAttributes)
+        else (MOST_LAUNCHES, "ops")
+    )
+    if program.symbolic:
+        return Lowering("persistent", "sizes are left open")
+    if len(graph.ops) == 1:
+        return Lowering("persistent", "there is one op")
+    if len(graph.ops) > most:
+        return Lowering("persistent", f"more than {most} {what} gain inside")
     try:
         launches = launches_of(program, place, Options()).each
-    except PlanError:  # an op has no kernel of its own
-        return "persistent"
+    except PlanError as error:
+        return Lowering("persistent", f"an op has no launch of its own: {error}")
     us = sum(alone_us(launch) for launch in launches)
     if len(launches) > FEW_LAUNCHES and us < HOST_US * len(launches):
-        return "persistent"
+        told = f"{len(launches)} launches run {us:.1f} µs by the model, the host takes {HOST_US:g} for each"
+        return Lowering("persistent", told)
     one = simulate(made or plan(program, place, Options())).makespan + RATES.launch + RATES.start
-    shorter = SHORTER if graph.ops_of(AttentionAttributes) else 1.0
-    return "multi_launch" if us < one * shorter else "persistent"
+    one *= SHORTER if graph.ops_of(AttentionAttributes) else 1.0
+    told = f"by the model {len(launches)} launches of single ops take {us:.1f} µs, one launch {one:.1f} µs"
+    return Lowering("multi_launch" if us < one else "persistent", told)
 
 
 def alone_us(launch: Plan) -> float:

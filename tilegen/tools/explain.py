@@ -20,6 +20,7 @@ from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import rewrites
 from tilegen.ops.base import OpInstance
 from tilegen.options import Options
+from tilegen.schedule.lowering import modelled_lowering
 from tilegen.schedule.moving import moving_plan
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import lattices_of, plan, tiled
@@ -35,12 +36,21 @@ def explain_program(program: Program, place: Place, options: Options) -> str:
     """With all sizes given: the plan's explanation. With open sizes: dependences and lattice points symbolic
     in them."""
     if not program.symbolic:
-        return explain_plan(plan(program, place, options), place)
+        made = plan(program, place, options)
+        return "\n".join([explain_plan(made, place), *_lowering(program, place, options, made)])
     if dims_of(program):
         moving = moving_plan(program, place, options)
         head = f"{moving.dim.name} moves from 1 to {moving.dim.most}; what follows is chosen at the largest"
         return f"{head}\n\n{explain_plan(moving.most, place)}"
     return _explain_open(program, place, options)
+
+
+def _lowering(program: Program, place: Place, options: Options, made: Plan) -> list[str]:
+    """What `compile` makes of it where that is left open, and why."""
+    if options != Options() or not place.target.launches_early:
+        return []
+    found = modelled_lowering(program, place, made)
+    return [f"lowering, unless another was measured best: {found.name}; {found.reason}"]
 
 
 def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
