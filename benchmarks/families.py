@@ -93,22 +93,6 @@ def one_conv(B=1, HW=56, C=64, N=128, size=3, stride=1, dtype="float16"):
 
 
 @tg.spec
-def one_attention(B=1, S=512, T=512, heads=16, kv_heads=16, D=64, causal=False, dtype=DTYPE):
-    """S queries of each sequence over T keys."""
-    q = tg.input("q", (B, S, heads * D), dtype)
-    k, v = (tg.input(name, (B, T, kv_heads * D), dtype) for name in "kv")
-    return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="attn")
-
-
-@tg.spec
-def one_norm(M=512, H=1024, kind="rms_norm", dtype=DTYPE):
-    x, g = tg.input("x", (M, H), dtype), tg.weight("g", (H,), dtype)
-    if kind == "rms_norm":
-        return tg.rms_norm(x, g, name="norm")
-    return tg.layer_norm(x, g, tg.weight("c", (H,), dtype), name="norm")
-
-
-@tg.spec
 def head(M=8, H=4096, V=32000, dtype=DTYPE):
     """A vocabulary head behind the last norm: y = rms_norm(x, g) wᵀ"""
     n = tg.rms_norm(tg.input("x", (M, H), dtype), tg.weight("g", (H,), dtype), name="n")
@@ -126,8 +110,10 @@ def narrow(M=64, H=512, I=1024, layers=8, dtype=DTYPE):
     return x
 
 
-LAYERS = (bert_layer, vit_layer, cross_attention, lora, resnet50_block, head, narrow)
-SPECS = {s.name: s for s in (*LAYERS, one_conv, one_attention, one_norm)}
+SPECS = {
+    s.name: s
+    for s in (bert_layer, vit_layer, cross_attention, lora, resnet50_block, one_conv, head, narrow)
+}
 
 
 # --- drawn --------------------------------------------------------------------------------------------------

@@ -84,6 +84,22 @@ def one_linear(M=64, N=4096, K=4096, dtype="bfloat16"):
 
 
 @tg.spec
+def one_attention(B=1, S=512, T=512, heads=16, kv_heads=16, D=64, causal=False, dtype="bfloat16"):
+    """S queries of each sequence over T keys."""
+    q = tg.input("q", (B, S, heads * D), dtype)
+    k, v = (tg.input(name, (B, T, kv_heads * D), dtype) for name in "kv")
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="attn")
+
+
+@tg.spec
+def one_norm(M=512, H=1024, kind="rms_norm", dtype="bfloat16"):
+    x, g = tg.input("x", (M, H), dtype), tg.weight("g", (H,), dtype)
+    if kind == "rms_norm":
+        return tg.rms_norm(x, g, name="norm")
+    return tg.layer_norm(x, g, tg.weight("c", (H,), dtype), name="norm")
+
+
+@tg.spec
 def mlp3(M=64, A=1024, B=4096, C=4096, D=1024, dtype="bfloat16"):
     """Three linears with bias, ReLU between them."""
     x = tg.input("x", (M, A), dtype)
@@ -142,7 +158,17 @@ def cached_attention(B=1, cached=1024, H=12288, heads=12, D=128, rope=False, dty
     return tg.linear(tg.attention(q, keys, values, heads=heads, at=pos, name="attn"), wo, name="out")
 
 
-OWN = (gemm, one_linear, mlp3, four_gemms, fan, conv_pair, cached_attention)
+OWN = (
+    gemm,
+    one_linear,
+    one_attention,
+    one_norm,
+    mlp3,
+    four_gemms,
+    fan,
+    conv_pair,
+    cached_attention,
+)
 SPECS = {**{s.name: s for s in OWN}, **families.SPECS}
 # of eight
 SHARDS = {"gpt3": {"H": 12288, "heads": 12, "rope": False}, "llama": {"H": 8192, "heads": 8, "rope": True}}

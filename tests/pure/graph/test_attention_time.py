@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.families import one_attention
-from benchmarks.workloads import example
+from benchmarks.workloads import example, one_attention
 from tilegen.arch.machine import H200, cpu
 from tilegen.graph.attention_time import RATES, alone_us, by_tensor_cores, tile_times
 from tilegen.graph.fuse_epilogues import fuse
