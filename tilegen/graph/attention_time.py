@@ -1,7 +1,7 @@
 """What an attention takes on Hopper's tensor cores, in µs.
 
     step  = meet + keys · (softmax + products · D) / clock · turn
-    tile  = fixed + head · rows / 128 · D / 64 + turns · step
+    tile  = fixed + head · rows / 128 · D / 64 + turns · step, or its share of all bytes from memory
     alone = the longest of the SMs' sums of tiles + start · CTAs / SMs + launch
 
 A warpgroup has 64 rows of queries. Both work on each block of keys of a tile of 128; of a tile of 64 they
@@ -13,6 +13,7 @@ here.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +49,7 @@ def by_tensor_cores(b: OpInstance, machine: Machine) -> bool:
     return not over_caches(b) or a.q_len * (a.heads // a.kv_heads) > FEW
 
 
-def tile_times(b: OpInstance, rates: AttentionRates = RATES) -> Array:
+def tile_times(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -> Array:
     """Of each tile: those of a causal attention have as much work as steps."""
     d, (queries, keys, heads) = int(AttentionAttributes.of(b).head_dim), b.tile
     half = queries * heads <= FEW
@@ -56,12 +57,15 @@ def tile_times(b: OpInstance, rates: AttentionRates = RATES) -> Array:
     products = keys * (rates.softmax + rates.products * d) / CLOCK
     step = rates.meet + products * (rates.turn if half else 1.0)
     steps = tiles_of(b).steps
-    return rates.fixed + moved + ((steps + 1) // 2 if half else steps) * step
+    shapes = (b.out, *(b.shape(n) for n in range(3)))
+    bytes = 2 * sum(math.prod(int(n) for n in shape) for shape in shapes)
+    memory = 1e6 * bytes / len(steps) / (machine.memory / machine.sms)
+    return np.maximum(rates.fixed + moved + ((steps + 1) // 2 if half else steps) * step, memory)
 
 
 def alone_us(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -> float:
     """The op in a launch of its own, the longest tiles first, each on the SM that is free first."""
-    times = np.sort(tile_times(b, rates))[::-1]
+    times = np.sort(tile_times(b, machine, rates))[::-1]
     return (
         _longest_first(times, machine.sms)
         + rates.start * min(1.0, len(times) / machine.sms)

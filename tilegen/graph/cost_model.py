@@ -45,7 +45,7 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
     if on_wgmma(b, machine):
         return _linear_tile_us(b, machine, stages)
     if attention_time.by_tensor_cores(b, machine):
-        return float(np.mean(attention_time.tile_times(b)))
+        return float(np.mean(attention_time.tile_times(b, machine)))
     return _tile_us(b, machine)
 
 
@@ -66,7 +66,7 @@ def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
     if on_wgmma(b, machine):
         return np.full(len(tiles_of(b).steps), tile_us(b, machine, stages))
     if attention_time.by_tensor_cores(b, machine):
-        return attention_time.tile_times(b)
+        return attention_time.tile_times(b, machine)
     steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
     work = tile_us(b, machine) - machine.tile_us
     return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)

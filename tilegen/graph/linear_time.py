@@ -138,7 +138,7 @@ def time_of_cut(
     bytes = ROW_BYTES * deep * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
     occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
     waiting = {"k": rates.shared_k, "m": rates.shared_m, "n": rates.shared_n if shared_a else 1.0}
-    scaling = deep * rates.scaling(rows) if normed(b) else 0.0
+    scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     step = rates.side_by_side(
         deep * occupied * wide / 32 / rates.clock + scaling,
         bytes / (rates.l2 * rates.clock) * min(1.0, count * cluster / waves / machine.sms),

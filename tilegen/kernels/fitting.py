@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tilegen.errors import SpillError
+from tilegen.errors import PlanError, SpillError
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
@@ -82,16 +82,17 @@ def lowered(
     program: Program, lowering: str, asked: str, launches: Callable[[], Found], one: Callable[[], Found]
 ) -> Found:
     """What `launches` or `one` gives, as the lowering says. asked: as the user did; where that is auto and a
-    launch of a single op spills, one launch is taken, whose tiles may be smaller.
+    launch of a single op spills, or does not follow a size that moves, one launch is taken, whose tiles may
+    be smaller.
 
     Raises:
-        SpillError: as `fitted`, or a launch spills and was asked for.
+        SpillError, PlanError: as `fitted` and the planner; of a launch, if launches were asked for.
     """
     if lowering != "multi_launch":
         return one()
     try:
         return launches()
-    except SpillError as error:
+    except (SpillError, PlanError) as error:
         if asked != "auto":
             raise
         logger.info("%s: %s; one launch instead", program.name, str(error).partition(";")[0])

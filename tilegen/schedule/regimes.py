@@ -261,17 +261,17 @@ def _wide(sized: _Sized) -> list[Regime]:
 def _losses(
     sized: _Sized, ends: tuple[int, int], lowering: str, choices: Sequence[_Choice]
 ) -> dict[_Choice, float]:
-    """What each loses against the best of those with this lowering: the mean of both ends of a cell."""
+    """What each loses against the best of those with this lowering and all tiles, which a linear that was
+    measured best split over K has none of: the mean of both ends of a cell."""
     graphs = [fuse(sized.at(n)) for n in ends]
+    linears = {op.name for op in graphs[0].ops if isinstance(op.attributes, LinearAttributes)}
     times = {
         c: [_products_us(graph, c, sized.place) for graph in graphs]
         for c in choices
-        if c.lowering == lowering
+        if c.lowering == lowering and linears == {name for name, _ in c.options.tiles}
     }
     best = [min(of) for of in zip(*times.values(), strict=True)]
-    found = {
-        c: sum(math.log(a / b) for a, b in zip(of, best, strict=True) if b > 0) / 2 for c, of in times.items()
-    }  # no tiles, so no time, where all of them were measured best split over K
+    found = {c: sum(math.log(a / b) for a, b in zip(of, best, strict=True)) / 2 for c, of in times.items()}
     return {c: min(found.get(c, OTHER), OTHER) for c in choices}
 
 

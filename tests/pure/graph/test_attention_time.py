@@ -30,7 +30,7 @@ def test_more_work_takes_longer(more: dict[str, int], tile: tuple[int, ...]) -> 
 
 
 def test_a_causal_tile_takes_as_long_as_it_has_steps() -> None:
-    times = tile_times(bound(S=1024, T=1024, heads=1, kv_heads=1, causal=True))
+    times = tile_times(bound(S=1024, T=1024, heads=1, kv_heads=1, causal=True), H200)
     steps = np.diff(times)
     assert len(times) == 8 and (steps > 0).all() and steps == pytest.approx(steps[0])
     half, whole = (alone_us(bound(B=4, S=1024, T=1024, causal=c), H200) for c in (True, False))
@@ -38,14 +38,14 @@ def test_a_causal_tile_takes_as_long_as_it_has_steps() -> None:
 
 
 def test_two_blocks_of_keys_in_turn_take_as_long_as_one() -> None:
-    one, two, three = (tile_times(bound((64, 128, 1), S=64, T=128 * n))[0] for n in (1, 2, 3))
+    one, two, three = (tile_times(bound((64, 128, 1), S=64, T=128 * n), H200)[0] for n in (1, 2, 3))
     assert one == two < three
 
 
 def test_tiles_wait_for_an_sm() -> None:
     """132 tiles of 128 rows are one wave, one more is a second."""
     full, more = (bound(B=n, S=128, T=128, heads=1, kv_heads=1) for n in (H200.sms, H200.sms + 1))
-    assert alone_us(more, H200) == pytest.approx(alone_us(full, H200) + tile_times(full)[0])
+    assert alone_us(more, H200) == pytest.approx(alone_us(full, H200) + tile_times(full, H200)[0])
 
 
 def test_rows_that_fill_no_sms_are_halved_and_full_waves_are_not() -> None:
@@ -67,5 +67,11 @@ def test_caches_of_few_rows_and_other_machines_have_another_model() -> None:
 
 
 def test_a_head_costs_its_columns() -> None:
-    few, many = (tile_times(bound((128, 128, 1), D=d))[0] for d in (64, 128))
+    few, many = (tile_times(bound((128, 128, 1), D=d), H200)[0] for d in (64, 128))
     assert many - few > RATES.head
+
+
+@pytest.mark.parametrize("kv_heads", [8, 32])
+def test_keys_of_few_queries_come_from_memory(kv_heads: int) -> None:
+    b = bound((1, 48, 32 // kv_heads), B=64, S=1, T=4096, heads=32, kv_heads=kv_heads, D=128)
+    assert alone_us(b, H200) > 1e6 * 2 * 2 * 64 * 4096 * kv_heads * 128 / H200.memory

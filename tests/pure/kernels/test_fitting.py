@@ -9,7 +9,7 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import mlp
-from tilegen.errors import SpillError
+from tilegen.errors import PlanError, SpillError
 from tilegen.frontend.loader import load_spec
 from tilegen.graph.forms import Place
 from tilegen.kernels.fitting import fitted, lowered
@@ -123,6 +123,15 @@ def test_a_launch_that_spills_is_one_launch_instead_where_nothing_was_asked_for(
     assert "mlp: ptxas spilled 24 bytes" in caplog.text and "one launch instead" in caplog.text
     assert lowered(mlp(), "multi_launch", "auto", lambda: "launches", spills) == "launches"
     assert lowered(mlp(), "persistent", "auto", spills, lambda: "one") == "one"
+
+
+def test_launches_that_do_not_follow_a_size_are_one_launch_instead_where_nothing_was_asked_for() -> None:
+    def unplanned() -> str:
+        raise PlanError("the plan over M is not that at M = 9")
+
+    assert lowered(mlp(), "multi_launch", "auto", unplanned, lambda: "one") == "one"
+    with pytest.raises(PlanError, match="is not that"):
+        lowered(mlp(), "multi_launch", "multi_launch", unplanned, lambda: "one")
 
 
 def test_launches_that_were_asked_for_spill_as_an_error() -> None:

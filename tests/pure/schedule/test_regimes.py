@@ -192,6 +192,18 @@ def test_regimes_of_all_programs_have_the_lowering_of_their_last_size(
     assert {r.lowering for r in given} == {"persistent"}
 
 
+def test_a_size_that_was_measured_best_split_over_k_leaves_the_others_their_tiles() -> None:
+    """Its choice has no tiles to price the others with."""
+
+    def settle(program: tg.Program) -> Options:
+        split = Options(split_k=(("up", 2), ("down", 2)))
+        return split if dict(program.sizes)["M"] == 320 else Options()
+
+    usual, found = (regimes(mlp(1024), H200, Options(), **given) for given in ({}, {"settle": settle}))
+    assert {r.options.tiles for r in found} >= {r.options.tiles for r in usual if r.most not in (320, 384)}
+    assert sum(not r.options.tiles for r in found) <= 1 + sum(not r.options.tiles for r in usual)
+
+
 def test_choices_are_taken_until_nothing_is_lost() -> None:
     losses = {SMALL: [0.0, 0.1, 0.3], LARGE: [0.2, 0.0, 0.0], OTHER: [0.2, 0.2, 0.2]}
     assert covering(losses, [1.0, 1.0, 1.0], 1) == [LARGE] * 3
