@@ -36,8 +36,7 @@ from tilegen.frontend.program import Program
 from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
-from tilegen.ops.attention import AttentionAttributes
-from tilegen.ops.base import ceil_div
+from tilegen.ops.attention import AttentionAttributes, keys_of_block
 from tilegen.options import Options
 from tilegen.targets.sm90.heuristics import CONFIGS, best_of_kinds, kind_of
 
@@ -224,9 +223,9 @@ def candidates(drawn: Drawn) -> list[Candidate]:
 
 
 def _tiles(graph: Graph) -> list[tuple[int, ...]]:
-    """Of an attention: for one warpgroup, and for both, with as many keys as registers and stages hold."""
-    a = AttentionAttributes.of(graph.bound(graph.op("attn")))
-    return [(64, 128 // ceil_div(int(a.head_dim), 64), 1), (128, 112 if a.head_dim > 96 else 128, 1)]
+    """Of an attention: for one warpgroup, and for both."""
+    d = int(AttentionAttributes.of(graph.bound(graph.op("attn"))).head_dim)
+    return [(rows, keys_of_block(rows, d), 1) for rows in (64, 128)]
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first

@@ -23,7 +23,7 @@ from tilegen.arch.machine import H200
 from tilegen.graph import attention_time
 from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time, stages_of
+from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time
 from tilegen.ops.base import OpInstance
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.sm90.heuristics import linear_configs
@@ -59,7 +59,7 @@ class Pair(Generic[R]):
 
 def _linear_us(b: OpInstance, rates: Rates) -> float:
     time: LinearTime = linear_time(b, H200, rates)
-    return time.alone(stages_of(time.stage))
+    return time.alone(time.stages)
 
 
 def _attention_us(b: OpInstance, rates: AttentionRates) -> float:

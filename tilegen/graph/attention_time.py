@@ -13,7 +13,6 @@ here.
 from __future__ import annotations
 
 import heapq
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,9 +56,7 @@ def tile_times(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -
     products = keys * (rates.softmax + rates.products * d) / CLOCK
     step = rates.meet + products * (rates.turn if half else 1.0)
     steps = tiles_of(b).steps
-    shapes = (b.out, *(b.shape(n) for n in range(3)))
-    bytes = 2 * sum(math.prod(int(n) for n in shape) for shape in shapes)
-    memory = 1e6 * bytes / len(steps) / (machine.memory / machine.sms)
+    memory = 1e6 * b.operand_bytes / len(steps) / (machine.memory / machine.sms)
     return np.maximum(rates.fixed + moved + ((steps + 1) // 2 if half else steps) * step, memory)
 
 

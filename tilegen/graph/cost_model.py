@@ -19,7 +19,7 @@ from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph import attention_time
-from tilegen.graph.linear_time import RATES, linear_time, stages_of
+from tilegen.graph.linear_time import RATES, linear_time
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
@@ -58,7 +58,7 @@ def on_wgmma(b: OpInstance, machine: Machine) -> bool:
 
 def _linear_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
     time = linear_time(b, machine)
-    return time.tile_of_many(stages or stages_of(time.stage))
+    return time.tile_of_many(stages or time.stages)
 
 
 def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
@@ -77,7 +77,7 @@ def _tile_us(b: OpInstance, machine: Machine) -> float:
     flops, share = b.kind.flops(b) / b.op.cluster, 1.0 / machine.sms
     compute = flops / (peak * share * efficiency(b, machine))
     tiles = max(1, math.prod(int(n) for n in b.grid))
-    memory = _operand_bytes(b) / tiles / b.op.cluster / (machine.memory * share)
+    memory = b.operand_bytes / tiles / b.op.cluster / (machine.memory * share)
     cache = _tile_bytes(b) / b.op.cluster / (machine.cache * share)
     return machine.tile_us + 1e6 * max(compute, memory, cache)
 
@@ -95,12 +95,6 @@ def efficiency(b: OpInstance, machine: Machine) -> float:
     tensor = padded * columns / 32
     shared = (padded * 128 + padded / 64 * columns * 128 + (padded + columns) * 128) / 128
     return tensor / max(tensor, shared) * rows / padded
-
-
-def _operand_bytes(b: OpInstance) -> float:
-    """Bytes of all operands and the result, each once."""
-    shapes = [(b.shape(n), b.dtype(n)) for n in range(len(b.op.operands))] + [(b.out, b.result.dtype)]
-    return float(sum(math.prod(int(n) for n in shape) * DTYPES[dtype] for shape, dtype in shapes))
 
 
 def _tile_bytes(b: OpInstance) -> float:

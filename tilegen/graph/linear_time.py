@@ -82,6 +82,11 @@ class LinearTime:
     stage: int
     rates: Rates = RATES
 
+    @property
+    def stages(self) -> int:
+        """Of a ring that is its own."""
+        return stages_of(self.stage)
+
     def tile(self, stages: int) -> float:
         """A tile where the ring has so many stages."""
         step = self.rates.side_by_side(self.step, self.rates.trip / max(1, stages - 1))

@@ -137,6 +137,14 @@ def attention(
 STATE = 8
 
 
+def keys_of_block(rows: int, head_dim: int) -> int:
+    """Of a tile of so many rows of queries. One warpgroup's keys and values lie in one stage, which is to be
+    no longer than those of products are; of more rows the registers of an SM's math warps hold so many."""
+    if rows <= FEW:
+        return 128 // ceil_div(head_dim, 64)
+    return 112 if head_dim > 96 else 128
+
+
 def splits(b: OpInstance) -> int:
     """Tiles that share the keys of the same queries; their results are partial ones, for a combine."""
     match b.attributes:
@@ -273,15 +281,9 @@ class Attention(OpDef):
         a = AttentionAttributes.of(b)
         q = a.q_len if isinstance(a.q_len, int) else 4096
         group, d = a.heads // a.kv_heads, a.head_dim if isinstance(a.head_dim, int) else 128
-        # of columns; a block's keys and values lie in one stage, which is to be no longer than those of
-        # products are
-        blocks = ceil_div(d, 64)
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
-            return [(q, 96 // blocks, group)]
-        if q <= FEW:
-            return [(q, 128 // blocks, 1)]
-        # keys: what the registers of an SM's math warps hold
-        return [(min(128, q), 112 if d > 96 else 128, 1)]
+            return [(q, 96 // ceil_div(d, 64), group)]
+        return [(min(128, q), keys_of_block(q, d), 1)]
 
     def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """Several heads only where all their rows fit a GPU's tile."""

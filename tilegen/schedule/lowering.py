@@ -18,7 +18,7 @@ from tilegen.graph import attention_time
 from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, linear_time, stages_of
+from tilegen.graph.linear_time import RATES, linear_time
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.options import Options
@@ -74,6 +74,6 @@ def alone_us(launch: Plan) -> float:
     """A launch of a single op, programmatic."""
     if on_wgmma(b := launch.bounds[0], launch.machine):
         time = linear_time(b, launch.machine)
-        return max(LEAST_US, time.alone(stages_of(time.stage)))
+        return max(LEAST_US, time.alone(time.stages))
     rates, busy = attention_time.RATES, launch.order.count * launch.cluster / launch.machine.sms
     return max(LEAST_US, simulate(launch).makespan + rates.launch + rates.start * min(1.0, busy))

@@ -92,13 +92,14 @@ def regimes(
     found = _ending(ends, dim, options)
     if not free:
         return found
+    found = [replace(r, lowering=lower(sized.at(r.most), None)) for r in found]
     steps = STEPS if 0 < rows <= SOME_ROWS and ends else ()
     looked_at = [n for step in steps if ends[-1] < (n := step // rows) < dim.most]
-    if looked_at:
+    if looked_at and found[-1].lowering == "persistent":  # launches have their own best tiles
         progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
         sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
         found[-1] = replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))
-    return [_lowered(regime, sized) for regime in found]
+    return found
 
 
 def _ends(sized: _Sized) -> list[int]:
@@ -109,12 +110,6 @@ def _ends(sized: _Sized) -> list[int]:
     few, many = dim.most * rows <= FEW_ROWS, rows > SOME_ROWS
     limits = FEWER if few else MANY if many else (FEW_ROWS, SOME_ROWS)
     return [n for limit in limits if 1 <= (n := limit // rows) < dim.most]
-
-
-def _lowered(regime: Regime, sized: _Sized) -> Regime:
-    """With the lowering of its last size; launches with their own best tiles."""
-    lowering = sized.lower(sized.at(regime.most), None)
-    return regime if lowering == regime.lowering else Regime(regime.ranges, Options(), lowering)
 
 
 def _rises(extent: Size, dim: Dim) -> int:
@@ -332,6 +327,6 @@ def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
         b = graph.bound(graph.op(name))
         times.append(time_of_tile(b, place.machine, tile, int(count), split))
     if choice.lowering == "multi_launch":
-        return sum(t.alone(stages_of(t.stage)) for t in times)
+        return sum(t.alone(t.stages) for t in times)
     stages = stages_of(max((t.stage for t in times), default=1))
     return sum(t.alone(stages) for t in times)

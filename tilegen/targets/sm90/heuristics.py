@@ -24,7 +24,7 @@ from tilegen.graph.linear_time import (
     stages_of,
     time_of_cut,
 )
-from tilegen.ops.attention import FEW, AttentionAttributes
+from tilegen.ops.attention import FEW, AttentionAttributes, keys_of_block
 from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
@@ -70,16 +70,23 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
             found = {}
             for op in products:
                 b = graph.bound(op)
-                fitting = (
-                    replace(c, us=c.us + TOGETHER) if several and together else c
-                    for c in _configs(b, machine, cluster, stage, mixed=not alone)
-                    if not (together := cluster > 1 and _loads_together(b, c)) or alone
-                )
+                configs = _configs(b, machine, cluster, stage, mixed=not alone)
+                fitting = _fitting(b, configs, alone, TOGETHER if several else 0.0)
                 found[op.name] = min(fitting, key=lambda c: c.us, default=None)
             if found and all(found.values()):
                 choices.append({name: config for name, config in found.items() if config is not None})
     best = min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
     return best if alone or not best else _deepened(graph, best, machine)
+
+
+def _fitting(b: OpInstance, configs: Iterable[Config], alone: bool, together: float) -> Iterator[Config]:
+    """Those that go with the other ops of a launch. alone: these are linears too; together: µs that a pair
+    takes longer then whose CTAs load for each other."""
+    for c in configs:
+        if not _loads_together(b, c):
+            yield c
+        elif alone:
+            yield replace(c, us=c.us + together)
 
 
 def _configs(
@@ -352,7 +359,7 @@ def attention_tile(b: OpInstance, machine: Machine) -> tuple[int, ...]:
     (usual,) = b.kind.tiles(b, machine)
     if usual[0] * usual[2] <= FEW:
         return tuple(usual)
-    half = FEW, 128 // ceil_div(int(AttentionAttributes.of(b).head_dim), 64), 1
+    half = FEW, keys_of_block(FEW, int(AttentionAttributes.of(b).head_dim)), 1
     return min(
         (half, tuple(usual)),
         key=lambda t: attention_time.alone_us(OpInstance(replace(b.op, tile=t), b.tensors), machine),
