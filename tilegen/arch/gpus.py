@@ -47,6 +47,9 @@ class Gpu:
     flops32: float  # FLOP/s in float32, without tensor cores
     clock: float  # Hz, at which the vendor reckons flops16
     source: str
+    # CTAs of a cluster -> how many clusters are resident, an SM a CTA, where that is fewer than SMs would take:
+    # a cluster lies in one GPC, which has 16 or 18 SMs or fewer
+    clusters: tuple[tuple[int, int], ...] = ()
 
     @property
     def architecture(self) -> str:
@@ -78,6 +81,7 @@ ARCHITECTURES = {a.name: a for a in (CPU, SM_80, SM_86, SM_87, SM_89, SM_90, SM_
 GUIDE = "CUDA C++ Programming Guide, compute capabilities"
 A100 = f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
 H100 = f"NVIDIA H100 datasheet; H100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
+CLUSTERS = ((4, 30), (8, 15))  # cuOccupancyMaxActiveClusters of an H200 (docs/perf-log.md)
 H200 = f"NVIDIA H200 datasheet; the chip is that of the H100 whitepaper; {GUIDE}"
 B200 = (
     f"NVIDIA HGX B200 datasheet, an eighth of it; Blackwell Tuning Guide for L2; {GUIDE}; "
@@ -91,9 +95,9 @@ GB202 = f"NVIDIA RTX Blackwell GPU Architecture whitepaper; {GUIDE}"
 GPUS = {
     "a100": Gpu("A100 SXM4 80GB", SM_80, 108, 40 * MB, 2.039e12, 312e12, 19.5e12, 1.410e9, A100),
     "a100-pcie": Gpu("A100 PCIe 80GB", SM_80, 108, 40 * MB, 1.935e12, 312e12, 19.5e12, 1.410e9, A100),
-    "h100": Gpu("H100 SXM5 80GB", SM_90, 132, 50 * MB, 3.35e12, 989.4e12, 66.9e12, 1.830e9, H100),
+    "h100": Gpu("H100 SXM5 80GB", SM_90, 132, 50 * MB, 3.35e12, 989.4e12, 66.9e12, 1.830e9, H100, CLUSTERS),
     "h100-pcie": Gpu("H100 PCIe 80GB", SM_90, 114, 50 * MB, 2.0e12, 756e12, 51.2e12, 1.620e9, H100),
-    "h200": Gpu("H200 SXM 141GB", SM_90, 132, 50 * MB, 4.8e12, 989.4e12, 66.9e12, 1.830e9, H200),
+    "h200": Gpu("H200 SXM 141GB", SM_90, 132, 50 * MB, 4.8e12, 989.4e12, 66.9e12, 1.830e9, H200, CLUSTERS),
     "b200": Gpu("B200 SXM 180GB", SM_100, 148, 126 * MB, 8.0e12, 2250e12, 75e12, 1.856e9, B200),
     "rtx-3090": Gpu("GeForce RTX 3090", SM_86, 82, 6 * MB, 0.936e12, 71e12, 35.6e12, 1.695e9, GA102),
     "rtx-4090": Gpu("GeForce RTX 4090", SM_89, 128, 72 * MB, 1.008e12, 165.2e12, 82.6e12, 2.520e9, ADA),

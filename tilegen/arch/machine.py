@@ -48,6 +48,12 @@ class Machine:
         """The name of the target that is best for it: sm_90a, sm_80 or cpu."""
         return self.architecture.target
 
+    def clusters(self, size: int) -> int:
+        """How many clusters of so many CTAs, an SM a CTA, are resident together."""
+        gpu = self.gpu
+        fewer = dict(gpu.clusters).get(size) if gpu else None
+        return self.sms // size if gpu is None or fewer is None else fewer * self.sms // gpu.sms
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

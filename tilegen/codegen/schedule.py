@@ -81,7 +81,7 @@ def schedule_text(plan: Plan) -> str:
     for g, name in tables.items():
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
         lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))
-    workers = plan.machine.sms // plan.cluster
+    workers = plan.machine.clusters(plan.cluster)
     tiles = most(plan.order.count)
     scheduling = (
         "dynamic"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilegen.arch.machine import Machine
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import ClusterShape, OpInstance
 
 if TYPE_CHECKING:
     from tilegen.graph.graph import Graph
@@ -20,14 +20,13 @@ class Config:
     """A tile, the cluster that runs it, and the op's modelled time in µs."""
 
     tile: tuple[int, ...]
-    cluster: int
-    cluster_split: str
+    cluster: ClusterShape
     us: float
 
     @property
     def option(self) -> str:
         """As Options.cluster takes it."""
-        return f"{self.cluster}:{self.cluster_split}"
+        return self.cluster.option
 
 
 @dataclass(frozen=True)

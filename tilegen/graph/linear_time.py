@@ -18,12 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegen.arch.machine import H200, Machine
-from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import groups, k_range, normed
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
 ROW_BYTES = 128  # 64 columns of a row
+ALONE = ClusterShape()
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,12 @@ class Rates:
     least_step: float = 0.1122  # from one stage of the ring to the next
     least_step_of_pairs: float = 0.1525
     trip: float = 0.8421  # from the request of a stage's bytes until they are there
-    # factors of a step: what the CTAs of a pair wait for each other, by what they share
+    # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
+    # cluster
     shared_k: float = 1.024
     shared_m: float = 1.048
     shared_n: float = 1.144
+    shared_by_more: float = 1.1
     epilogue: float = 7.381e-05  # of a number of the result
     sent: float = 5.937e-05  # of a number that goes to the other CTA of a pair
     launch: float = 0.6824  # before the first step and after the last
@@ -53,6 +56,13 @@ class Rates:
     def scaling(self, rows: int) -> float:
         """Of 64 columns of so many rows, which a fused norm scales."""
         return self.meet + self.scaled_row * rows
+
+    def waiting(self, shared: ClusterShape) -> float:
+        """The factor of a step where CTAs share these: what they wait for each other."""
+        if shared.size > 2:
+            return self.shared_by_more
+        pair = {(2, 1, 1): self.shared_m, (1, 2, 1): self.shared_n, (1, 1, 2): self.shared_k}
+        return pair.get((shared.m, shared.n, shared.k), 1.0)
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""
@@ -124,42 +134,38 @@ def time_of_cut(
     machine: Machine,
     height: int,
     width: int,
-    cluster: int,
-    cluster_split: str,
+    cluster: ClusterShape = ALONE,
     deep: int = 1,
     rates: Rates = RATES,
 ) -> LinearTime:
-    """A linear whose CTAs compute height x width each, by clusters of `cluster`; deep: blocks of 64 columns
-    in a step."""
+    """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step."""
     rows, columns = (int(n) for n in b.out)
-    pair = cluster_split if cluster > 1 else ""
     wide = groups(b) * width
-    across = ceil_div(columns, width * (cluster if pair == "n" else 1))
-    count = ceil_div(rows, height * (cluster if pair == "m" else 1)) * across
-    waves = ceil_div(count, machine.sms // cluster)
+    count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
+    waves = ceil_div(count, machine.clusters(cluster.size))
+    ctas = count * cluster.size / waves  # of a wave
     lo, hi = k_range(b)
     loaded = rows_loaded(b, height)
-    shared_a, shared_w = pair == "n" and loaded >= 64, pair == "m"
-    bytes = ROW_BYTES * deep * (loaded / (2 if shared_a else 1) + wide / (2 if shared_w else 1))
+    shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
+    bytes = ROW_BYTES * deep * (loaded / shared.n + wide / shared.m)
     occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
-    waiting = {"k": rates.shared_k, "m": rates.shared_m, "n": rates.shared_n if shared_a else 1.0}
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     step = rates.side_by_side(
         deep * occupied * wide / 32 / rates.clock + scaling,
-        bytes / (rates.l2 * rates.clock) * min(1.0, count * cluster / waves / machine.sms),
-        rates.least_step_of_pairs if pair else rates.least_step,
+        bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
+        rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
     numbers = height * wide
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
-    filled = count / (waves * (machine.sms // cluster))
+    filled = min(1.0, ctas / machine.sms)
     return LinearTime(
-        step * waiting.get(pair, 1.0),
-        ceil_div(hi - lo, 64 * deep) / (cluster if pair == "k" else 1),
-        numbers * (rates.epilogue + (rates.sent if pair == "k" else 0.0)),
+        step * rates.waiting(shared),
+        ceil_div(hi - lo, 64 * deep) / cluster.k,
+        numbers * (rates.epilogue + (rates.sent if cluster.k > 1 else 0.0)),
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         1e6 * RING * machine.sms / machine.memory,
-        min(1.0, count * cluster / machine.sms),
+        min(1.0, count * cluster.size / machine.sms),
         filled,
         deep * rows_of_block(b, height, width),
         rates,
@@ -170,19 +176,17 @@ def time_of_tile(
     b: OpInstance,
     machine: Machine,
     tile: tuple[int, ...],
-    cluster: int,
-    cluster_split: str,
+    cluster: ClusterShape,
     rates: Rates = RATES,
 ) -> LinearTime:
-    """A linear with this tile, which a cluster of so many CTAs splits."""
-    height = tile[0] // (cluster if cluster_split == "m" else 1)
-    width = tile[1] // (cluster if cluster_split == "n" else 1)
-    return time_of_cut(b, machine, height, width, cluster, cluster_split, ceil_div(tile[2], 64), rates)
+    """A linear with this tile, which the CTAs of a cluster split."""
+    height, width = tile[0] // cluster.m, tile[1] // cluster.n
+    return time_of_cut(b, machine, height, width, cluster, ceil_div(tile[2], 64), rates)
 
 
 def linear_time(b: OpInstance, machine: Machine, rates: Rates = RATES) -> LinearTime:
     """A linear as it is cut."""
-    return time_of_tile(b, machine, b.tile, b.op.cluster, b.op.cluster_split, rates)
+    return time_of_tile(b, machine, b.tile, b.op.cluster_shape, rates)
 
 
 def stage_of(b: OpInstance) -> int:

@@ -129,7 +129,7 @@ class GpuKernel(Kernel):
         size: int | None = None,
         plan_at: Callable[[int], Plan] | None = None,
     ):
-        workers = plan.machine.sms // plan.cluster
+        workers = plan.machine.clusters(plan.cluster)
         super().__init__(plan, certificate, library, workers, bound, program, size, plan_at)
         self.memory = Memory(self.inner_bytes)
         self.poison = knob("TILEGEN_POISON") == "1"

@@ -188,7 +188,7 @@ def explicit(made: Plan, program: Program, options: Options) -> Options:
             continue
         tiles[op.name] = cut.tile
         if cut.cluster > 1:
-            cluster[op.name] = f"{cut.cluster}:{cut.cluster_split}"
+            cluster[op.name] = cut.cluster_option
         if split is not None:
             split_kv[op.name] = splits(made.graph.bound(split))
     return replace(

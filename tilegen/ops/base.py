@@ -128,8 +128,60 @@ class Epilogue:
         return Epilogue(data["expression"], tuple((o["index"], o["as"]) for o in data["operands"]))
 
 
-ClusterSplit = Literal["k", "m", "n"]
+ClusterSplit = Literal["k", "m", "n", "2x2", "2x4", "4x2"]
 CLUSTER_SPLITS: tuple[ClusterSplit, ...] = ("k", "m", "n")
+CLUSTER_SHAPES: tuple[ClusterSplit, ...] = ("2x2", "2x4", "4x2")
+
+
+@dataclass(frozen=True)
+class ClusterShape:
+    """The CTAs of a cluster: m rows of n, as they lie on the tile; or k that share its steps. CTA rank c has
+    row c // n, column c % n."""
+
+    m: int = 1
+    n: int = 1
+    k: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.m * self.n * self.k
+
+    @property
+    def split(self) -> ClusterSplit:
+        """TileOp.cluster_split."""
+        if self.m > 1 and self.n > 1:
+            return next(split for split in CLUSTER_SHAPES if split == f"{self.m}x{self.n}")
+        return "m" if self.m > 1 else "n" if self.n > 1 else "k"
+
+    @property
+    def option(self) -> str:
+        """As Options.cluster takes it: 2:m, 2x4."""
+        return self.split if self.split in CLUSTER_SHAPES else f"{self.size}:{self.split}"
+
+    @staticmethod
+    def of(cluster: int, split: str) -> ClusterShape:
+        """Of so many CTAs that split a tile so."""
+        if split in CLUSTER_SHAPES:
+            m, n = map(int, split.split("x"))
+            return ClusterShape(m, n)
+        return ClusterShape(**{split: cluster})
+
+    @staticmethod
+    def of_option(given: int | str) -> ClusterShape:
+        """From 2, "2", "2:m" or "2x4". ValueError where it is none of these."""
+        text = str(given)
+        if text in CLUSTER_SHAPES:
+            return ClusterShape.of(0, text)
+        count, colon, split = text.partition(":")
+        split = split if colon else "k"
+        if (
+            not isinstance(given, (int, str))
+            or not count.isdecimal()
+            or int(count) < 1
+            or split not in CLUSTER_SPLITS
+        ):
+            raise ValueError(text)
+        return ClusterShape.of(int(count), split)
 
 
 @dataclass(frozen=True)
@@ -139,7 +191,8 @@ class TileOp:
 
     cluster_split: what the CTAs of a cluster split between them. k: CTA rank c of C runs steps
     [n·c/C, n·(c+1)/C) of n, sums are exchanged, and each finishes its part of the columns. m, n: each runs
-    all steps for its part of the rows or columns and finishes it.
+    all steps for its part of the rows or columns and finishes it. 2x4: two rows of four CTAs, each of which
+    does so for its part of both.
     """
 
     name: str
@@ -152,6 +205,15 @@ class TileOp:
     cluster: int = 1
     cluster_split: ClusterSplit = "k"
     where: str = field(default="", compare=False)
+
+    @property
+    def cluster_shape(self) -> ClusterShape:
+        return ClusterShape.of(self.cluster, self.cluster_split)
+
+    @property
+    def cluster_option(self) -> str:
+        """As Options.cluster takes it."""
+        return self.cluster_shape.option
 
 
 @dataclass(frozen=True)

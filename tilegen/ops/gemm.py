@@ -288,14 +288,16 @@ def split(whole: Interval, size: int, cta_rank: int, cluster: int) -> Interval:
 
 
 def split_box(b: OpInstance, box: Box, cta_rank: int) -> Box:
-    """What part `part` has of a box in the last dimensions of the result: its rows, where rows are shared
-    out, else its columns."""
-    if b.op.cluster == 1:
+    """What a CTA has of a box in the last dimensions of the result: its part of the rows and of the columns;
+    where steps are split, of the columns."""
+    shape = b.op.cluster_shape
+    across = shape.n * shape.k
+    if shape.m > 1 and len(box) == len(b.out):
+        box = (split(box[0], b.tile[0], cta_rank // across, shape.m), *box[1:])
+    if across == 1:
         return box
-    if b.op.cluster_split == "m":
-        return (split(box[0], b.tile[0], cta_rank, b.op.cluster), *box[1:]) if len(box) == len(b.out) else box
     assert b.kind.width is not None  # as for every kind that clusters can run
-    return (*box[:-1], split(box[-1], b.tile[b.kind.width], cta_rank, b.op.cluster))
+    return (*box[:-1], split(box[-1], b.tile[b.kind.width], cta_rank % across, across))
 
 
 def cluster_problem(b: OpInstance) -> str:
@@ -307,10 +309,18 @@ def cluster_problem(b: OpInstance) -> str:
         return f"only linear, matmul and conv2d tiles can be run by clusters, {op.kind} cannot"
     if normed(b):
         return "a linear that a norm is fused into is run by one CTA"
-    if op.cluster_split == "m" and len(b.out) != 2:
+    shape = op.cluster_shape
+    if shape.size != op.cluster:
+        return f"a cluster of {op.cluster} is not {op.cluster_split} CTAs"
+    if shape.m > 1 and len(b.out) != 2:
         return (
             f"a cluster cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)}"
             " dimensions; expected 2"
         )
-    what, size = ("rows", op.tile[0]) if op.cluster_split == "m" else ("columns", op.tile[kind.width])
-    return f"a cluster of {op.cluster} does not share {size} {what} evenly" if size % op.cluster else ""
+    for what, size, ctas in (
+        ("rows", op.tile[0], shape.m),
+        ("columns", op.tile[kind.width], shape.n * shape.k),
+    ):
+        if size % ctas:
+            return f"a cluster of {op.cluster} does not share {size} {what} evenly"
+    return ""

@@ -90,8 +90,16 @@ class Op:
     result: View
     tile: tuple[int, ...]
     cluster: int
-    cluster_split: str  # what its CTAs split between them: k, m or n
+    cluster_split: str  # what its CTAs split between them: k, m or n; or 2x4: two rows of four
     coords: Sequence[Sequence[int]]
+
+    @property
+    def ctas(self) -> tuple[int, int]:
+        """How many CTAs share out the tile's rows, and how many the columns of each share."""
+        if "x" in self.cluster_split:
+            down, across = self.cluster_split.split("x")
+            return int(down), int(across)
+        return (self.cluster, 1) if self.cluster_split == "m" else (1, self.cluster)
 
     def integer(self, key: str, least: int = 1) -> int:
         value = self.attributes.get(key)
@@ -191,14 +199,15 @@ class Frame:
 
     def lines(self, start: Array | int, size: int, limit: Array | int) -> Span:
         """The CTA's share of the tile's rows: all of them unless rows are shared out."""
-        return self._cut(self.op.cluster_split == "m", start, size, limit)
+        down, across = self.op.ctas
+        return self._cut(self.cta // across, down, start, size, limit)
 
     def columns(self, start: Array | int, width: int, limit: Array | int) -> Span:
-        """The CTA's share of the tile's columns: all of them where rows are shared out."""
-        return self._cut(self.op.cluster_split != "m", start, width, limit)
+        """The CTA's share of the tile's columns: all of them where rows alone are shared out."""
+        _, across = self.op.ctas
+        return self._cut(self.cta % across, across, start, width, limit)
 
-    def _cut(self, shared: bool, start: Array | int, size: int, limit: Array | int) -> Span:
-        cta, ctas = (self.cta, self.op.cluster) if shared else (0 * self.cta, 1)
+    def _cut(self, cta: Array, ctas: int, start: Array | int, size: int, limit: Array | int) -> Span:
         return Span(start + cta * size // ctas, np.minimum(start + (cta + 1) * size // ctas, limit))
 
     def split_k(self, steps: Array | int) -> tuple[Array, Array]:

@@ -151,7 +151,7 @@ def ways_of(target: str, op: Op, dtype: str) -> Ways:
 def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has at least 128 rows of
     it."""
-    rows = op.tile[0] // (op.cluster if op.cluster_split == "m" else 1)
+    rows = op.tile[0] // op.ctas[0]
     return (0, 1), dtype in TWO_BYTES and rows >= 128
 
 

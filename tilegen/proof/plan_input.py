@@ -32,6 +32,7 @@ from tilegen.proof.table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
 ROWS = ("linear", "matmul")  # kinds whose rows a cluster may share out
+SHARED_ROWS = {"m": 0, "2x2": 4, "2x4": 8, "4x2": 8}  # how, and the CTAs that it takes; 0: any number
 MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
 
 
@@ -365,11 +366,13 @@ class _Reader:
             raise Malformed(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
         if not (isinstance(tile, list) and all(is_int(t, 1) for t in tile) and is_int(cluster, 1)):
             raise Malformed(f"tile is {tile!r} and cluster {cluster!r}, expected ints >= 1")
-        cluster_split, splits = op.get("cluster_split", "k"), ("k", "n", *(("m",) if kind in ROWS else ()))
+        cluster_split, splits = op.get("cluster_split", "k"), ("k", "n", *(SHARED_ROWS if kind in ROWS else ()))
         if cluster_split not in splits:
             raise Malformed(
                 f"cluster_split is {cluster_split!r} of a {kind}, expected one of {', '.join(splits)}"
             )
+        if SHARED_ROWS.get(cluster_split, 0) not in (0, cluster):
+            raise Malformed(f"cluster_split is {cluster_split!r} of a cluster of {cluster}")
         if not _finite(op["attributes"]):
             raise Malformed("an attribute is not finite")
         if self.roles[self._tensor(result)] in ("input", "weight"):

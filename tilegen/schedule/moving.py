@@ -102,7 +102,7 @@ class MovingPlan:
         made = _at(self.open, self.dim, size)
         if isinstance(self.open.scheduling, str):
             return made
-        workers = made.machine.sms // made.cluster
+        workers = made.machine.clusters(made.cluster)
         return replace(made, scheduling=static_persistent(made.order.count, workers))
 
     def __repr__(self) -> str:

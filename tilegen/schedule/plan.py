@@ -26,7 +26,7 @@ from tilegen.frontend.program import DTYPES, Call, Operand, Size, Tensor, listed
 from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
+from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
 from tilegen.ops.gemm import cluster_problem
 from tilegen.ops.pointwise import check_expression
 from tilegen.schedule.order import Order, Segment
@@ -428,10 +428,10 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         ):
             raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
     cluster_split = data.get("cluster_split", "k")
-    if cluster_split not in CLUSTER_SPLITS:
+    if cluster_split not in (*CLUSTER_SPLITS, *CLUSTER_SHAPES):
         raise PlanError(
             f"op {name!r} of the plan: cluster_split is {cluster_split!r}, expected one of"
-            f" {', '.join(CLUSTER_SPLITS)}"
+            f" {', '.join((*CLUSTER_SPLITS, *CLUSTER_SHAPES))}"
         )
     return TileOp(
         name,

@@ -23,7 +23,7 @@ from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import names_of_splits, split_kv
 from tilegen.ops.attention import AttentionAttributes
-from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
+from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, cluster_problem
 from tilegen.options import Options
@@ -162,23 +162,19 @@ def checked_tile(b: OpInstance, tile: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def checked_cluster(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
-    """The op with the cluster that an option asks for: 2, "2", "2:k", "2:m" or "2:n"."""
-    count, colon, cluster_split = str(given).partition(":")
-    cluster_split = cluster_split if colon else "k"
-    if (
-        not isinstance(given, (int, str))
-        or not count.isdecimal()
-        or int(count) < 1
-        or cluster_split not in CLUSTER_SPLITS
-    ):
+    """The op with the cluster that an option asks for: 2, "2", "2:k", "2:m", "2:n" or "2x4"."""
+    try:
+        shape = ClusterShape.of_option(given)
+    except ValueError:
         raise PlanError(
             f"{op.name!r}: a cluster of {given}: expected its size, and what it splits after a colon where"
-            f" that is not K, such as 2 or '2:m'; it may split {', '.join(CLUSTER_SPLITS)}",
+            f" that is not K, such as 2 or '2:m'; it may split {', '.join(CLUSTER_SPLITS)}; or its rows and"
+            f" columns of CTAs, {', '.join(CLUSTER_SHAPES)}",
             op.where,
-        )
-    op = replace(op, cluster=int(count), cluster_split=cluster_split if int(count) > 1 else "k")
+        ) from None
+    op = replace(op, cluster=shape.size, cluster_split=shape.split)
     problem = cluster_problem(graph.bound(op))
-    if not problem and op.cluster > machine.sms:
+    if not problem and not machine.clusters(op.cluster):
         problem = f"a cluster of {op.cluster} exceeds the {machine.sms} SMs of {machine.name}"
     if problem:
         raise PlanError(f"{op.name!r}: {problem}", op.where)
@@ -351,7 +347,7 @@ def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
 def scheduling_of(p: Plan, scheduling: str) -> str | tuple[tuple[int, ...], ...]:
     """dynamic: an atomic counter hands out ranks; lists: each SM gets the list that the simulator's greedy
     run gives it; static: worker w gets ranks w, w + workers, …"""
-    workers = p.machine.sms // p.cluster
+    workers = p.machine.clusters(p.cluster)
     if scheduling == "auto":
         scheduling = _best_scheduling(p)
     match scheduling:
@@ -368,17 +364,19 @@ def scheduling_of(p: Plan, scheduling: str) -> str | tuple[tuple[int, ...], ...]
 
 
 def _best_scheduling(p: Plan) -> str:
-    """On a GPU lists known in advance pay for chains with so few rows of tiles that weights pass through
-    once, since they then start sooner; and where ops of several kinds follow each other, since a dynamic rank
+    """On a GPU lists known in advance pay where no CTA has a second tile, and for chains with so few rows of
+    tiles that weights pass through once, since they then start sooner; and where ops of several kinds follow each other, since a dynamic rank
     costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
     simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
     if not p.machine.architecture.mma_sync:
         return "dynamic"
+    if not p.semaphores and p.order.count <= p.machine.clusters(p.cluster):
+        return "static"
     if p.graph.consists_of(LinearAttributes):
         return "static" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "dynamic"
     if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.graph.ops_of(AttentionAttributes)):
         return "static"
-    workers = p.machine.sms // p.cluster
+    workers = p.machine.clusters(p.cluster)
     even, greedy = (
         simulate(replace(p, scheduling=how)).makespan
         for how in (static_persistent(p.order.count, workers), "dynamic")

@@ -27,6 +27,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import stages_of, time_of_tile
+from tilegen.ops.base import ClusterShape
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import whole_plan
@@ -186,7 +187,7 @@ def _tiles(made: Plan, program: Program) -> Options:
         b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
     }
     ops = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
-    clusters = {op.name: f"{op.cluster}:{op.cluster_split}" for op in ops if op.cluster > 1}
+    clusters = {op.name: op.cluster_option for op in ops if op.cluster > 1}
     return replace(
         Options(), tiles=tuple((op.name, op.tile) for op in ops), cluster=tuple(clusters.items())
     )
@@ -320,12 +321,11 @@ def _tiles_and_order(made: Plan, program: Program) -> Options:
 
 def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
     """All products by the cost model, with these tiles, in a ring that they share or in one each."""
-    clusters = {name: str(given).split(":") for name, given in choice.options.cluster}
+    clusters = {name: ClusterShape.of_option(given) for name, given in choice.options.cluster}
     times = []
     for name, tile in choice.options.tiles:
-        count, split = clusters.get(name, ("1", "k"))
         b = graph.bound(graph.op(name))
-        times.append(time_of_tile(b, place.machine, tile, int(count), split))
+        times.append(time_of_tile(b, place.machine, tile, clusters.get(name, ClusterShape())))
     if choice.lowering == "multi_launch":
         return sum(t.alone(t.stages) for t in times)
     stages = stages_of(max((t.stage for t in times), default=1))

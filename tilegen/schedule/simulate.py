@@ -80,7 +80,7 @@ class Timeline:
 
 def workers(plan: Plan) -> int:
     """Clusters that run tiles side by side."""
-    return max(1, plan.machine.sms // plan.cluster)
+    return max(1, plan.machine.clusters(plan.cluster))
 
 
 def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:

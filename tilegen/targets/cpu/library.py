@@ -105,4 +105,4 @@ def default_workers(plan: Plan) -> int:
     if not isinstance(plan.scheduling, str):
         return len(plan.scheduling)
     cores = count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
-    return max(1, min(plan.machine.sms // plan.cluster, most(plan.order.count), cores))
+    return max(1, min(plan.machine.clusters(plan.cluster), most(plan.order.count), cores))

@@ -104,7 +104,7 @@ class Interpreter:
         clusters = (
             len(lists)
             if not isinstance(lists, str)
-            else (workers or min(16, self.plan.machine.sms // self.plan.cluster))
+            else (workers or min(16, self.plan.machine.clusters(self.plan.cluster)))
         )
         threads = clusters * self.plan.cluster
         shaped = {n: t.reshape(self.plan.graph.tensors[n].plan_shape) for n, t in tensors.items()}

@@ -36,7 +36,7 @@ def convolution(code: Code) -> Product:
     refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
     box = _Box(b)
     tile = Tile(
-        64 if box.rows <= 64 else 128, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster, b.op.cluster_split
+        64 if box.rows <= 64 else 128, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape
     )
     store = PixelStore(code, tile, box.rows, box.line, box.slides)
     extras = Extras(code, tile, store.staged, weights_once=False)
@@ -166,7 +166,7 @@ class _Load:
 
     def _b_copies(self) -> list[Copy]:
         column = to_c(self.code.bound.write[3].lo) + (
-            f" + cta_rank * {self.tile.cta_columns}" if self.tile.splits("n") else ""
+            f" + cta_rank * {self.tile.cta_columns}" if self.tile.cluster.n > 1 else ""
         )
         position = "position" if self.box.positions > 1 else "0"
         of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"

@@ -70,9 +70,11 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
     """Shared memory of a kernel for all these ops. PlanError where there is no room for two stages, or where
     pairs of CTAs that load together would come out of step."""
     layout = Layout(tuple(ops), plan.scheduling == "dynamic")
-    together = next((op for op in ops if op.a.pairs or op.b.pairs), None)
+    together = next((op for op in ops if op.a.together or op.b.together), None)
     uneven = next((op for op in layout.products if op.tile.exchanges and op.tile.steps % 2), None)
     single = next((op for op in ops if op.cluster < layout.cluster), None)
+    smaller = next((op for op in ops if 1 < op.cluster < layout.cluster), None)
+    other = next((op for op in layout.products if op.tile.cluster != layout.shape), None)
     # one CTA would be a stage ahead of the other, and their loads would land in different ones
     if together and uneven:
         raise PlanError(
@@ -80,6 +82,19 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
             f" {uneven.name!r} has {uneven.tile.steps} steps, an odd number; split its rows or columns (m,"
             " n), or choose steps of another width",
             uneven.bound.op.where,
+        )
+    if smaller:
+        raise PlanError(
+            f"on sm_90a a launch has clusters of one size and single CTAs; {smaller.name!r} is run by clusters of"
+            f" {smaller.cluster}, other ops by clusters of {layout.cluster}",
+            smaller.bound.op.where,
+        )
+    if together and other and layout.cluster > 2:
+        raise PlanError(
+            f"on sm_90a clusters that load together (for {together.name!r}) split all tiles of a launch in the"
+            f" same way: {layout.products[0].name!r} by {layout.products[0].bound.op.cluster_option},"
+            f" {other.name!r} by {other.bound.op.cluster_option}",
+            other.bound.op.where,
         )
     if together and single:
         raise PlanError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegen.arch.gpus import SM_90
@@ -17,6 +17,7 @@ from tilegen.graph.cost_model import convolution_us, split_keys_us
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import (
+    ALONE,
     DEEPEST,
     STAGE_ROWS,
     LinearTime,
@@ -25,7 +26,7 @@ from tilegen.graph.linear_time import (
     time_of_cut,
 )
 from tilegen.ops.attention import FEW, AttentionAttributes, keys_of_block
-from tilegen.ops.base import CLUSTER_SPLITS, OpInstance, TileOp, ceil_div
+from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
@@ -45,13 +46,22 @@ TOGETHER = 1.5
 MIXED = 0.97
 
 
+# CTAs of a cluster -> how they may split a linear's tile
+SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
+    1: (ALONE,),
+    2: (ClusterShape(k=2), ClusterShape(m=2), ClusterShape(n=2)),
+    4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2)),
+    8: (ClusterShape(2, 4), ClusterShape(4, 2)),
+}
+PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
+
 Configs = Callable[[OpInstance, Machine, int], Iterator[Config]]
 Staged = tuple[Config, int]  # a config, and the bytes of its stage
 
 
-def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2)) -> Mapping[str, Config]:
-    """Product -> its best config. Linears all with clusters of one size: of the sizes given that with the
-    least sum of times. Empty where none fits all products.
+def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = ()) -> Mapping[str, Config]:
+    """Product -> its best config. Linears all with clusters of one size: of the sizes given, else of all that
+    suit the launch, that with the least sum of times. Empty where none fits all products.
 
     Other ops are run by one CTA of a cluster, which then may not share what it loads: its CTAs' rings would
     drift apart. Pairs are for products with hardly anything between them: norms, rope and attention on half
@@ -59,6 +69,7 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = (1, 2
     """
     products = [op for op in graph.ops if type(op.attributes) in CONFIGS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and graph.consists_of(LinearAttributes)
+    clusters = clusters or (tuple(SHAPES) if alone and len(products) == 1 else PAIRS)
     between = not graph.consists_of(*CONFIGS, PoolAttributes, GlobalAvgPoolAttributes)
     if not between and any(isinstance(op.attributes, ConvAttributes) for op in products):
         return _net_configs(graph, products, machine, clusters)
@@ -131,9 +142,9 @@ def _cheapest(configs: Sequence[Staged], allowed: Sequence[int], most: int) -> S
     """Of the configs for clusters of these sizes and stages of at most so many bytes; one that takes forever
     where there is none."""
     return min(
-        (c for c in configs if c[0].cluster in allowed and c[1] <= most),
+        (c for c in configs if c[0].cluster.size in allowed and c[1] <= most),
         key=lambda c: c[0].us,
-        default=(Config((), 1, "", math.inf), most),
+        default=(Config((), ALONE, math.inf), most),
     )
 
 
@@ -204,7 +215,7 @@ def stage_rows(b: OpInstance, machine: Machine) -> int:
 def _loads_together(b: OpInstance, c: Config) -> bool:
     """Whether both CTAs of a pair get some of what they load from one copy (linear._Load.multicast)."""
     return isinstance(b.attributes, LinearAttributes) and (
-        c.cluster_split == "m" or (c.cluster_split == "n" and min(c.tile[0], int(b.out[0])) > 56)
+        c.cluster.m > 1 or (c.cluster.n > 1 and min(c.tile[0], int(b.out[0])) > 56)
     )
 
 
@@ -216,59 +227,64 @@ def linear_configs(
     kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
     rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
-    if cluster > machine.sms or (normed(b) and cluster > 1):
+    if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
     # a pair must take equal parts of the steps, or its rings drift apart
     even = ceil_div(hi - lo, 64) % cluster == 0
-    for cluster_split in CLUSTER_SPLITS if cluster > 1 else CLUSTER_SPLITS[:1]:
-        if cluster_split == "k" and not even:
+    for shape in SHAPES[cluster]:
+        if shape.k > 1 and not even:
             continue
-        pairs_rows = 2 if cluster_split == "m" and cluster > 1 else 1
         for height in HEIGHTS:
-            # one lower would do
-            if height > 64 and (normed(b) or (height - 64) * pairs_rows >= max(rows, 64)):
+            # one lower would do, or fewer rows of CTAs
+            if height > 64 and (normed(b) or (height - 64) * shape.m >= max(rows, 64)):
+                continue
+            if cluster > 2 and height * (shape.m - 1) >= rows:
                 continue
             for width in range(16, 257, 8):
-                if _fits(b, height, width, cluster, cluster_split) and width < columns + 16:
-                    tile = (
-                        height * (cluster if cluster_split == "m" else 1),
-                        width * (cluster if cluster_split == "n" else 1),
-                        64,
-                    )
-                    us = _linear_us(b, machine, (height, width, cluster, cluster_split), stage, mixed)
+                if cluster > 2 and width * (shape.n - 1) >= columns:
+                    break
+                if _fits(b, height, width, shape) and width < columns + 16:
+                    us = _linear_us(b, machine, _Cut(height, width, shape), stage, mixed)
                     if us < math.inf:
-                        yield Config(tile, cluster, cluster_split, us)
+                        yield Config((height * shape.m, width * shape.n, 64), shape, us)
 
 
-def _linear_us(
-    b: OpInstance, machine: Machine, cut: tuple[int, int, int, str], stage: int, mixed: bool
-) -> float:
+@dataclass(frozen=True)
+class _Cut:
+    """What a CTA computes of a linear's tile, and its cluster."""
+
+    height: int
+    width: int
+    cluster: ClusterShape
+
+
+def _linear_us(b: OpInstance, machine: Machine, cut: _Cut, stage: int, mixed: bool) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     times: dict[Any, LinearTime] = b.__dict__.setdefault("_linear_times", {})
-    filled = rows_of_block(b, cut[0], cut[1])
+    filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
         return math.inf
     few = mixed and int(b.out[0]) <= 64
     deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if few else 1
     if (machine, cut, deep) not in times:
-        times[machine, cut, deep] = time_of_cut(b, machine, *cut, deep)
+        times[machine, cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep)
     time = times[machine, cut, deep]
     stages = stages_of(stage or time.stage)
     return time.among(stages) if mixed else time.alone(stages)
 
 
-def _fits(b: OpInstance, height: int, width: int, cluster: int, cluster_split: str) -> bool:
+def _fits(b: OpInstance, height: int, width: int, cluster: ClusterShape) -> bool:
     """Whether a CTA can compute height x width."""
     split = height == 64  # the two math warpgroups share the columns, else the rows
     uneven = not split and height % 128 != 0  # one of them has a block of rows less
-    exchanges = cluster > 1 and cluster_split == "k"
+    exchanges = cluster.k > 1
     across = groups(b) * width // (2 if split else 1)
     if width % (16 if split or exchanges else 8) or across > 256 or (uneven and DTYPES[b.result.dtype] != 2):
         return False
     most = SUMS
     if height > 128 and exchanges:
         most = SUMS_OF_PAIRS
-    elif uneven and cluster > 1:
+    elif uneven and cluster.size > 1:
         most = UNEVEN_SUMS_OF_PAIRS
     if ceil_div(height, 128) * across // 2 > most:
         return False
@@ -284,7 +300,7 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Conf
     """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
     width. A pair splits K."""
     channels = int(b.shape(0)[3])
-    if cluster > machine.sms:
+    if not machine.clusters(cluster):
         return
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
@@ -296,7 +312,7 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Conf
                 tile = (*box, width, depth)
                 if _conv_fits(b, tile, rows, cluster, sliding):
                     us = convolution_us(b, machine, tile, rows, _loaded(b, tile, sliding), cluster, sliding)
-                    yield Config(tile, cluster, "k", us)
+                    yield Config(tile, ClusterShape(k=cluster), us)
 
 
 def _boxes(b: OpInstance, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
@@ -339,7 +355,7 @@ CONFIGS: Mapping[type[Attributes], Configs] = {
 
 def kind_of(c: Config) -> tuple[Any, ...]:
     """Configs of a kind differ in a little width."""
-    return c.cluster, c.cluster_split, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
+    return c.cluster, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
 
 
 def best_of_kinds(configs: Iterable[Config]) -> list[Config]:

@@ -13,6 +13,7 @@ from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import over_caches
+from tilegen.ops.base import ClusterShape
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.layout import Layout
@@ -168,8 +169,8 @@ class Kernel:
 
     @property
     def coupled(self) -> bool:
-        """Whether pairs of CTAs load together."""
-        return any(op.a.pairs or op.b.pairs for op in self.ops)
+        """Whether the CTAs of a cluster load together."""
+        return any(op.a.together or op.b.together for op in self.ops)
 
     @property
     def barriers(self) -> list[dict[str, Any]]:
@@ -283,7 +284,8 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
             "policies": sorted({op.a.policy for op in ops} - {""}),
             "waits": True,
             "depends": True,
-            "clusters": any(op.a.pairs for op in ops),
+            "clusters": any(op.a.together for op in ops),
+            "ctas": _ctas(ops, "row_ctas"),
             "watches": False,
             "first_note": "TG_WAITED",
             "last_note": "TG_LOADED",
@@ -297,12 +299,24 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
             "policies": sorted({op.b.policy for op in ops} - {""}),
             "waits": any(load.waits for op in ops for load in op.b.each),
             "depends": early,
-            "clusters": any(op.b.pairs for op in ops),
+            "clusters": any(op.b.together for op in ops),
+            "ctas": _ctas(ops, "column_ctas"),
             "watches": True,
             "first_note": "TG_AHEAD",
             "last_note": "TG_AHEAD_LAST",
         },
     ]
+
+
+def _ctas(ops: Sequence[Op], name: str) -> list[tuple[str, str]]:
+    """Who gets what a role loads for others too, of its row or column of the cluster, where it has both: the
+    variable and its bits, as C."""
+    shape = next((op.tile.cluster for op in ops if isinstance(op, Product)), ClusterShape())
+    if shape.m == 1 or shape.n == 1:
+        return [("all_ctas", hex((1 << shape.size) - 1))]
+    if name == "row_ctas":
+        return [(name, f"{hex((1 << shape.n) - 1)} << cta_rank / {shape.n} * {shape.n}")]
+    return [(name, f"{hex(sum(1 << row * shape.n for row in range(shape.m)))} << cta_rank % {shape.n}")]
 
 
 def _caches_early(op: Op) -> bool:

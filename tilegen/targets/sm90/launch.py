@@ -62,7 +62,7 @@ def maps_at(plan: Plan, source: HopperSource, size: int) -> tuple[TensorMap, ...
 def hopper_ctas(plan: Plan, cluster: int) -> int:
     """Those of all workers that may have a tile."""
     if isinstance(plan.scheduling, str):
-        return cluster * min(plan.machine.sms // cluster, most(plan.order.count))
+        return cluster * min(plan.machine.clusters(cluster), most(plan.order.count))
     return cluster * (1 + max((worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0))
 
 

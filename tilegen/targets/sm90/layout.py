@@ -8,7 +8,7 @@ from typing import Any
 
 from tilegen.arch.gpus import SM_90
 from tilegen.errors import PlanError
-from tilegen.ops.base import ceil_div
+from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Op, convolves
 
@@ -34,8 +34,18 @@ class Layout:
         return max(op.cluster for op in self.ops)
 
     @property
+    def shape(self) -> ClusterShape:
+        """Of the clusters whose CTAs load together."""
+        return self.products[0].tile.cluster if self.products else ClusterShape()
+
+    @property
+    def peers(self) -> int:
+        """CTAs that load into a stage of one whose cluster loads together: its row and its column."""
+        return 2 if self.cluster == 2 else self.shape.m + self.shape.n - 1
+
+    @property
     def runner(self) -> str:
-        """Which CTA of a pair runs a tile that needs one: of lists each in turn, of drawn ranks the one that
+        """Which CTA of a cluster runs a tile that needs one: of lists each in turn, of drawn ranks the one that
         draws them."""
         return "0" if self.dynamic else "turn % TG_CLUSTER"
 
@@ -153,7 +163,9 @@ class Layout:
     def barriers(self, coupled: bool) -> list[dict[str, Any]]:
         """All barriers: where they lie, how many, arrivals of a phase."""
         readers = 11 * (self.cluster if self.dynamic else 1)
-        both = " of both CTAs" if self.dynamic and self.cluster == 2 else ""
+        all_ctas = " of both CTAs" if self.cluster == 2 else " of all CTAs of the cluster"
+        both = all_ctas if self.dynamic and self.cluster > 1 else ""
+        loading = " of both CTAs" if self.cluster == 2 else " of all CTAs that load into it"
         rows = [
             ("TG_QUEUE_FILLED_AT", self.queue_depth, 1, "a tile is handed out"),
             (
@@ -166,8 +178,8 @@ class Layout:
             (
                 "TG_EMPTY_AT",
                 self.stages,
-                4 if coupled else 2,
-                f"a stage is used up: the math warpgroups{' of both CTAs' if coupled else ''}",
+                2 * self.peers if coupled else 2,
+                f"a stage is used up: the math warpgroups{loading if coupled else ''}",
             ),
         ]
         if self.buffers:

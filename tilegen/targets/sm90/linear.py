@@ -27,7 +27,7 @@ from tilegen.targets.sm90.product import (
     waits_for_activations,
     waits_for_weights,
 )
-from tilegen.targets.sm90.stage import Copy, Load, Loads, Map, Other
+from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, Share
 from tilegen.targets.sm90.store import TWO_BYTES, RowStore
 from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
 
@@ -70,7 +70,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
 
 def _tile(b: OpInstance) -> Tile:
     tm, tn, tk = b.tile
-    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster, b.op.cluster_split)
+    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape)
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
@@ -114,7 +114,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
         written = code.plan.graph.writers(b.operand("norm_weight").tensor)
-        if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster > 1 or written:
+        if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster.size > 1 or written:
             return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:
             return (
@@ -152,8 +152,8 @@ def _norm(b: OpInstance, tile: Tile, packed: bool) -> Norm:
     )
 
 
-def _by_rank(each: Size) -> str:
-    return f"cta_rank * {each}" if isinstance(each, int) else f"cta_rank * ({to_c(each)})"
+def _times(rank: str, each: Size) -> str:
+    return f"{rank} * {each}" if isinstance(each, int) else f"{rank} * ({to_c(each)})"
 
 
 @dataclass(frozen=True)
@@ -167,19 +167,23 @@ class _Load:
     weights_once: bool
 
     @property
-    def multicast(self) -> str:
-        """What a pair of CTAs loads together: activations, weights, or nothing."""
-        if self.tile.splits("m") and self.tile.cta_columns % 16 == 0:
-            return "weights"
-        return "activations" if self.tile.splits("n") and self.stage.a_rows >= 64 else ""
+    def _sharing_a(self) -> int:
+        """CTAs of a row of the cluster that load activations together, each its share of the rows."""
+        return self.tile.cluster.n if self.stage.a_rows >= 64 else 1
+
+    @property
+    def _sharing_b(self) -> int:
+        """CTAs of a column of it that load weights together."""
+        pair = self.tile.cluster.size == 2
+        return 1 if pair and self.tile.cta_columns % 16 else self.tile.cluster.m
 
     @property
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
         waits = waits_for_activations(self.code)
-        copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing * self._copied_rows)
+        copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing_a * self._copied_rows)
         load = Load(copies, bytes, waits, others=tuple(self._others(policy)))
-        return Loads((load,), policy=policy, pairs=self.multicast == "activations")
+        return Loads((load,), policy=policy, together=self._sharing_a > 1)
 
     def _a_bytes(self, rows: Size) -> Size:
         return rows * ROW_BYTES * self.stage.blocks
@@ -193,7 +197,7 @@ class _Load:
 
     @cached_property
     def _height(self) -> int:
-        """Of a row of tiles, or where rows move of a row of CTAs, of which a pair may have two."""
+        """Of a row of tiles, or where rows move of a row of CTAs, of which a cluster may have several."""
         return self.tile.cta_rows if self._moves else self.tile.rows
 
     @cached_property
@@ -201,17 +205,12 @@ class _Load:
         """How many such rows."""
         return ceil_div(self.code.bound.out[0], self._height)
 
-    @property
-    def _sharing(self) -> int:
-        """CTAs that load activations together, each its share of the rows, in eights."""
-        return 2 if self.multicast == "activations" else 1
-
     @cached_property
     def _last_rows(self) -> Size:
         """Of activations, in the last of them. Each quotient rises with a size that moves, as rounding needs
         it; their difference does not."""
         rows = self.code.bound.out[0]
-        unit = 8 * self._sharing
+        unit = 8 * self._sharing_a
         return unit * ceil_div(rows, unit) - self._height * (self._down - 1)
 
     @cached_property
@@ -223,9 +222,13 @@ class _Load:
         rows, tail = self.code.bound.out[0], self._last_rows
         if self._moves:
             return 0 if most(rows) <= self.stage.a_rows else tail
-        if self.tile.splits("m") and tail > self.tile.cta_rows:
-            tail -= self.tile.cta_rows
+        tail -= self.tile.cta_rows * (self._last_ctas - 1)
         return tail if tail < self.stage.a_rows else 0
+
+    @property
+    def _last_ctas(self) -> int:
+        """Rows of CTAs of the last row of tiles that have any."""
+        return ceil_div(int(self._last_rows), self.tile.cta_rows)
 
     def _others(self, policy: str) -> Iterator[Other]:
         """What tiles of the last row load: fewer rows, or nothing."""
@@ -233,20 +236,23 @@ class _Load:
             yield from self._others_where_rows_move(policy)
             return
         last = "" if self._down == 1 else f"{to_c(self.code.bound.coords[0])} == {to_c(self._down - 1)}"
-        second = " && ".join(filter(None, (last, "cta_rank == 1")))
-        reaches_second = self.tile.splits("m") and self._last_rows > self.tile.cta_rows
-        if self.tile.splits("m") and not reaches_second:
-            yield Other(second, (), 0)
+        row, ctas, below = self.tile.cta_row, self._last_ctas, self.tile.cluster.m - self._last_ctas
+
+        def of_last(condition: str) -> str:
+            return " && ".join(filter(None, (last, condition)))
+
+        if below:
+            yield Other(of_last(f"{row} {'>=' if below > 1 else '=='} {ctas}"), (), 0)
         if self._tail:
-            when = second if reaches_second else last
+            when = of_last(f"{row} == {ctas - 1}" if ctas > 1 else "")
             yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
 
     def _others_where_rows_move(self, policy: str) -> Iterator[Other]:
-        """The last row of CTAs is the first or the second of a pair, whose second may have no rows."""
-        row = to_c(self.code.bound.coords[0])
-        if self.tile.splits("m"):
-            row = f"2 * {row} + cta_rank"
-            yield Other(f"{row} == {to_c(self._down)}", (), 0)
+        """The last row of CTAs is any of its cluster, and those below have no rows."""
+        row, m = to_c(self.code.bound.coords[0]), self.tile.cluster.m
+        if m > 1:
+            row = f"{m} * {row} + {self.tile.cta_row}"
+            yield Other(f"{row} {'==' if m == 2 else '>='} {to_c(self._down)}", (), 0)
         if self._tail:
             when = f"{row} == {to_c(self._down - 1)}"
             yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
@@ -256,20 +262,20 @@ class _Load:
         policy = "evict_first" if self.weights_once else ""
         copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
         load = Load(tuple(copies), self.stage.b_bytes, waits_for_weights(self.code))
-        return Loads((load,), at=self.stage.b_at, policy=policy, pairs=self.multicast == "weights")
+        return Loads((load,), at=self.stage.b_at, policy=policy, together=self._sharing_b > 1)
 
     @property
     def _copied_rows(self) -> Size:
         """Of activations that a CTA copies in a step: where few rows move, in eights no more than there
         are."""
         rows, most_rows = self.code.bound.out[0], self.stage.a_rows
-        share = most_rows // self._sharing
+        share = most_rows // self._sharing_a
         if not self._moves or most(rows) > most_rows:
             return share
-        return smallest(share, 8 * ceil_div(rows, 8 * self._sharing))
+        return smallest(share, 8 * ceil_div(rows, 8 * self._sharing_a))
 
-    def _copy(self, letter: str, column: str, row: str, to: int, policy: str, pair: str = "") -> Copy:
-        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, pair, policy)
+    def _copy(self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE) -> Copy:
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, share, policy)
 
     def _access(self, operand: int) -> list[Access]:
         return [a for a in self.code.bound.reads if a.operand == operand and a.when == "step"]
@@ -278,54 +284,57 @@ class _Load:
         """tail: the rows of the last row of tiles, which have a map of their own."""
         letter = "a_tail" if tail else "a"
         rows, columns = self._access(0)[0].box
-        row = to_c(rows.lo) + (f" + cta_rank * {self.tile.cta_rows}" if self.tile.splits("m") else "")
+        row = to_c(rows.lo) + (
+            f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
+        )
         out = []
         for block in range(self.stage.blocks):
             column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
             at = block * self.stage.a_block
-            if self.multicast == "activations":
-                half = tail // 2 if tail else self._copied_rows
-                out.append(self._half(letter, column, row, half, at, policy))
+            if self._sharing_a > 1:
+                own = tail // self._sharing_a if tail else self._copied_rows
+                share = Share(_times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
+                own_row = f"{row} + {_times(self.tile.cta_column, own)}"
+                out.append(self._copy(letter, column, own_row, at, policy, share))
             else:
                 out.append(self._copy(letter, column, row, at, policy))
         return tuple(out)
 
-    def _half(self, letter: str, column: str, row: str, half: Size, to: int, policy: str) -> Copy:
-        """This CTA's half of the rows, which both CTAs get."""
-        share = _by_rank(half * ROW_BYTES)
-        return self._copy(letter, column, f"{row} + {_by_rank(half)}", to, policy, share)
+    @property
+    def _to_row(self) -> str:
+        """The CTAs of this one's row, where a cluster has others."""
+        return "row_ctas" if self.tile.cluster.m > 1 else "all_ctas"
+
+    @property
+    def _to_column(self) -> str:
+        return "column_ctas" if self.tile.cluster.n > 1 else "all_ctas"
 
     # --- weights --------------------------------------------------------------------------------------------
 
     @property
     def _packed_box(self) -> int:
         """Rows of one copy from packed weights: all blocks of a step in as few copies as possible."""
-        total = self.stage.b_rows * self.stage.blocks // (2 if self.multicast == "weights" else 1)
-        count = next(n for n in range(1, total // 8 + 1) if total % (8 * n) == 0 and total // n <= BOX)
+        total = self.stage.b_rows * self.stage.blocks // self._sharing_b
+        eights = 8 if total % 8 == 0 else 1
+        count = next(n for n in range(1, total + 1) if total % (eights * n) == 0 and total // n <= BOX)
         return total // count
 
     @property
     def _piece_rows(self) -> int:
         """Rows of one copy from weights as they are."""
-        rows = self.tile.b_pieces[0][3]
-        return rows // 2 if self.multicast == "weights" else rows
+        return self.tile.b_pieces[0][3] // self._sharing_b
 
     def _packed_copies(self, policy: str) -> list[Copy]:
         j = to_c(self.code.bound.coords[1])
-        tile = f"({j} * 2 + cta_rank)" if self.tile.splits("n") else j
+        n = self.tile.cluster.n
+        tile = f"({j} * {n} + {self.tile.cta_column})" if n > 1 else j
         rows = self.stage.b_rows * self.stage.blocks
         row = f"({tile} * {self.code.number('steps', self.tile.steps)} + k) * {rows}"
-        if self.multicast == "weights":
-            own = rows // 2
+        if self._sharing_b > 1:
+            own, rank = rows // self._sharing_b, self.tile.cta_row
+            share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
             return [
-                self._copy(
-                    "b",
-                    "0",
-                    f"{row} + cta_rank * {own} + {n}",
-                    n * ROW_BYTES,
-                    policy,
-                    f"cta_rank * {own * ROW_BYTES}",
-                )
+                self._copy("b", "0", f"{row} + {rank} * {own} + {n}", n * ROW_BYTES, policy, share)
                 for n in range(0, own, self._packed_box)
             ]
         starts = range(0, rows, self._packed_box)
@@ -338,10 +347,13 @@ class _Load:
                 box = accesses[group].box
                 column = to_c(box[1].lo) + (f" + {64 * block}" if block else "")
                 row = to_c(box[0].lo) + (f" + {first}" if first else "")
-                row += f" + cta_rank * {self.tile.cta_columns}" if self.tile.splits("n") else ""
+                if self.tile.cluster.n > 1:
+                    row += f" + {self.tile.cta_column} * {self.tile.cta_columns}"
                 to = block * self.stage.b_block + at * ROW_BYTES
-                if self.multicast == "weights":
-                    out.append(self._half("b", column, row, rows // 2, to, policy))
+                if self._sharing_b > 1:
+                    own, rank = rows // self._sharing_b, self.tile.cta_row
+                    share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
+                    out.append(self._copy("b", column, f"{row} + {rank} * {own}", to, policy, share))
                 else:
                     out.append(self._copy("b", column, row, to, policy))
         return out
@@ -351,7 +363,7 @@ class _Load:
         """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is
         none."""
         n, width = int(self.code.bound.out[1]), self.tile.cta_columns
-        tiles = math.ceil(n / self.tile.columns) * (2 if self.tile.splits("n") else 1)
+        tiles = math.ceil(n / self.tile.columns) * self.tile.cluster.n
         out = np.full((tiles, self.stage.b_rows), -1, dtype=np.int64)
         for group, first, at, rows in self.tile.b_pieces:
             column = np.arange(tiles)[:, None] * width + first + np.arange(rows)[None, :]
@@ -364,7 +376,7 @@ class _Load:
     def maps(self) -> list[Map]:
         found = [self._map("a", 0, self._copied_rows)]
         if self._tail:
-            found.append(self._map("a_tail", 0, self._tail // self._sharing))
+            found.append(self._map("a_tail", 0, self._tail // self._sharing_a))
         if not self.packed:
             return [*found, self._map("b", 1, self._piece_rows)]
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks

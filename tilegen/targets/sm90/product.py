@@ -148,7 +148,10 @@ class Product(Code):
 
     @property
     def cluster_text(self) -> str:
-        return f", by pairs that share its {self.bound.op.cluster_split}" if self.cluster > 1 else ""
+        if self.cluster <= 2:
+            return f", by pairs that share its {self.bound.op.cluster_split}" if self.cluster > 1 else ""
+        shape = self.tile.cluster
+        return f", by clusters of {shape.m} x {shape.n} CTAs"
 
     @cached_property
     def finish(self) -> Steps:

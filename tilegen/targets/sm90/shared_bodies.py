@@ -104,7 +104,7 @@ def _linear_likeness(op: Product) -> Hashable:
     own = _numbered(op, Code(op.plan, op.bound, members=(op.name,)))
     b, extras, none = op.bound, own.extras, f"_of_{op.name}"
     loads = [
-        (loads.at, loads.policy, loads.pairs, load.bytes, load.copies)
+        (loads.at, loads.policy, loads.together, load.bytes, load.copies)
         for loads in (own.a, own.b)
         for load in loads.each
     ]

@@ -90,18 +90,26 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Share:
+    """This CTA's share of a copy that several CTAs of a cluster get, each of which makes a part of it: bytes
+    before it, as C, and the variable that says who gets it."""
+
+    before: str = ""
+    ctas: str = ""
+
+
+ALONE = Share()
+
+
+@dataclass(frozen=True)
 class Copy:
     """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost
-    first.
-
-    pair: a copy that both CTAs get, each of which makes it for a share of the rows; from where on in the
-    stage, as C.
-    """
+    first."""
 
     map: str
     at: tuple[str, ...]
     to: int = 0
-    pair: str = ""
+    share: Share = ALONE
     policy: str = ""
 
 
@@ -170,7 +178,7 @@ class Loads:
     more: int = 0  # turns of the loop after the last step
     at: int = 0  # bytes into the stage, where its copies go
     policy: str = ""  # for L2, of its copies
-    pairs: bool = False  # whether both CTAs of a pair get what each of them loads
+    together: bool = False  # whether other CTAs of the cluster get what each of them loads
 
     @property
     def ahead(self) -> tuple[Wait, ...]:

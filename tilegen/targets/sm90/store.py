@@ -97,16 +97,17 @@ class Store:
 
     @property
     def row(self) -> str:
-        shared = f" + cta_rank * {self.tile.cta_rows}" if self.tile.splits("m") else ""
+        shared = f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
         return to_c(self.code.bound.write[0].lo) + shared
 
     @property
     def column(self) -> str:
         """First column that the CTA finishes."""
-        shared = self.tile.splits("n") or (self.tile.exchanges and not self.tile.warpgroups_split_n)
-        return to_c(self.code.bound.write[-1].lo) + (
-            f" + cta_rank * {self.tile.columns // 2}" if shared else ""
-        )
+        column = to_c(self.code.bound.write[-1].lo)
+        if self.tile.cluster.n > 1:
+            return f"{column} + {self.tile.cta_column} * {self.tile.cta_columns}"
+        halved = self.tile.exchanges and not self.tile.warpgroups_split_n
+        return f"{column} + cta_rank * {self.tile.columns // 2}" if halved else column
 
     @property
     def moves(self) -> bool:

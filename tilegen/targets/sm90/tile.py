@@ -1,9 +1,11 @@
-"""How a Hopper kernel cuts a product's tile, in numbers: between the CTAs of a pair, their math warpgroups,
-and the stages of the ring."""
+"""How a Hopper kernel cuts a product's tile, in numbers: between the CTAs of a cluster, their math
+warpgroups, and the stages of the ring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tilegen.ops.base import ClusterShape
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 # columns of a CTA's tile of 64 rows up to which wgmma takes longer to read activations than to multiply
@@ -12,37 +14,43 @@ BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
+MOST_CTAS = 8  # of a cluster that any GPU runs
 SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a pair that split it
-    (TileOp.cluster_split)."""
+    """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a cluster that split it."""
 
     rows: int
     columns: int
     depth: int
     steps: int
     groups: int
-    cluster: int
-    cluster_split: str
-
-    def splits(self, what: str) -> bool:
-        return self.cluster > 1 and self.cluster_split == what
+    cluster: ClusterShape
 
     @property
     def exchanges(self) -> bool:
         """Whether the CTAs of a pair send each other sums."""
-        return self.splits("k")
+        return self.cluster.k > 1
 
     @property
     def cta_rows(self) -> int:
-        return self.rows // (self.cluster if self.splits("m") else 1)
+        return self.rows // self.cluster.m
 
     @property
     def cta_columns(self) -> int:
-        return self.columns // (self.cluster if self.splits("n") else 1)
+        return self.columns // self.cluster.n
+
+    @property
+    def cta_row(self) -> str:
+        """Which of the cluster's rows of CTAs this one is in, as C."""
+        return "cta_rank" if self.cluster.n == 1 else f"cta_rank / {self.cluster.n}"
+
+    @property
+    def cta_column(self) -> str:
+        """Which of its columns."""
+        return "cta_rank" if self.cluster.m == 1 else f"cta_rank % {self.cluster.n}"
 
     @property
     def warpgroups_split_n(self) -> bool:
@@ -145,8 +153,10 @@ class Tile:
         """Why the machine's instructions cannot compute it, or an empty string."""
         if self.depth % 64 or self.depth > 64 * MOST_BLOCKS:
             return f"steps are {self.depth} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
-        if self.cluster > 2:
-            return f"a cluster of {self.cluster}: pairs are the most that share a tile"
+        if self.cluster.size > MOST_CTAS:
+            return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
+        if self.cluster.k > 2:
+            return f"a cluster of {self.cluster.k}: pairs are the most that split a sum"
         if self.cta_rows not in HEIGHTS:
             return f"a CTA computes 64, 128, 192 or 256 rows, not {self.cta_rows}"
         halves = 2 if self.warpgroups_split_n or self.exchanges else 1
@@ -157,8 +167,8 @@ class Tile:
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
                 " not fit its registers"
             )
-        if self.exchanges and self.steps < self.cluster:
-            return f"its {self.steps} steps cannot be shared by {self.cluster} CTAs"
+        if self.exchanges and self.steps < self.cluster.k:
+            return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
         return ""
 
 
