@@ -38,7 +38,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import AttentionAttributes, keys_of_block
 from tilegen.options import Options
-from tilegen.targets.sm90.heuristics import CONFIGS, best_of_kinds, kind_of
+from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, SHAPES, best_of_kinds, kind_of
 
 ROOT = Path(__file__).resolve().parent
 SEED, HELD_OUT = 20261124, 5  # one program in so many is held out
@@ -76,10 +76,12 @@ def _wide(r: random.Random, least: int = 512, most: int = 16384) -> int:
 
 
 def _linear(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """A third of them as small as those of encoders."""
+    small = r.random() < 1 / 3
     return r.choice(["gemm", "one_linear"]), {
         "M": _rows(r),
-        "N": _wide(r, 768, 24576),
-        "K": _wide(r, 768, 16384),
+        "N": _wide(r, 512, 4096 if small else 24576),
+        "K": _wide(r, 512, 4096 if small else 16384),
     }
 
 
@@ -213,7 +215,8 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
         return found
     r = random.Random(str(drawn))
-    every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in (1, 2)]
+    sizes = tuple(SHAPES) if len(graph.ops) == 1 else PAIRS
+    every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in sizes]
     chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
     return found + [
         Candidate({n: c.tile for n, c in cut.items()}, {n: c.option for n, c in cut.items()}, lowering)
@@ -259,7 +262,7 @@ def _others(every: Sequence[Configs], r: random.Random) -> list[dict[str, Config
             if not of_op:
                 break
             near = [c for c in of_op if c.us < 3 * of_op[0].us]
-            kind = r.choice(sorted({kind_of(c) for c in near}))
+            kind = r.choice(sorted({kind_of(c) for c in near}, key=str))
             cut[name] = r.choice([c for c in near if kind_of(c) == kind])
         else:
             found.append(cut)

@@ -24,7 +24,7 @@ from tilegen.graph import attention_time
 from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.sm90.heuristics import linear_configs
 
@@ -98,7 +98,8 @@ def _pair(row: Mapping[str, Any], weight: float) -> Pair[Rates] | None:
     (op,) = graph.ops
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
     b = graph.bound(op)
-    if not any((c.tile, c.option) == (tile, cluster) for c in linear_configs(b, H200, int(cluster[0]))):
+    size = ClusterShape.of_option(cluster).size
+    if not any((c.tile, c.option) == (tile, cluster) for c in linear_configs(b, H200, size)):
         return None
     cut = checked_cluster(graph, replace(op, tile=tile), cluster, H200)
     name = f"{row['workload']} {row['sizes']}"

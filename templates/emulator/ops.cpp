@@ -170,6 +170,17 @@ unsigned show(unsigned v, int from) {
   return (unsigned)(uintptr_t)all[from % 32];
 }
 
+unsigned movmatrix(unsigned v) {
+  const void** const all = exchange((const void*)(uintptr_t)v, "the other lanes of its warp at movmatrix",
+      __builtin_return_address(0));
+  const int row = now().lane / 4, column = 2 * (now().lane % 4);  // of the transposed block
+  const auto number = [&](int from) {
+    const unsigned word = (unsigned)(uintptr_t)all[4 * from + row / 2];
+    return row % 2 ? word >> 16 : word & 0xffff;
+  };
+  return number(column) | number(column + 1) << 16;
+}
+
 void store_matrix(unsigned at, const unsigned* v, int count) {
   const void* const pc = __builtin_return_address(0);
   struct Given {

@@ -143,6 +143,7 @@ EMU_HERE void tensor_store(const void* map, unsigned from, In... in) {
   const int at[] = {(int)in...};
   bulk_store(map, from, at, sizeof...(In));
 }
+unsigned movmatrix(unsigned v);  // two numbers of a lane's row of an 8 x 8 block -> two of its column
 template <class... V>
 EMU_HERE void stmatrix(unsigned at, V... v) {
   const unsigned w[] = {v...};

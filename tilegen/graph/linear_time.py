@@ -148,10 +148,11 @@ def time_of_cut(
     loaded = rows_loaded(b, height)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
     bytes = ROW_BYTES * deep * (loaded / shared.n + wide / shared.m)
-    occupied = min(height, ceil_div(rows, 64) * 64)  # empty blocks of 64 rows are not multiplied
+    # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
+    occupied = min(height, ceil_div(rows, 64) * 64) if height % 64 == 0 else height
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     step = rates.side_by_side(
-        deep * occupied * wide / 32 / rates.clock + scaling,
+        deep * _products(occupied, wide, width, height % 64 != 0) / rates.clock + scaling,
         bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
@@ -170,6 +171,15 @@ def time_of_cut(
         deep * rows_of_block(b, height, width),
         rates,
     )
+
+
+def _products(rows: int, columns: int, width: int, swapped: bool) -> float:
+    """Clocks of the tensor cores for 64 columns of K. wgmma of few columns, which are the rows of a swapped
+    tile, or half of them, waits for its left operand: 16 columns of 64 rows from shared memory."""
+    if not swapped:
+        return rows * columns / 32
+    halves = 2 if width == 64 else 1  # of the rows, one for each math warpgroup
+    return columns / 16 * halves * max(rows / halves / 2, 16 + rows / halves / 4)
 
 
 def time_of_tile(

@@ -149,10 +149,10 @@ def ways_of(target: str, op: Op, dtype: str) -> Ways:
 
 
 def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has at least 128 rows of
-    it."""
+    """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has 128 rows of it or
+    more, in whole blocks of 64."""
     rows = op.tile[0] // op.ctas[0]
-    return (0, 1), dtype in TWO_BYTES and rows >= 128
+    return (0, 1), dtype in TWO_BYTES and rows >= 128 and rows % 64 == 0
 
 
 def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:

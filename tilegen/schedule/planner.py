@@ -364,13 +364,13 @@ def scheduling_of(p: Plan, scheduling: str) -> str | tuple[tuple[int, ...], ...]
 
 
 def _best_scheduling(p: Plan) -> str:
-    """On a GPU lists known in advance pay where no CTA has a second tile, and for chains with so few rows of
-    tiles that weights pass through once, since they then start sooner; and where ops of several kinds follow each other, since a dynamic rank
+    """On a GPU lists known in advance pay where no tile waits, and for chains with so few rows of tiles that
+    weights pass through once, since they then start sooner; and where ops of several kinds follow each other, since a dynamic rank
     costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
     simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
     if not p.machine.architecture.mma_sync:
         return "dynamic"
-    if not p.semaphores and p.order.count <= p.machine.clusters(p.cluster):
+    if not p.semaphores:
         return "static"
     if p.graph.consists_of(LinearAttributes):
         return "static" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "dynamic"

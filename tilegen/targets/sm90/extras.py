@@ -49,8 +49,9 @@ class Extras:
 
     @property
     def accumulators(self) -> list[tuple[str, int]]:
-        """Each group's sum, and its first n8 fragment among a thread's."""
-        return [(name, g * self.tile.n8s) for g, name in enumerate(self.text.accumulators)]
+        """Each group's sum, and its first n8 fragment among those that the epilogue is given."""
+        each = 1 if self.tile.swapped else self.tile.n8s
+        return [(name, g * each) for g, name in enumerate(self.text.accumulators)]
 
     @cached_property
     def operands(self) -> list[dict[str, Any]]:
@@ -83,7 +84,7 @@ class Extras:
         """Whether a tile fetches them before its products: they are there then, small, and a load that comes
         behind the weights of the next tile takes microseconds."""
         small = self.tile.m64 == 1 and 0 < self.tile.finished_n8s * len(self.text.operands) <= MOST_HELD
-        return small and not self.staged and (self.holds_late or all(e.constant for e in self.text.operands))
+        return small and not self.staged and not self.tile.swapped and (self.holds_late or all(e.constant for e in self.text.operands))
 
     @property
     def holds_late(self) -> bool:

@@ -31,7 +31,7 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.targets.sm90.pixels import beside, by_threads, slides
-from tilegen.targets.sm90.tile import HEIGHTS, SUMS
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 # sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
@@ -53,6 +53,7 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2)),
     8: (ClusterShape(2, 4), ClusterShape(4, 2)),
 }
+LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
 
 Configs = Callable[[OpInstance, Machine, int], Iterator[Config]]
@@ -219,13 +220,21 @@ def _loads_together(b: OpInstance, c: Config) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """What a CTA computes of a linear's tile, and its cluster."""
+
+    height: int
+    width: int
+    cluster: ClusterShape
+
+
 def linear_configs(
     b: OpInstance, machine: Machine, cluster: int, stage: int = 0, mixed: bool = False
 ) -> Iterator[Config]:
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
     ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
     kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
-    rows, columns = (int(n) for n in b.out)
     lo, hi = k_range(b)
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
@@ -234,28 +243,38 @@ def linear_configs(
     for shape in SHAPES[cluster]:
         if shape.k > 1 and not even:
             continue
-        for height in HEIGHTS:
-            # one lower would do, or fewer rows of CTAs
-            if height > 64 and (normed(b) or (height - 64) * shape.m >= max(rows, 64)):
-                continue
-            if cluster > 2 and height * (shape.m - 1) >= rows:
-                continue
-            for width in range(16, 257, 8):
-                if cluster > 2 and width * (shape.n - 1) >= columns:
-                    break
-                if _fits(b, height, width, shape) and width < columns + 16:
-                    us = _linear_us(b, machine, _Cut(height, width, shape), stage, mixed)
-                    if us < math.inf:
-                        yield Config((height * shape.m, width * shape.n, 64), shape, us)
+        for cut in _cuts(b, shape):
+            if _fits(b, cut):
+                us = _linear_us(b, machine, cut, stage, mixed)
+                if us < math.inf:
+                    yield Config((cut.height * shape.m, cut.width * shape.n, 64), shape, us)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """What a CTA computes of a linear's tile, and its cluster."""
-
-    height: int
-    width: int
-    cluster: ClusterShape
+def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[_Cut]:
+    """What CTAs of such a cluster may compute: rows in blocks of 64, or, where these would hold too many that
+    are not there, in eights of 128 or 256 columns."""
+    rows, columns = (int(n) for n in b.out)
+    for height in HEIGHTS:
+        # one lower would do, or fewer rows of CTAs
+        if height > 64 and (normed(b) or (height - 64) * shape.m >= max(rows, 64)):
+            continue
+        if shape.size > 2 and height * (shape.m - 1) >= rows:
+            continue
+        for width in range(16, 257, 8):
+            if shape.size > 2 and width * (shape.n - 1) >= columns:
+                break
+            if width < columns + 16:
+                yield _Cut(height, width, shape)
+    if rows <= 64 or normed(b) or shape.k > 1:
+        return
+    most = ceil_div(ceil_div(rows, shape.m), 8) * 8
+    for height in range(LEAST_SWAPPED, min(BOX, most) + 1, 8):
+        if height % 64 and height * (shape.m - 1) < rows:
+            yield from (
+                _Cut(height, width, shape)
+                for width in SWAPPED_COLUMNS
+                if width * (shape.n - 1) < columns
+            )
 
 
 def _linear_us(b: OpInstance, machine: Machine, cut: _Cut, stage: int, mixed: bool) -> float:
@@ -273,8 +292,13 @@ def _linear_us(b: OpInstance, machine: Machine, cut: _Cut, stage: int, mixed: bo
     return time.among(stages) if mixed else time.alone(stages)
 
 
-def _fits(b: OpInstance, height: int, width: int, cluster: ClusterShape) -> bool:
+def _fits(b: OpInstance, cut: _Cut) -> bool:
     """Whether a CTA can compute height x width."""
+    height, width, cluster = cut.height, cut.width, cut.cluster
+    if height % 64:
+        if width == 64 and height % 16:
+            return False
+        return groups(b) * width * height <= 256 * SUMS and 3 * (height + groups(b) * width) * 128 <= SHARED
     split = height == 64  # the two math warpgroups share the columns, else the rows
     uneven = not split and height % 128 != 0  # one of them has a block of rows less
     exchanges = cluster.k > 1

@@ -132,6 +132,11 @@ class Kernel:
         return any(op.tile.uneven for op in self.products)
 
     @property
+    def swapped(self) -> bool:
+        """Whether weights are wgmma's left operand in any product."""
+        return any(op.tile.swapped for op in self.products)
+
+    @property
     def numbered(self) -> bool:
         """Whether any body looks up the columns of its result."""
         return any(op.numbered for op in self.products)

@@ -80,7 +80,7 @@ class Product(Code):
     def partly_occupied(self) -> tuple[int, ...]:
         """How many of a math warpgroup's blocks of 64 rows hold any, where not all do. An empty block is not
         multiplied."""
-        if not isinstance(self.store, RowStore) or self.tile.warpgroups_split_n:
+        if not isinstance(self.store, RowStore) or self.tile.warpgroups_split_n or self.tile.swapped:
             return ()
         height = self.tile.rows
         heights = (
@@ -124,6 +124,32 @@ class Product(Code):
         return not self.packing
 
     # --- text -----------------------------------------------------------------------------------------------
+
+    @property
+    def left_block(self) -> int:
+        """Bytes of 64 columns of wgmma's left operand: of activations, or of weights where it is swapped."""
+        return self.stage.b_block if self.tile.swapped else self.stage.a_block
+
+    @property
+    def right_block(self) -> int:
+        return self.stage.a_block if self.tile.swapped else self.stage.b_block
+
+    @property
+    def right_at(self) -> int:
+        """Where it starts in a stage."""
+        return 0 if self.tile.swapped else self.stage.b_at
+
+    @property
+    def left_offset(self) -> str:
+        """Where a warpgroup's part of the left operand starts, as C."""
+        at = self.tile.a_offset
+        return f"{self.stage.b_at} + {at}" if self.tile.swapped else at
+
+    @property
+    def valued(self) -> int:
+        """Sums that an epilogue is given at a time: all that a thread has of a row, or where they are turned
+        those of one fragment."""
+        return 4 * self.tile.groups if self.tile.swapped else self.tile.registers
 
     @property
     def rows(self) -> int:

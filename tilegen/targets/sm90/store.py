@@ -44,6 +44,8 @@ Steps = tuple[Step | Branch, ...]
 
 def finish(tile: Tile) -> Steps:
     """What is done after the main loop, until all sums are stored."""
+    if tile.swapped:
+        return (Step("store", 0, tile.n8s),)
     if tile.alternates:
         return _halves(
             tile,
@@ -116,10 +118,17 @@ class Store:
 
     @property
     def row_of_warpgroup(self) -> str:
-        return "" if self.tile.warpgroups_split_n else f" + (int)warpgroup * {64 * self.tile.m64}"
+        if self.tile.warpgroups_split_right:
+            return f" + (int)warpgroup * {self.tile.cta_rows // 2}"
+        whole = self.tile.warpgroups_split_n or self.tile.swapped
+        return "" if whole else f" + (int)warpgroup * {64 * self.tile.m64}"
 
     @property
     def column_of_warpgroup(self) -> str:
+        if self.tile.warpgroups_split_right:
+            return ""
+        if self.tile.swapped:
+            return f" + (int)warpgroup * {self.tile.cta_columns // 2}"
         return f" + (int)warpgroup * {8 * self.tile.finished_n8s}" if self.tile.warpgroups_split_n else ""
 
     @property
@@ -142,7 +151,7 @@ class RowStore(Store):
     def staged(self) -> bool:
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
-        return self.tile.cta_rows >= 128 and self.two_bytes
+        return self.tile.cta_rows >= 128 and self.two_bytes and not self.tile.swapped
 
     @property
     def corner(self) -> str:

@@ -15,6 +15,7 @@ MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
 MOST_CTAS = 8  # of a cluster that any GPU runs
+SWAPPED_COLUMNS = (64, 128, 256)  # that a CTA computes of a swapped tile
 SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 
@@ -53,6 +54,18 @@ class Tile:
         return "cta_rank" if self.cluster.m == 1 else f"cta_rank % {self.cluster.n}"
 
     @property
+    def swapped(self) -> bool:
+        """Whether weights are wgmma's left operand and activations its right one (swap-AB). Of the left
+        operand it takes 64 rows, of the right one any eights: so a tile of other rows is swapped."""
+        return self.cta_rows % 64 != 0
+
+    @property
+    def warpgroups_split_right(self) -> bool:
+        """Of a swapped tile: the two math warpgroups have half the rows of activations each where it has 64
+        columns, else half the columns."""
+        return self.swapped and self.cta_columns == 64
+
+    @property
     def warpgroups_split_n(self) -> bool:
         """The two math warpgroups finish half the columns each where a CTA has 64 rows, else half the
         rows."""
@@ -66,13 +79,15 @@ class Tile:
 
     @property
     def m64(self) -> int:
-        """Blocks of 64 rows of the first math warpgroup."""
+        """Blocks of 64 rows of the left operand that the first math warpgroup has."""
+        if self.swapped:
+            return self.groups * max(1, self.cta_columns // 128)
         return max(1, -(-self.cta_rows // 128))
 
     @property
     def uneven(self) -> bool:
         """Whether the second math warpgroup has a block less."""
-        return not self.warpgroups_split_n and self.cta_rows % (128 * self.m64) != 0
+        return not (self.warpgroups_split_n or self.swapped) and self.cta_rows % (128 * self.m64) != 0
 
     def occupied(self, rows: int) -> set[int]:
         """Of a math warpgroup's blocks of 64 rows, how many hold any where a tile has so many rows: the
@@ -85,7 +100,9 @@ class Tile:
 
     @property
     def n8s(self) -> int:
-        """Eights of columns of one group that a math warpgroup has."""
+        """Eights of columns of one group that a math warpgroup has; swapped: of rows."""
+        if self.swapped:
+            return self.cta_rows // (16 if self.warpgroups_split_right else 8)
         return self.cta_columns // (16 if self.warpgroups_split_n and not self.alternates else 8)
 
     @property
@@ -95,8 +112,14 @@ class Tile:
         return self.n8s // 2 if halved else self.n8s
 
     @property
+    def right_groups(self) -> int:
+        """Groups that lie side by side in the right operand."""
+        return 1 if self.swapped else self.groups
+
+    @property
     def columns_of_warpgroup(self) -> int:
-        return 8 * self.groups * self.n8s
+        """Rows of the right operand, which are columns of wgmma's sums."""
+        return 8 * self.right_groups * self.n8s
 
     @property
     def registers(self) -> int:
@@ -116,15 +139,19 @@ class Tile:
 
     @property
     def a_offset(self) -> str:
+        """Of the left operand, in bytes."""
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        return "0" if self.warpgroups_split_n else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
+        whole = self.warpgroups_split_n or self.warpgroups_split_right
+        return "0" if whole else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
     def b_offset(self) -> str:
+        """Of the right one."""
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.warpgroups_split_n else "0"
+        halves = self.warpgroups_split_n or self.warpgroups_split_right
+        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if halves else "0"
 
     @property
     def slices(self) -> int:
@@ -135,7 +162,8 @@ class Tile:
     def b_pieces(self) -> list[tuple[int, int, int, int]]:
         """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column
         block lie in shared memory."""
-        if not self.warpgroups_split_n or self.alternates:
+        halves = self.warpgroups_split_n or (self.swapped and not self.warpgroups_split_right)
+        if not halves or self.alternates:
             return [(g, 0, g * self.cta_columns, self.cta_columns) for g in range(self.groups)]
         half = self.cta_columns // 2
         if self.groups == 1:  # in one copy where it may move so many rows
@@ -157,6 +185,8 @@ class Tile:
             return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
         if self.cluster.k > 2:
             return f"a cluster of {self.cluster.k}: pairs are the most that split a sum"
+        if self.swapped:
+            return self._swapped_problem
         if self.cta_rows not in HEIGHTS:
             return f"a CTA computes 64, 128, 192 or 256 rows, not {self.cta_rows}"
         halves = 2 if self.warpgroups_split_n or self.exchanges else 1
@@ -169,6 +199,25 @@ class Tile:
             )
         if self.exchanges and self.steps < self.cluster.k:
             return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
+        return ""
+
+
+    @property
+    def _swapped_problem(self) -> str:
+        if self.cta_rows % 8 or self.cta_rows > BOX or self.cta_columns not in SWAPPED_COLUMNS:
+            return (
+                f"a CTA computes 64, 128, 192 or 256 rows, or any eights up to {BOX} of"
+                f" {', '.join(map(str, SWAPPED_COLUMNS))} columns, not {self.cta_rows} x {self.cta_columns}"
+            )
+        if self.warpgroups_split_right and self.cta_rows % 16:
+            return f"two math warpgroups do not share {self.cta_rows} rows of 64 columns in eights"
+        if self.exchanges:
+            return f"a pair splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
+        if self.m64 * self.registers > SUMS:
+            return (
+                f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not"
+                " fit its registers"
+            )
         return ""
 
 
