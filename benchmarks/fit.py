@@ -34,7 +34,8 @@ ATTENTION = FOLDER / "calibration-others-h200.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
-AROUND = ("launch", "start", "narrow", "trip", "least_step", "least_step_of_pairs")  # of loads and launches
+# of loads and launches
+AROUND = ("launch", "start", "narrow", "trip", "trip_of_clusters", "least_step", "least_step_of_pairs")
 IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 

@@ -538,8 +538,8 @@ struct tg_op_down {
 // constants (tg_op_* below):
 //   M64             rows of a math warpgroup / 64
 //   GROUPS, N8  sums of a thread's row: groups of `N8` vectors of columns
-//   A_BLOCK         bytes of 64 columns of activations
-//   B_BLOCK, B_AT   bytes of 64 columns of weights; where they start in a stage
+//   A_BLOCK         bytes of 64 columns of wgmma's left operand, activations
+//   B_BLOCK, B_AT   bytes of 64 columns of the right one, weights; where they start in a stage
 //   BLOCKS          blocks of 64 columns in a step
 //   SLICES          slices of 16 columns in a block that a math warpgroup multiplies: all four, or every other
 //   mma             wgmma over all columns of a math warpgroup

@@ -17,12 +17,11 @@ from tilegen.schedule.plan import Plan
 from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
 from tilegen.targets.select import named
 
-SMS = 4
 MOST = 5e-3  # relative Frobenius error
 
 
 def text_of(case: Case) -> str:
-    plan = case.plan(SMS)
+    plan = case.plan(case.sms)
     return named(plan.target).emit(plan).text
 
 
@@ -91,11 +90,12 @@ def emulated(
     seeds: Iterable[int] = range(3),
     change: Callable[[str], str] = lambda text: text,
     target: str = "auto",
-    sms: int | str = SMS,
+    sms: int | str = 0,
     **how: Any,
 ) -> str:
-    """Run a case, once for each seed: the first thing that goes wrong, or an empty string."""
-    plan = case.plan(sms, target)
+    """Run a case, once for each seed: the first thing that goes wrong, or an empty string. sms: 0 for as many
+    as the case wants."""
+    plan = case.plan(sms or case.sms, target)
     runs = Runs(case, plan, library_of(plan, change, **how))
     for seed in seeds:
         wrong = runs.wrong(Adversary.drawn(seed, runs.library.launch.grid))

@@ -86,7 +86,7 @@ SLOW = [case.name for case in (*CASES, *OPS) if case.name.startswith(LARGE)]
 @pytest.mark.parametrize("case", [*share(CASES, 3, 1, SLOW), *share(OPS, 3, 1, SLOW)])
 def test_every_kernel_is_right_under_every_adversary(case: Case) -> None:
     try:
-        case.plan(4)
+        case.plan(case.sms)
     except PlanError:
         pytest.skip("no plan for so few SMs")
     assert emulated(case, range(3)) == ""

@@ -72,13 +72,14 @@ def fan(M=64, H=256, I=384, dtype="bfloat16"):
 
 @dataclass(frozen=True)
 class Case:
-    """A program at a size, cut in one way."""
+    """A program at a size, cut in one way. sms: of the GPU that the emulator plays."""
 
     name: str
     spec: Any
     sizes: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
     packed: bool = False
+    sms: int = 4
 
     @property
     def program(self) -> Program:
@@ -135,6 +136,77 @@ CASES = [
     Case("one gemm, 130 of 192 rows", gemm, {"M": 130, "N": 200, "K": 520}, {"tiles": {"y": (192, 176, 64)}}),
     Case(
         "one gemm, a warpgroup idle", gemm, {"M": 300, "N": 200, "K": 520}, {"tiles": {"y": (256, 104, 64)}}
+    ),
+    Case("swapped, 72 rows", gemm, {"M": 267, "N": 304, "K": 520}, {"tiles": {"y": (72, 128, 64)}}),
+    Case("swapped, 64 columns", gemm, {"M": 130, "N": 200, "K": 264}, {"tiles": {"y": (144, 64, 64)}}),
+    Case(
+        "swapped, 256 columns, drawn",
+        gemm,
+        {"M": 267, "N": 600, "K": 264},
+        {"tiles": {"y": (88, 256, 64)}, "scheduling": "dynamic"},
+    ),
+    Case(
+        "swapped, wide steps",
+        gemm,
+        {"M": 75, "N": 520, "K": 520, "dtype": "float16"},
+        {"tiles": {"y": (80, 128, 128)}},
+        packed=True,
+    ),
+    Case(
+        "swapped pairs, rows shared",
+        gemm,
+        {"M": 267, "N": 304, "K": 264},
+        {"tiles": {"y": (144, 128, 64)}, "cluster": {"y": "2:m"}},
+    ),
+    Case(
+        "swapped mlp, columns shared",
+        mlp,
+        {"M": 150, "I": 384},
+        both("up", "down", (80, 256, 64), (80, 512, 64), "2:n", "2:n"),
+        packed=True,
+    ),
+    Case(
+        "swapped gated, beside one that is not",
+        gated,
+        {"M": 145},
+        both("gate_up", "down", (48, 64, 64), (128, 96, 64)),
+    ),
+    Case("swapped block", block, {"M": 129}, both("up", "down", (136, 128, 64), (48, 64, 64))),
+    Case(
+        "clusters of 2 x 2",
+        gemm,
+        {"M": 600, "N": 304, "K": 264},
+        {"tiles": {"y": (256, 160, 64)}, "cluster": {"y": "2x2"}},
+        sms=16,
+    ),
+    Case(
+        "clusters of 2 x 4, drawn",
+        gemm,
+        {"M": 300, "N": 600, "K": 264},
+        {"tiles": {"y": (256, 288, 64)}, "cluster": {"y": "2x4"}, "scheduling": "dynamic"},
+        packed=True,
+        sms=20,
+    ),
+    Case(
+        "clusters of 4 x 2, swapped",
+        gemm,
+        {"M": 500, "N": 600, "K": 264},
+        {"tiles": {"y": (288, 256, 64)}, "cluster": {"y": "4x2"}},
+        sms=20,
+    ),
+    Case(
+        "four CTAs share rows",
+        gemm,
+        {"M": 600, "N": 104, "K": 264},
+        {"tiles": {"y": (768, 80, 64)}, "cluster": {"y": "4:m"}},
+        sms=16,
+    ),
+    Case(
+        "mlp, four CTAs share columns",
+        mlp,
+        {"M": 150, "I": 384},
+        both("up", "down", (128, 192, 64), (64, 256, 64), "4:n", "4:n"),
+        sms=16,
     ),
     Case(
         "192 rows, rows shared",

@@ -4,7 +4,7 @@ writes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -254,6 +254,12 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
             steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
         case "m":
             axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
+        case shape if "x" in shape:  # 2x4: two rows of four CTAs
+            down, across = map(int, shape.split("x"))
+            top, height = min(at[0] for at in tile.writes), op["tile"][0]
+            row, part, parts = part // across, part % across, across
+            rows = range(top + row * height // down, top + (row + 1) * height // down)
+            tile = replace(tile, writes=[at for at in tile.writes if at[0] in rows])
     mine = range(first + part * size // parts, first + (part + 1) * size // parts)
     writes = [at for at in tile.writes if at[axis] in mine]
     reads = {views[operand][1](at) for step, operand, at in tile.reads if step is None or step in steps}

@@ -65,15 +65,29 @@ class Tile:
         for cta_rank in ranks:
             names = {**self.names, "k": k, "cta_rank": cta_rank}
             for base, copy in chosen(self.op, names):
-                at = base + copy.to + (value(copy.pair, **names) if copy.pair else 0)
+                at = base + copy.to + (value(copy.share.before, **names) if copy.share.before else 0)
                 assert at % 128 == 0, copy
                 name, (column, row) = copy.map.removeprefix("&maps."), copy.at
                 box = copied(maps[name], memory[name], value(row, **names), value(column, **names))
-                for target in ranks if copy.pair else [cta_rank]:
+                for target in self.getting(copy, cta_rank, ranks):
                     elements, times = made[target]
                     elements[at // 128 : at // 128 + len(box)] = box
                     times[at // 128 : at // 128 + len(box)] += 1
         return made
+
+    def getting(self, copy: Copy, cta_rank: int, ranks: list[int]) -> list[int]:
+        """The CTAs whose shared memory a copy of this one goes to."""
+        across = self.op.tile.cluster.n
+        match copy.share.ctas:
+            case "":
+                return [cta_rank]
+            case "row_ctas":
+                return [p for p in ranks if p // across == cta_rank // across]
+            case "column_ctas":
+                return [p for p in ranks if p % across == cta_rank % across]
+            case "all_ctas":
+                return ranks
+        raise AssertionError(copy)
 
     def check_loads(self, memory: dict[str, Any]) -> None:
         """Each math warpgroup finds the rows and columns that its sums are over, each once, and zeros beyond
@@ -94,6 +108,9 @@ class Tile:
     def _check_operands(self, stage: Any, cta_rank: int, warpgroup: int, k: int) -> None:
         op = self.op
         tile, stages = op.tile, op.stage
+        if tile.swapped:
+            self._check_swapped(stage, cta_rank, warpgroup, k)
+            return
         # where its slices of 16 columns begin in a row, every other one
         slices = 32 * warpgroup if tile.alternates else 0
         a_at, b_at = (
@@ -132,6 +149,30 @@ class Tile:
                 inside,
             )
 
+    def _check_swapped(self, stage: Any, cta_rank: int, warpgroup: int, k: int) -> None:
+        """Weights are the left operand: of each group the warpgroup's columns of the result, 64 at a time;
+        activations the right one."""
+        op, tile = self.op, self.op.tile
+        left, right = value(op.left_offset, warpgroup=warpgroup), value(tile.b_offset, warpgroup=warpgroup)
+        right += op.right_at
+        assert left % 1024 == right % 1024 == op.left_block % 1024 == op.right_block % 1024 == 0
+        of_group = tile.m64 // tile.groups
+        for block in range(op.stage.blocks):
+            columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
+            inside = columns < self.k_end
+            for m in range(tile.m64):
+                group, column = (
+                    m // of_group,
+                    self.columns(cta_rank, warpgroup) + 64 * (m % of_group) + np.arange(64),
+                )
+                at = (left + block * op.left_block + m * M64_BYTES) // 128
+                self._compare(
+                    stage, at, 1, group * op.columns + column, column < op.columns, columns, inside
+                )
+            rows = self.rows(cta_rank, warpgroup) + np.arange(tile.columns_of_warpgroup)
+            at = (right + block * op.right_block) // 128
+            self._compare(stage, at, 0, rows, rows < op.rows, columns, inside)
+
     def _compare(
         self, stage: Any, at: int, operand: int, rows: Any, known: Any, columns: Any, inside: Any
     ) -> None:
@@ -148,12 +189,18 @@ class Tile:
     def rows(self, cta_rank: int, warpgroup: int) -> int:
         """First row of the result that a warpgroup has sums of."""
         tile = self.op.tile
-        shared = cta_rank * tile.cta_rows if tile.splits("m") else 0
+        shared = cta_rank // tile.cluster.n * tile.cta_rows if tile.cluster.m > 1 else 0
+        if tile.swapped:
+            halves = tile.cta_columns == 64
+            return self.row + shared + (warpgroup * tile.cta_rows // 2 if halves else 0)
         return self.row + shared + (0 if tile.warpgroups_split_n else warpgroup * 64 * tile.m64)
 
     def columns(self, cta_rank: int, warpgroup: int) -> int:
         tile = self.op.tile
-        shared = cta_rank * tile.cta_columns if tile.splits("n") else 0
+        shared = cta_rank % tile.cluster.n * tile.cta_columns if tile.cluster.n > 1 else 0
+        if tile.swapped:
+            halves = tile.cta_columns > 64
+            return self.column + shared + (warpgroup * tile.cta_columns // 2 if halves else 0)
         return (
             self.column
             + shared
@@ -196,6 +243,10 @@ class Tile:
         assert (
             row == self.rows(cta_rank, warpgroup) and column == self.columns(cta_rank, warpgroup) + 8 * first
         )
+        if op.tile.swapped:
+            height, width = 8 * n8s, 64 * m64 // op.tile.groups
+            times[row : row + height, column : column + width] += 1
+            return
         if not store.staged:
             times[row : row + 64 * m64, column : column + 8 * n8s] += 1
             return

@@ -47,8 +47,8 @@ class Gpu:
     flops32: float  # FLOP/s in float32, without tensor cores
     clock: float  # Hz, at which the vendor reckons flops16
     source: str
-    # CTAs of a cluster -> how many clusters are resident, an SM a CTA, where that is fewer than SMs would take:
-    # a cluster lies in one GPC, which has 16 or 18 SMs or fewer
+    # CTAs of a cluster -> how many clusters are resident, an SM a CTA, where that is fewer than SMs would
+    # take: a cluster lies in one GPC, whose SMs may be no multiple of it
     clusters: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -31,27 +31,32 @@ ALONE = ClusterShape()
 class Rates:
     """Of an H200 and its kernel. Times in µs."""
 
-    clock: float = 1666.0  # clocks of the tensor cores in a µs
-    l2: float = 55.42  # bytes a clock that an SM gets from L2 with all of them at it
-    least_step: float = 0.1122  # from one stage of the ring to the next
-    least_step_of_pairs: float = 0.1525
-    trip: float = 0.8421  # from the request of a stage's bytes until they are there
+    clock: float = 1752.0  # clocks of the tensor cores in a µs
+    l2: float = 51.8  # bytes a clock that an SM gets from L2 with all of them at it
+    least_step: float = 0.1149  # from one stage of the ring to the next
+    least_step_of_pairs: float = 0.1526
+    trip: float = 0.7205  # from the request of a stage's bytes until they are there
+    trip_of_clusters: float = 0.8075  # where more than two CTAs load together
     # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
     # cluster
-    shared_k: float = 1.024
-    shared_m: float = 1.048
-    shared_n: float = 1.144
-    shared_by_more: float = 1.1
-    epilogue: float = 7.381e-05  # of a number of the result
-    sent: float = 5.937e-05  # of a number that goes to the other CTA of a pair
-    launch: float = 0.6824  # before the first step and after the last
-    start: float = 2.709  # besides, where all SMs have a CTA; bytes come from memory meanwhile
-    narrow: float = 0.2216  # by how much memory is slower where few SMs ask
+    shared_k: float = 1.077
+    shared_m: float = 1.064
+    shared_n: float = 1.128
+    shared_by_rows: float = 1.036
+    shared_by_columns: float = 1.087
+    shared_by_both: float = 1.101
+    left: float = 17.95  # clocks for 16 columns of a block of 64 rows of wgmma's left operand
+    epilogue: float = 8.807e-05  # of a number of the result
+    turned: float = 0.0001042  # of one of a swapped tile
+    sent: float = 3.419e-05  # of a number that goes to the other CTA of a pair
+    launch: float = 1.143  # before the first step and after the last
+    start: float = 1.679  # besides, where all SMs have a CTA; bytes come from memory meanwhile
+    narrow: float = 0.1485  # by how much memory is slower where few SMs ask
     # to scale 64 columns of activations: until all warps have met, and each row
     meet: float = 0.09003
     scaled_row: float = 0.0004502
-    between: float = 0.8  # two tiles of an SM that wait for their weights
-    sharp: float = 4.261
+    between: float = 1.4  # two tiles of an SM that wait for their weights
+    sharp: float = 4.179
 
     def scaling(self, rows: int) -> float:
         """Of 64 columns of so many rows, which a fused norm scales."""
@@ -60,7 +65,9 @@ class Rates:
     def waiting(self, shared: ClusterShape) -> float:
         """The factor of a step where CTAs share these: what they wait for each other."""
         if shared.size > 2:
-            return self.shared_by_more
+            if shared.n == 1:
+                return self.shared_by_rows
+            return self.shared_by_columns if shared.m == 1 else self.shared_by_both
         pair = {(2, 1, 1): self.shared_m, (1, 2, 1): self.shared_n, (1, 1, 2): self.shared_k}
         return pair.get((shared.m, shared.n, shared.k), 1.0)
 
@@ -78,7 +85,7 @@ class LinearTime:
 
     step: of one that waits for no load; memory: of all the op's bytes; rings: of as many as the rings of all
     SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
-    are there; stage: rows of 128 bytes that a step fills.
+    are there; stage: rows of 128 bytes that a step fills; trip: of its loads.
     """
 
     step: float
@@ -90,6 +97,7 @@ class LinearTime:
     busy: float
     filled: float
     stage: int
+    trip: float
     rates: Rates = RATES
 
     @property
@@ -99,7 +107,7 @@ class LinearTime:
 
     def tile(self, stages: int) -> float:
         """A tile where the ring has so many stages."""
-        step = self.rates.side_by_side(self.step, self.rates.trip / max(1, stages - 1))
+        step = self.rates.side_by_side(self.step, self.trip / max(1, stages - 1))
         return self.steps * step + self.epilogue
 
     def tile_of_many(self, stages: int) -> float:
@@ -149,37 +157,39 @@ def time_of_cut(
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
     bytes = ROW_BYTES * deep * (loaded / shared.n + wide / shared.m)
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
-    occupied = min(height, ceil_div(rows, 64) * 64) if height % 64 == 0 else height
+    swapped = height % 64 != 0
+    occupied = height if swapped else min(height, ceil_div(rows, 64) * 64)
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     step = rates.side_by_side(
-        deep * _products(occupied, wide, width, height % 64 != 0) / rates.clock + scaling,
+        deep * _products(occupied, wide, width, swapped, rates.left) / rates.clock + scaling,
         bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
-    numbers = height * wide
+    numbers, each = height * wide, rates.turned if swapped else rates.epilogue
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     filled = min(1.0, ctas / machine.sms)
     return LinearTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
-        numbers * (rates.epilogue + (rates.sent if cluster.k > 1 else 0.0)),
+        numbers * (each + (rates.sent if cluster.k > 1 else 0.0)),
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         1e6 * RING * machine.sms / machine.memory,
         min(1.0, count * cluster.size / machine.sms),
         filled,
         deep * rows_of_block(b, height, width),
+        rates.trip_of_clusters if shared.size > 2 else rates.trip,
         rates,
     )
 
 
-def _products(rows: int, columns: int, width: int, swapped: bool) -> float:
+def _products(rows: int, columns: int, width: int, swapped: bool, left: float) -> float:
     """Clocks of the tensor cores for 64 columns of K. wgmma of few columns, which are the rows of a swapped
     tile, or half of them, waits for its left operand: 16 columns of 64 rows from shared memory."""
     if not swapped:
         return rows * columns / 32
     halves = 2 if width == 64 else 1  # of the rows, one for each math warpgroup
-    return columns / 16 * halves * max(rows / halves / 2, 16 + rows / halves / 4)
+    return columns / 16 * halves * max(rows / halves / 2, left + rows / halves / 4)
 
 
 def time_of_tile(

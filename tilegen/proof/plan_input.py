@@ -366,7 +366,8 @@ class _Reader:
             raise Malformed(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
         if not (isinstance(tile, list) and all(is_int(t, 1) for t in tile) and is_int(cluster, 1)):
             raise Malformed(f"tile is {tile!r} and cluster {cluster!r}, expected ints >= 1")
-        cluster_split, splits = op.get("cluster_split", "k"), ("k", "n", *(SHARED_ROWS if kind in ROWS else ()))
+        cluster_split = op.get("cluster_split", "k")
+        splits = ("k", "n", *(SHARED_ROWS if kind in ROWS else ()))
         if cluster_split not in splits:
             raise Malformed(
                 f"cluster_split is {cluster_split!r} of a {kind}, expected one of {', '.join(splits)}"

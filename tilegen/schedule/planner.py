@@ -365,9 +365,9 @@ def scheduling_of(p: Plan, scheduling: str) -> str | tuple[tuple[int, ...], ...]
 
 def _best_scheduling(p: Plan) -> str:
     """On a GPU lists known in advance pay where no tile waits, and for chains with so few rows of tiles that
-    weights pass through once, since they then start sooner; and where ops of several kinds follow each other, since a dynamic rank
-    costs a tile of a short op as much as its work. These lists stride, unless tiles are so uneven that the
-    simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
+    weights pass through once, since they then start sooner; and where ops of several kinds follow each other,
+    since a dynamic rank costs a tile of a short op as much as its work. These lists stride, unless tiles are
+    so uneven that the simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
     if not p.machine.architecture.mma_sync:
         return "dynamic"
     if not p.semaphores:

@@ -45,7 +45,7 @@ FEW_OPS = 4  # compile in a second
 ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
 HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
 BETWEEN = (80, 96, 144, 160, 224)  # where regimes above FEW_ROWS end besides, whose rings are deeper
-MOST = 20  # tiles of few linears above SOME_ROWS
+MOST = 28  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
 LEVEL = 0.002  # losses that are the same
 OTHER = 1.0  # what tiles lose where the other lowering is the faster
@@ -291,8 +291,8 @@ def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most
 
 
 def _cells(sized: _Sized) -> Iterator[int]:
-    """Last sizes of cells within which products have about as many tiles: of 64 rows up to 1,024, then of
-    whole tiles of 128 or 192 rows, above 4,096 of a quarter."""
+    """Last sizes of cells within which products have about as many tiles: of 32 rows up to 1,024, then of
+    whole tiles of some heights, above 4,096 of a quarter."""
     last, rows = SOME_ROWS // sized.rows, SOME_ROWS
     while last < sized.dim.most:
         rows = _next_cell(rows)
@@ -303,9 +303,9 @@ def _cells(sized: _Sized) -> Iterator[int]:
 
 def _next_cell(rows: int) -> int:
     if rows < 1024:
-        return rows + 64
+        return rows + 32
     if rows < 4096:
-        return min((rows // height + 1) * height for height in (128, 192))
+        return min((rows // height + 1) * height for height in (128, 168, 176, 192))
     return rows + rows // 256 * 64
 
 

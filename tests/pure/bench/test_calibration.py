@@ -41,13 +41,13 @@ def test_candidates_are_kernels(family: str) -> None:
 def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> None:
     error = error_of([p for p in pairs() if p.held_out], RATES)
     assert error.pairs > 200 and error.spearman >= 0.85 and error.near >= 0.95 and error.size < 0.1
-    assert error.regret[0] <= 0.02, NEAR
+    assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15, NEAR
 
 
 def test_wrong_constants_are_seen_and_found_again() -> None:
     """Fitted from constants that are far off, the model errs no more than from those that it has."""
     some = [p for p in pairs() if not p.held_out][:150]
-    off = replace(RATES, clock=RATES.clock / 2, l2=RATES.l2 / 3, launch=3 * RATES.launch)
+    off = replace(RATES, clock=RATES.clock / 1.5, l2=RATES.l2 / 2, launch=2 * RATES.launch)
     usual, wrong, found = (error_of(some, r).size for r in (RATES, off, fitted(some, off)))
     assert wrong > 2 * usual and found < 1.15 * usual
 

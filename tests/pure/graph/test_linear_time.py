@@ -13,7 +13,7 @@ from tilegen.arch.machine import H200
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES, LinearTime, stages_of, time_of_cut
 from tilegen.graph.rewrites import rewritten
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.ops.gemm import normed
 from tilegen.options import Options
 from tilegen.targets.select import place
@@ -24,8 +24,8 @@ def linear(m: int, n: int = 4096, k: int = 4096) -> OpInstance:
     return graph.bound(graph.ops[0])
 
 
-def alone(b: OpInstance, height: int, width: int, cluster: int = 1, split: str = "k") -> float:
-    time = time_of_cut(b, H200, height, width, cluster, split)
+def alone(b: OpInstance, height: int, width: int) -> float:
+    time = time_of_cut(b, H200, height, width)
     return time.alone(stages_of(time.stage))
 
 
@@ -44,12 +44,12 @@ def test_more_rows_columns_and_sums_take_no_less(height: int) -> None:
 def test_empty_blocks_of_rows_are_not_multiplied(rows: int) -> None:
     """Three blocks of 64 rows take the same in a tile of three as in one of four, but for the epilogue."""
     b = linear(rows)
-    three, four = (time_of_cut(b, H200, height, 96, 1, "k") for height in (192, 256))
+    three, four = (time_of_cut(b, H200, height, 96) for height in (192, 256))
     assert three.step == pytest.approx(four.step) and three.waves == four.waves
 
 
 def test_a_ring_of_few_stages_waits_for_its_loads() -> None:
-    time = time_of_cut(linear(300), H200, 128, 192, 1, "k")
+    time = time_of_cut(linear(300), H200, 128, 192)
     tiles = [time.tile(stages) for stages in (2, 3, 4, 8)]
     assert tiles == sorted(tiles, reverse=True) and tiles[0] > 1.2 * tiles[-1]
 
@@ -65,7 +65,8 @@ def test_a_pair_loads_half_of_what_it_shares(split: str) -> None:
     """Where bytes from L2 take longest, a step of a pair that shares them is shorter."""
     fast = replace(H200, sms=H200.sms)
     b = linear(4096, 16384, 4096)
-    one, pair = (time_of_cut(b, fast, 128, 32 if split == "n" else 256, c, split) for c in (1, 2))
+    width = 32 if split == "n" else 256
+    one, pair = (time_of_cut(b, fast, 128, width, ClusterShape.of(c, split)) for c in (1, 2))
     assert pair.step < one.step if split == "n" else pair.step < 1.1 * one.step
 
 
@@ -77,7 +78,7 @@ def test_the_simulator_times_a_lone_linear_as_the_model_does() -> None:
         tiles={"y": (128, 192, 64)},
     )
     b = plan.bounds[0]
-    time: LinearTime = time_of_cut(b, H200, 128, 192, 1, "k")
+    time: LinearTime = time_of_cut(b, H200, 128, 192)
     stages = stages_of(time.stage)
     assert tg.simulate(plan).makespan == pytest.approx(time.waves * time.tile_of_many(stages))
 
@@ -87,7 +88,7 @@ def test_a_fused_norm_costs_each_tile_its_steps() -> None:
     graph = rewritten(fuse(example("llama_layer", B=8, S=1)), place("h200", "sm_90a"), Options())
     b = graph.bound(graph.op("gate_up"))
     assert normed(b)
-    wide, narrow = (time_of_cut(b, H200, 64, width, 1, "k") for width in (112, 16))
+    wide, narrow = (time_of_cut(b, H200, 64, width) for width in (112, 16))
     assert narrow.waves == 7 * wide.waves
     scaled = [t.waves * t.steps * t.step for t in (wide, narrow)]
     assert scaled[1] > 7 * 64 * RATES.scaling(8) > 1.5 * scaled[0]
@@ -96,7 +97,7 @@ def test_a_fused_norm_costs_each_tile_its_steps() -> None:
 def test_among_ops_of_other_kinds_idle_sms_cost_what_their_rings_would_hold() -> None:
     """Alone, products of few rows gain little by more CTAs; in a layer weights come early on all SMs."""
     b = linear(33, 4096, 14336)
-    most, few = (time_of_cut(b, H200, 64, width, 1, "k", deep) for width, deep in ((32, 3), (48, 2)))
+    most, few = (time_of_cut(b, H200, 64, width, deep=deep) for width, deep in ((32, 3), (48, 2)))
     stages = stages_of(288)
     alone, among = few.alone(stages) - most.alone(stages), few.among(stages) - most.among(stages)
     assert few.busy < 0.7 < 0.9 < most.busy

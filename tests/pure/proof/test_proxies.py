@@ -60,7 +60,7 @@ def test_the_proof_and_the_hopper_target_agree(name: str) -> None:
         ("sm_90a", "h200"),
         ("sm_80", "a100"),
         pytest.param("sm_80", "h200", marks=pytest.mark.full),
-        ("cpu", "cpu:4"),
+        ("cpu", "cpu:16"),
         pytest.param("cpu", "h200", marks=pytest.mark.full),
     ],
 )

@@ -4,6 +4,7 @@ all of it fits."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
 from tilegen.frontend.program import DTYPES
+from tilegen.ops.base import ClusterShape
 from tilegen.ops.gemm import k_range
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.code import Code
@@ -19,12 +21,13 @@ from tilegen.targets.sm90.emit import generate
 from tilegen.targets.sm90.layout import SHARED, Layout
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
-from tilegen.targets.sm90.stage import Loads
+from tilegen.targets.sm90.stage import ALONE, Loads
 from tilegen.targets.sm90.store import RowStore
 from tilegen.targets.sm90.tile import HEIGHTS
 
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
-CLUSTER_SPLITS: list[Any] = [1, 2, "2:m", "2:n"]
+CLUSTERS: list[Any] = [1, 2, "2:m", "2:n"]
+LARGER = ["4:m", "4:n", "2x2", "2x4", "4x2"]
 WIDTHS = [16, 48, 64, 96, 128, 176, 192, 256]
 NAMES = {c.name: c for c in CASES}
 
@@ -36,18 +39,24 @@ def ops_of(plan: Plan, packed: bool) -> list[Product]:
 def cuts() -> list[tuple[tuple[int, int, int], Any]]:
     """Tiles and clusters as the planner may emit them."""
     made = []
-    for rows, cluster_split, width in (
-        (r, s, w) for r in HEIGHTS for s in CLUSTER_SPLITS for w in WIDTHS
+    for rows, cluster, width in (
+        *product(HEIGHTS, CLUSTERS, WIDTHS),
+        *product(HEIGHTS, LARGER, (16, 72, 160)),
+        *product((24, 72, 184), (1, "2:m", "2:n", *LARGER), (128, 256)),
+        *product((48, 112, 240), (1, "2:m", "2:n", *LARGER), (64,)),
     ):
-        tile = (
-            2 * rows if cluster_split == "2:m" else rows,
-            2 * width if cluster_split == "2:n" else width,
-            128 if width == 96 else 64,
-        )
-        # whose ring has no room for two stages
-        if (rows < 192 or width <= 192) and (rows, width, cluster_split) != (256, 96, 2):
-            made.append((tile, cluster_split))
+        # whose ring has no room for two stages, or whose two warpgroups share no eights of columns
+        if (rows >= 192 and width > 192 and rows % 64 == 0) or (rows, width, cluster) == (256, 96, 2):
+            continue
+        if rows != 64 or width % 16 == 0:
+            made.append((tile_of(rows, width, 128 if width == 96 else 64, cluster), cluster))
     return made
+
+
+def tile_of(rows: int, width: int, depth: int, cluster: Any) -> tuple[int, int, int]:
+    """Of a cluster whose CTAs compute rows x width each."""
+    shape = ClusterShape.of_option(cluster)
+    return rows * shape.m, width * shape.n, depth
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
@@ -66,10 +75,10 @@ def sized_cuts() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("tile, cluster_split, size", sized_cuts(), ids=str)
-def test_loads_and_stores(tile: tuple[int, int, int], cluster_split: Any, size: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("tile, cluster, size", sized_cuts(), ids=str)
+def test_loads_and_stores(tile: tuple[int, int, int], cluster: Any, size: tuple[int, int, int]) -> None:
     sizes = dict(zip("MNK", size, strict=True))
-    plan = Case("", gemm, sizes, {"tiles": {"y": tile}, "cluster": {"y": cluster_split}}).plan()
+    plan = Case("", gemm, sizes, {"tiles": {"y": tile}, "cluster": {"y": cluster}}).plan()
     for packed in (False, True):
         for op in ops_of(plan, packed):
             check(op)
@@ -84,20 +93,20 @@ def test_no_copy_moves_more_than_256_rows(width: int) -> None:
             check(op)
 
 
-@pytest.mark.parametrize("cluster_split", CLUSTER_SPLITS, ids=str)
+GATED = [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)]
+GATED_SWAPPED = [(72, 128, 64), (88, 256, 64), (48, 64, 64)]
+
+
 @pytest.mark.parametrize(
-    "tile", [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)], ids=str
+    "tile, cluster",
+    [*product(GATED, CLUSTERS), *product(GATED_SWAPPED, (1, "2:m", "2:n", *LARGER))],
+    ids=str,
 )
-def test_gated_loads_and_stores(tile: tuple[int, int, int], cluster_split: Any) -> None:
+def test_gated_loads_and_stores(tile: tuple[int, int, int], cluster: Any) -> None:
     """Two sums from one weight: a math warpgroup's columns of both lie side by side."""
-    rows, width, steps = tile
-    whole = (
-        2 * rows if cluster_split == "2:m" else rows,
-        2 * width if cluster_split == "2:n" else width,
-        steps,
-    )
+    whole = tile_of(*tile, cluster)
     plan = Case(
-        "", gated, {"M": 130, "I": 200}, both("gate_up", "down", whole, whole, cluster_split, cluster_split)
+        "", gated, {"M": 130, "I": 200}, both("gate_up", "down", whole, whole, cluster, cluster)
     ).plan()
     for packed in (False, True):
         for op in ops_of(plan, packed):
@@ -128,7 +137,7 @@ def test_the_check_finds_what_is_wrong(change: str, monkeypatch: pytest.MonkeyPa
             "tests.oracles.hopper.pack", lambda op, w: torch.arange(1, 1 + op.maps[1].rows * 64)
         )
     else:
-        op = replace(op, b=changed(op.b, pair=""))
+        op = replace(op, b=changed(op.b, share=ALONE))
     with pytest.raises(AssertionError):
         check(op)
 

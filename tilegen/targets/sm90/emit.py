@@ -85,15 +85,17 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
         )
     if smaller:
         raise PlanError(
-            f"on sm_90a a launch has clusters of one size and single CTAs; {smaller.name!r} is run by clusters of"
-            f" {smaller.cluster}, other ops by clusters of {layout.cluster}",
+            "on sm_90a a launch has clusters of one size and single CTAs:"
+            f" {smaller.name!r} is run by clusters of {smaller.cluster}, others by clusters of"
+            f" {layout.cluster}",
             smaller.bound.op.where,
         )
     if together and other and layout.cluster > 2:
         raise PlanError(
-            f"on sm_90a clusters that load together (for {together.name!r}) split all tiles of a launch in the"
-            f" same way: {layout.products[0].name!r} by {layout.products[0].bound.op.cluster_option},"
-            f" {other.name!r} by {other.bound.op.cluster_option}",
+            f"on sm_90a clusters that load together (for {together.name!r}) split all tiles of a launch"
+            f" in the same way: {layout.products[0].name!r} is cut by"
+            f" {layout.products[0].bound.op.cluster_option}, {other.name!r} by"
+            f" {other.bound.op.cluster_option}",
             other.bound.op.where,
         )
     if together and single:

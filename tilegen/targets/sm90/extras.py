@@ -84,7 +84,8 @@ class Extras:
         """Whether a tile fetches them before its products: they are there then, small, and a load that comes
         behind the weights of the next tile takes microseconds."""
         small = self.tile.m64 == 1 and 0 < self.tile.finished_n8s * len(self.text.operands) <= MOST_HELD
-        return small and not self.staged and not self.tile.swapped and (self.holds_late or all(e.constant for e in self.text.operands))
+        direct = not self.staged and not self.tile.swapped
+        return small and direct and (self.holds_late or all(e.constant for e in self.text.operands))
 
     @property
     def holds_late(self) -> bool:

@@ -324,7 +324,7 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Conf
     """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
     width. A pair splits K."""
     channels = int(b.shape(0)[3])
-    if not machine.clusters(cluster):
+    if cluster not in PAIRS or not machine.clusters(cluster):
         return
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):

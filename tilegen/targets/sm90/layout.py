@@ -45,8 +45,8 @@ class Layout:
 
     @property
     def runner(self) -> str:
-        """Which CTA of a cluster runs a tile that needs one: of lists each in turn, of drawn ranks the one that
-        draws them."""
+        """Which CTA of a cluster runs a tile that needs one: of lists each in turn, of drawn ranks the one
+        that draws them."""
         return "0" if self.dynamic else "turn % TG_CLUSTER"
 
     @property

@@ -215,8 +215,8 @@ class Tile:
             return f"a pair splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
         if self.m64 * self.registers > SUMS:
             return (
-                f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do not"
-                " fit its registers"
+                f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
+                " not fit its registers"
             )
         return ""
 
