@@ -1,5 +1,5 @@
 """A plan whose kernel compiles: where ptxas spills registers that hold sums, smaller tiles, planned and
-proved anew.
+proved anew; then one tile for all linears.
 
     256x192 for all linears: 668 bytes spilled   →   128x256, the fastest by the cost model of those with
                                                      128 sums a thread
@@ -113,6 +113,27 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
             tiles = {b.op.name: b.tile if _sums(b) <= limit else _within(b, *shape) for b in products}
             asked = replace(options, tiles=tuple({**dict(options.tiles), **tiles}.items()))
             plans.append((_us(plan(largest, place, asked)), asked))
+        yield min(plans, key=lambda p: p[0])[1]
+    yield from _alike(largest, place, options, chosen)
+
+
+def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> Iterator[Options]:
+    """The tile of one linear for all of them, the fastest of those that fit all: their code is then the same,
+    and shared."""
+    linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes)]
+    plans: list[tuple[float, Options]] = []
+    for like in {(op.tile, op.cluster_option) for op in linears}:
+        tile, cluster = ({op.name: what for op in linears} for what in like)
+        asked = replace(
+            options,
+            tiles=tuple({**dict(options.tiles), **tile}.items()),
+            cluster=tuple({**dict(options.cluster), **cluster}.items()),
+        )
+        try:
+            plans.append((_us(plan(program, place, asked)), asked))
+        except PlanError:  # another linear cannot have it
+            continue
+    if len({op.tile for op in linears}) > 1 and plans:
         yield min(plans, key=lambda p: p[0])[1]
 
 

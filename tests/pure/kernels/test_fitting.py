@@ -43,6 +43,16 @@ class Compiler:
         return made
 
 
+class OneBody(Compiler):
+    """Takes kernels whose linears all have the same tile."""
+
+    def __call__(self, options: Options) -> Plan:
+        made = super().__call__(options)
+        if len({op.tile for op in made.graph.ops}) > 1:
+            raise SpillError("ptxas spilled 236 bytes of registers for sm_90a; choose smaller tiles")
+        return made
+
+
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
@@ -150,3 +160,13 @@ def test_a_range_of_a_size_whose_launches_spill_is_one_launch(monkeypatch: pytes
     assert {type(made) for made in found} == {Generated}
     with pytest.raises(SpillError, match="spilled 24 bytes"):
         tg.generate(mlp(M=tg.dim("M", max=16), H=512, I=512), "sm_90a", "h200", lowering="multi_launch")
+
+
+def test_linears_of_several_tiles_that_spill_all_get_that_of_one() -> None:
+    program, place = LLAMA(M=64, H=4096, I=11008), select.place("h200")
+    asked = Options.of(tiles={"gate_up": (64, 48, 64), "down": (64, 64, 64)})
+    with pytest.raises(SpillError):
+        fitted(program, place, asked, OneBody(program, place, 256), free=False)
+    made = fitted(program, place, asked, OneBody(program, place, 256))
+    assert {op.tile for op in made.graph.ops} <= {(64, 48, 64), (64, 64, 64)}
+    assert len({op.tile for op in made.graph.ops}) == 1 and tg.verify(made).ok
