@@ -78,7 +78,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     p.add_argument("-o", "--out", type=Path, help="the folder of the result files")
     p.add_argument("--seconds", type=float, default=3600, help="everything ends by then (3600)")
     p.add_argument("--rounds", type=int, default=11)
-    p.add_argument("--only", default="", help="graph,cublaslt,tilegen: these contenders alone")
+    p.add_argument(
+        "--only", nargs="*", default=[], metavar="NAMES", help="graph,cublaslt,tilegen: these contenders alone"
+    )
     p.add_argument(
         "--cells",
         nargs="*",
@@ -106,7 +108,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     p.add_argument("--list", action="store_true", help="name the cells and end")
     p.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     o = p.parse_args(arguments)
-    names = [name for name in o.only.split(",") if name]
+    o.only = names = [name for words in o.only for name in words.split(",") if name]
     if unknown := [name for name in names if name not in (*PEERS, *OWN)]:
         p.error(f"--only: no contender {unknown[0]!r}; they are {', '.join((*PEERS, *OWN))}")
     if o.rounds < 1:
@@ -130,7 +132,7 @@ def holds(task: Task, wanted: Sequence[str]) -> bool:
 def selection(o: argparse.Namespace, task: Task) -> tuple[str, ...]:
     """The contenders of a cell, by name; a program offers those that it has a part for."""
     if o.only:
-        return tuple(name for name in (*PEERS, *OWN) if name in o.only.split(","))
+        return tuple(name for name in (*PEERS, *OWN) if name in o.only)
     without = (*LEFT_OUT, *(() if holds(task, o.inductor) else INDUCTOR))
     return tuple(name for name in (*PEERS, *OWN) if name not in without)
 

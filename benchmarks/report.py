@@ -146,6 +146,7 @@ class Group:
         for r in self.rows:
             found.setdefault(key(r), []).append(r)
         return found
+LONG = 90  # letters of a word that is broken
 
 
 def groups(results: Path, gpu: str) -> list[Group]:
@@ -458,6 +459,8 @@ def _bullets(texts: Sequence[str]) -> str:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
+    words = (w.replace(",", ", ") if len(w) > LONG else w for w in text.split(" "))  # a list of contenders
+    text = " ".join(words)
     return textwrap.fill(text, 110, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

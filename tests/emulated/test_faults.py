@@ -259,6 +259,24 @@ FAULTS = [
         in_function("tg_release", "thread < 64", "thread < 32"),
         says="",
     ),
+    Fault(
+        "one of those that load into a stage is not told that it is used up",
+        "clusters of 4 x 2, swapped",
+        replaced("thread < TG_PEERS", "thread < TG_PEERS - 1"),
+        says="",
+    ),
+    Fault(
+        "a row of a cluster is told in place of a column",
+        "clusters of 4 x 2, swapped",
+        in_function("tg_peer", "(other + (other >= row))", "row"),
+        says="",
+    ),
+    Fault(
+        "half of a number is turned",
+        "swapped, 72 rows",
+        in_function("tg_transposed", "(high & 0xffff0000)", "(high & 0xff000000)"),
+        says="error",
+    ),
     # addresses and counts
     Fault("a swizzle is off by one", "stores in bulk", replaced("^ r % 8", "^ (r + 1) % 8"), says="error"),
     Fault(

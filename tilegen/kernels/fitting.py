@@ -118,8 +118,7 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
 
 
 def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> Iterator[Options]:
-    """The tile of one linear for all of them, the fastest of those that fit all: their code is then the same,
-    and shared."""
+    """The tile of one linear for all of them, the fastest first: their code is then the same, and shared."""
     linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes)]
     plans: list[tuple[float, Options]] = []
     for like in {(op.tile, op.cluster_option) for op in linears}:
@@ -133,8 +132,8 @@ def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> It
             plans.append((_us(plan(program, place, asked)), asked))
         except PlanError:  # another linear cannot have it
             continue
-    if len({op.tile for op in linears}) > 1 and plans:
-        yield min(plans, key=lambda p: p[0])[1]
+    if len({op.tile for op in linears}) > 1:
+        yield from (asked for _, asked in sorted(plans, key=lambda p: p[0]))
 
 
 def _sums(b: OpInstance) -> int:
