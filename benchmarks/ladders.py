@@ -79,7 +79,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     p.add_argument("--seconds", type=float, default=3600, help="everything ends by then (3600)")
     p.add_argument("--rounds", type=int, default=11)
     p.add_argument(
-        "--only", nargs="*", default=[], metavar="NAMES", help="graph,cublaslt,tilegen: these contenders alone"
+        "--only", nargs="*", default=[], metavar="NAMES", help="graph,cublaslt: these contenders alone"
     )
     p.add_argument(
         "--cells",
