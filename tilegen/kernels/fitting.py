@@ -121,13 +121,10 @@ def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> It
     """The tile of one linear for all of them, the fastest first: their code is then the same, and shared."""
     linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes)]
     plans: list[tuple[float, Options]] = []
-    for like in {(op.tile, op.cluster_option) for op in linears}:
-        tile, cluster = ({op.name: what for op in linears} for what in like)
-        asked = replace(
-            options,
-            tiles=tuple({**dict(options.tiles), **tile}.items()),
-            cluster=tuple({**dict(options.cluster), **cluster}.items()),
-        )
+    for tile, cluster in dict.fromkeys((op.tile, op.cluster_option) for op in linears):
+        tiles = {**dict(options.tiles), **{op.name: tile for op in linears}}
+        clusters = {**dict(options.cluster), **{op.name: cluster for op in linears}}
+        asked = replace(options, tiles=tuple(tiles.items()), cluster=tuple(clusters.items()))
         try:
             plans.append((_us(plan(program, place, asked)), asked))
         except PlanError:  # another linear cannot have it
