@@ -180,3 +180,10 @@ def test_names_are_read_in_any_case() -> None:
         and machine("RTX-4090") == machine("rtx-4090")
         and machine("CPU:3") == machine("cpu:3")
     )
+
+
+def test_fewer_clusters_are_resident_than_sms_would_hold() -> None:
+    """Those of an H200, and of a share of one; where nothing is known, as many as SMs hold."""
+    assert [H200.clusters(n) for n in (1, 2, 4, 8)] == [132, 66, 30, 15]
+    assert [machine("44").clusters(n) for n in (2, 4, 8)] == [22, 10, 5] and machine(4).clusters(4) == 0
+    assert machine("a100").clusters(4) == 27 and machine("cpu:9").clusters(4) == 2

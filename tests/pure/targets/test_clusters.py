@@ -11,6 +11,7 @@ import pytest
 import tilegen as tg
 from tests.oracles.elements import examine
 from tilegen.graph.cost_model import tile_us
+from tilegen.ops.base import CLUSTER_SHAPES
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cpu.emit import generate
@@ -39,6 +40,7 @@ def convs() -> Any:
     return tg.conv2d(a, tg.weight("w2", (4, 3, 3, 5), "float32"), padding=1, name="c")
 
 
+WIDE = {"up": (8, 4, 4), "down": (4, 8, 3)}
 TILES = {"up": (4, 4, 4), "down": (4, 4, 3)}
 
 
@@ -47,9 +49,8 @@ def planned(up: int | str = 1, down: int | str = 1, on: str = "6", **options: An
         mlp(),
         on,
         target="cpu",
-        tiles=TILES,
         cluster={"up": up, "down": down},
-        **{"policies": {"h": "tile"}, "order": "op_major", **options},
+        **{"tiles": TILES, "policies": {"h": "tile"}, "order": "op_major", **options},
     )
 
 
@@ -115,6 +116,27 @@ def test_plans_are_right(cluster_split: str, policy: str) -> None:
         assert tg.verify(plan).ok and examine(expanded(back)).ok
 
 
+@pytest.mark.parametrize("shape", CLUSTER_SHAPES)
+@pytest.mark.parametrize("policy", ["row", "tile", "chunk:2"])
+def test_plans_of_clusters_with_rows_and_columns_of_ctas_are_right(shape: str, policy: str) -> None:
+    for up, down in ((shape, 1), (1, shape), (shape, shape), ("2:k", shape)):
+        plan = planned(up, down, on="20", tiles=WIDE, policies={"h": policy}, scheduling="static")
+        back = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+        assert back.digest == plan.digest and back.graph.ops == plan.graph.ops
+        assert tg.verify(plan).ok and examine(expanded(plan)).ok
+
+
+def test_a_cta_of_such_a_cluster_has_its_rows_and_columns() -> None:
+    """Of a tile of 4 rows and 4 columns at (0, 4), seven columns in all."""
+    parts = parts_of(planned("2x2", on="20"), "up", 0, 1)
+    assert [[w["box"] for w in part["writes"]] for part in parts] == [
+        [[[0, 2], [4, 6]]],
+        [[[0, 2], [6, 7]]],
+        [[[2, 4], [4, 6]]],
+        [[[2, 4], [6, 7]]],
+    ]
+
+
 @pytest.mark.parametrize("cluster_split", CLUSTER_SPLITS)
 def test_matmuls_and_convolutions(cluster_split: str) -> None:
     plan = tg.plan(
@@ -146,8 +168,9 @@ def test_how_gangs_are_asked_for_and_stored() -> None:
         ("2:k", 2, "k"),
         ("4:m", 4, "m"),
         ("1:m", 1, "k"),
+        ("2x2", 4, "2x2"),
     ):
-        op = planned(given).graph.op("up")
+        op = planned(given, on="20").graph.op("up")
         assert (op.cluster, op.cluster_split) == (parts, cluster_split)
     ops = planned("2:m").to_json()["ops"]
     assert (ops["up"]["cluster"], ops["up"]["cluster_split"]) == (2, "m") and "cluster_split" not in ops[

@@ -103,7 +103,8 @@ def test_reads_may_be_more_than_a_share_of_the_steps() -> None:
 
 
 UNKNOWN = [
-    ("diagonal", "'diagonal' of a linear, expected one of k, n, m"),
+    ("diagonal", "'diagonal' of a linear, expected one of k, n, m, 2x2, 2x4, 4x2"),
+    ("2x4", "cluster_split is '2x4' of a cluster of 2"),
     (None, "None"),
     (2, "2"),
 ]
