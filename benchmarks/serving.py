@@ -1,11 +1,13 @@
-"""A batch that moves at every step: eight gated layers, each one kernel for all batches, on this GPU.
+"""A batch that moves at every step: eight gated layers, for all batches, on this GPU.
 
 python -m benchmarks.serving [DIR]
 
-The batch is drawn from 1 … 64 at each of 2,000 steps, after each was there three times. Told are the host's
-time of a layer's call, what was compiled and what memory was asked of the driver meanwhile, and the largest
-error of any step against float32; and beside it the same layers as calls of PyTorch, five a layer, and one
-small op of PyTorch's own in a layer's place, what a launch costs this host at least; in turns of 100 steps.
+The batch is drawn from 1 … 64 at each of 2,000 steps, after each was there three times. The layers are eight
+modules, each one kernel for all batches, called one by one; and one module of all eight, one kernel too. Told
+are the host's time of a call and of a step by the number of layers, what was compiled and what memory was
+asked of the driver meanwhile, and the largest error of any step against float32; beside them the same layers
+as calls of PyTorch, five a layer, and one small op of PyTorch's own in a layer's place, what a launch costs
+this host at least; in turns of 100 steps.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +32,18 @@ from tilegen.bench.environment import environment
 
 ROOT = Path(__file__).resolve().parent
 LAYERS, STEPS, MOST, WIDTH, INNER, TURN = 8, 2000, 64, 4096, 11008, 100
+QUEUE = 900  # launches after which the GPU's queue is emptied: it holds 1,024
 
 
 @tg.spec
-def gated(M=64, H=WIDTH, I=INNER, dtype="bfloat16"):
+def gated(M=64, H=WIDTH, I=INNER, layers=1, dtype="bfloat16"):
     x = tg.input("x", (M, H), dtype)
-    gate, up = tg.linear(x, tg.weight("w1", (2 * I, H), dtype), name="gate_up").chunk(2)
-    h = tg.mul(tg.silu(gate), up, name="h")
-    return tg.add(tg.linear(h, tg.weight("w2", (H, I), dtype), name="down"), x, name="y")
+    for n in range(layers):
+        w1, w2 = tg.weight(f"w1_{n}", (2 * I, H), dtype), tg.weight(f"w2_{n}", (H, I), dtype)
+        gate, up = tg.linear(x, w1, name=f"gate_up{n}").chunk(2)
+        h = tg.mul(tg.silu(gate), up, name=f"h{n}")
+        x = tg.add(tg.linear(h, w2, name=f"down{n}"), x, name=f"y{n}")
+    return x
 
 
 def weights() -> list[dict[str, torch.Tensor]]:
@@ -62,74 +69,122 @@ def called(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
     return torch.addmm(x, F.silu(gate) * up, w2.T)
 
 
+Call = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """The layers as so many calls, of at most so many launches each; the host's seconds of each call, step by
+    step. right: whether it computes the layers."""
+
+    name: str
+    calls: Sequence[Call]
+    launches: int
+    right: bool = True
+    steps: list[list[float]] = field(default_factory=list)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        seconds = []
+        for call in self.calls:
+            start = time.perf_counter()
+            x = call(x)
+            seconds.append(time.perf_counter() - start)
+        self.steps.append(seconds)
+        return x
+
+    def told(self) -> dict[str, float]:
+        """Medians and 99th percentiles in µs: of a call, and of a step by the number of layers."""
+        calls = [t for step in self.steps for t in step]
+        layers = [sum(step) / LAYERS for step in self.steps]
+        return {
+            f"{what}_us{name}": round(1e6 * of(times), 2)
+            for what, times in (("call", calls), ("layer", layers))
+            for name, of in (("", statistics.median), ("_p99", p99))
+        }
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor, batch: int) -> torch.Tensor:
+    """Of the first rows, against float32."""
+    return (found[:batch].float() - wanted[:batch]).norm() / wanted[:batch].norm()
+
+
+def p99(times: Sequence[float]) -> float:
+    return sorted(times)[int(0.99 * len(times))]
+
+
+def contenders(layers: list[dict[str, torch.Tensor]]) -> list[Contender]:
+    batch, scratch = tg.dim("M", max=MOST), torch.zeros(1, device="cuda")
+
+    def one_op(x: torch.Tensor) -> torch.Tensor:
+        scratch.zero_()
+        return x
+
+    def module(of: Sequence[dict[str, torch.Tensor]]) -> Call:
+        named = {f"{name}_{n}": w[name] for n, w in enumerate(of) for name in w}
+        return tg.module(gated(M=batch, layers=len(of)), **named)
+
+    return [
+        Contender("torch", [functools.partial(called, **w) for w in layers], 5),
+        Contender("one op of torch", [one_op] * LAYERS, 1, right=False),
+        Contender("a module for each layer", [module([w]) for w in layers], 2),
+        Contender("one module", [module(layers)], 1),
+    ]
+
+
 @torch.no_grad()
-def trace() -> dict[str, Any]:
+def trace() -> list[dict[str, Any]]:
     torch.manual_seed(0)
     layers = weights()
-    modules = [tg.module(gated(M=tg.dim("M", max=MOST)), **w) for w in layers]
     rows = torch.randn(MOST, WIDTH, device="cuda").bfloat16()
     wanted = exact(rows, layers)
     kept = torch.empty(STEPS, MOST, WIDTH, device="cuda", dtype=torch.bfloat16)
     compiled: list[int] = []
     compile_cuda = tilegen.runtime.nvrtc.compile_cuda
     tilegen.runtime.nvrtc.compile_cuda = lambda *a, **k: compiled.append(0) or compile_cuda(*a, **k)
-    host: dict[str, list[float]] = {"": [], "torch_": [], "one_op_": []}
-    scratch = torch.zeros(1, device="cuda")
-
-    def step(
-        n: int, batch: int, run: Sequence[Callable[[torch.Tensor], torch.Tensor]], host: list[float]
-    ) -> None:
-        x = rows[:batch]
-        if n % 64 == 0:
-            torch.cuda.synchronize()  # so that no queue is full
-        for layer in run:
-            start = time.perf_counter()
-            x = layer(x)
-            host.append(time.perf_counter() - start)
-        kept[n, :batch].copy_(x)
-
-    def one_op(x: torch.Tensor) -> torch.Tensor:
-        scratch.zero_()
-        return x
-
-    in_torch = [functools.partial(called, **w) for w in layers]
-    runs = {"torch_": in_torch, "one_op_": [one_op] * LAYERS, "": modules}
+    found = contenders(layers)
     for batch in [*range(1, MOST + 1)] * 3:
-        step(0, batch, in_torch, [])
-        step(0, batch, modules, [])
-    compiled.clear()
-    asked = torch.cuda.memory_stats()["num_device_alloc"]
+        for contender in found:
+            contender.run(rows[:batch])
+    for contender in found:
+        contender.steps.clear()
     batches = torch.randint(1, MOST + 1, (STEPS,)).tolist()
+    told: dict[str, dict[str, Any]] = {c.name: {"compilations": 0, "device_allocations": 0} for c in found}
+    errors: dict[str, list[torch.Tensor]] = {c.name: [] for c in found}
     for first in range(0, STEPS, TURN):
-        for name, run in runs.items():
+        turn = range(first, first + TURN)
+        for contender in found:
             torch.cuda.synchronize()
-            for n in range(first, first + TURN):
-                step(n, batches[n], run, host[name])
-    asked = torch.cuda.memory_stats()["num_device_alloc"] - asked
-    found = [(kept[n, :b].float() - wanted[:b]).norm() / wanted[:b].norm() for n, b in enumerate(batches)]
-    for module in modules:
-        module.kernel.check()
-    told = {}
-    for name, times in host.items():
-        us = sorted(1e6 * t for t in times)
-        told[f"{name}host_us"] = round(statistics.median(us), 2)
-        told[f"{name}host_us_p99"] = round(us[int(0.99 * len(us))], 2)
-    return {
-        "layers": LAYERS,
-        "steps": STEPS,
-        "batches": f"1 … {MOST}",
-        **told,
-        "compilations": len(compiled),
-        "device_allocations": asked,
-        "largest_error": float(torch.stack(found).max()),
-    }
+            compiled.clear()
+            asked = torch.cuda.memory_stats()["num_device_alloc"]
+            for n in turn:
+                if n % (QUEUE // (contender.launches * len(contender.calls) + 1)) == 0:
+                    torch.cuda.synchronize()
+                kept[n, : batches[n]].copy_(contender.run(rows[: batches[n]]))
+            row = told[contender.name]
+            row["compilations"] += len(compiled)
+            row["device_allocations"] += torch.cuda.memory_stats()["num_device_alloc"] - asked
+            errors[contender.name] += [error(kept[n], wanted, batches[n]) for n in turn]
+    for contender in found:
+        for call in contender.calls:
+            if isinstance(call, tg.module):
+                call.kernel.check()
+    return [
+        {
+            "contender": c.name,
+            **c.told(),
+            **told[c.name],
+            "largest_error": float(max(errors[c.name])) if c.right else None,
+        }
+        for c in found
+    ]
 
 
 def main(folder: Path) -> None:
-    row, found = trace(), environment()
-    print("  ".join(f"{k} {v}" for k, v in row.items()))
+    rows, found = trace(), environment()
+    for row in rows:
+        print("  ".join(f"{k} {v}" for k, v in row.items()))
     save(
-        {**heading("python -m benchmarks.serving", found), "rows": [row]},
+        {**heading("python -m benchmarks.serving", found), "rows": rows},
         folder / f"serving-{tag(found['device'])}.json",
     )
 
