@@ -28,9 +28,9 @@ from typing import Any
 
 from benchmarks.families import between
 from benchmarks.fit import ATTENTION, RESULTS, tell
-from benchmarks.precompile import alone, compile_kernels
+from benchmarks.precompile import alone, compile_kernels, gpu_here
 from benchmarks.workloads import Task, tag
-from tilegen.arch.machine import H200
+from tilegen.arch.machine import H200, Machine
 from tilegen.errors import TilegenError
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Config
@@ -272,7 +272,7 @@ def _others(every: Sequence[Configs], r: random.Random) -> list[dict[str, Config
 # --- measured -----------------------------------------------------------------------------------------------
 
 
-def compiled(drawn: Drawn) -> list[tuple[Candidate, str]]:
+def compiled(drawn: Drawn, on: Machine | None) -> list[tuple[Candidate, str]]:
     """In a process of its own: each candidate's kernels into the cache; (candidate, why there is none)."""
     from tilegen.bench.contenders import Way
 
@@ -280,7 +280,7 @@ def compiled(drawn: Drawn) -> list[tuple[Candidate, str]]:
     for candidate in candidates(drawn):
         error = ""
         try:
-            compile_kernels(drawn.program, candidate.options, Way(lowering=candidate.lowering))
+            compile_kernels(drawn.program, candidate.options, Way(lowering=candidate.lowering), on)
         except TilegenError as raised:
             error = f"{type(raised).__name__}: {str(raised).splitlines()[0]}"
         told.append((candidate, error))
@@ -331,14 +331,14 @@ def measure(folder: Path, seconds: float, jobs: int, seed: int, sweep: str) -> P
     from tilegen.bench.compare import heading, save
     from tilegen.bench.environment import environment
 
-    end, rows, refused = time.monotonic() + seconds, [], []
+    end, rows, refused, on = time.monotonic() + seconds, [], [], gpu_here()
     drawing = programs(seed, SWEEPS[sweep])
     with get_context("spawn").Pool(jobs, initializer=alone) as pool:  # ends them when it is left
         waiting: list[tuple[Drawn, AsyncResult[Any]]] = []
         while time.monotonic() < end:
             while len(waiting) < 4 * jobs:
                 drawn = next(drawing)
-                waiting.append((drawn, pool.apply_async(compiled, (drawn,))))
+                waiting.append((drawn, pool.apply_async(compiled, (drawn, on))))
             ready = next((n for n, (_, result) in enumerate(waiting) if result.ready()), None)
             if ready is None:
                 time.sleep(0.02)

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.precompile import Compiled, precompile, variants_of
+from benchmarks.precompile import Compiled, gpu_here, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, GROUPS, SEED, Task, tag, tasks
 from tilegen.bench.compare import (
@@ -331,7 +331,8 @@ def shown(given: Sequence[str]) -> list[str]:
 
 
 def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
-    wanted = [(t, v) for t in cells for v in needed([v for v in variants_of(t) if v in selection(o, t)])]
+    on = gpu_here()
+    wanted = [(t, v) for t in cells for v in needed([v for v in variants_of(t, on) if v in selection(o, t)])]
     count = 0
 
     def say(c: Compiled) -> None:
@@ -339,7 +340,7 @@ def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
         count += 1
         print(f"compiled {count} of {len(wanted)}: {c.task} {c.variant}: {c.seconds} s {c.error}", flush=True)
 
-    precompile(wanted, o.jobs, float("inf") if o.compile_only else 0.4 * o.seconds, say)
+    precompile(wanted, o.jobs, float("inf") if o.compile_only else 0.4 * o.seconds, say, on)
 
 
 def needed(variants: Sequence[str]) -> list[str]:

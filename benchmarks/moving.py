@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 import tilegen as tg
-from benchmarks.precompile import alone, compile_kernels
+from benchmarks.precompile import alone, compile_kernels, gpu_here
 from benchmarks.workloads import tag
+from tilegen.arch.machine import Machine
 from tilegen.bench.compare import heading, save
 from tilegen.bench.contenders import Way
 from tilegen.bench.environment import environment
@@ -61,14 +62,15 @@ STUDIES = {s.name: s for s in (Study("gpt3_mlp", "M", 4096), Study("llama_mlp", 
                                Study("llama_layer", "B", 64))}  # fmt: skip
 
 
-def compile_frozen(study: Study, size: int) -> None:
+def compile_frozen(study: Study, size: int, on: Machine | None) -> None:
     """What tg.compile and prepare will ask the cache for."""
-    compile_kernels(study.at(size), Options(), Way())
+    compile_kernels(study.at(size), Options(), Way(), on)
 
 
 def precompile(studies: list[Study]) -> None:
+    on = gpu_here()
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=alone) as pool:
-        for done in [pool.submit(compile_frozen, s, n) for s in studies for n in s.sizes()]:
+        for done in [pool.submit(compile_frozen, s, n, on) for s in studies for n in s.sizes()]:
             done.result()
 
 

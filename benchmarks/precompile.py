@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.workloads import Task
+from tilegen.arch.machine import H200, Machine
 from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan
@@ -28,33 +29,34 @@ class Compiled:
     error: str = ""
 
 
-def variants_of(task: Task) -> dict[str, Options]:
-    """tilegen's contenders in a task, by name."""
+def variants_of(task: Task, on: Machine | None = None) -> dict[str, Options]:
+    """tilegen's contenders in a task on a machine, by name."""
     from tilegen.bench.compare import own_variants
 
     if task.group == "cusync":
         return {"tilegen": Options(), "tilegen-portable": Options()}
-    return own_variants(task.program, Options())
+    return own_variants(task.program, Options(), on=on)
 
 
-def compile_variant(task: Task, variant: str) -> Compiled:
-    """What tg.compile and prepare will ask the cache for."""
+def compile_variant(task: Task, variant: str, on: Machine | None = None) -> Compiled:
+    """What tg.compile and prepare will ask the cache for on a machine."""
     start, error = time.perf_counter(), ""
     try:
         from tilegen.bench.contenders import WAYS, Way
 
-        compile_kernels(task.program, variants_of(task)[variant], WAYS.get(variant, Way()))
+        compile_kernels(task.program, variants_of(task, on)[variant], WAYS.get(variant, Way()), on)
     except Exception as raised:  # told when it is measured, too; the others are still compiled
         error = f"{type(raised).__name__}: {(str(raised).strip().splitlines() or [''])[0]}"[:200]
     return Compiled(str(task), variant, round(time.perf_counter() - start, 2), error)
 
 
-def compile_kernels(program: Program, options: Options, way: Any) -> None:
-    """The kernels of a program that tg.compile and prepare load when they are asked in this way."""
+def compile_kernels(program: Program, options: Options, way: Any, on: Machine | None = None) -> None:
+    """The kernels of a program that tg.compile and prepare load when they are asked in this way, on this
+    machine, by default an H200."""
     from tilegen.targets.sm80.library import PortableLibrary
     from tilegen.targets.sm90.library import HopperLibrary
 
-    plans = plans_of(program, options, way)
+    plans = plans_of(program, options, way, on)
     if way.target != "cuda":
         PortableLibrary(plans[0], architecture="sm_90")
         return
@@ -65,12 +67,12 @@ def compile_kernels(program: Program, options: Options, way: Any) -> None:
             HopperLibrary(plan, packed)
 
 
-def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
-    """Those of the launches that tg.compile makes on an H200."""
+def plans_of(program: Program, options: Options, way: Any, machine: Machine | None = None) -> Sequence[Plan]:
+    """Those of the launches that tg.compile makes on a machine."""
     from tilegen.runtime.request import planned, settled, settled_lowering
     from tilegen.schedule.launches import launch_plans, whole_plan
 
-    on = place("h200", "sm_90a" if way.target == "cuda" else way.target)
+    on = place(machine or H200, "sm_90a" if way.target == "cuda" else way.target)
     if way.target != "cuda":
         return [planned(program, on, settled(program, on, options))[0]]
     lowering, _ = settled_lowering(program, on, options, way.lowering, False)
@@ -81,14 +83,18 @@ def plans_of(program: Program, options: Options, way: Any) -> Sequence[Plan]:
 
 
 def precompile(
-    wanted: Sequence[tuple[Task, str]], jobs: int, seconds: float, say: Callable[[Compiled], None]
+    wanted: Sequence[tuple[Task, str]],
+    jobs: int,
+    seconds: float,
+    say: Callable[[Compiled], None],
+    on: Machine | None = None,
 ) -> list[Compiled]:
-    """Each (task, variant), in their order; what has not begun after `seconds` is left to the process that
-    measures."""
+    """Each (task, variant), in their order, for a machine; what has not begun after `seconds` is left to the
+    process that measures."""
     found: list[Compiled] = []
     end = time.monotonic() + seconds
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=alone) as pool:
-        waiting = {pool.submit(compile_variant, task, variant): (task, variant) for task, variant in wanted}
+        waiting = {pool.submit(compile_variant, task, variant, on): (task, variant) for task, variant in wanted}
         for done in as_completed(waiting):
             if done.cancelled():
                 continue
@@ -104,6 +110,13 @@ def precompile(
                 for future in waiting:
                     future.cancel()
     return found
+
+
+def gpu_here() -> Machine | None:
+    """The machine of this process's GPU; None where there is none."""
+    from tilegen.targets.select import best_here, gpu_machine
+
+    return None if best_here() == "cpu" else gpu_machine()
 
 
 def alone() -> None:

@@ -4,6 +4,7 @@ another process as JSON."""
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,9 +63,9 @@ def example(name: str, **sizes: Any) -> Program:
 
 
 def tag(device: str) -> str:
-    """NVIDIA H200 → h200"""
-    words = [w for w in device.lower().replace("-", " ").split() if w not in ("nvidia", "geforce")]
-    return "-".join(words) or "unknown"
+    """NVIDIA H200 → h200, NVIDIA H100 80GB HBM3 → h100"""
+    words = device.lower().replace("-", " ").split()
+    return "-".join(w for w in words if not re.fullmatch(r"nvidia|geforce|\d+gb|hbm\w+|sxm\d", w)) or "unknown"
 
 
 # --- specs beside the examples ------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import torch
 
 import tilegen
 from tilegen import api
+from tilegen.arch.machine import Machine
 from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
@@ -153,21 +154,24 @@ def note(program: Program, variant: str, error: Exception) -> Note:
     )
 
 
-def own_variants(program: Program, options: Options, moving: Program | None = None) -> dict[str, Options]:
-    """tilegen as tg.compile gives it, and beside it, under names of their own, its other ways.
+def own_variants(
+    program: Program, options: Options, moving: Program | None = None, on: Machine | None = None
+) -> dict[str, Options]:
+    """tilegen as tg.compile gives it on a machine, by default the GPU that is here or an H200; and beside it,
+    under names of their own, its other ways.
 
     Where there is anything to synchronise, without tile sync: launches of single ops; one semaphore per
     tensor. Where tilegen's own choice is launches of single ops, its one launch with tile sync; where
     it is one launch, that with exclusive=True. Where the spec's size moves, its one kernel.
     """
     if moving is not None:
-        return {**own_variants(program, options), MOVING: options}
+        return {**own_variants(program, options, on=on), MOVING: options}
     pdl = {"tilegen-pdl": replace(options, policies=())}
     if len(fuse(program).ops) == 1 and not options.split_k and not options.split_kv:
         return {**pdl, "tilegen": options, UNPREPARED: options}
     launches = {"tilegen-kernel": replace(options, policies=()), **pdl}
     found = {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
-    lowering, _ = settled_lowering(program, place("h200", "sm_90a"), options, "auto", False)
+    lowering, _ = settled_lowering(program, place(on, "sm_90a"), options, "auto", False)
     besides = PERSISTENT if lowering == "multi_launch" else EXCLUSIVE
     return {**found, besides: options, UNPREPARED: options}
 
