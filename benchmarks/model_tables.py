@@ -26,16 +26,18 @@ SWAPPED = (
 )
 MOVING = (
     "One kernel for every size (`tg.dim`) beside the kernel compiled for the size, both with prepared"
-    " weights, in CUDA graphs, rotating tensors, interleaved; microseconds, medians, and their ratio, above 1"
-    " where the moving kernel is slower. GPT-3's and LLaMA's feed-forward blocks (M rows), and a layer of"
-    " Llama-3-8B that decodes a token (B sequences). The target is 1.03 at every size. Far below 1 the tiles"
-    " chosen for the one size are worse than those of a neighbour that was tuned."
+    " weights, in CUDA graphs, rotating tensors, interleaved; microseconds, medians, and the median of the"
+    " ratios round by round, above 1 where the moving kernel is slower. GPT-3's and LLaMA's feed-forward"
+    " blocks (M rows), and a layer of Llama-3-8B that decodes a token (B sequences). The target is 1.03 at"
+    " every size. Far below 1 the tiles chosen for the one size are worse than those of a neighbour that was"
+    " tuned."
 )
 SERVING = (
-    "Eight gated layers of LLaMA-7B's widths (`tg.module`), each one kernel for every batch from 1 to 64; the"
-    " batch moves at each of 2,000 steps. Microseconds of the host for a layer's call, results freed as they"
-    " go, in turns with PyTorch's own calls of the same layers, and with one small op of PyTorch's in a"
-    " layer's place, on the same host. The target is 15 at the 99th percentile."
+    "Eight gated layers of LLaMA-7B's widths for every batch from 1 to 64, as eight modules (`tg.module`) and"
+    " as one; the batch moves at each of 2,000 steps. Microseconds of the host for a call, and for a step by"
+    " the number of layers, medians and 99th percentiles, results freed as they go; in turns with PyTorch's"
+    " own calls of the same layers, and with one small op of PyTorch's in a layer's place, what a launch"
+    " costs that host. The target is 15 a layer at the 99th percentile."
 )
 
 
@@ -49,26 +51,18 @@ CALIBRATION = (
 
 
 def sections(results: Path, gpu: str) -> list[str]:
-    """Those whose files are there."""
-    found = [load_json(p) for m in MODELS if (p := results / f"swapped-{m}-{gpu}.json").exists()]
+    """Those whose files are there: of this GPU, then of others."""
+    tables = (
+        ("Models whose layers are swapped", SWAPPED, [f"swapped-{m}" for m in MODELS], _swapped),
+        ("One kernel for every size", MOVING, ["moving"], _ratios),
+        ("A batch that moves at every step", SERVING, ["serving"], _served),
+    )
     parts = []
-    if found:
-        table = _table(_HEAD, [_line(cell) for data in found for cell in data["cells"]])
-        told = "\n\n".join(_source(f"swapped-{m}-{gpu}.json", d) for m, d in zip(MODELS, found, strict=False))
-        parts.append(f"## Models whose layers are swapped\n\n{_wrapped(SWAPPED)}\n\n{table}\n\n{told}")
-    path = results / f"moving-{gpu}.json"
-    if path.exists():
-        data = load_json(path)
-        tables = "\n\n".join(_ratios(data["cells"]))
-        told = _source(path.name, data)
-        parts.append(f"## One kernel for every size\n\n{_wrapped(MOVING)}\n\n{tables}\n\n{told}")
-    path = results / f"serving-{gpu}.json"
-    if path.exists():
-        data = load_json(path)
-        rows = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in r.values()] for r in data["rows"]]
-        table = _table(list(data["rows"][0]), rows)
-        source = _source(path.name, data)
-        parts.append(f"## A batch that moves at every step\n\n{_wrapped(SERVING)}\n\n{table}\n\n{source}")
+    for title, text, names, table in tables:
+        paths = [path for name in names for path in _files(results, name, gpu)]
+        if paths:
+            found = [f"{table(data)}\n\n{_source(path.name, data)}" for path in paths if (data := load_json(path))]
+            parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
     found = [results / result.name for result in (*fit.RESULTS, fit.ATTENTION)]
     if all(path.exists() for path in found):
         *linears, attention = found
@@ -78,16 +72,42 @@ def sections(results: Path, gpu: str) -> list[str]:
     return parts
 
 
-def _ratios(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _files(results: Path, name: str, gpu: str) -> list[Path]:
+    """Result files of a benchmark, that of this GPU first."""
+    return sorted(results.glob(f"{name}-*.json"), key=lambda path: (path.stem != f"{name}-{gpu}", path.stem))
+
+
+def _swapped(data: Mapping[str, Any]) -> str:
+    return _table(_HEAD, [_line(cell) for cell in data["cells"]])
+
+
+def _served(data: Mapping[str, Any]) -> str:
+    return _table(list(data["rows"][0]), [list(map(_told, r.values())) for r in data["rows"]])
+
+
+def _paired(us: Mapping[str, Sequence[float]]) -> float:
+    """Of the moving kernel to the frozen one."""
+    return statistics.median(a / b for a, b in zip(us["moving"], us["frozen"], strict=True))
+
+
+def _told(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _ratios(data: Mapping[str, Any]) -> str:
     """Of each program: how many sizes, their mean, and each of them."""
+    return "\n\n".join(_ratios_of_programs(data["cells"]))
+
+
+def _ratios_of_programs(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for name, of in groupby(cells, key=lambda c: str(c["program"])):
         found = list(of)
-        ratios = [c["ratio"] for c in found]
+        ratios = [_paired(c["us"]) for c in found]
         mean, within = statistics.geometric_mean(ratios), sum(r <= 1.03 for r in ratios)
         lines = [
             [str(c["size"]), *(f"{statistics.median(c['us'][v]):.1f}" for v in ("frozen", "moving")),
-             f"{c['ratio']:.3f}" if c["ratio"] <= 1.03 else f"**{c['ratio']:.3f}**"]
-            for c in found
+             f"{ratio:.3f}" if ratio <= 1.03 else f"**{ratio:.3f}**"]
+            for c, ratio in zip(found, ratios, strict=True)
         ]  # fmt: skip
         half = -(-len(lines) // 2)
         pairs = [a + b for a, b in zip_longest(lines[:half], lines[half:], fillvalue=[""] * 4)]

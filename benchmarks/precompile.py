@@ -94,7 +94,7 @@ def precompile(
     found: list[Compiled] = []
     end = time.monotonic() + seconds
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=alone) as pool:
-        waiting = {pool.submit(compile_variant, task, variant, on): (task, variant) for task, variant in wanted}
+        waiting = {pool.submit(compile_variant, *item, on): item for item in wanted}
         for done in as_completed(waiting):
             if done.cancelled():
                 continue

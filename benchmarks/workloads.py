@@ -65,7 +65,8 @@ def example(name: str, **sizes: Any) -> Program:
 def tag(device: str) -> str:
     """NVIDIA H200 → h200, NVIDIA H100 80GB HBM3 → h100"""
     words = device.lower().replace("-", " ").split()
-    return "-".join(w for w in words if not re.fullmatch(r"nvidia|geforce|\d+gb|hbm\w+|sxm\d", w)) or "unknown"
+    name = [w for w in words if not re.fullmatch(r"nvidia|geforce|\d+gb|hbm\w+|sxm\d", w)]
+    return "-".join(name) or "unknown"
 
 
 # --- specs beside the examples ------------------------------------------------------------------------------

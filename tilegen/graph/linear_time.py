@@ -105,6 +105,11 @@ class LinearTime:
         """Of a ring that is its own."""
         return stages_of(self.stage)
 
+    @property
+    def least(self) -> float:
+        """All tiles of an SM where no step waits for a load."""
+        return self.waves * (self.steps * self.step + self.epilogue)
+
     def tile(self, stages: int) -> float:
         """A tile where the ring has so many stages."""
         step = self.rates.side_by_side(self.step, self.trip / max(1, stages - 1))

@@ -36,6 +36,7 @@ from tilegen.runtime.data import argument_bytes, random_arguments
 from tilegen.runtime.request import settled
 from tilegen.runtime.tuned import Tuned, lookup, remember
 from tilegen.schedule.launches import whole_plan
+from tilegen.schedule.order import SUPER_TILE
 from tilegen.schedule.order import candidates as orders
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
@@ -122,7 +123,7 @@ def _settings(program: Program, place: Place) -> Iterator[tuple[str, str]]:
     yield from (("scheduling", value) for value in ("static", "dynamic"))
     made = plan(program, place)
     names = [order.name for order in orders(made.graph, place.machine.sms)]
-    yield from (("order", name) for name in dict.fromkeys((*names, "op_major:4", "op_major:8")))
+    yield from (("order", name) for name in dict.fromkeys((*names, "op_major:4", f"op_major:{SUPER_TILE}")))
     kinds = {op.kind for op in fuse(program).ops}
     if place.target.fuses_norms and kinds & {"rms_norm", "layer_norm"}:
         yield from (("norms", value) for value in NORMS[1:])

@@ -14,7 +14,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
 from tilegen.options import Options
 from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
-from tilegen.schedule.order import Order, by_name, op_major
+from tilegen.schedule.order import SUPER_TILE, Order, by_name, op_major
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
 
@@ -124,7 +124,7 @@ def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> P
 
 
 def _order(graph: Graph, name: str) -> Order:
-    """Bands say how ops follow each other: alone, an op is walked in super-tiles of four rows, whose tiles
-    share weights in L2."""
-    asked = op_major(graph, 4) if name == "auto" else by_name(graph, name)
-    return op_major(graph, 4) if asked.name.startswith("banded") else asked
+    """Bands say how ops follow each other: alone, an op is walked in super-tiles."""
+    usual = op_major(graph, SUPER_TILE)
+    asked = usual if name == "auto" else by_name(graph, name)
+    return usual if asked.name.startswith("banded") else asked

@@ -32,14 +32,14 @@ from tilegen.graph.split_kv import split_kv
 from tilegen.ops.attention import forwarded, splits
 from tilegen.ops.gemm import LinearAttributes, normed
 from tilegen.options import Options
-from tilegen.schedule.order import by_name
+from tilegen.schedule.order import SUPER_TILE, by_name
 from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.planner import Progress, plan, progresses, scheduling_of
 from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import SemaphoreMap
 
 Ranges = tuple[tuple[int, int], ...]  # (first, last) of each, rising
-ALWAYS = "op_major:4"  # an order in which no size makes a tile wait for one behind it
+ALWAYS = f"op_major:{SUPER_TILE}"  # an order in which no size makes a tile wait for one behind it
 MOST_RUNS = 100  # of sizes, whose order is looked at
 
 

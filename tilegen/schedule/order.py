@@ -21,8 +21,10 @@ from tilegen.errors import PlanError
 from tilegen.frontend.dims import dims_of, most
 from tilegen.frontend.program import Size
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes
+
+SUPER_TILE = 8  # rows of tiles whose columns are walked together: they share weights in L2
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Order:
 
 
 def op_major(graph: Graph, group: int = 1) -> Order:
-    """Op after op."""
+    """Op after op; of linears in super-tiles of at most so many rows, all of about as many: where one is
+    lower than the others, all weights are read once more for a few rows."""
     return Order(
         "op_major" if group == 1 else f"op_major:{group}",
         tuple(_segment(graph, op.name, 0, None, group) for op in graph.ops),
@@ -168,13 +171,9 @@ def _segment(graph: Graph, name: str, axis: int, band: tuple[Size, Size] | None,
     if band is not None:
         lo[axis], hi[axis] = band
     two = len(grid) == 2 and isinstance(op.attributes, LinearAttributes)
-    return Segment(
-        name,
-        tuple(lo),
-        tuple(hi),
-        min(group, most(hi[0]) - most(lo[0])) if two and group > 1 else 1,
-        b.kind.grows(b) and len(grid) > 0,
-    )
+    rows = most(hi[0]) - most(lo[0]) if two else 1
+    even = ceil_div(rows, ceil_div(rows, group))
+    return Segment(name, tuple(lo), tuple(hi), even, b.kind.grows(b) and len(grid) > 0)
 
 
 def candidates(graph: Graph, sms: int) -> list[Order]:

@@ -44,8 +44,9 @@ STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are
 FEW_OPS = 4  # compile in a second
 ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
 HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
-BETWEEN = (80, 96, 144, 160, 224)  # where regimes above FEW_ROWS end besides, whose rings are deeper
-MOST = 40  # tiles of few linears above SOME_ROWS
+# where regimes above FEW_ROWS end besides, whose rings are deeper
+BETWEEN = (80, 96, 112, 144, 160, 176, 208, 224, 240)
+MOST = 56  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
 LEVEL = 0.002  # losses that are the same
 OTHER = 1.0  # what tiles lose where the other lowering is the faster
@@ -206,15 +207,27 @@ def _few_linears(program: Program, dim: Dim) -> bool:
 
 def _narrow(sized: _Sized) -> Iterator[Regime]:
     """Up to SOME_ROWS. The tiles of one of HEIGHTS are those of fewer rows too, which need less room in a
-    ring: so weights packed for the one are packed for the others."""
+    ring: so weights packed for the one are packed for the others. More than FEW_ROWS have tiles of their own
+    where these cut columns alike."""
     ends = sized.upto(sorted({*ROOM, *BETWEEN, *HEIGHTS}))
     plans = {n: sized.plan(n) for n in ends}
     heights = {n: next(h for h in HEIGHTS if n * sized.rows <= h) for n in ends}
     for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
         lowering = plans[last].lowering
         like = max(n for n in ends if heights[n] == heights[last] and plans[n].lowering == lowering)
-        options = Options() if like == last else _tiles_and_order(plans[like], sized.at(like))
+        alike = heights[last] > FEW_ROWS and _columns(plans[like]) == _columns(plans[last])
+        own = like == last or alike
+        options = Options() if own else _tiles_and_order(plans[like], sized.at(like))
         yield Regime(((first, last),), options, lowering)
+
+
+def _columns(made: Plan) -> list[tuple[str, int, int, bool]]:
+    """Of its linears what packed weights depend on: how CTAs cut columns, and whether rows come in eights."""
+    return [
+        (b.op.name, b.tile[1] // b.op.cluster_shape.n, b.tile[2], b.tile[0] // b.op.cluster_shape.m % 64 != 0)
+        for b in made.bounds
+        if isinstance(b.attributes, LinearAttributes)
+    ]
 
 
 @dataclass(frozen=True)
@@ -272,13 +285,14 @@ def _losses(
 
 
 def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most: int) -> list[C]:
-    """For each cell one of at most `most` choices, which are taken one by one: that with which all cells
-    together lose least by their weights. Where a cell is level, that of the cell before."""
+    """For each cell one of at most `most` choices, which are taken one by one: that with which the sum of
+    weight · loss² over all cells is the least, since one cell that loses much is worse than many that lose
+    little. Where a cell is level, that of the cell before."""
     cells = range(len(weights))
     taken: list[C] = []
     least = [math.inf] * len(weights)
     for _ in range(most):
-        found = min(losses, key=lambda c: sum(weights[i] * min(least[i], losses[c][i]) for i in cells))
+        found = min(losses, key=lambda c: sum(weights[i] * min(least[i], losses[c][i]) ** 2 for i in cells))
         if found in taken:
             break
         taken.append(found)
@@ -291,8 +305,8 @@ def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most
 
 
 def _cells(sized: _Sized) -> Iterator[int]:
-    """Last sizes of cells within which products have about as many tiles: of 32 rows up to 1,024, then of
-    whole tiles of some heights, above 4,096 of a quarter."""
+    """Last sizes of cells within which products have about as many tiles: 32 to an octave, whole eights, up
+    to 4,096 rows, above that of a quarter."""
     last, rows = SOME_ROWS // sized.rows, SOME_ROWS
     while last < sized.dim.most:
         rows = _next_cell(rows)
@@ -302,10 +316,8 @@ def _cells(sized: _Sized) -> Iterator[int]:
 
 
 def _next_cell(rows: int) -> int:
-    if rows < 1024:
-        return rows + 32
     if rows < 4096:
-        return min((rows // height + 1) * height for height in (128, 168, 176, 192))
+        return rows + (1 << (rows.bit_length() - 6))
     return rows + rows // 256 * 64
 
 

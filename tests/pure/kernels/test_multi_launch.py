@@ -100,10 +100,10 @@ def test_each_op_is_cut_as_is_best_for_it_alone() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("auto", "op_major:4"),
-        ("banded:2", "op_major:4"),
+        ("auto", "op_major:8"),
+        ("banded:2", "op_major:8"),
         ("op_major", "op_major"),
-        ("op_major:8", "op_major:8"),
+        ("op_major:3", "op_major:3"),
     ],
 )
 def test_order_and_placement(given: str, expected: str) -> None:

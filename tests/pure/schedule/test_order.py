@@ -1,10 +1,15 @@
 """Orders: every tile once, in the walk that the name says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers
 
 import tilegen as tg
 from tilegen.analysis.regions import tiles_of
+from tilegen.graph.fuse_epilogues import fuse
 from tilegen.schedule.order import Order, Segment, banded, by_name, candidates, depths, op_major
 
 F = "float32"
@@ -118,6 +123,18 @@ def test_names(name, expected):
     made = by_name(GRAPH, name)
     assert made == expected and made.name.startswith(name)
     assert planned(order=name).order == expected
+
+
+@given(rows=integers(1, 60), most=integers(1, 12))
+def test_super_tiles_are_as_few_as_they_can_be_and_about_as_high(rows: int, most: int) -> None:
+    """One that is much lower than the others reads all weights once more for a few rows."""
+    graph = fuse(mlp(M=8 * rows))
+    for op in graph.ops:
+        graph = graph.with_op(op.name, replace(op, tile=(8, 16, 16)))
+    segment = op_major(graph, most).segments[0]
+    heights = [min(segment.group, rows - n) for n in range(0, rows, segment.group)]
+    assert len(heights) == -(-rows // most) and max(heights) <= most
+    assert max(heights) - min(heights) < len(heights)
 
 
 def test_candidates():

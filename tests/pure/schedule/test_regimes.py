@@ -18,6 +18,7 @@ from tilegen.schedule.planner import plan
 from tilegen.schedule.regimes import (
     MOST,
     _Choice,
+    _columns,
     _products_us,
     _tiles_and_order,
     covering,
@@ -142,18 +143,20 @@ def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
 def test_tiles_that_were_measured_serve_their_size() -> None:
     asked = Options(tiles=(("up", (128, 64, 64)), ("down", (128, 64, 64))))
     found = regimes(mlp(1024), H200, Options(), settle=lambda p: asked if "M=512" in str(p) else Options())
-    assert any(r.options.tiles == asked.tiles and (481, 512) in r.ranges for r in found)
+    assert any(r.options.tiles == asked.tiles and any(a <= 512 <= z for a, z in r.ranges) for r in found)
 
 
 def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same() -> None:
     found = [r for r in regimes(mlp(300), H200, Options()) if 64 < r.most <= 256]
-    assert [r.most for r in found] == [80, 96, 128, 144, 160, 192, 224, 256]
+    assert [r.most for r in found] == [80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
     of = {r.most: r.options for r in found}
-    assert of[80] == of[96] and of[144] == of[160]
-    assert all(of[n] == Options() for n in (128, 192, 256))
-    for less, height in ((80, 128), (160, 192), (224, 256)):
+    for less in of:
+        height = next(h for h in (128, 192, 256) if less <= h)
         program = filled(mlp(300), the_dim(mlp(300)), height)
-        assert of[less] == _tiles_and_order(plan(program, H200, Options()), program)
+        highest = plan(program, H200, Options())
+        here = plan(filled(mlp(300), the_dim(mlp(300)), less), H200, Options())
+        alike = _columns(here) == _columns(highest)
+        assert of[less] == (Options() if alike else _tiles_and_order(highest, program))
 
 
 def test_each_size_has_the_lowering_that_it_has_alone() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from tilegen.arch.gpus import SM_90
@@ -81,33 +82,38 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = ()) -
         for stage in (s for s in STAGES if s >= least) if several else (0,):
             found = {}
             for op in products:
-                b = graph.bound(op)
-                configs = _configs(b, machine, cluster, stage, mixed=not alone)
-                fitting = _fitting(b, configs, alone, TOGETHER if several else 0.0)
-                found[op.name] = min(fitting, key=lambda c: c.us, default=None)
+                together = (TOGETHER if several else 0.0) if alone else None
+                found[op.name] = _best(graph.bound(op), machine, cluster, stage, together)
             if found and all(found.values()):
                 choices.append({name: config for name, config in found.items() if config is not None})
     best = min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
     return best if alone or not best else _deepened(graph, best, machine)
 
 
-def _fitting(b: OpInstance, configs: Iterable[Config], alone: bool, together: float) -> Iterator[Config]:
-    """Those that go with the other ops of a launch. alone: these are linears too; together: µs that a pair
-    takes longer then whose CTAs load for each other."""
-    for c in configs:
-        if not _loads_together(b, c):
-            yield c
-        elif alone:
-            yield replace(c, us=c.us + together)
+def _best(
+    b: OpInstance, machine: Machine, cluster: int, stage: int, together: float | None
+) -> Config | None:
+    """Of a product the config with the least time; of a linear, for a ring whose stages have so many rows.
+    together: µs that a cluster takes longer whose CTAs load for each other; None: none may, since ops of
+    other kinds are in the launch."""
+    if not isinstance(b.attributes, LinearAttributes):
+        configs = (_weighed(b, c, together) for c in CONFIGS[type(b.attributes)](b, machine, cluster))
+        return min((c for c in configs if c), key=lambda c: c.us, default=None)
+    best: Config | None = None
+    for least, cut in _by_least_time(b, machine, cluster, together is None):
+        if best and least >= best.us:
+            break
+        c = _weighed(b, _config(b, machine, cut, stage, together is None), together)
+        if c and c.us < (best.us if best else math.inf):
+            best = c
+    return best
 
 
-def _configs(
-    b: OpInstance, machine: Machine, cluster: int, stage: int, mixed: bool
-) -> Iterator[Config]:
-    """Those of a product; of a linear, for a ring whose stages have so many rows."""
-    if isinstance(b.attributes, LinearAttributes):
-        return linear_configs(b, machine, cluster, stage, mixed)
-    return CONFIGS[type(b.attributes)](b, machine, cluster)
+def _weighed(b: OpInstance, c: Config, together: float | None) -> Config | None:
+    """With what it costs that CTAs load for each other; None where they must not."""
+    if not _loads_together(b, c):
+        return c
+    return None if together is None else replace(c, us=c.us + together)
 
 
 def _net_configs(
@@ -229,25 +235,83 @@ class _Cut:
     cluster: ClusterShape
 
 
+@dataclass(frozen=True)
+class _Linear:
+    """What the time of a linear's cuts depends on."""
+
+    rows: int
+    columns: int
+    k_range: tuple[int, int]
+    groups: int
+    normed: bool
+    result: str  # its dtype
+
+    @staticmethod
+    def of(b: OpInstance) -> _Linear:
+        found: _Linear | None = b.__dict__.get("_linear")
+        if found is None:
+            rows, columns = (int(n) for n in b.out)
+            lo, hi = k_range(b)
+            found = _Linear(rows, columns, (int(lo), int(hi)), groups(b), normed(b), b.result.dtype)
+            b.__dict__["_linear"] = found
+        return found
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Times of a linear's cuts, which are asked for again and again: in one launch, and in one of its own."""
+
+    times: dict[tuple[_Cut, int], LinearTime] = field(default_factory=dict)
+    by_least_time: dict[tuple[int, bool], list[tuple[float, _Cut]]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=16)
+def _known(linear: _Linear, machine: Machine) -> _Known:
+    return _Known()
+
+
 def linear_configs(
     b: OpInstance, machine: Machine, cluster: int, stage: int = 0, mixed: bool = False
 ) -> Iterator[Config]:
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
     ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
     kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
+    for cut in _fitting_cuts(b, machine, cluster):
+        config = _config(b, machine, cut, stage, mixed)
+        if config.us < math.inf:
+            yield config
+
+
+def _config(b: OpInstance, machine: Machine, cut: _Cut, stage: int, mixed: bool) -> Config:
+    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64
+    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed))
+
+
+def _by_least_time(
+    b: OpInstance, machine: Machine, cluster: int, mixed: bool
+) -> Sequence[tuple[float, _Cut]]:
+    """Every cut, and what it takes at least in any ring, in that order."""
+    kept = _known(_Linear.of(b), machine).by_least_time
+    if (cluster, mixed) not in kept:
+        found = []
+        for cut in _fitting_cuts(b, machine, cluster):
+            time = _time(b, machine, cut, 1)
+            # deeper steps, of few rows among other ops, may take less
+            found.append((time.memory if _deep(b, mixed) else max(time.least, time.memory), cut))
+        kept[cluster, mixed] = sorted(found, key=lambda item: item[0])
+    return kept[cluster, mixed]
+
+
+def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[_Cut]:
+    """Those that clusters of so many CTAs can compute."""
     lo, hi = k_range(b)
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
     # a pair must take equal parts of the steps, or its rings drift apart
     even = ceil_div(hi - lo, 64) % cluster == 0
     for shape in SHAPES[cluster]:
-        if shape.k > 1 and not even:
-            continue
-        for cut in _cuts(b, shape):
-            if _fits(b, cut):
-                us = _linear_us(b, machine, cut, stage, mixed)
-                if us < math.inf:
-                    yield Config((cut.height * shape.m, cut.width * shape.n, 64), shape, us)
+        if shape.k == 1 or even:
+            yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
 
 
 def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[_Cut]:
@@ -279,17 +343,25 @@ def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[_Cut]:
 
 def _linear_us(b: OpInstance, machine: Machine, cut: _Cut, stage: int, mixed: bool) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
-    times: dict[Any, LinearTime] = b.__dict__.setdefault("_linear_times", {})
     filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
         return math.inf
-    few = mixed and int(b.out[0]) <= 64
-    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if few else 1
-    if (machine, cut, deep) not in times:
-        times[machine, cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep)
-    time = times[machine, cut, deep]
+    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if _deep(b, mixed) else 1
+    time = _time(b, machine, cut, deep)
     stages = stages_of(stage or time.stage)
     return time.among(stages) if mixed else time.alone(stages)
+
+
+def _deep(b: OpInstance, mixed: bool) -> bool:
+    """Whether its steps are made as deep as stages are (_deepened)."""
+    return mixed and int(b.out[0]) <= 64
+
+
+def _time(b: OpInstance, machine: Machine, cut: _Cut, deep: int) -> LinearTime:
+    times = _known(_Linear.of(b), machine).times
+    if (cut, deep) not in times:
+        times[cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep)
+    return times[cut, deep]
 
 
 def _fits(b: OpInstance, cut: _Cut) -> bool:
