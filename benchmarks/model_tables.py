@@ -61,7 +61,7 @@ def sections(results: Path, gpu: str) -> list[str]:
     for title, text, names, table in tables:
         paths = [path for name in names for path in _files(results, name, gpu)]
         if paths:
-            found = [f"{table(data)}\n\n{_source(path.name, data)}" for path in paths if (data := load_json(path))]
+            found = [f"{table(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
             parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
     found = [results / result.name for result in (*fit.RESULTS, fit.ATTENTION)]
     if all(path.exists() for path in found):
