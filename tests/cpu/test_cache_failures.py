@@ -97,6 +97,28 @@ def test_a_stored_kernel_is_taken_as_it_is(stored):
     assert before == sorted(p.stat().st_mtime_ns for p in stored.rglob("*") if p.is_file())
 
 
+@pytest.mark.parametrize("level", ["plans", "binaries"])
+def test_an_entry_that_is_put_in_place_while_it_is_looked_for(stored, level, monkeypatch):
+    """By another process, or by another thread that compiles the same: it is not there yet, or it is whole."""
+    path, aside, read = entry(stored, level), stored / "aside", Path.read_text
+
+    def and_then_put_in_place(self, *arguments):
+        try:
+            return read(self, *arguments)
+        finally:
+            if aside.exists():
+                aside.rename(path)
+
+    path.rename(aside)
+    monkeypatch.setattr(Path, "read_text", and_then_put_in_place)
+    assert cache.load(level, path.name) is None
+    monkeypatch.undo()
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(stored))
+    if aside.exists():
+        aside.rename(path)
+    assert cache.load(level, path.name)
+
+
 FILES = [
     ("binaries", "kernel.so"),
     ("binaries", "kernel.cpp"),

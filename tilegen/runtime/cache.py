@@ -93,6 +93,9 @@ def locked(folder: Path, key: str) -> Iterator[None]:
 def load(level: str, key: str) -> dict[str, Path] | None:
     """The files of an entry by name, checked against their hashes; None when there is no entry."""
     entry, start = cache_dir() / level / key, time.perf_counter()
+    if not entry.exists():  # asked before it is read: another process may put it in place meanwhile
+        log.debug("%s %s is not in the cache", level, key)
+        return None
     try:
         meta = json.loads((entry / "meta.json").read_text())
         files = {name: entry / name for name in meta["files"]}
@@ -103,12 +106,11 @@ def load(level: str, key: str) -> dict[str, Path] | None:
                     " `tilegen cache clear`"
                 )
     except (FileNotFoundError, NotADirectoryError):
-        if entry.exists():
-            raise CorruptEntryError(
-                f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`"
-            ) from None
-        log.debug("%s %s is not in the cache", level, key)
-        return None
+        if not entry.exists():  # cleared meanwhile
+            return None
+        raise CorruptEntryError(
+            f"cache entry {entry} is incomplete; remove it or run `tilegen cache clear`"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CorruptEntryError(
             f"cache entry {entry}: meta.json is not readable; remove the entry or run `tilegen cache clear`"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TypeVar
 
 from tilegen.errors import PlanError
@@ -27,7 +26,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import stages_of, time_of_tile
-from tilegen.ops.base import ClusterShape
+from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import whole_plan
@@ -260,11 +259,37 @@ def _wide(sized: _Sized) -> list[Regime]:
     weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
     taken = covering(losses, weights, MOST)
     ranges: dict[_Choice, list[tuple[int, int]]] = {}
-    for choice, cells in groupby(zip(taken, firsts, lasts, strict=False), key=lambda cell: cell[0]):
-        run = list(cells)
-        ranges.setdefault(choice, []).append((run[0][1], run[-1][2]))
+    for choice, first, last in _shared_out(sized, taken, lasts, firsts[0]):
+        ranges.setdefault(choice, []).append((first, last))
     found = (Regime(tuple(of), c.options, c.lowering) for c, of in ranges.items())
     return sorted(found, key=lambda r: r.most)
+
+
+def _shared_out(
+    sized: _Sized, taken: Sequence[_Choice], lasts: Sequence[int], first: int
+) -> Iterator[tuple[_Choice, int, int]]:
+    """Each choice with the first and last size of neighbouring cells that have it."""
+    for n, (choice, last) in enumerate(zip(taken, lasts, strict=True)):
+        after = taken[n + 1] if n + 1 < len(taken) else None
+        if after == choice:
+            continue
+        end = _whole_up_to(sized, choice, after, last, lasts[n + 1]) if after else last
+        yield choice, first, end
+        first = end + 1
+
+
+def _whole_up_to(sized: _Sized, choice: _Choice, after: _Choice, last: int, most: int) -> int:
+    """The last size of the cell up to `most` at which the tiles of the cell before take no longer than its
+    own: they may be whole there, within the cell."""
+    if choice.lowering != after.lowering:
+        return last
+    step = ceil_div(8, sized.rows)
+    for n in range(last + step, most, step):
+        graph = fuse(sized.at(n))
+        if _products_us(graph, choice, sized.place) > _products_us(graph, after, sized.place):
+            break
+        last = n
+    return last
 
 
 def _losses(

@@ -10,6 +10,7 @@ from benchmarks.workloads import example
 from tilegen.arch.machine import machine
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.loader import load_spec
+from tilegen.graph.fuse_epilogues import fuse
 from tilegen.options import Options
 from tilegen.schedule import regimes as chosen
 from tilegen.schedule.launches import whole_plan
@@ -138,6 +139,23 @@ def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
         here = next(n for n, r in enumerate(found) if any(a <= size <= b for a, b in r.ranges))
         chosen_here = _Choice("persistent", _tiles_and_order(made, filled(program, dim, size)))
         assert us[here] <= 1.1 * _products_us(made.graph, chosen_here, H200)
+
+
+def test_tiles_serve_all_sizes_that_they_cut_whole() -> None:
+    """A range ends where the next one's tiles are the faster, in eights of rows, not where a cell ends."""
+    program = mlp(2048)
+    ranges = [(r, a, z) for r in regimes(program, H200, Options()) for a, z in r.ranges if a > 256]
+    ranges.sort(key=lambda item: item[1])
+    inside = 0
+    for (before, _, end), (after, _, _) in zip(ranges, ranges[1:], strict=False):
+        made = [_Choice(r.lowering, r.options) for r in (before, after)]
+        if before.lowering != after.lowering or end % (1 << (end.bit_length() - 6)) == 0:
+            continue
+        inside += 1
+        graph = fuse(filled(program, the_dim(program), end))
+        here, there = (_products_us(graph, c, H200) for c in made)
+        assert here <= there and end % 8 == 0
+    assert inside
 
 
 def test_tiles_that_were_measured_serve_their_size() -> None:
