@@ -3,6 +3,7 @@
 python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
 python -m benchmarks.calibrate measure --streamed …             of linears that are bound by their weights
 python -m benchmarks.calibrate measure --others …               of attention and norms alone
+python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -26,10 +27,11 @@ from multiprocessing.pool import AsyncResult
 from pathlib import Path
 from typing import Any
 
+from benchmarks import families
 from benchmarks.families import between
 from benchmarks.fit import ATTENTION, RESULTS, tell
 from benchmarks.precompile import alone, compile_kernels, gpu_here
-from benchmarks.workloads import Task, tag
+from benchmarks.workloads import FEW_FAMILIES, Task, tag
 from tilegen.arch.machine import H200, Machine
 from tilegen.errors import TilegenError
 from tilegen.frontend.program import Program
@@ -46,6 +48,7 @@ BEST, OTHERS = 4, 8  # plans of a program
 ROUNDS, MEASUREMENT_S, L2_BYTES, MOST_SETS = 5, 2e-3, 130_000_000, 12
 MOST_REFUSED = 200  # then the GPU is taken to be lost
 STREAMED = 16_000_000, 300_000_000  # bytes of weights
+MIXED = "mixed"  # programs of several ops, as planned
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -157,6 +160,14 @@ def _norm(r: random.Random) -> tuple[str, dict[str, Any]]:
     return "one_norm", {**sizes, "kind": r.choice(["rms_norm", "layer_norm"])}
 
 
+def _several(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """As benchmarks.shapes draws them."""
+    while True:
+        workload, sizes = r.choice((*FEW_FAMILIES, *families.FAMILIES))(r)
+        if workload not in ("one_linear", "one_conv"):
+            return workload, sizes
+
+
 FAMILIES = {  # and how many of 32 programs
     "linear": (_linear, 17),
     "block": (_block, 8),
@@ -168,7 +179,12 @@ FAMILIES = {  # and how many of 32 programs
 BOUND_BY_WEIGHTS = {"linear": (_streamed, 3), "block": (_streamed_block, 1)}
 OTHER_OPS = {"attention": (_heads, 3), "norm": (_norm, 1)}
 Families = Mapping[str, tuple[Callable[[random.Random], tuple[str, dict[str, Any]]], int]]
-SWEEPS: Mapping[str, Families] = {"": FAMILIES, "streamed": BOUND_BY_WEIGHTS, "others": OTHER_OPS}
+SWEEPS: Mapping[str, Families] = {
+    "": FAMILIES,
+    "streamed": BOUND_BY_WEIGHTS,
+    "others": OTHER_OPS,
+    MIXED: {MIXED: (_several, 1)},
+}
 
 
 def programs(seed: int, families: Families = FAMILIES) -> Iterator[Drawn]:
@@ -210,6 +226,8 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     graph = fuse(drawn.program)
     lowerings = LOWERINGS if len(graph.ops) > 1 else LOWERINGS[:1]
     found = [Candidate({}, {}, lowering) for lowering in lowerings]
+    if drawn.family == MIXED:
+        return found
     if drawn.workload == "one_attention":
         return found + [Candidate({"attn": tile}, {"attn": "1"}, LOWERINGS[0]) for tile in _tiles(graph)]
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
@@ -369,7 +387,12 @@ def main(arguments: Sequence[str]) -> int:
     p.add_argument("what", choices=("measure", "fit"))
     p.add_argument("-o", type=Path, default=ROOT / "results", help="folder")
     sweeps = p.add_mutually_exclusive_group()
-    for name, help in (("streamed", "linears that are bound by their weights"), ("others", "no products")):
+    told = {
+        "streamed": "linears that are bound by their weights",
+        "others": "no products",
+        MIXED: "programs of several ops",
+    }
+    for name, help in told.items():
         sweeps.add_argument(f"--{name}", action="store_const", const=name, dest="sweep", help=help)
     p.add_argument("--seconds", type=float, default=300.0)
     p.add_argument("--jobs", type=int, default=14)
