@@ -10,7 +10,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fit
+from benchmarks import fit, lowerings
 from tilegen.runtime.verify import load_json
 
 MODELS = ("llama", "gpt2", "resnet50")
@@ -50,6 +50,13 @@ CALIBRATION = (
 )
 
 
+LOWERINGS = (
+    "Programs of several ops, drawn as `benchmarks.shapes` draws them, in one launch and in a launch of each"
+    " op: by how much what `tg.compile` takes by its model (`tilegen.schedule.lowering`) is slower than the"
+    " faster of both."
+)
+
+
 def sections(results: Path, gpu: str) -> list[str]:
     """Those whose files are there: of this GPU, then of others."""
     tables = (
@@ -69,6 +76,11 @@ def sections(results: Path, gpu: str) -> list[str]:
         table = "\n".join(fit.lines(fit.pairs(tuple(linears)), fit.attention_pairs(attention)))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
+    path = results / lowerings.RESULT.name
+    if path.exists():
+        table = "\n".join(lowerings.lines(lowerings.programs(path)))
+        source = _source(path.name, load_json(path))
+        parts.append(f"## One launch or launches\n\n{_wrapped(LOWERINGS)}\n\n{table}\n\n{source}")
     return parts
 
 

@@ -129,7 +129,8 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]) if arguments else ROOT / "results"
     studies = [STUDIES[name] for name in arguments[1:] or STUDIES]
     precompile(studies)
-    found, cells = environment(), []
+    found, cells = environment(), list[dict[str, Any]]()
+    run = " ".join(["python -m benchmarks.moving", *arguments])
     for study in studies:
         for row in rows(study):
             cells.append(row)
@@ -139,8 +140,7 @@ def main(arguments: list[str]) -> None:
                 f" {row['ratio']:.3f}, difference {row['difference']:.1e}",
                 flush=True,
             )
-    run = " ".join(["python -m benchmarks.moving", *arguments])
-    save({**heading(run, found), "cells": cells}, folder / f"moving-{tag(found['device'])}.json")
+            save({**heading(run, found), "cells": cells}, folder / f"moving-{tag(found['device'])}.json")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test_a_stored_kernel_is_taken_as_it_is(stored):
 
 @pytest.mark.parametrize("level", ["plans", "binaries"])
 def test_an_entry_that_is_put_in_place_while_it_is_looked_for(stored, level, monkeypatch):
-    """By another process, or by another thread that compiles the same: it is not there yet, or it is whole."""
+    """By another process, or by a thread that compiles the same: it is not there yet, or it is whole."""
     path, aside, read = entry(stored, level), stored / "aside", Path.read_text
 
     def and_then_put_in_place(self, *arguments):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import tilegen as tg
+from benchmarks import lowerings
 from benchmarks.calibrate import FAMILIES, HELD_OUT, OTHER_OPS, SEED, candidates, programs
 from benchmarks.fit import NEAR, attention_pairs, error_of, fitted, pairs
 from tilegen.graph import attention_time
@@ -42,6 +44,15 @@ def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> Non
     error = error_of([p for p in pairs() if p.held_out], RATES)
     assert error.pairs > 200 and error.spearman >= 0.85 and error.near >= 0.95 and error.size < 0.1
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15, NEAR
+
+
+def test_one_launch_or_launches_is_chosen_well_for_programs_that_the_choice_was_not_fitted_to() -> None:
+    held = [b for b in lowerings.programs() if b.held_out]
+    chosen, one, launches = (
+        [b.regret(choice(b)) for b in held] for choice in lowerings.CHOICES.values()
+    )
+    assert len(held) > 30 and np.mean(chosen) < 0.01 and max(chosen) < 0.05
+    assert np.mean(one) > 0.02 and np.mean(launches) > 0.02
 
 
 def test_wrong_constants_are_seen_and_found_again() -> None:

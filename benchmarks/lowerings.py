@@ -1,0 +1,80 @@
+"""One launch of all ops or a launch of each: what the model takes, beside what was measured both ways
+(benchmarks.calibrate measure --mixed).
+
+The regret of a choice: by how much what it takes is slower than the faster of both. Constants of
+tilegen.schedule.lowering were chosen by the programs that are not held out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.workloads import Task
+from tilegen.frontend.program import Program
+from tilegen.graph.forms import Place
+from tilegen.schedule.lowering import modelled_lowering
+from tilegen.targets.select import place
+
+RESULT = Path(__file__).resolve().parent / "results" / "calibration-mixed-h100.json"
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """A program, where it ran, and the µs that each lowering took."""
+
+    program: Program
+    place: Place
+    held_out: bool
+    persistent: float
+    multi_launch: float
+
+    def regret(self, lowering: str) -> float:
+        us = {"persistent": self.persistent, "multi_launch": self.multi_launch}
+        return us[lowering] / min(us.values()) - 1
+
+
+@lru_cache
+def programs(path: Path = RESULT) -> tuple[BothWays, ...]:
+    """Every program of a sweep that was timed both ways, on the machine that the file is named after."""
+    on = place(path.stem.rpartition("-")[2], "sm_90a")
+    found: dict[str, dict[str, float]] = {}
+    rows = json.loads(path.read_text())["rows"]
+    for row in rows:
+        found.setdefault(f"{row['workload']} {row['sizes']}", {})[row["lowering"]] = row["us"]
+    first = {f"{row['workload']} {row['sizes']}": row for row in reversed(rows)}
+    return tuple(
+        BothWays(
+            Task("calibrate", first[name]["workload"], first[name]["sizes"]).program,
+            on,
+            first[name]["held_out"],
+            us["persistent"],
+            us["multi_launch"],
+        )
+        for name, us in found.items()
+        if {"persistent", "multi_launch"} <= us.keys()
+    )
+
+
+Choice = Callable[[BothWays], str]
+CHOICES: dict[str, Choice] = {
+    "as the model chooses": lambda b: modelled_lowering(b.program, b.place).name,
+    "always one launch": lambda b: "persistent",
+    "always a launch of each op": lambda b: "multi_launch",
+}
+
+
+def lines(some: tuple[BothWays, ...]) -> Iterator[str]:
+    """A Markdown table of the programs that are held out."""
+    held = [b for b in some if b.held_out]
+    yield f"| {len(held)} programs, held out | regret: mean | median | p95 | worst |"
+    yield "|---|--:|--:|--:|--:|"
+    for name, choice in CHOICES.items():
+        regrets = [b.regret(choice(b)) for b in held]
+        told = (np.mean(regrets), *np.quantile(regrets, (0.5, 0.95, 1.0)))
+        yield f"| {name} | {' | '.join(f'{100 * r:.1f} %' for r in told)} |"
