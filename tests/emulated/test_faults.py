@@ -272,6 +272,29 @@ FAULTS = [
         says="",
     ),
     Fault(
+        "one CTA's part of a sum is added in place of another's",
+        "four CTAs, steps shared",
+        in_function("tg_cluster_reduce", "other * EACH", "other / 2 * EACH"),
+        says="error",
+    ),
+    Fault(
+        "a part of a sum is added twice",
+        "four CTAs, steps shared",
+        in_function("tg_cluster_reduce", "other < TG_CLUSTER - 1", "other < TG_CLUSTER"),
+        says="",
+    ),
+    Fault(
+        "sums are sent before those of the tile before were read",
+        "four CTAs, steps shared",
+        in_function("tg_cluster_send", "  tg_await(tg_sums_read(smem, warpgroup, PART), phase ^ 1);", ""),
+    ),
+    Fault(
+        "one of those that send sums is not told that they were read",
+        "four CTAs, steps shared, 64 rows, drawn",
+        in_function("tg_cluster_reduce", "lane < TG_CLUSTER - 1", "lane < TG_CLUSTER - 2"),
+        says="",
+    ),
+    Fault(
         "half of a number is turned",
         "swapped, 72 rows",
         in_function("tg_transposed", "(high & 0xffff0000)", "(high & 0xff000000)"),

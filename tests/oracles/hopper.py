@@ -21,7 +21,7 @@ from tilegen.ops.gemm import k_range
 from tilegen.targets.sm90.packing import pack
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import Copy, Load, Map, Other
-from tilegen.targets.sm90.store import Branch, Steps
+from tilegen.targets.sm90.store import Branch, Step, Steps
 
 COLUMNS = 64  # of a block: 128 bytes
 M64_BYTES = 8192  # 64 rows of a block
@@ -210,9 +210,37 @@ class Tile:
     # --- stores ---------------------------------------------------------------------------------------------
 
     def calls(self, cta_rank: int, warpgroup: int) -> dict[str, tuple[int, int]]:
-        """give, take, store -> (first n8 fragment, n8 fragments), of the statements that this warpgroup
-        runs; swap: what it keeps."""
-        return {what: span for what, span in _run(self.op.finish, cta_rank=cta_rank, warpgroup=warpgroup)}
+        """warpgroup_reduce, cluster_reduce, store -> (first n8 fragment, n8 fragments), of the statements
+        that this warpgroup runs; of the first: what it keeps."""
+        steps = _run(self.op.finish, cta_rank=cta_rank, warpgroup=warpgroup)
+        return {s.does: (s.first, s.count) for s in steps if s.does != "cluster_send"}
+
+    def sent(self, cta_rank: int, warpgroup: int) -> dict[int, Step]:
+        """CTA rank -> what this warpgroup sends it, in statements of which the last says so."""
+        names = {"cta_rank": cta_rank, "warpgroup": warpgroup}
+        steps = [s for s in _run(self.op.finish, **names) if s.does == "cluster_send"]
+        assert [s.last for s in steps] == [n == len(steps) - 1 for n in range(len(steps))]
+        assert len({s.barrier for s in steps}) == len(steps) <= self.op.tile.sends
+        return {value(s.to, **names): s for s in steps}
+
+    def check_sums(self, cta_rank: int, warpgroup: int) -> None:
+        """What this warpgroup adds and stores is what all other CTAs send it, and it tells each of them that
+        it has read it at the barrier that that one waits at; what it does not add nobody sends."""
+        adds = [
+            s
+            for s in _run(self.op.finish, cta_rank=cta_rank, warpgroup=warpgroup)
+            if s.does == "cluster_reduce"
+        ]
+        calls = self.calls(cta_rank, warpgroup)
+        assert calls.get("store") == calls.get("cluster_reduce")
+        for other in set(range(self.op.cluster)) - {cta_rank}:
+            comes = self.sent(other, warpgroup).get(cta_rank)
+            assert len(adds) == (comes is not None)
+            if comes is not None:
+                (add,) = adds
+                assert (comes.first, comes.count) == (add.first, add.count)
+                told = add.barrier if add.barrier >= 0 else cta_rank - (cta_rank > other)
+                assert self.op.cluster == 2 or comes.barrier == told
 
     def check_stores(self, times: Any) -> None:
         """Count in `times` how often each element of the result is written; each by the thread that has its
@@ -220,16 +248,12 @@ class Tile:
         for cta_rank, warpgroup in product(range(self.op.cluster), (0, 1)):
             calls = self.calls(cta_rank, warpgroup)
             if self.op.tile.exchanges:
-                other = self.calls(1 - cta_rank, warpgroup)
-                assert calls.get("cluster_reduce") == other.get("cluster_send") and calls.get(
-                    "cluster_send"
-                ) == other.get("cluster_reduce")
-                assert calls.get("store") == calls.get("cluster_reduce")
+                self.check_sums(cta_rank, warpgroup)
             if self.op.tile.alternates:
                 half = self.op.tile.n8s // 2
-                assert calls["warpgroup_reduce"] == (warpgroup * half, half) and all(
-                    calls[what] == calls["warpgroup_reduce"] for what in calls
-                ), calls
+                first = warpgroup * half
+                assert calls["warpgroup_reduce"] == (first, half), calls
+                assert all(first <= f and f + n <= first + half for f, n in calls.values()), calls
             if "store" in calls:
                 self._store(times, cta_rank, warpgroup, *calls["store"])
 
@@ -284,14 +308,13 @@ def chosen(op: Product, names: dict[str, int]) -> list[tuple[int, Copy]]:
     ]
 
 
-def _run(steps: Steps, **names: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """(give, take, swap or store, (first n8 fragment, n8 fragments)) of the statements that a warpgroup
-    runs."""
+def _run(steps: Steps, **names: int) -> Iterator[Step]:
+    """The statements that a warpgroup runs."""
     for step in steps:
         if isinstance(step, Branch):
             yield from _run(step.then if value(step.condition, **names) else step.otherwise, **names)
         else:
-            yield step.does, (step.first, step.count)
+            yield step
 
 
 def copied(m: Map, memory: Any, row: int, column: int) -> Any:

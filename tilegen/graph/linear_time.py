@@ -48,7 +48,7 @@ class Rates:
     left: float = 17.95  # clocks for 16 columns of a block of 64 rows of wgmma's left operand
     epilogue: float = 8.807e-05  # of a number of the result
     turned: float = 0.0001042  # of one of a swapped tile
-    sent: float = 3.419e-05  # of a number that goes to the other CTA of a pair
+    sent: float = 3.419e-05  # where the CTAs of a pair send each other half of them
     launch: float = 1.143  # before the first step and after the last
     start: float = 1.679  # besides, where all SMs have a CTA; bytes come from memory meanwhile
     narrow: float = 0.1485  # by how much memory is slower where few SMs ask
@@ -64,12 +64,13 @@ class Rates:
 
     def waiting(self, shared: ClusterShape) -> float:
         """The factor of a step where CTAs share these: what they wait for each other."""
+        if shared.k > 1:
+            return self.shared_k
         if shared.size > 2:
             if shared.n == 1:
                 return self.shared_by_rows
             return self.shared_by_columns if shared.m == 1 else self.shared_by_both
-        pair = {(2, 1, 1): self.shared_m, (1, 2, 1): self.shared_n, (1, 1, 2): self.shared_k}
-        return pair.get((shared.m, shared.n, shared.k), 1.0)
+        return {(2, 1): self.shared_m, (1, 2): self.shared_n}.get((shared.m, shared.n), 1.0)
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""
@@ -176,14 +177,14 @@ def time_of_cut(
     return LinearTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
-        numbers * (each + (rates.sent if cluster.k > 1 else 0.0)),
+        numbers * (each + rates.sent * 2 * (1 - 1 / cluster.k)),
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         1e6 * RING * machine.sms / machine.memory,
         min(1.0, count * cluster.size / machine.sms),
         filled,
         deep * rows_of_block(b, height, width),
-        rates.trip_of_clusters if shared.size > 2 else rates.trip,
+        rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
         rates,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,10 @@ class Generated:
     certificate: Certificate
     target: str
     architecture: str
-    text: str
+    text: str = field(repr=False)
     source_name: str
-    launch: Launch | None = None
-    cubin: bytes | None = None
+    launch: Launch | None = field(default=None, repr=False)
+    cubin: bytes | None = field(default=None, repr=False)
     remark: str = ""
     moves: Moves | None = None
 

@@ -715,6 +715,12 @@ def test_what_another_target_wrote_does_not_stay(tmp_path: Path) -> None:
     assert (other / "kernel.cu").read_text() == "mine"
 
 
+def test_what_is_generated_is_shown_in_a_few_lines() -> None:
+    """In a notebook too: plan and target, neither source nor machine code."""
+    shown = repr(tg.generate(chain(), "sm_90a", "h200"))
+    assert "chain" in shown and "sm_90a" in shown and len(shown) < 1000, shown[:2000]
+
+
 # --- a size that moves --------------------------------------------------------------------------------------
 
 

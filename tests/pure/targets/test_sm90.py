@@ -23,6 +23,7 @@ from tilegen.targets.sm90.emit import generate
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
+from tilegen.targets.sm90.store import Branch, Steps
 
 NAMES = {c.name: c for c in CASES}
 VARIED = ["one gemm, 64 rows", "mlp, M = 64, deep steps", "mlp, rows shared", "block"]
@@ -113,6 +114,13 @@ def check_arrivals(sass: Sass) -> None:
         )[::-1] + (sass.code[n],)
 
 
+def stores(steps: Steps) -> int:
+    """Statements that store."""
+    return sum(
+        stores(s.then) + stores(s.otherwise) if isinstance(s, Branch) else s.does == "store" for s in steps
+    )
+
+
 def check_waits(sass: Sass, ops: list[Product]) -> None:
     """After the polls of a semaphore, what L1 holds is dropped, and then the async proxy may read.
 
@@ -122,8 +130,8 @@ def check_waits(sass: Sass, ops: list[Product]) -> None:
     fences = sass.at(r"FENCE\.VIEW\.ASYNC\.G")
     waits = [n for n in fences if sass.before(n, 1)[0] == "CCTL.IVALL"]
     assert len(waits) == sum(len(op.plan.waits_of(op.name)) for op in ops)
-    # each warpgroup stores its half by itself
-    assert len(fences) - len(waits) == sum(1 + op.tile.alternates for op in ops if not op.store.staged)
+    # what each warpgroup, and each CTA of a cluster, stores by itself
+    assert len(fences) - len(waits) == sum(stores(op.finish) for op in ops if not op.store.staged)
     for n in waits:
         near = sass.before(n, 50)
         assert any(text.startswith("LDG.E.STRONG.GPU") for text in near) and any(

@@ -28,6 +28,7 @@ from tilegen.targets.sm90.tile import HEIGHTS
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
 CLUSTERS: list[Any] = [1, 2, "2:m", "2:n"]
 LARGER = ["4:m", "4:n", "2x2", "2x4", "4x2"]
+SUMS = ["4:k", "8:k"]
 WIDTHS = [16, 48, 64, 96, 128, 176, 192, 256]
 NAMES = {c.name: c for c in CASES}
 
@@ -42,6 +43,7 @@ def cuts() -> list[tuple[tuple[int, int, int], Any]]:
     for rows, cluster, width in (
         *product(HEIGHTS, CLUSTERS, WIDTHS),
         *product(HEIGHTS, LARGER, (16, 72, 160)),
+        *product(HEIGHTS, SUMS, (64, 128)),
         *product((24, 72, 184), (1, "2:m", "2:n", *LARGER), (128, 256)),
         *product((48, 112, 240), (1, "2:m", "2:n", *LARGER), (64,)),
     ):
@@ -77,7 +79,8 @@ def sized_cuts() -> list[Any]:
 
 @pytest.mark.parametrize("tile, cluster, size", sized_cuts(), ids=str)
 def test_loads_and_stores(tile: tuple[int, int, int], cluster: Any, size: tuple[int, int, int]) -> None:
-    sizes = dict(zip("MNK", size, strict=True))
+    m, n, k = size
+    sizes = {"M": m, "N": n, "K": k * max(1, ClusterShape.of_option(cluster).k // 2)}  # a step each
     plan = Case("", gemm, sizes, {"tiles": {"y": tile}, "cluster": {"y": cluster}}).plan()
     for packed in (False, True):
         for op in ops_of(plan, packed):
@@ -99,14 +102,19 @@ GATED_SWAPPED = [(72, 128, 64), (88, 256, 64), (48, 64, 64)]
 
 @pytest.mark.parametrize(
     "tile, cluster",
-    [*product(GATED, CLUSTERS), *product(GATED_SWAPPED, (1, "2:m", "2:n", *LARGER))],
+    [
+        *product(GATED, CLUSTERS),
+        *product(GATED_SWAPPED, (1, "2:m", "2:n", *LARGER)),
+        *product([(64, 64, 64), (128, 64, 64)], SUMS),
+    ],
     ids=str,
 )
 def test_gated_loads_and_stores(tile: tuple[int, int, int], cluster: Any) -> None:
     """Two sums from one weight: a math warpgroup's columns of both lie side by side."""
     whole = tile_of(*tile, cluster)
+    deep = 200 if cluster not in SUMS else 520  # a step for each CTA
     plan = Case(
-        "", gated, {"M": 130, "I": 200}, both("gate_up", "down", whole, whole, cluster, cluster)
+        "", gated, {"M": 130, "I": deep}, both("gate_up", "down", whole, whole, cluster, cluster)
     ).plan()
     for packed in (False, True):
         for op in ops_of(plan, packed):
@@ -194,15 +202,14 @@ def test_shared_memory(case: Case) -> None:
     "case", [c for c in CASES if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name
 )
 def test_exchanged_sums_fit_their_place(case: Case) -> None:
-    """A part sends what the other finishes: half of a tile's sums in float32."""
+    """A CTA is sent what it finishes, in float32, by each other one: by one warpgroup where these split the
+    columns, else half by each."""
     for op in ops_of(case.plan(), False):
         tile = op.tile
-        size = tile.cta_rows * tile.cta_columns * tile.groups * DTYPES["float32"]
-        assert (
-            op.needs.sums
-            == tile.sums_bytes
-            == (0 if not tile.exchanges else size // 4 if not tile.warpgroups_split_n else size // 2)
-        )
+        rows = 64 if tile.warpgroups_split_n else 128 * tile.m64  # an empty block of 64 is sent, too
+        size = rows * tile.cta_columns * tile.groups * DTYPES["float32"]
+        each = size // tile.cluster.k // (1 if tile.warpgroups_split_n else 2)
+        assert op.needs.sums == tile.sums_bytes == each * (tile.cluster.k - 1)
 
 
 def test_steps_beyond_a_share_of_the_sum() -> None:

@@ -71,17 +71,25 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
     pairs of CTAs that load together would come out of step."""
     layout = Layout(tuple(ops), plan.scheduling == "dynamic")
     together = next((op for op in ops if op.a.together or op.b.together), None)
-    uneven = next((op for op in layout.products if op.tile.exchanges and op.tile.steps % 2), None)
+    uneven = next((op for op in layout.products if op.tile.steps % op.tile.cluster.k), None)
     single = next((op for op in ops if op.cluster < layout.cluster), None)
     smaller = next((op for op in ops if 1 < op.cluster < layout.cluster), None)
     other = next((op for op in layout.products if op.tile.cluster != layout.shape), None)
     # one CTA would be a stage ahead of the other, and their loads would land in different ones
     if together and uneven:
         raise PlanError(
-            f"on sm_90a a pair that loads together (for {together.name!r}) must take equal parts of K:"
-            f" {uneven.name!r} has {uneven.tile.steps} steps, an odd number; split its rows or columns (m,"
-            " n), or choose steps of another width",
+            f"on sm_90a CTAs that load together (for {together.name!r}) must take equal parts of K:"
+            f" {uneven.name!r} has {uneven.tile.steps} steps, which {uneven.tile.cluster.k} do not share"
+            " evenly; split its rows or columns (m, n), or choose steps of another width",
             uneven.bound.op.where,
+        )
+    sends = {op.tile.sends: op for op in layout.products if op.tile.exchanges}
+    if layout.cluster > 2 and len(sends) > 1:
+        high, low = (sends[n].bound.op for n in (max(sends), min(sends)))
+        raise PlanError(
+            f"on sm_90a clusters of {layout.cluster} that split sums have tiles of 64 rows or of more in a"
+            f" launch, not both: {low.name!r} has {low.tile[0]}, {high.name!r} {high.tile[0]}",
+            low.where,
         )
     if smaller:
         raise PlanError(

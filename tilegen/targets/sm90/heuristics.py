@@ -51,9 +51,10 @@ MIXED = 0.97
 SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     1: (ALONE,),
     2: (ClusterShape(k=2), ClusterShape(m=2), ClusterShape(n=2)),
-    4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2)),
-    8: (ClusterShape(2, 4), ClusterShape(4, 2)),
+    4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2), ClusterShape(k=4)),
+    8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
+UNMEASURED = ClusterShape(k=4), ClusterShape(k=8)  # not taken unasked
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
 
@@ -276,7 +277,7 @@ def linear_configs(
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
     ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
     kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
-    for cut in _fitting_cuts(b, machine, cluster):
+    for cut in _fitting_cuts(b, machine, cluster, unmeasured=True):
         config = _config(b, machine, cut, stage, mixed)
         if config.us < math.inf:
             yield config
@@ -302,7 +303,9 @@ def _by_least_time(
     return kept[cluster, mixed]
 
 
-def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[_Cut]:
+def _fitting_cuts(
+    b: OpInstance, machine: Machine, cluster: int, unmeasured: bool = False
+) -> Iterator[_Cut]:
     """Those that clusters of so many CTAs can compute."""
     lo, hi = k_range(b)
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
@@ -310,7 +313,7 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[_Cu
     # a pair must take equal parts of the steps, or its rings drift apart
     even = ceil_div(hi - lo, 64) % cluster == 0
     for shape in SHAPES[cluster]:
-        if shape.k == 1 or even:
+        if (shape.k == 1 or even) and (shape not in UNMEASURED or unmeasured):
             yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
 
 
@@ -375,7 +378,8 @@ def _fits(b: OpInstance, cut: _Cut) -> bool:
     uneven = not split and height % 128 != 0  # one of them has a block of rows less
     exchanges = cluster.k > 1
     across = groups(b) * width // (2 if split else 1)
-    if width % (16 if split or exchanges else 8) or across > 256 or (uneven and DTYPES[b.result.dtype] != 2):
+    least = 8 * max(cluster.k, 2 if split else 1)
+    if width % least or across > 256 or (uneven and DTYPES[b.result.dtype] != 2):
         return False
     most = SUMS
     if height > 128 and exchanges:
@@ -384,7 +388,7 @@ def _fits(b: OpInstance, cut: _Cut) -> bool:
         most = UNEVEN_SUMS_OF_PAIRS
     if ceil_div(height, 128) * across // 2 > most:
         return False
-    exchanged = height * width * groups(b) * 2 if exchanges else 0
+    exchanged = height * width * groups(b) * 4 * (cluster.k - 1) // cluster.k
     results = 2 * 8192 if height > 64 else 0
     return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
 

@@ -69,9 +69,13 @@ class Layout:
 
     @cached_property
     def sums_regions(self) -> int:
-        """One where only the warpgroup of the CTA's own number is sent sums (tiles of 64 rows), else one for
-        each."""
+        """One where only one warpgroup of a CTA is sent sums (tiles of 64 rows), else one for each."""
         return 1 if all(op.tile.warpgroups_split_n for op in self.products if op.tile.exchanges) else 2
+
+    @cached_property
+    def sends(self) -> int:
+        """Parts of a tile's sums that a math warpgroup sends, at most."""
+        return max((op.tile.sends for op in self.products if op.tile.exchanges), default=0)
 
     @cached_property
     def resident_bytes(self) -> int:
@@ -141,7 +145,7 @@ class Layout:
             ("TG_STORED_AT", 8),
             ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
-            ("TG_SUMS_READ_AT", 16),
+            ("TG_SUMS_READ_AT", 16 * self.sends),
             ("TG_RESIDENT_HERE_AT", 8),
             ("TG_RESIDENT_READ_AT", 8),
             ("TG_QUEUE_FILLED_AT", 8 * self.queue_depth),
@@ -203,7 +207,12 @@ class Layout:
         if self.sums_bytes:
             rows += [
                 ("TG_SUMS_HERE_AT", 2, 1, "sums are here"),
-                ("TG_SUMS_READ_AT", 2, 4, "sums are read: the warps of the other's warpgroup"),
+                (
+                    "TG_SUMS_READ_AT",
+                    2 * self.sends,
+                    4,
+                    "sums are read: the warps of the other's warpgroup",
+                ),
             ]
         return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
 
@@ -220,7 +229,7 @@ class Layout:
     def constants(self) -> list[tuple[str, int, str]]:
         words = {
             "TG_OUT_AT": "result buffers on their way out",
-            "TG_SUMS_AT": "sums sent by the other CTA of the pair",
+            "TG_SUMS_AT": f"sums sent by the other {'CTA of the pair' if self.cluster == 2 else 'CTAs'}",
             "TG_FULL_AT": "barriers: a stage is loaded",
             "TG_EMPTY_AT": "barriers: a stage is used up",
             "TG_FILLED_AT": "barriers: a result buffer is written",
@@ -240,7 +249,9 @@ class Layout:
                 " sums of squares"
             ),
         }
+        sends = [("TG_SENDS", self.sends, "parts of its sums that a math warpgroup sends, at most")]
         head = [
+            *(sends if self.cluster > 2 and self.sums_bytes else []),
             ("TG_STAGES", self.stages, "of the ring"),
             ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
             ("TG_QUEUE", self.queue_depth, "tiles handed out ahead"),

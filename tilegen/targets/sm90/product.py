@@ -74,7 +74,7 @@ class Product(Code):
     def one_turn(self) -> bool:
         """Whether the main loop of a CTA is over after one turn. The compiler must not know: ptxas serialises
         the wgmma of an unrolled one (C7519)."""
-        return self.a.positions * self.tile.steps // (2 if self.tile.exchanges else 1) == 1
+        return self.a.positions * self.tile.steps // self.tile.cluster.k == 1
 
     @property
     def partly_occupied(self) -> tuple[int, ...]:
@@ -93,8 +93,9 @@ class Product(Code):
     @property
     def range(self) -> str:
         if self.tile.exchanges:
+            steps, k = self.steps, self.tile.cluster.k
             return (
-                f"const int first = cta_rank * {self.steps} / 2, last = (cta_rank + 1) * {self.steps} / 2;"
+                f"const int first = cta_rank * {steps} / {k}, last = (cta_rank + 1) * {steps} / {k};"
                 "  // this CTA's part of the steps"
             )
         return f"const int first = 0, last = {self.steps};"
@@ -177,6 +178,8 @@ class Product(Code):
         if self.cluster <= 2:
             return f", by pairs that share its {self.bound.op.cluster_split}" if self.cluster > 1 else ""
         shape = self.tile.cluster
+        if shape.k > 1:
+            return f", by clusters of {shape.k} CTAs that share its k"
         return f", by clusters of {shape.m} x {shape.n} CTAs"
 
     @cached_property

@@ -3,7 +3,7 @@ row or through shared memory and TMA."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,18 +19,25 @@ TWO_BYTES = ("bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with `count` n8 fragments of a warpgroup's sums from `first` on. other: the first of those
-    swapped away."""
+    """What is done with `count` n8 fragments of a warpgroup's sums from `first` on.
+
+    other: the first of those swapped away. to: the CTA rank that sums are sent to, as C; barrier: which of a
+    warpgroup's barriers tells that what it sent for the tile before has been read, -1 where that depends on
+    its CTA; last: of those that the warpgroup sends.
+    """
 
     does: Literal["warpgroup_reduce", "cluster_send", "cluster_reduce", "store"]
     first: int
     count: int
     other: int = 0
+    to: str = ""
+    barrier: int = 0
+    last: bool = True
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One thing or another: by the warpgroup, or by the CTA of a pair."""
+    """One thing or another: by the warpgroup, or by the CTA of a cluster."""
 
     does: ClassVar[str] = "branch"
 
@@ -46,44 +53,68 @@ def finish(tile: Tile) -> Steps:
     """What is done after the main loop, until all sums are stored."""
     if tile.swapped:
         return (Step("store", 0, tile.n8s),)
-    if tile.alternates:
-        return _halves(
-            tile,
-            "warpgroup",
-            lambda own, other, half: (Step("warpgroup_reduce", own, half, other), *_finish(tile, own, half)),
-        )
-    if not tile.exchanges or tile.warpgroups_split_n:
+    if not tile.alternates:
         return _finish(tile, 0, tile.n8s)
-    return _halves(
-        tile,
-        "cta_rank",
-        lambda own, other, half: (
-            Step("cluster_send", other, half),
-            Step("cluster_reduce", own, half),
-            Step("store", own, half),
-        ),
-    )
-
-
-def _halves(tile: Tile, who: str, steps: Callable[[int, int, int], Steps]) -> Steps:
-    """steps(first n8 fragment of its own half, of the other's, how many) for warpgroup or CTA 0, which
-    finishes the first half, and for 1."""
     half = tile.n8s // 2
-    return (Branch(f"{who} == 0", steps(0, half, half), steps(half, 0, half)),)
+    first, second = (
+        (Step("warpgroup_reduce", own, half, other), *_finish(tile, own, half))
+        for own, other in ((0, half), (half, 0))
+    )
+    return (Branch("warpgroup == 0", first, second),)
 
 
 def _finish(tile: Tile, first: int, count: int) -> Steps:
-    """The same for these n8 fragments of a warpgroup that has the CTA's sums of half the columns."""
-    store = Step("store", first, count)
+    """The same for these n8 fragments, of which a math warpgroup has the CTA's sums. Where a cluster splits K
+    each part of them goes to the CTA that finishes it."""
     if not tile.exchanges:
-        return (store,)
-    return (
-        Branch(
-            "(int)warpgroup == cta_rank",
-            (Step("cluster_reduce", first, count), store),
-            (Step("cluster_send", first, count),),
-        ),
-    )
+        return (Step("store", first, count),)
+    size = count // tile.parts
+    parts = [_Part(tile, n, first + n * size, size) for n in range(tile.parts)]
+    steps: Steps = _sent(parts)
+    for part in reversed(parts):
+        others = _sent([p for p in parts if p is not part], part)
+        told = part.number if tile.warpgroups_split_n else -1
+        reduced = Step("cluster_reduce", part.first, size, barrier=told)
+        own = (*others, reduced, Step("store", part.first, size))
+        last = part is parts[-1] and not tile.warpgroups_split_n  # somebody's it is
+        steps = own if last else (Branch(part.here, own, steps),)
+    return steps
+
+
+@dataclass(frozen=True)
+class _Part:
+    """n8 fragments that one CTA of a cluster finishes."""
+
+    tile: Tile
+    number: int
+    first: int
+    count: int
+
+    @property
+    def owner(self) -> str:
+        """The rank of that CTA, as C: where the warpgroups split columns, the first half of the CTAs finishes
+        the columns of the first."""
+        if not self.tile.warpgroups_split_n:
+            return str(self.number)
+        scaled = f" * {self.tile.parts}" if self.tile.parts > 1 else ""
+        return f"(int)warpgroup{scaled}" + (f" + {self.number}" if self.number else "")
+
+    @property
+    def here(self) -> str:
+        """Whether it is this one."""
+        return f"{self.owner} == cta_rank" if self.tile.warpgroups_split_n else f"cta_rank == {self.owner}"
+
+
+def _sent(parts: Sequence[_Part], own: _Part | None = None) -> tuple[Step, ...]:
+    """To the CTAs that finish them, by one that finishes `own`."""
+    found = []
+    for n, part in enumerate(parts):
+        # barriers are counted without the part that is never sent
+        before = own is not None and not part.tile.warpgroups_split_n and own.number < part.number
+        to = "cta_rank ^ 1" if part.tile.cluster.k == 2 else part.owner
+        barrier, last = part.number - before, n == len(parts) - 1
+        found.append(Step("cluster_send", part.first, part.count, to=to, barrier=barrier, last=last))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -108,8 +139,8 @@ class Store:
         column = to_c(self.code.bound.write[-1].lo)
         if self.tile.cluster.n > 1:
             return f"{column} + {self.tile.cta_column} * {self.tile.cta_columns}"
-        halved = self.tile.exchanges and not self.tile.warpgroups_split_n
-        return f"{column} + cta_rank * {self.tile.columns // 2}" if halved else column
+        shared = self.tile.exchanges and not self.tile.warpgroups_split_n
+        return f"{column} + cta_rank * {self.tile.columns // self.tile.cluster.k}" if shared else column
 
     @property
     def moves(self) -> bool:
@@ -129,7 +160,11 @@ class Store:
             return ""
         if self.tile.swapped:
             return f" + (int)warpgroup * {self.tile.cta_columns // 2}"
-        return f" + (int)warpgroup * {8 * self.tile.finished_n8s}" if self.tile.warpgroups_split_n else ""
+        if not self.tile.warpgroups_split_n:
+            return ""
+        # of the columns that either warpgroup has, this CTA finishes those of its rank
+        who = "cta_rank" if self.tile.cluster.k > 2 else "(int)warpgroup"
+        return f" + {who} * {8 * self.tile.finished_n8s}"
 
     @property
     def map_name(self) -> str:

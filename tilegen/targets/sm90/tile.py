@@ -15,6 +15,7 @@ MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
 MOST_CTAS = 8  # of a cluster that any GPU runs
+SPLITS = (1, 2, 4, 8)  # CTAs that may split a sum
 SWAPPED_COLUMNS = (64, 128, 256)  # that a CTA computes of a swapped tile
 SUMS = 192  # accumulators that a math thread can hold beside everything else
 
@@ -32,7 +33,7 @@ class Tile:
 
     @property
     def exchanges(self) -> bool:
-        """Whether the CTAs of a pair send each other sums."""
+        """Whether the CTAs of a cluster send each other sums."""
         return self.cluster.k > 1
 
     @property
@@ -106,10 +107,20 @@ class Tile:
         return self.cta_columns // (16 if self.warpgroups_split_n and not self.alternates else 8)
 
     @property
+    def parts(self) -> int:
+        """CTAs that each finish a part of the columns of which a math warpgroup has the sums."""
+        return self.cluster.k // 2 if self.exchanges and self.warpgroups_split_n else self.cluster.k
+
+    @property
+    def sends(self) -> int:
+        """Parts that a math warpgroup sends, at most: where the warpgroups split the columns, one of them
+        finishes none."""
+        return self.parts if self.warpgroups_split_n else self.parts - 1
+
+    @property
     def finished_n8s(self) -> int:
         """Eights of columns that a math warpgroup finishes."""
-        halved = self.alternates or (self.exchanges and not self.warpgroups_split_n)
-        return self.n8s // 2 if halved else self.n8s
+        return self.n8s // ((2 if self.alternates else 1) * self.parts)
 
     @property
     def right_groups(self) -> int:
@@ -127,13 +138,13 @@ class Tile:
 
     @property
     def sums_bytes(self) -> int:
-        """Bytes of sums that a math warpgroup is sent."""
-        return self.m64 * self.groups * self.finished_n8s * 2048 if self.exchanges else 0
+        """Bytes of sums that a math warpgroup is sent, by all others together."""
+        return self.m64 * self.groups * self.finished_n8s * 2048 * (self.cluster.k - 1)
 
     @property
     def scratch_bytes(self) -> int:
         """Of sums that the two math warpgroups swap."""
-        return 4096 * self.finished_n8s if self.alternates else 0
+        return 2048 * self.n8s if self.alternates else 0
 
     # --- where a math warpgroup reads a stage ---------------------------------------------------------------
 
@@ -183,15 +194,15 @@ class Tile:
             return f"steps are {self.depth} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
         if self.cluster.size > MOST_CTAS:
             return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
-        if self.cluster.k > 2:
-            return f"a cluster of {self.cluster.k}: pairs are the most that split a sum"
+        if self.cluster.k not in SPLITS:
+            return f"a cluster of {self.cluster.k}: a sum is split between {', '.join(map(str, SPLITS))} CTAs"
         if self.swapped:
             return self._swapped_problem
         if self.cta_rows not in HEIGHTS:
             return f"a CTA computes 64, 128, 192 or 256 rows, not {self.cta_rows}"
-        halves = 2 if self.warpgroups_split_n or self.exchanges else 1
-        if self.cta_columns % (8 * halves):
-            return f"a CTA's {self.cta_columns} columns do not split into {halves} times eight"
+        parts = max(self.cluster.k, 2 if self.warpgroups_split_n else 1)
+        if self.cta_columns % (8 * parts):
+            return f"a CTA's {self.cta_columns} columns do not split into {parts} times eight"
         if self.columns_of_warpgroup > 256 or self.m64 * self.columns_of_warpgroup // 2 > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
@@ -200,7 +211,6 @@ class Tile:
         if self.exchanges and self.steps < self.cluster.k:
             return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
         return ""
-
 
     @property
     def _swapped_problem(self) -> str:
@@ -212,7 +222,7 @@ class Tile:
         if self.warpgroups_split_right and self.cta_rows % 16:
             return f"two math warpgroups do not share {self.cta_rows} rows of 64 columns in eights"
         if self.exchanges:
-            return f"a pair splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
+            return f"a cluster splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
         if self.m64 * self.registers > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
