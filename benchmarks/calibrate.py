@@ -4,6 +4,7 @@ python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, p
 python -m benchmarks.calibrate measure --streamed …             of linears that are bound by their weights
 python -m benchmarks.calibrate measure --others …               of attention and norms alone
 python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches
+python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -39,8 +40,10 @@ from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import AttentionAttributes, keys_of_block
+from tilegen.ops.base import ClusterShape
 from tilegen.options import Options
 from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, SHAPES, best_of_kinds, kind_of
+from tilegen.targets.sm90.tile import SPLITS
 
 ROOT = Path(__file__).resolve().parent
 SEED, HELD_OUT = 20261124, 5  # one program in so many is held out
@@ -49,6 +52,7 @@ ROUNDS, MEASUREMENT_S, L2_BYTES, MOST_SETS = 5, 2e-3, 130_000_000, 12
 MOST_REFUSED = 200  # then the GPU is taken to be lost
 STREAMED = 16_000_000, 300_000_000  # bytes of weights
 MIXED = "mixed"  # programs of several ops, as planned
+SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -160,6 +164,14 @@ def _norm(r: random.Random) -> tuple[str, dict[str, Any]]:
     return "one_norm", {**sizes, "kind": r.choice(["rms_norm", "layer_norm"])}
 
 
+def _summed(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """Few tiles, each a long sum that eight CTAs share evenly."""
+    while True:
+        m, n, k = between(r, 1, 768), _wide(r, 512, 8192), 512 * round(between(r, 3072, 28672) / 512)
+        if m * n <= 1 << 21:
+            return "gemm", {"M": m, "N": n, "K": k}
+
+
 def _several(r: random.Random) -> tuple[str, dict[str, Any]]:
     """As benchmarks.shapes draws them."""
     while True:
@@ -184,6 +196,7 @@ SWEEPS: Mapping[str, Families] = {
     "streamed": BOUND_BY_WEIGHTS,
     "others": OTHER_OPS,
     MIXED: {MIXED: (_several, 1)},
+    SUMS: {SUMS: (_summed, 1)},
 }
 
 
@@ -228,6 +241,8 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     found = [Candidate({}, {}, lowering) for lowering in lowerings]
     if drawn.family == MIXED:
         return found
+    if drawn.family == SUMS:
+        return found + [Candidate({"gemm": c.tile}, {"gemm": c.option}, LOWERINGS[0]) for c in _split(graph)]
     if drawn.workload == "one_attention":
         return found + [Candidate({"attn": tile}, {"attn": "1"}, LOWERINGS[0]) for tile in _tiles(graph)]
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
@@ -247,6 +262,16 @@ def _tiles(graph: Graph) -> list[tuple[int, ...]]:
     """Of an attention: for one warpgroup, and for both."""
     d = int(AttentionAttributes.of(graph.bound(graph.op("attn"))).head_dim)
     return [(rows, keys_of_block(rows, d), 1) for rows in (64, 128)]
+
+
+def _split(graph: Graph) -> list[Config]:
+    """Of each number of CTAs that split its sum the model's best, each of another kind."""
+    every = [c for cluster in SHAPES for c in _all(graph, "gemm", cluster)]
+    return [
+        c
+        for k in SPLITS
+        for c in best_of_kinds(c for c in every if c.cluster == ClusterShape(k=k))[:BEST]
+    ]
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first
@@ -391,6 +416,7 @@ def main(arguments: Sequence[str]) -> int:
         "streamed": "linears that are bound by their weights",
         "others": "no products",
         MIXED: "programs of several ops",
+        SUMS: "linears whose sums are split",
     }
     for name, help in told.items():
         sweeps.add_argument(f"--{name}", action="store_const", const=name, dest="sweep", help=help)
