@@ -12,14 +12,14 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from benchmarks.workloads import Task
-from tilegen.arch.machine import H200
+from tilegen.arch.machine import H200, Machine, machine
 from tilegen.graph import attention_time
 from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.fuse_epilogues import fuse
@@ -31,12 +31,14 @@ from tilegen.targets.sm90.heuristics import linear_configs
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
+SUMS = FOLDER / "calibration-sums-h100.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
 # of loads and launches
 AROUND = ("launch", "start", "narrow", "trip", "trip_of_clusters", "least_step", "least_step_of_pairs")
 IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
+OF_SUMS = ("shared_k4", "shared_k8")  # which the sweep of long sums alone shows
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 
 
@@ -58,8 +60,8 @@ class Pair(Generic[R]):
         return self.model(self.bound, rates)
 
 
-def _linear_us(b: OpInstance, rates: Rates) -> float:
-    time: LinearTime = linear_time(b, H200, rates)
+def _linear_us(b: OpInstance, rates: Rates, on: Machine = H200) -> float:
+    time: LinearTime = linear_time(b, on, rates)
     return time.alone(time.stages)
 
 
@@ -71,6 +73,15 @@ def _attention_us(b: OpInstance, rates: AttentionRates) -> float:
 def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair[Rates], ...]:
     """Every single linear of sweeps whose config the planner may choose today."""
     return tuple(p for path in paths for p in _pairs(path))
+
+
+@lru_cache
+def sums_pairs(path: Path = SUMS) -> tuple[Pair[Rates], ...]:
+    """Every linear of a sweep of long sums, on the GPU that its name ends with."""
+    on = machine(path.stem.rpartition("-")[2])
+    rows = [row for row in json.loads(path.read_text())["rows"] if row["tiles"]]
+    found = [_pair(row, 1.0, on) for row in rows]
+    return tuple(pair for pair in found if pair is not None)
 
 
 @lru_cache
@@ -94,17 +105,17 @@ def _pairs(path: Path) -> Iterator[Pair[Rates]]:
             yield found
 
 
-def _pair(row: Mapping[str, Any], weight: float) -> Pair[Rates] | None:
+def _pair(row: Mapping[str, Any], weight: float, on: Machine = H200) -> Pair[Rates] | None:
     graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
     (op,) = graph.ops
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
     b = graph.bound(op)
     size = ClusterShape.of_option(cluster).size
-    if not any((c.tile, c.option) == (tile, cluster) for c in linear_configs(b, H200, size)):
+    if not any((c.tile, c.option) == (tile, cluster) for c in linear_configs(b, on, size)):
         return None
-    cut = checked_cluster(graph, replace(op, tile=tile), cluster, H200)
-    name = f"{row['workload']} {row['sizes']}"
-    return Pair(name, row["held_out"], graph.with_op(op.name, cut).bound(cut), row["us"], _linear_us, weight)
+    cut = checked_cluster(graph, replace(op, tile=tile), cluster, on)
+    name, bound = f"{row['workload']} {row['sizes']}", graph.with_op(op.name, cut).bound(cut)
+    return Pair(name, row["held_out"], bound, row["us"], partial(_linear_us, on=on), weight)
 
 
 # --- how far off it is --------------------------------------------------------------------------------------
@@ -170,7 +181,7 @@ def _ranks(values: Any) -> Any:
 def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     """The constants with the least error, from these on: first those of products, by linears of all sizes,
     then those of AROUND, by all."""
-    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS)]
+    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *OF_SUMS)]
     rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
     return _fitted(some, AROUND, rates)
 
@@ -225,6 +236,7 @@ def groups(some: Sequence[Pair[Rates]]) -> dict[str, list[Pair[Rates]]]:
 
 def lines(
     linears: Sequence[Pair[Rates]],
+    sums: Sequence[Pair[Rates]],
     attention: Sequence[Pair[AttentionRates]],
     rates: Rates = RATES,
     attention_rates: AttentionRates = attention_time.RATES,
@@ -237,6 +249,9 @@ def lines(
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for name, chosen in groups(linears).items():
         yield _line(name, e := error_of(chosen, rates), f"{e.spearman:.2f}")
+    for name, held in (("long sums, held out", True), ("long sums, fitted to", False)):
+        if chosen := [p for p in sums if p.held_out is held]:
+            yield _line(name, e := error_of(chosen, rates), f"{e.spearman:.2f}")
     for name, held in (("attention, held out", True), ("attention, fitted to", False)):
         if of := [p for p in attention if p.held_out is held]:
             yield _line(name, error_of(of, attention_rates, 2), "")
@@ -250,13 +265,14 @@ def _line(name: str, e: Error, spearman: str) -> str:
     )
 
 
-def tell(paths: Sequence[Path], others: Path) -> None:
+def tell(paths: Sequence[Path], sums: Path, others: Path) -> None:
     """The errors of the constants as they are, then of constants fitted anew."""
-    some, attention = pairs(tuple(paths)), attention_pairs(others)
-    print("\n".join(lines(some, attention)))
+    some, long, attention = pairs(tuple(paths)), sums_pairs(sums), attention_pairs(others)
+    print("\n".join(lines(some, long, attention)))
     rates = fitted([p for p in some if not p.held_out])
+    rates = _fitted([p for p in long if not p.held_out], OF_SUMS, rates)
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
     for found in (rates, attention_rates):
         told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
         print("\nfitted anew:", told)
-    print("\n".join(lines(some, attention, rates, attention_rates)))
+    print("\n".join(lines(some, long, attention, rates, attention_rates)))

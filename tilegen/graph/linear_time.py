@@ -29,7 +29,8 @@ ALONE = ClusterShape()
 
 @dataclass(frozen=True)
 class Rates:
-    """Of an H200 and its kernel. Times in µs."""
+    """Of an H200 and its kernel. Times in µs. shared_k4 and shared_k8 were fitted on an H100, to
+    `calibrate measure --sums`."""
 
     clock: float = 1752.0  # clocks of the tensor cores in a µs
     l2: float = 51.8  # bytes a clock that an SM gets from L2 with all of them at it
@@ -40,6 +41,8 @@ class Rates:
     # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
     # cluster
     shared_k: float = 1.077
+    shared_k4: float = 1.36  # by four CTAs, and by eight
+    shared_k8: float = 1.57
     shared_m: float = 1.064
     shared_n: float = 1.128
     shared_by_rows: float = 1.036
@@ -65,7 +68,7 @@ class Rates:
     def waiting(self, shared: ClusterShape) -> float:
         """The factor of a step where CTAs share these: what they wait for each other."""
         if shared.k > 1:
-            return self.shared_k
+            return {2: self.shared_k, 4: self.shared_k4}.get(shared.k, self.shared_k8)
         if shared.size > 2:
             if shared.n == 1:
                 return self.shared_by_rows

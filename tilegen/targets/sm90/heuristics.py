@@ -54,7 +54,6 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2), ClusterShape(k=4)),
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
-UNMEASURED = ClusterShape(k=4), ClusterShape(k=8)  # not taken unasked
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
 
@@ -277,7 +276,7 @@ def linear_configs(
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
     ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
     kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
-    for cut in _fitting_cuts(b, machine, cluster, unmeasured=True):
+    for cut in _fitting_cuts(b, machine, cluster):
         config = _config(b, machine, cut, stage, mixed)
         if config.us < math.inf:
             yield config
@@ -303,9 +302,7 @@ def _by_least_time(
     return kept[cluster, mixed]
 
 
-def _fitting_cuts(
-    b: OpInstance, machine: Machine, cluster: int, unmeasured: bool = False
-) -> Iterator[_Cut]:
+def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[_Cut]:
     """Those that clusters of so many CTAs can compute."""
     lo, hi = k_range(b)
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
@@ -313,7 +310,7 @@ def _fitting_cuts(
     # a pair must take equal parts of the steps, or its rings drift apart
     even = ceil_div(hi - lo, 64) % cluster == 0
     for shape in SHAPES[cluster]:
-        if (shape.k == 1 or even) and (shape not in UNMEASURED or unmeasured):
+        if shape.k == 1 or even:
             yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
 
 
