@@ -54,6 +54,7 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2), ClusterShape(k=4)),
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
+LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
 
@@ -307,10 +308,10 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[_Cu
     lo, hi = k_range(b)
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
-    # a pair must take equal parts of the steps, or its rings drift apart
-    even = ceil_div(hi - lo, 64) % cluster == 0
+    steps = ceil_div(hi - lo, 64)
     for shape in SHAPES[cluster]:
-        if shape.k == 1 or even:
+        # a pair must take equal parts of the steps, or its rings drift apart
+        if steps % shape.k == 0 and (shape.k <= 2 or steps >= LONG_SUM):
             yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
 
 
