@@ -119,6 +119,18 @@ def test_an_entry_that_is_put_in_place_while_it_is_looked_for(stored, level, mon
     assert cache.load(level, path.name)
 
 
+def test_a_cache_that_may_not_be_looked_at(stored, monkeypatch):
+    """Another user's home, say: an error of ours that names the entry."""
+
+    def forbidden(self):
+        raise PermissionError(13, "Permission denied")
+
+    path = entry(stored, "binaries")
+    monkeypatch.setattr(Path, "exists", forbidden)
+    with pytest.raises(CorruptEntryError, match=f"{path.name}: meta.json is not readable"):
+        cache.load("binaries", path.name)
+
+
 FILES = [
     ("binaries", "kernel.so"),
     ("binaries", "kernel.cpp"),

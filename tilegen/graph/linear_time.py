@@ -41,8 +41,8 @@ class Rates:
     # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
     # cluster
     shared_k: float = 1.077
-    shared_k4: float = 1.36  # by four CTAs, and by eight
-    shared_k8: float = 1.57
+    shared_k4: float = 1.33  # by four CTAs, and by eight
+    shared_k8: float = 1.5
     shared_m: float = 1.064
     shared_n: float = 1.128
     shared_by_rows: float = 1.036
@@ -89,7 +89,8 @@ class LinearTime:
 
     step: of one that waits for no load; memory: of all the op's bytes; rings: of as many as the rings of all
     SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
-    are there; stage: rows of 128 bytes that a step fills; trip: of its loads.
+    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; sums: bytes
+    beside the ring that take the sums of a cluster's other CTAs.
     """
 
     step: float
@@ -102,12 +103,13 @@ class LinearTime:
     filled: float
     stage: int
     trip: float
+    sums: int = 0
     rates: Rates = RATES
 
     @property
     def stages(self) -> int:
         """Of a ring that is its own."""
-        return stages_of(self.stage)
+        return stages_of(self.stage, self.sums)
 
     @property
     def least(self) -> float:
@@ -188,6 +190,8 @@ def time_of_cut(
         filled,
         deep * rows_of_block(b, height, width),
         rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
+        # constants were fitted to pairs without them
+        sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0,
         rates,
     )
 
@@ -223,6 +227,13 @@ def stage_of(b: OpInstance) -> int:
     return linear_time(b, H200).stage
 
 
-def stages_of(stage: int) -> int:
-    """Of a ring whose stages have so many rows of 128 bytes."""
-    return max(2, min(MOST_STAGES, RING // (ROW_BYTES * stage)))
+def sums_bytes(rows: int, columns: int, k: int) -> int:
+    """That a CTA is sent by the k - 1 others that split its tile's sums: of whole blocks of 64 rows for each
+    math warpgroup."""
+    whole = rows if rows == 64 else 128 * ceil_div(rows, 128)
+    return 4 * whole * columns * (k - 1) // k
+
+
+def stages_of(stage: int, beside: int = 0) -> int:
+    """Of a ring whose stages have so many rows of 128 bytes. beside: bytes that it leaves free."""
+    return max(2, min(MOST_STAGES, (RING - beside) // (ROW_BYTES * stage)))

@@ -93,10 +93,10 @@ def locked(folder: Path, key: str) -> Iterator[None]:
 def load(level: str, key: str) -> dict[str, Path] | None:
     """The files of an entry by name, checked against their hashes; None when there is no entry."""
     entry, start = cache_dir() / level / key, time.perf_counter()
-    if not entry.exists():  # asked before it is read: another process may put it in place meanwhile
-        log.debug("%s %s is not in the cache", level, key)
-        return None
     try:
+        if not entry.exists():  # asked before it is read: another process may put it in place meanwhile
+            log.debug("%s %s is not in the cache", level, key)
+            return None
         meta = json.loads((entry / "meta.json").read_text())
         files = {name: entry / name for name in meta["files"]}
         for name, path in files.items():

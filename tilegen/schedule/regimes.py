@@ -26,7 +26,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import stages_of, time_of_tile
-from tilegen.ops.base import ClusterShape, ceil_div
+from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import whole_plan
@@ -214,19 +214,34 @@ def _narrow(sized: _Sized) -> Iterator[Regime]:
     for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
         lowering = plans[last].lowering
         like = max(n for n in ends if heights[n] == heights[last] and plans[n].lowering == lowering)
-        alike = heights[last] > FEW_ROWS and _columns(plans[like]) == _columns(plans[last])
+        alike = heights[last] > FEW_ROWS and _packings(plans[like]) == _packings(plans[last])
         own = like == last or alike
         options = Options() if own else _tiles_and_order(plans[like], sized.at(like))
         yield Regime(((first, last),), options, lowering)
 
 
-def _columns(made: Plan) -> list[tuple[str, int, int, bool]]:
-    """Of its linears what packed weights depend on: how CTAs cut columns, and whether rows come in eights."""
-    return [
-        (b.op.name, b.tile[1] // b.op.cluster_shape.n, b.tile[2], b.tile[0] // b.op.cluster_shape.m % 64 != 0)
-        for b in made.bounds
-        if isinstance(b.attributes, LinearAttributes)
-    ]
+@dataclass(frozen=True)
+class _Packing:
+    """What a packed copy of a linear's weights depends on. rows: of a CTA, 64, others in 64s or in eights;
+    few: whether there are so few rows of tiles that weights are packed at all."""
+
+    op: str
+    columns: int
+    depth: int
+    cluster: int
+    rows: str
+    few: bool
+
+    @staticmethod
+    def of(b: OpInstance) -> _Packing:
+        shape = b.op.cluster_shape
+        rows = b.tile[0] // shape.m
+        kind = "eights" if rows % 64 else "64" if rows == 64 else "64s"
+        return _Packing(b.op.name, b.tile[1], b.tile[2], shape.n, kind, int(b.grid[0]) <= 2)
+
+
+def _packings(made: Plan) -> list[_Packing]:
+    return [_Packing.of(b) for b in made.bounds if isinstance(b.attributes, LinearAttributes)]
 
 
 @dataclass(frozen=True)
@@ -235,6 +250,11 @@ class _Choice:
 
     lowering: str
     options: Options
+
+    @property
+    def linears(self) -> set[str]:
+        """That it has tiles for: one that was measured best split over K has none."""
+        return {name for name, _ in self.options.tiles}
 
 
 def _wide(sized: _Sized) -> list[Regime]:
@@ -281,7 +301,7 @@ def _shared_out(
 def _whole_up_to(sized: _Sized, choice: _Choice, after: _Choice, last: int, most: int) -> int:
     """The last size of the cell up to `most` at which the tiles of the cell before take no longer than its
     own: they may be whole there, within the cell."""
-    if choice.lowering != after.lowering:
+    if choice.lowering != after.lowering or choice.linears != after.linears:
         return last
     step = ceil_div(8, sized.rows)
     for n in range(last + step, most, step):
@@ -302,7 +322,7 @@ def _losses(
     times = {
         c: [_products_us(graph, c, sized.place) for graph in graphs]
         for c in choices
-        if c.lowering == lowering and linears == {name for name, _ in c.options.tiles}
+        if c.lowering == lowering and linears == c.linears
     }
     best = [min(of) for of in zip(*times.values(), strict=True)]
     found = {c: sum(math.log(a / b) for a, b in zip(of, best, strict=True)) / 2 for c, of in times.items()}

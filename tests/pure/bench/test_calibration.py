@@ -47,7 +47,7 @@ def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> Non
 
 
 def test_one_launch_or_launches_is_chosen_well_for_programs_that_the_choice_was_not_fitted_to() -> None:
-    held = [b for b in lowerings.programs() if b.held_out]
+    held = lowerings.held_out()
     chosen, one, launches = (
         [b.regret(choice(b)) for b in held] for choice in lowerings.CHOICES.values()
     )

@@ -19,7 +19,7 @@ from tilegen.schedule.planner import plan
 from tilegen.schedule.regimes import (
     MOST,
     _Choice,
-    _columns,
+    _packings,
     _products_us,
     _tiles_and_order,
     covering,
@@ -173,7 +173,7 @@ def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same() -> Non
         program = filled(mlp(300), the_dim(mlp(300)), height)
         highest = plan(program, H200, Options())
         here = plan(filled(mlp(300), the_dim(mlp(300)), less), H200, Options())
-        alike = _columns(here) == _columns(highest)
+        alike = _packings(here) == _packings(highest)
         assert of[less] == (Options() if alike else _tiles_and_order(highest, program))
 
 

@@ -83,20 +83,20 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
             " evenly; split its rows or columns (m, n), or choose steps of another width",
             uneven.bound.op.where,
         )
-    sends = {op.tile.sends: op for op in layout.products if op.tile.exchanges}
-    if layout.cluster > 2 and len(sends) > 1:
-        high, low = (sends[n].bound.op for n in (max(sends), min(sends)))
-        raise PlanError(
-            f"on sm_90a clusters of {layout.cluster} that split sums have tiles of 64 rows or of more in a"
-            f" launch, not both: {low.name!r} has {low.tile[0]}, {high.name!r} {high.tile[0]}",
-            low.where,
-        )
     if smaller:
         raise PlanError(
             "on sm_90a a launch has clusters of one size and single CTAs:"
             f" {smaller.name!r} is run by clusters of {smaller.cluster}, others by clusters of"
             f" {layout.cluster}",
             smaller.bound.op.where,
+        )
+    sends = {op.tile.sends: op for op in layout.products if op.tile.exchanges}
+    if layout.cluster > 2 and len(sends) > 1:
+        high, low = sends[max(sends)], sends[min(sends)]
+        raise PlanError(
+            f"on sm_90a clusters of {layout.cluster} that split sums have tiles of 64 rows or of more in a"
+            f" launch, not both: {low.name!r} has {low.tile.cta_rows}, {high.name!r} {high.tile.cta_rows}",
+            low.bound.op.where,
         )
     if together and other and layout.cluster > 2:
         raise PlanError(

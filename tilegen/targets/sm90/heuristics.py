@@ -24,6 +24,7 @@ from tilegen.graph.linear_time import (
     LinearTime,
     rows_of_block,
     stages_of,
+    sums_bytes,
     time_of_cut,
 )
 from tilegen.ops.attention import FEW, AttentionAttributes, keys_of_block
@@ -349,7 +350,7 @@ def _linear_us(b: OpInstance, machine: Machine, cut: _Cut, stage: int, mixed: bo
         return math.inf
     deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if _deep(b, mixed) else 1
     time = _time(b, machine, cut, deep)
-    stages = stages_of(stage or time.stage)
+    stages = stages_of(stage) if stage else time.stages
     return time.among(stages) if mixed else time.alone(stages)
 
 
@@ -386,7 +387,7 @@ def _fits(b: OpInstance, cut: _Cut) -> bool:
         most = UNEVEN_SUMS_OF_PAIRS
     if ceil_div(height, 128) * across // 2 > most:
         return False
-    exchanged = height * width * groups(b) * 4 * (cluster.k - 1) // cluster.k
+    exchanged = sums_bytes(height, groups(b) * width, cluster.k)
     results = 2 * 8192 if height > 64 else 0
     return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
 
