@@ -9,7 +9,7 @@ import pytest
 
 import tests.oracles.sass as sass
 import tilegen as tg
-from tests.gpu.gemms import Case, both, gated, mlp
+from tests.gpu.gemms import Case, gated, mlp
 from tilegen.errors import CompileError, PlanError
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
@@ -90,11 +90,11 @@ def refused(words: str, program: Any, **options: Any) -> None:
 
 def test_clusters_that_split_sums_have_tiles_of_one_kind_in_a_launch() -> None:
     """A barrier that only one of two ops flips would be a tile behind for the other."""
-    options = both("up", "down", (64, 64, 64), (128, 64, 64), "4:k", "4:k")
-    words = "clusters of 4 that split sums have tiles of 64 rows or of more in a launch, not both: 'up' has 64"
-    refused(words, mlp(H=512, I=512), **options)
-    sizes = both("up", "down", (64, 64, 64), (64, 64, 64), "4:k", 2)
-    refused("a launch has clusters of one size and single CTAs: 'down' is run by clusters of 2", mlp(), **sizes)
+    heights = {"up": (64, 64, 64), "down": (128, 64, 64)}
+    words = "that split sums have tiles of 64 rows or of more in a launch, not both: 'up' has 64, 'down' 128"
+    refused(words, mlp(H=512, I=512), tiles=heights, cluster={"up": "4:k", "down": "4:k"})
+    words = "a launch has clusters of one size and single CTAs: 'down' is run by clusters of 2"
+    refused(words, mlp(), tiles=dict.fromkeys(heights, (64, 64, 64)), cluster={"up": "4:k", "down": 2})
 
 
 def refused_by_generator(plan: Plan, words: str) -> None:
