@@ -43,7 +43,8 @@ from tilegen.graph.graph import Graph
 from tilegen.ops.attention import AttentionAttributes, keys_of_block
 from tilegen.ops.base import ClusterShape
 from tilegen.options import Options
-from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, SHAPES, best_of_kinds, kind_of
+from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, best_of_kinds, kind_of
+from tilegen.targets.sm90.linear_cuts import SHAPES
 from tilegen.targets.sm90.tile import SPLITS
 
 ROOT = Path(__file__).resolve().parent

@@ -26,7 +26,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time
 from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.schedule.planner import checked_cluster
-from tilegen.targets.sm90.heuristics import linear_configs
+from tilegen.targets.sm90.linear_cuts import linear_configs
 
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")

@@ -17,9 +17,10 @@ from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.base import unproved
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.emit import generate, hopper_op
-from tilegen.targets.sm90.heuristics import PAIRS, SHAPES, best_configs, linear_configs
+from tilegen.targets.sm90.heuristics import PAIRS, best_configs
 from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.linear import linear
+from tilegen.targets.sm90.linear_cuts import SHAPES, linear_configs
 from tilegen.targets.sm90.product import Product
 
 H200 = machine("h200")

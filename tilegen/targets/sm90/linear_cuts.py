@@ -1,0 +1,204 @@
+"""Every cut of a linear that the kernel for Hopper can run: what a CTA computes, and what the CTAs of a
+cluster split between them; with its time by the cost model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tilegen.arch.gpus import SM_90
+from tilegen.arch.machine import Machine
+from tilegen.frontend.program import DTYPES
+from tilegen.graph.forms import Config
+from tilegen.graph.linear_time import (
+    ALONE,
+    DEEPEST,
+    STAGE_ROWS,
+    LinearTime,
+    rows_of_block,
+    stages_of,
+    sums_bytes,
+    time_of_cut,
+)
+from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
+from tilegen.ops.gemm import groups, k_range, normed
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, SUMS, SWAPPED_COLUMNS
+
+SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
+# sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
+SUMS_OF_PAIRS, UNEVEN_SUMS_OF_PAIRS = 144, 176
+# CTAs of a cluster -> how they may split a linear's tile
+SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
+    1: (ALONE,),
+    2: (ClusterShape(k=2), ClusterShape(m=2), ClusterShape(n=2)),
+    4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2), ClusterShape(k=4)),
+    8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
+}
+LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
+LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a CTA computes of a linear's tile, and its cluster."""
+
+    height: int
+    width: int
+    cluster: ClusterShape
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """What the time of a linear's cuts depends on."""
+
+    rows: int
+    columns: int
+    k_range: tuple[int, int]
+    groups: int
+    normed: bool
+    result: str  # its dtype
+
+    @staticmethod
+    def of(b: OpInstance) -> _Linear:
+        found: _Linear | None = b.__dict__.get("_linear")
+        if found is None:
+            rows, columns = (int(n) for n in b.out)
+            lo, hi = k_range(b)
+            found = _Linear(rows, columns, (int(lo), int(hi)), groups(b), normed(b), b.result.dtype)
+            b.__dict__["_linear"] = found
+        return found
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Times of a linear's cuts, which are asked for again and again: in one launch, and in one of its own."""
+
+    times: dict[tuple[Cut, int], LinearTime] = field(default_factory=dict)
+    by_least_time: dict[tuple[int, bool], list[tuple[float, Cut]]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=16)
+def _known(linear: _Linear, machine: Machine) -> _Known:
+    return _Known()
+
+
+def linear_configs(
+    b: OpInstance, machine: Machine, cluster: int, stage: int = 0, mixed: bool = False
+) -> Iterator[Config]:
+    """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
+    ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
+    kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
+    for cut in _fitting_cuts(b, machine, cluster):
+        config = config_of(b, machine, cut, stage, mixed)
+        if config.us < math.inf:
+            yield config
+
+
+def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
+    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64
+    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed))
+
+
+def by_least_time(
+    b: OpInstance, machine: Machine, cluster: int, mixed: bool
+) -> Sequence[tuple[float, Cut]]:
+    """Every cut, and what it takes at least in any ring, in that order."""
+    kept = _known(_Linear.of(b), machine).by_least_time
+    if (cluster, mixed) not in kept:
+        found = []
+        for cut in _fitting_cuts(b, machine, cluster):
+            time = _time(b, machine, cut, 1)
+            # deeper steps, of few rows among other ops, may take less
+            found.append((time.memory if _deep(b, mixed) else max(time.least, time.memory), cut))
+        kept[cluster, mixed] = sorted(found, key=lambda item: item[0])
+    return kept[cluster, mixed]
+
+
+def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Cut]:
+    """Those that clusters of so many CTAs can compute."""
+    lo, hi = k_range(b)
+    if not machine.clusters(cluster) or (normed(b) and cluster > 1):
+        return
+    steps = ceil_div(hi - lo, 64)
+    for shape in SHAPES[cluster]:
+        # a pair must take equal parts of the steps, or its rings drift apart
+        if steps % shape.k == 0 and (shape.k <= 2 or steps >= LONG_SUM):
+            yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
+
+
+def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[Cut]:
+    """What CTAs of such a cluster may compute: rows in blocks of 64, or, where these would hold too many that
+    are not there, in eights of 128 or 256 columns."""
+    rows, columns = (int(n) for n in b.out)
+    for height in HEIGHTS:
+        # one lower would do, or fewer rows of CTAs
+        if height > 64 and (normed(b) or (height - 64) * shape.m >= max(rows, 64)):
+            continue
+        if shape.size > 2 and height * (shape.m - 1) >= rows:
+            continue
+        for width in range(16, 257, 8):
+            if shape.size > 2 and width * (shape.n - 1) >= columns:
+                break
+            if width < columns + 16:
+                yield Cut(height, width, shape)
+    if rows <= 64 or normed(b) or shape.k > 1:
+        return
+    most = ceil_div(ceil_div(rows, shape.m), 8) * 8
+    for height in range(LEAST_SWAPPED, min(BOX, most) + 1, 8):
+        if height % 64 and height * (shape.m - 1) < rows:
+            yield from (
+                Cut(height, width, shape)
+                for width in SWAPPED_COLUMNS
+                if width * (shape.n - 1) < columns
+            )
+
+
+def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> float:
+    """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
+    filled = rows_of_block(b, cut.height, cut.width)
+    if stage and filled > stage:
+        return math.inf
+    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if _deep(b, mixed) else 1
+    time = _time(b, machine, cut, deep)
+    stages = stages_of(stage) if stage else time.stages
+    return time.among(stages) if mixed else time.alone(stages)
+
+
+def _deep(b: OpInstance, mixed: bool) -> bool:
+    """Whether its steps are made as deep as stages are (_deepened)."""
+    return mixed and int(b.out[0]) <= 64
+
+
+def _time(b: OpInstance, machine: Machine, cut: Cut, deep: int) -> LinearTime:
+    times = _known(_Linear.of(b), machine).times
+    if (cut, deep) not in times:
+        times[cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep)
+    return times[cut, deep]
+
+
+def _fits(b: OpInstance, cut: Cut) -> bool:
+    """Whether a CTA can compute height x width."""
+    height, width, cluster = cut.height, cut.width, cut.cluster
+    if height % 64:
+        if width == 64 and height % 16:
+            return False
+        return groups(b) * width * height <= 256 * SUMS and 3 * (height + groups(b) * width) * 128 <= SHARED
+    split = height == 64  # the two math warpgroups share the columns, else the rows
+    uneven = not split and height % 128 != 0  # one of them has a block of rows less
+    exchanges = cluster.k > 1
+    across = groups(b) * width // (2 if split else 1)
+    least = 8 * max(cluster.k, 2 if split else 1)
+    if width % least or across > 256 or (uneven and DTYPES[b.result.dtype] != 2):
+        return False
+    most = SUMS
+    if height > 128 and exchanges:
+        most = SUMS_OF_PAIRS
+    elif uneven and cluster.size > 1:
+        most = UNEVEN_SUMS_OF_PAIRS
+    if ceil_div(height, 128) * across // 2 > most:
+        return False
+    exchanged = sums_bytes(height, groups(b) * width, cluster.k)
+    results = 2 * 8192 if height > 64 else 0
+    return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
