@@ -78,10 +78,7 @@ def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair[Rates], ...]:
 @lru_cache
 def sums_pairs(path: Path = SUMS) -> tuple[Pair[Rates], ...]:
     """Every linear of a sweep of long sums, on the GPU that its name ends with."""
-    on = machine(path.stem.rpartition("-")[2])
-    rows = [row for row in json.loads(path.read_text())["rows"] if row["tiles"]]
-    found = [_pair(row, 1.0, on) for row in rows]
-    return tuple(pair for pair in found if pair is not None)
+    return tuple(_pairs(path, "sums", machine(path.stem.rpartition("-")[2])))
 
 
 @lru_cache
@@ -98,14 +95,14 @@ def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
     return tuple(found)
 
 
-def _pairs(path: Path) -> Iterator[Pair[Rates]]:
+def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[Pair[Rates]]:
     weight = STREAMED if "streamed" in path.name else 1.0
     for row in json.loads(path.read_text())["rows"]:
-        if row["family"] == "linear" and row["tiles"] and (found := _pair(row, weight)) is not None:
+        if row["family"] == family and row["tiles"] and (found := _pair(row, weight, on)) is not None:
             yield found
 
 
-def _pair(row: Mapping[str, Any], weight: float, on: Machine = H200) -> Pair[Rates] | None:
+def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | None:
     graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
     (op,) = graph.ops
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]

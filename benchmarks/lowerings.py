@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,20 +53,19 @@ class BothWays:
 def programs(path: Path = RESULT) -> tuple[BothWays, ...]:
     """Every program of a sweep that was timed both ways, on the machine that the file is named after."""
     on = place(path.stem.rpartition("-")[2], "sm_90a")
-    found: dict[str, dict[str, float]] = {}
-    rows = json.loads(path.read_text())["rows"]
-    for row in rows:
-        found.setdefault(f"{row['workload']} {row['sizes']}", {})[row["lowering"]] = row["us"]
-    first = {f"{row['workload']} {row['sizes']}": row for row in reversed(rows)}
+    found: dict[str, list[Any]] = {}
+    for row in json.loads(path.read_text())["rows"]:
+        found.setdefault(f"{row['workload']} {row['sizes']}", []).append(row)
+    timed = ((rows[0], {row["lowering"]: row["us"] for row in rows}) for rows in found.values())
     return tuple(
         BothWays(
-            Task("calibrate", first[name]["workload"], first[name]["sizes"]).program,
+            Task("calibrate", row["workload"], row["sizes"]).program,
             on,
-            first[name]["held_out"],
+            row["held_out"],
             us["persistent"],
             us["multi_launch"],
         )
-        for name, us in found.items()
+        for row, us in timed
         if {"persistent", "multi_launch"} <= us.keys()
     )
 

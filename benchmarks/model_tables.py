@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fit, lowerings
+from tilegen.runtime.timing import paired
 from tilegen.runtime.verify import load_json
 
 MODELS = ("llama", "gpt2", "resnet50")
@@ -99,11 +100,6 @@ def _served(data: Mapping[str, Any]) -> str:
     return _table(list(data["rows"][0]), [list(map(_told, r.values())) for r in data["rows"]])
 
 
-def _paired(us: Mapping[str, Sequence[float]]) -> float:
-    """Of the moving kernel to the frozen one."""
-    return statistics.median(a / b for a, b in zip(us["moving"], us["frozen"], strict=True))
-
-
 def _told(value: Any) -> str:
     return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -116,7 +112,7 @@ def _ratios(data: Mapping[str, Any]) -> str:
 def _ratios_of_programs(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for name, of in groupby(cells, key=lambda c: str(c["program"])):
         found = list(of)
-        ratios = [_paired(c["us"]) for c in found]
+        ratios = [paired(c["us"]["moving"], c["us"]["frozen"]) for c in found]
         mean, within = statistics.geometric_mean(ratios), sum(r <= 1.03 for r in ratios)
         lines = [
             [str(c["size"]), *(f"{statistics.median(c['us'][v]):.1f}" for v in ("frozen", "moving")),

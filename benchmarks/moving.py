@@ -114,7 +114,7 @@ def rows(study: Study) -> Iterator[dict[str, Any]]:
         runs = {n: captured(k, sets).replay for n, k in (("frozen", frozen), ("moving", moving))}
         times = timing.interleave(runs, dict.fromkeys(runs, 1), timing.event_seconds, ROUNDS)
         us = {n: [round(1e6 * t / LAUNCHES, 2) for t in of] for n, of in times.items()}
-        ratio = statistics.median(a / b for a, b in zip(us["moving"], us["frozen"], strict=True))
+        ratio = timing.paired(us["moving"], us["frozen"])
         yield {
             "program": study.name,
             "size": size,

@@ -164,7 +164,7 @@ def cell(name: str, batch: int) -> dict[str, Any]:
         runner.run()
         errors[variant] = max(errors[variant], error(runner.results[0], wanted))
     us = {v: [round(1e6 * t / len(xs), 2) for t in ts] for v, ts in times.items()}
-    ratio = statistics.median(a / b for a, b in zip(us["torch.compile"], us["tilegen"], strict=True))
+    ratio = timing.paired(us["torch.compile"], us["tilegen"])
     row = {
         "model": name, "batch": batch, "us": us, "errors": errors, "seconds": seconds, "clocks_mhz": clocks,
         "torch.compile over tilegen": round(ratio, 4),

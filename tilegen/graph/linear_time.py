@@ -89,8 +89,8 @@ class LinearTime:
 
     step: of one that waits for no load; memory: of all the op's bytes; rings: of as many as the rings of all
     SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
-    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; sums: bytes
-    beside the ring that take the sums of a cluster's other CTAs.
+    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; sums: bytes beside the ring
+    that take the sums of a cluster's other CTAs.
     """
 
     step: float

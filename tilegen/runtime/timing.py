@@ -49,6 +49,11 @@ def replays(seconds: float) -> int:
     return max(3, math.ceil(MEASUREMENT_S / max(seconds, 1e-9)))
 
 
+def paired(first: Sequence[float], second: Sequence[float]) -> float:
+    """The median of first / second, round by round: both of a round have the same clocks."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
+
+
 @dataclass(frozen=True)
 class Contender:
     """calls: one for each argument set, enqueueing work and giving the result. check: raises when an earlier

@@ -222,22 +222,24 @@ def _narrow(sized: _Sized) -> Iterator[Regime]:
 
 @dataclass(frozen=True)
 class _Packing:
-    """What a packed copy of a linear's weights depends on. rows: of a CTA, 64, others in 64s or in eights;
-    few: whether there are so few rows of tiles that weights are packed at all."""
+    """What a packed copy of a linear's weights depends on. eights: whether rows of a tile are no whole 64s;
+    lowest: whether a CTA has 64 of them; few: whether there are so few rows of tiles that weights are packed
+    at all."""
 
     op: str
     columns: int
     depth: int
     cluster: int
-    rows: str
+    eights: bool
+    lowest: bool
     few: bool
 
     @staticmethod
     def of(b: OpInstance) -> _Packing:
         shape = b.op.cluster_shape
         rows = b.tile[0] // shape.m
-        kind = "eights" if rows % 64 else "64" if rows == 64 else "64s"
-        return _Packing(b.op.name, b.tile[1], b.tile[2], shape.n, kind, int(b.grid[0]) <= 2)
+        few = int(b.grid[0]) <= 2
+        return _Packing(b.op.name, b.tile[1], b.tile[2], shape.n, rows % 64 != 0, rows == 64, few)
 
 
 def _packings(made: Plan) -> list[_Packing]:

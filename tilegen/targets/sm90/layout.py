@@ -145,6 +145,7 @@ class Layout:
             ("TG_STORED_AT", 8),
             ("TG_STORED_SEEN_AT", 8),
             ("TG_SUMS_HERE_AT", 16),
+            # where nothing is sent, too: addresses are then those of all earlier kernels
             ("TG_SUMS_READ_AT", 16 * max(1, self.sends)),
             ("TG_RESIDENT_HERE_AT", 8),
             ("TG_RESIDENT_READ_AT", 8),
