@@ -4,7 +4,8 @@ python -m benchmarks.moving [DIR] [PROGRAM …]
 
 GPT-3's and LLaMA's feed-forward blocks at 40 numbers of rows from 1 to 4,096: powers of two, the same plus
 one, and others drawn by a seed; a layer of Llama-3-8B that decodes a token, at batches up to 64. Weights
-are prepared, both kernels captured in CUDA graphs, tensors rotate, rounds are interleaved.
+are prepared, both kernels captured in CUDA graphs, tensors rotate, rounds are interleaved. Where both have
+the same tiles they read the same packed copies: where a copy stands in memory moves a time by up to 2 %.
 """
 
 from __future__ import annotations
@@ -105,9 +106,10 @@ def rows(study: Study) -> Iterator[dict[str, Any]]:
         for t in study.at(1).arguments
         if t.role == "weight"
     }
-    moving = moving.prepare(**weights)
+    copies: dict[str, torch.Tensor] = {}
+    moving = moving.prepared(weights, copies)
     for size in study.sizes():
-        frozen = tg.compile(study.at(size), "cuda").prepare(**weights)
+        frozen = tg.compile(study.at(size), "cuda").prepared(weights, dict(copies))
         sets = [given(study.at(size)) for _ in range(SETS)]
         want = frozen(*(a.clone() for a in sets[0])).float()
         found = moving(*(a.clone() for a in sets[0])).float()

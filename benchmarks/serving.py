@@ -3,11 +3,11 @@
 python -m benchmarks.serving [DIR]
 
 The batch is drawn from 1 … 64 at each of 2,000 steps, after each was there three times. The layers are eight
-modules, each one kernel for all batches, called one by one; and one module of all eight, one kernel too. Told
-are the host's time of a call and of a step by the number of layers, what was compiled and what memory was
-asked of the driver meanwhile, and the largest error of any step against float32; beside them the same layers
-as calls of PyTorch, five a layer, and one small op of PyTorch's own in a layer's place, what a launch costs
-this host at least; in turns of 100 steps.
+modules, each for all batches, called one by one; and one module of all eight. Told are the host's time of a
+call and of a step by the number of layers, what was compiled and what memory was asked of the driver
+meanwhile, and the largest error of any step against float32; beside them the same layers as calls of PyTorch,
+five a layer, and one small op of PyTorch's own in a layer's place, what a launch costs this host at least; in
+turns of 100 steps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import tilegen as tg
 from benchmarks.workloads import tag
 from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.kernels.moving import MovingKernel
 from tilegen.targets import cubin
 
 ROOT = Path(__file__).resolve().parent
@@ -119,16 +120,24 @@ def contenders(layers: list[dict[str, torch.Tensor]]) -> list[Contender]:
         scratch.zero_()
         return x
 
-    def module(of: Sequence[dict[str, torch.Tensor]]) -> Call:
-        named = {f"{name}_{n}": w[name] for n, w in enumerate(of) for name in w}
-        return tg.module(gated(M=batch, layers=len(of)), **named)
+    def modules(name: str, each: Sequence[Sequence[dict[str, torch.Tensor]]]) -> Contender:
+        made = []
+        for of in each:
+            named = {f"{name}_{n}": w[name] for n, w in enumerate(of) for name in w}
+            made.append(tg.module(gated(M=batch, layers=len(of)), **named))
+        return Contender(name, made, launches(made[0].kernel))
 
     return [
         Contender("torch", [functools.partial(called, **w) for w in layers], 5),
         Contender("one op of torch", [one_op] * LAYERS, 1, right=False),
-        Contender("a module for each layer", [module([w]) for w in layers], 2),
-        Contender("one module", [module(layers)], 1),
+        modules("a module for each layer", [[w] for w in layers]),
+        modules("one module", [layers]),
     ]
+
+
+def launches(kernel: MovingKernel) -> int:
+    """The most of a call at any size."""
+    return max(len(getattr(r.largest, "plans", (0,))) for r in kernel.regimes)
 
 
 @torch.no_grad()
@@ -171,6 +180,7 @@ def trace() -> list[dict[str, Any]]:
     return [
         {
             "contender": c.name,
+            "launches": c.launches,
             **c.told(),
             **told[c.name],
             "largest_error": float(torch.stack(errors[c.name]).max()) if c.right else None,

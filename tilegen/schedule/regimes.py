@@ -45,7 +45,7 @@ ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made fo
 HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
 # where regimes above FEW_ROWS end besides, whose rings are deeper
 BETWEEN = (80, 96, 112, 144, 160, 176, 208, 224, 240)
-MOST = 56  # tiles of few linears above SOME_ROWS
+MOST = 64  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
 LEVEL = 0.002  # losses that are the same
 OTHER = 1.0  # what tiles lose where the other lowering is the faster
