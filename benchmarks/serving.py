@@ -33,7 +33,7 @@ from tilegen.targets import cubin
 
 ROOT = Path(__file__).resolve().parent
 LAYERS, STEPS, MOST, WIDTH, INNER, TURN = 8, 2000, 64, 4096, 11008, 100
-QUEUE = 900  # launches after which the GPU's queue is emptied: it holds 1,024
+QUEUE = 250  # launches after which the GPU's queue is emptied, before a call has to wait for it
 
 
 @tg.spec
