@@ -68,10 +68,12 @@ class Extras:
         tensor = f"T.{self.code.tensor_member(e.name, e.tensor)}"
         own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
         pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"
+        fetched = f"{fetch}({pointer}, {inside})"
         return {
             "name": e.name,
             "tensor": tensor,
-            "fetch": f"{fetch}({pointer}, {inside})",
+            "of_columns": fetched if e.vector else "{}",
+            "of_row": f"beside.{e.name}" if e.vector else fetched,
             "word": "tg_pair" if e.dtype == "float32" else "unsigned",
             "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({pointer}, true);"
             if e.vector
