@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,7 +150,16 @@ LONG = 90  # letters of a word that is broken
 
 
 def groups(results: Path, gpu: str) -> list[Group]:
-    paths = [(name, results / f"{name}-{gpu}.json") for name in GROUPS]
+    return _read((name, results / f"{name}-{gpu}.json") for name in GROUPS)
+
+
+def of_other_gpus(results: Path, gpu: str) -> list[Group]:
+    """What was drawn and measured on other GPUs."""
+    paths = ((name, path) for name in DRAWN for path in sorted(results.glob(f"{name}-*.json")))
+    return _read((name, path) for name, path in paths if path.stem != f"{name}-{gpu}")
+
+
+def _read(paths: Iterable[tuple[str, Path]]) -> list[Group]:
     found = [Group(name, path.name, load_json(path)) for name, path in paths if path.exists()]
     return [g for g in found if str(g.data.get("run", "")).startswith(MADE_BY)]
 
@@ -167,6 +176,7 @@ def page(results: Path, gpu: str = "h200") -> str:
         *(["## Contenders\n\n" + contenders(found)] if found else []),
         f"## How it is measured\n\n{_bullets(_METHOD)}",
         *(_section(g) for g in found),
+        *(_section(g, f", on an {g.data['device']}") for g in of_other_gpus(results, gpu)),
         *model_tables.sections(results, gpu),
         *(["## What bounds the cells that come off worst\n\n" + worst_cells(found)] if found else []),
     ]
@@ -259,8 +269,8 @@ def contenders(found: Sequence[Group]) -> str:
     return _bullets([f"`{name}`: {text}" for name, text in CONTENDERS.items() if name in there])
 
 
-def _section(g: Group) -> str:
-    parts = [f"## {TITLES[g.name]}", _source(g)]
+def _section(g: Group, where: str = "") -> str:
+    parts = [f"## {TITLES[g.name]}{where}", _source(g)]
     parts.append(_host(g) if g.name == "host" else measured(g))
     picture = Path(g.file).with_suffix(".svg").name
     if (ROOT / "docs" / picture).exists():

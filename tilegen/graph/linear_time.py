@@ -1,7 +1,7 @@
 """What a linear takes on Hopper's tensor cores, in µs, for every way to cut it.
 
     step     = ‖products + scaling, bytes from L2, least step‖ · what a pair waits
-    tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue
+    tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue + numbers read beside it
     memory   = bytes from memory · (1 + narrow · share of the SMs that are idle, of all waves)
     alone    = ‖waves · tile + start · CTAs / SMs, memory‖ + launch
     among    = ‖waves · tile + start, memory‖
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tilegen.arch.machine import H200, Machine
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import groups, k_range, normed
+from tilegen.ops.gemm import groups, k_range, normed, read_beside
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
@@ -52,6 +52,10 @@ class Rates:
     epilogue: float = 8.807e-05  # of a number of the result
     turned: float = 0.0001042  # of one of a swapped tile
     sent: float = 3.419e-05  # where the CTAs of a pair send each other half of them
+    # of a number that the epilogue reads, a residual's; by a swapped tile. Fitted on an H100, to
+    # `calibrate measure --mixed`
+    beside: float = 3.1e-04
+    beside_turned: float = 2.15e-04
     launch: float = 1.143  # before the first step and after the last
     start: float = 1.679  # besides, where all SMs have a CTA; bytes come from memory meanwhile
     narrow: float = 0.1485  # by how much memory is slower where few SMs ask
@@ -177,12 +181,14 @@ def time_of_cut(
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
     numbers, each = height * wide, rates.turned if swapped else rates.epilogue
+    beside = read_beside(b) * min(height, rows) * width
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     filled = min(1.0, ctas / machine.sms)
     return LinearTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
-        numbers * (each + rates.sent * 2 * (1 - 1 / cluster.k)),
+        numbers * (each + rates.sent * 2 * (1 - 1 / cluster.k))
+        + beside / cluster.k * (rates.beside_turned if swapped else rates.beside),
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         1e6 * RING * machine.sms / machine.memory,

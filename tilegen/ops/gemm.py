@@ -162,6 +162,12 @@ def groups(b: OpInstance) -> int:
     return b.attributes.groups if isinstance(b.attributes, LinearAttributes) else 1
 
 
+def read_beside(b: OpInstance) -> int:
+    """Numbers that the epilogue reads for each number of the result, as of a residual; what is the same for
+    all rows is not counted."""
+    return sum(how != "columns" for _, how in b.op.epilogue.operands) if b.op.epilogue else 0
+
+
 def normed(b: OpInstance) -> bool:
     """Whether it is a linear that norms the rows of x itself."""
     return isinstance(b.attributes, LinearAttributes) and b.attributes.norm_eps is not None

@@ -132,6 +132,16 @@ def test_what_else_it_says(results: Path) -> None:
     assert worst == ["mlp: M = 16", "**0.83**", "graph", "60.0", "40.0", "memory", "1.50", "1.25"]
 
 
+def test_what_was_drawn_on_another_gpu_stands_beside_and_has_no_part_at_a_glance(results: Path) -> None:
+    data = result_file([LOSS], "python -m benchmarks.ladders shapes", {**ENVIRONMENT, "device": "NVIDIA H100"})
+    before = page(results)
+    save(data, results / "shapes-h100.json")
+    after = page(results)
+    assert "## Programs drawn at random, which nobody tuned, on an NVIDIA H100\n" in after
+    glances = (text.split("## At a glance")[1].split("\n## ")[0] for text in (before, after))
+    assert len(set(glances)) == 1
+
+
 def test_at_a_glance(results: Path) -> None:
     [line] = [line for line in glance(groups(results, "h200")).splitlines() if line.startswith("| feed")]
     assert [c.strip() for c in line.strip("|").split("|")][1:] == [

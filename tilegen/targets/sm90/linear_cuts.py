@@ -23,7 +23,7 @@ from tilegen.graph.linear_time import (
     time_of_cut,
 )
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import groups, k_range, normed
+from tilegen.ops.gemm import groups, k_range, normed, read_beside
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
@@ -58,6 +58,7 @@ class _Linear:
     k_range: tuple[int, int]
     groups: int
     normed: bool
+    beside: int  # numbers that its epilogue reads for each of the result
     result: str  # its dtype
 
     @staticmethod
@@ -65,8 +66,9 @@ class _Linear:
         found: _Linear | None = b.__dict__.get("_linear")
         if found is None:
             rows, columns = (int(n) for n in b.out)
-            lo, hi = k_range(b)
-            found = _Linear(rows, columns, (int(lo), int(hi)), groups(b), normed(b), b.result.dtype)
+            lo, hi = (int(n) for n in k_range(b))
+            share = groups(b), normed(b), read_beside(b)
+            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype)
             b.__dict__["_linear"] = found
         return found
 
