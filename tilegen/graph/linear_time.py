@@ -29,8 +29,8 @@ ALONE = ClusterShape()
 
 @dataclass(frozen=True)
 class Rates:
-    """Of an H200 and its kernel. Times in µs. shared_k4 and shared_k8 were fitted on an H100, to
-    `calibrate measure --sums`."""
+    """Of an H200 and its kernel. Times in µs. `apart` and what CTAs wait for each other were fitted to sweeps
+    of an H200 and of an H100 together."""
 
     clock: float = 1752.0  # clocks of the tensor cores in a µs
     l2: float = 51.8  # bytes a clock that an SM gets from L2 with all of them at it
@@ -40,14 +40,15 @@ class Rates:
     trip_of_clusters: float = 0.8075  # where more than two CTAs load together
     # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
     # cluster
-    shared_k: float = 1.077
-    shared_k4: float = 1.33  # by four CTAs, and by eight
-    shared_k8: float = 1.5
+    shared_k: float = 1.03
+    shared_k4: float = 1.18  # by four CTAs, and by eight
+    shared_k8: float = 1.33
     shared_m: float = 1.064
-    shared_n: float = 1.128
-    shared_by_rows: float = 1.036
-    shared_by_columns: float = 1.087
-    shared_by_both: float = 1.101
+    shared_n: float = 1.15
+    shared_by_rows: float = 1.065
+    shared_by_columns: float = 1.12
+    shared_by_both: float = 1.125
+    apart: float = 1.1  # by how much longer L2 takes where the CTAs of a cluster read other columns
     left: float = 17.95  # clocks for 16 columns of a block of 64 rows of wgmma's left operand
     epilogue: float = 8.807e-05  # of a number of the result
     turned: float = 0.0001042  # of one of a swapped tile
@@ -174,10 +175,11 @@ def time_of_cut(
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
     swapped = height % 64 != 0
     occupied = height if swapped else min(height, ceil_div(rows, 64) * 64)
+    apart = rates.apart if shared.k > 1 else 1.0
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     step = rates.side_by_side(
         deep * _products(occupied, wide, width, swapped, rates.left) / rates.clock + scaling,
-        bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
+        apart * bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
     numbers, each = height * wide, rates.turned if swapped else rates.epilogue

@@ -133,9 +133,9 @@ def test_what_else_it_says(results: Path) -> None:
 
 
 def test_what_was_drawn_on_another_gpu_stands_beside_and_has_no_part_at_a_glance(results: Path) -> None:
-    data = result_file([LOSS], "python -m benchmarks.ladders shapes", {**ENVIRONMENT, "device": "NVIDIA H100"})
+    there = {**ENVIRONMENT, "device": "NVIDIA H100"}
     before = page(results)
-    save(data, results / "shapes-h100.json")
+    save(result_file([LOSS], "python -m benchmarks.ladders shapes", there), results / "shapes-h100.json")
     after = page(results)
     assert "## Programs drawn at random, which nobody tuned, on an NVIDIA H100\n" in after
     glances = (text.split("## At a glance")[1].split("\n## ")[0] for text in (before, after))
