@@ -379,8 +379,9 @@ TG_FN float tg_tanh(float x) {
   return y;
 }
 
-// x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x³)
-TG_FN float gelu_tanh(float x) { return 0.5f * x * (1.0f + tg_tanh(x * (0.7978845608f + 0.0356774081f * x * x))); }
+TG_FN float tg_gated(float x, float u) { return 0.5f * x + 0.5f * x * tg_tanh(u); }  // x/2 (1 + tanh u)
+// u = sqrt(2/pi) (x + 0.044715 x³)
+TG_FN float gelu_tanh(float x) { return tg_gated(x, x * (0.7978845608f + 0.0356774081f * x * x)); }
 
 struct tg_pair {
   float x, y;
@@ -479,11 +480,15 @@ struct tg_op_up {
 
   TG_FN static float epilogue(float acc0) { return gelu_tanh(acc0); }
 
-  // What the epilogue reads for columns `column` and `column` + 1 of a row. All of a block is fetched before any of it
-  // is used: a load takes long.
+  // What the epilogue reads for columns `column` and `column` + 1 of a row: what is the same in all rows, and the rest
+  // of it beside that. All of a block is fetched before any of it is used: a load takes long.
   struct extras {
   };
-  TG_FN static extras fetch([[maybe_unused]] const tensors& T, [[maybe_unused]] int row, [[maybe_unused]] int column) {
+  TG_FN static extras fetch_columns([[maybe_unused]] const tensors& T, [[maybe_unused]] int column) {
+    return {  };
+  }
+  TG_FN static extras fetch([[maybe_unused]] const tensors& T, [[maybe_unused]] int row, [[maybe_unused]] int column,
+      [[maybe_unused]] const extras& beside) {
     return {  };
   }
 
@@ -517,11 +522,15 @@ struct tg_op_down {
 
   TG_FN static float epilogue(float acc0) { return acc0; }
 
-  // What the epilogue reads for columns `column` and `column` + 1 of a row. All of a block is fetched before any of it
-  // is used: a load takes long.
+  // What the epilogue reads for columns `column` and `column` + 1 of a row: what is the same in all rows, and the rest
+  // of it beside that. All of a block is fetched before any of it is used: a load takes long.
   struct extras {
   };
-  TG_FN static extras fetch([[maybe_unused]] const tensors& T, [[maybe_unused]] int row, [[maybe_unused]] int column) {
+  TG_FN static extras fetch_columns([[maybe_unused]] const tensors& T, [[maybe_unused]] int column) {
+    return {  };
+  }
+  TG_FN static extras fetch([[maybe_unused]] const tensors& T, [[maybe_unused]] int row, [[maybe_unused]] int column,
+      [[maybe_unused]] const extras& beside) {
     return {  };
   }
 
@@ -611,7 +620,7 @@ TG_FN void tg_mainloop(float (&acc)[Op::M64][4 * Op::GROUPS * Op::N8], unsigned 
 // in whole `unit`s.
 template <class Op> TG_FN constexpr int tg_batch(int unit) {
   const int held = Op::M64 * 4 * Op::GROUPS * Op::N8;
-  return held > 160 ? unit : held > 112 ? 4 : 8;
+  return held > 160 ? unit : held > 144 ? 4 : 8;
 }
 
 // The same through shared memory, for TMA: 64 rows x 64 columns at a time, in the swizzle of the store's map; what is
@@ -634,21 +643,30 @@ TG_FN unsigned tg_drained(unsigned smem, unsigned warpgroup, unsigned buffer) {
   return smem + TG_DRAINED_AT + (warpgroup * TG_BUFFERS + buffer) * 8;
 }
 
+// What the epilogue reads of n8 fragment i of a block: of two rows.
+template <class Op>
+TG_FN void tg_fetch_n8(typename Op::extras (&extras)[2][8], int i, const typename Op::tensors& T, int row, int row8,
+    int column) {
+  const typename Op::extras columns = Op::fetch_columns(T, column + 8 * i);
+  extras[0][i] = Op::fetch(T, row, column + 8 * i, columns);
+  extras[1][i] = Op::fetch(T, row8, column + 8 * i, columns);
+}
+
 // A block of COUNT ≤ 8 n8 fragments, from fragment FIRST + `first` on, of 64 rows into a buffer.
 template <class Op, int FIRST, int COUNT>
-TG_FN void tg_fill_n8s(const float (&sums)[4 * Op::GROUPS * Op::N8], const typename Op::tensors& T,
-    unsigned buffer, int first, int row, int row8, int column, unsigned warp, unsigned lane) {
+TG_FN void tg_fill_n8s(const float (&sums)[4 * Op::GROUPS * Op::N8], typename Op::extras (&extras)[2][8],
+    const typename Op::tensors& T, unsigned buffer, int first, int row, int row8, int column, unsigned warp,
+    unsigned lane) {
   // stmatrix: this lane's row, and left or right eight
   const unsigned r = warp * 16 + lane % 8 + (lane / 8 % 2) * 8, right = lane / 16;
   const unsigned to = buffer + r * 16 * COUNT;
-  typename Op::extras extras[2][COUNT];
   constexpr int batch = tg_batch<Op>(2);
 #pragma unroll
   for (int o = 0; o < COUNT; o += 2) {
     if (o % batch == 0) {
 #pragma unroll
       for (int i = o; i < (o + batch < COUNT ? o + batch : COUNT); ++i)
-        extras[0][i] = Op::fetch(T, row, column + 8 * i), extras[1][i] = Op::fetch(T, row8, column + 8 * i);
+        tg_fetch_n8<Op>(extras, i, T, row, row8, column);
     }
     const unsigned upper = tg_pack(Op::result(T), Op::value(T, sums, FIRST + first + o, 0, extras[0][o]));
     const unsigned lower = tg_pack(Op::result(T), Op::value(T, sums, FIRST + first + o, 1, extras[1][o]));
@@ -672,16 +690,17 @@ TG_FN void tg_store_staged(const float (&acc)[Op::M64][4 * Op::GROUPS * Op::N8],
   constexpr int ACROSS = (COUNT + 7) / 8, BLOCKS = Op::M64 * ACROSS, BATCH = TG_BUFFERS > 1 ? TG_BUFFERS / 2 : 1;
 #pragma unroll
   for (int n = 0; n < BLOCKS; ++n) {
+    typename Op::extras own[2][8];
     const int m = n / ACROSS, first = 8 * (n % ACROSS), batch = n % BATCH;
     unsigned buffer = out.buffer + batch, phase = out.phase;
     if (buffer >= TG_BUFFERS) buffer -= TG_BUFFERS, phase ^= 1;
     const int row = Op::row(at, row0 + 64 * m), row8 = Op::row(at, row0 + 64 * m + 8);
     tg_await(tg_drained(smem, warpgroup, buffer), phase ^ 1);
     if (first + 8 <= COUNT)
-      tg_fill_n8s<Op, FIRST, 8>(acc[m], T, tg_buffer(smem, warpgroup, buffer), first, row, row8, column + 8 * first,
-          warp, lane);
+      tg_fill_n8s<Op, FIRST, 8>(acc[m], own, T, tg_buffer(smem, warpgroup, buffer), first, row, row8,
+          column + 8 * first, warp, lane);
     else
-      tg_fill_n8s<Op, FIRST, COUNT % 8 ? COUNT % 8 : 8>(acc[m], T, tg_buffer(smem, warpgroup, buffer), first, row,
+      tg_fill_n8s<Op, FIRST, COUNT % 8 ? COUNT % 8 : 8>(acc[m], own, T, tg_buffer(smem, warpgroup, buffer), first, row,
           row8, column + 8 * first, warp, lane);
     if (batch == BATCH - 1 || n == BLOCKS - 1) {
       tg_fence_async_shared();

@@ -13,6 +13,7 @@ from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.tile import Tile
 
 MOST_HELD = 8  # eights of columns of operands of the epilogue
+MOST_SUMS = 144  # of a thread, beside which registers hold what the epilogue reads for two blocks
 
 
 def epilogue_is_older(code: Code) -> bool:
@@ -95,6 +96,13 @@ class Extras:
         epilogue has been awaited."""
         early = all(e.stays for e in self.text.operands)
         return (epilogue_is_older(self.code) or self.tile.steps == 1) and not early
+
+    @property
+    def ahead(self) -> bool:
+        """Whether operands that go by rows are fetched while the block before is stored: their way from L2 is
+        as long as that takes."""
+        sums = self.tile.m64 * 4 * self.tile.right_groups * self.tile.n8s
+        return self.staged and sums <= MOST_SUMS and not all(e.vector for e in self.text.operands)
 
     @property
     def warms(self) -> bool:

@@ -147,6 +147,11 @@ class Kernel:
         return any(op.extras.held for op in self.products)
 
     @property
+    def ahead(self) -> bool:
+        """Whether an epilogue's operands are fetched a block ahead."""
+        return any(op.extras.ahead for op in self.products)
+
+    @property
     def passes(self) -> bool:
         return any(op.forwarded for op in self.attentions)
 
