@@ -29,6 +29,7 @@ from benchmarks.workloads import tag
 from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
 from tilegen.kernels.moving import MovingKernel
+from tilegen.runtime import timing
 from tilegen.targets import cubin
 
 ROOT = Path(__file__).resolve().parent
@@ -138,7 +139,7 @@ def contenders(layers: list[dict[str, torch.Tensor]]) -> list[Contender]:
 
 def launches(kernel: MovingKernel) -> int:
     """The most of a call at any size."""
-    return max(len(getattr(r.largest, "plans", (0,))) for r in kernel.regimes)
+    return max(timing.launch_count(r.largest) for r in kernel.regimes)
 
 
 @torch.no_grad()

@@ -88,7 +88,12 @@ def of_kernel(
         for bound in dict.fromkeys(kernels):
             bound.check()
 
-    return Contender(tuple(calls), check=check, launches=len(getattr(kernel, "plans", ())) or 1)
+    return Contender(tuple(calls), check=check, launches=launch_count(kernel))
+
+
+def launch_count(kernel: Any) -> int:
+    """Of a call."""
+    return len(getattr(kernel, "plans", ())) or 1
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,8 @@ def check_waits(sass: Sass, ops: list[Product]) -> None:
     """
     fences = sass.at(r"FENCE\.VIEW\.ASYNC\.G")
     waits = [n for n in fences if sass.before(n, 1)[0] == "CCTL.IVALL"]
-    # a wait's loop over two semaphores may be unrolled
+    # one for each wait, or each turn of its loop over semaphores, where ptxas unrolls that
+    assert len(waits) == len(sass.at("NANOSLEEP"))
     assert len(waits) >= sum(len(op.plan.waits_of(op.name)) for op in ops)
     # what each warpgroup, and each CTA of a cluster, stores by itself
     assert len(fences) - len(waits) == sum(stores(op.finish) for op in ops if not op.store.staged)

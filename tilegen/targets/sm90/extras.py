@@ -101,8 +101,8 @@ class Extras:
     def ahead(self) -> bool:
         """Whether operands that go by rows are fetched while the block before is stored: their way from L2 is
         as long as that takes."""
-        sums = self.tile.m64 * 4 * self.tile.right_groups * self.tile.n8s
-        return self.staged and sums <= MOST_SUMS and not all(e.vector for e in self.text.operands)
+        held = self.tile.m64 * self.tile.registers <= MOST_SUMS
+        return self.staged and held and not all(e.vector for e in self.text.operands)
 
     @property
     def warms(self) -> bool:
