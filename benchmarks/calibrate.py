@@ -5,6 +5,7 @@ python -m benchmarks.calibrate measure --streamed …             of linears tha
 python -m benchmarks.calibrate measure --others …               of attention and norms alone
 python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches
 python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
+python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -22,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
@@ -55,6 +56,7 @@ MOST_REFUSED = 200  # then the GPU is taken to be lost
 STREAMED = 16_000_000, 300_000_000  # bytes of weights
 MIXED = "mixed"  # programs of several ops, as planned
 SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
+TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -92,6 +94,13 @@ def _linear(r: random.Random) -> tuple[str, dict[str, Any]]:
         "N": _wide(r, 512, 4096 if small else 24576),
         "K": _wide(r, 512, 4096 if small else 16384),
     }
+
+
+def _tall(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """Of rows enough for warpgroups that take turns; every third with a residual."""
+    name, sizes = _linear(r)
+    sizes = {"M": between(r, 150, 4096), "N": sizes["N"], "K": _wide(r, 512, 6144)}
+    return ("added_linear" if r.random() < 1 / 3 else name), sizes
 
 
 def _block(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -199,6 +208,7 @@ SWEEPS: Mapping[str, Families] = {
     "others": OTHER_OPS,
     MIXED: {MIXED: (_several, 1)},
     SUMS: {SUMS: (_summed, 1)},
+    TURNS: {TURNS: (_tall, 1)},
 }
 
 
@@ -220,18 +230,34 @@ def programs(seed: int, families: Families = FAMILIES) -> Iterator[Drawn]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to plan a program: tiles and clusters of its products where they are given, and the lowering."""
+    """A way to plan a program: tiles and clusters of its products where they are given, the lowering, and the
+    products whose math warpgroups take turns."""
 
     tiles: dict[str, tuple[int, ...]]
     cluster: dict[str, str]
     lowering: str
+    pingpong: dict[str, bool] = field(default_factory=dict)
+
+    @staticmethod
+    def of(cut: Mapping[str, Config], lowering: str) -> Candidate:
+        return Candidate(
+            {name: c.tile for name, c in cut.items()},
+            {name: c.option for name, c in cut.items()},
+            lowering,
+            {name: True for name, c in cut.items() if c.pingpong},
+        )
 
     @property
     def options(self) -> Options:
-        return Options.of(tiles=self.tiles, cluster=self.cluster) if self.tiles else Options()
+        if not self.tiles:
+            return Options()
+        return Options.of(tiles=self.tiles, cluster=self.cluster, pingpong=self.pingpong)
 
     def __str__(self) -> str:
-        cut = " | ".join(f"{'x'.join(map(str, t))} {self.cluster[n]}" for n, t in self.tiles.items())
+        cut = " | ".join(
+            f"{'x'.join(map(str, t))} {self.cluster[n]}{' pingpong' if n in self.pingpong else ''}"
+            for n, t in self.tiles.items()
+        )
         return f"{cut or 'as planned'}, {self.lowering}"
 
 
@@ -244,17 +270,20 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     if drawn.family == MIXED:
         return found
     if drawn.family == SUMS:
-        return found + [Candidate({"gemm": c.tile}, {"gemm": c.option}, LOWERINGS[0]) for c in _split(graph)]
+        return found + [Candidate.of({"gemm": c}, LOWERINGS[0]) for c in _split(graph)]
     if drawn.workload == "one_attention":
         return found + [Candidate({"attn": tile}, {"attn": "1"}, LOWERINGS[0]) for tile in _tiles(graph)]
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
         return found
     r = random.Random(str(drawn))
+    if drawn.family == TURNS:
+        (op,) = graph.ops
+        return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in _turns(graph, op.name, r)]
     sizes = tuple(SHAPES) if len(graph.ops) == 1 else PAIRS
     every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in sizes]
     chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
     return found + [
-        Candidate({n: c.tile for n, c in cut.items()}, {n: c.option for n, c in cut.items()}, lowering)
+        Candidate.of(cut, lowering)
         for cut in chosen
         for lowering in lowerings
     ]
@@ -276,12 +305,23 @@ def _split(graph: Graph) -> list[Config]:
     ]
 
 
+def _turns(graph: Graph, name: str, r: random.Random) -> list[Config]:
+    """Of each height that a warpgroup can have alone the model's best and another; and the model's best where
+    both share a tile."""
+    every = sorted((c for cluster in SHAPES for c in _all(graph, name, cluster)), key=lambda c: c.us)
+    in_turn = [c for c in every if c.pingpong and c.us < 2 * every[0].us]
+    best = best_of_kinds(in_turn)
+    others = [r.choice([c for c in in_turn if kind_of(c) == kind_of(b)]) for b in best]
+    return [*best, *others, *best_of_kinds(c for c in every if not c.pingpong)[:BEST]]
+
+
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first
 
 
 def _all(graph: Graph, name: str, cluster: int) -> list[Config]:
-    b = graph.bound(graph.op(name))
-    return sorted(CONFIGS[type(b.attributes)](b, H200, cluster), key=lambda c: c.us)
+    b, single = graph.bound(graph.op(name)), len(graph.ops) == 1
+    found = CONFIGS[type(b.attributes)](b, H200, cluster)
+    return sorted((c for c in found if single or not c.pingpong), key=lambda c: c.us)
 
 
 def _best(every: Sequence[Configs]) -> list[dict[str, Config]]:
@@ -419,6 +459,7 @@ def main(arguments: Sequence[str]) -> int:
         "others": "no products",
         MIXED: "programs of several ops",
         SUMS: "linears whose sums are split",
+        TURNS: "linears whose math warpgroups take turns",
     }
     for name, help in told.items():
         sweeps.add_argument(f"--{name}", action="store_const", const=name, dest="sweep", help=help)

@@ -86,6 +86,13 @@ def one_linear(M=64, N=4096, K=4096, dtype="bfloat16"):
 
 
 @tg.spec
+def added_linear(M=64, N=4096, K=4096, dtype="bfloat16"):
+    """y = x wᵀ + b + r"""
+    x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
+    return tg.add(tg.linear(x, w, b, name="y"), tg.input("r", (M, N), dtype), name="z")
+
+
+@tg.spec
 def one_attention(B=1, S=512, T=512, heads=16, kv_heads=16, D=64, causal=False, dtype="bfloat16"):
     """S queries of each sequence over T keys."""
     q = tg.input("q", (B, S, heads * D), dtype)
@@ -163,6 +170,7 @@ def cached_attention(B=1, cached=1024, H=12288, heads=12, D=128, rope=False, dty
 OWN = (
     gemm,
     one_linear,
+    added_linear,
     one_attention,
     one_norm,
     mlp3,

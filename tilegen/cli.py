@@ -185,6 +185,13 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         metavar="up=2:m",
         help="run an op's tiles by clusters of CTAs that split K, M or N between them",
     )
+    v.add_argument(
+        "--pingpong",
+        action="append",
+        default=[],
+        metavar="up",
+        help="compute an op's tiles by the two math warpgroups in turn",
+    )
     v.add_argument("--order", default="auto", help="auto, op_major, op_major:GROUP, banded:N or banded:N:LAG")
     v.add_argument("--scheduling", default="auto", help="auto, dynamic, static or lists")
     v.add_argument(
@@ -229,6 +236,7 @@ def _options(o: argparse.Namespace) -> Any:
         split_k=pairs("--split-k", o.split_k, int),
         split_kv=pairs("--split-kv", o.split_kv, int),
         cluster=pairs("--cluster", o.cluster, str),
+        pingpong=dict.fromkeys(o.pingpong, True),
         order=o.order,
         scheduling=o.scheduling,
         norms=o.norms,

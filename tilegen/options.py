@@ -34,6 +34,7 @@ class Options:
     split_k: linear -> splits of its sum. split_kv: attention over caches -> splits of its keys.
     cluster: op -> CTAs of a cluster, and what they split (TileOp.cluster_split): 2, "2", "2:m",
     "2x4".
+    pingpong: op -> whether math warpgroups compute its tiles in turn (TileOp.pingpong).
     order: auto, op_major, op_major:GROUP, banded:N or banded:N:LAG.
     scheduling: auto, dynamic (an atomic counter hands out ranks), static (CTA c of C runs ranks c, c + C, …)
     or lists (from the simulated run).
@@ -48,6 +49,7 @@ class Options:
     split_k: tuple[tuple[str, int], ...] = ()
     split_kv: tuple[tuple[str, int], ...] = ()
     cluster: tuple[tuple[str, int | str], ...] = ()
+    pingpong: tuple[tuple[str, bool], ...] = ()
     order: str = "auto"
     scheduling: str = "auto"
     norms: str = "auto"
@@ -114,8 +116,10 @@ class Options:
 
     @property
     def shared(self) -> frozenset[str]:
-        """Ops whose sums these options split, or whose tiles they give to clusters."""
-        return frozenset(name for what in (self.split_k, self.split_kv, self.cluster) for name, _ in what)
+        """Ops whose sums these options split, or whose tiles they give to clusters or to warpgroups in
+        turn."""
+        by_op = (self.split_k, self.split_kv, self.cluster, self.pingpong)
+        return frozenset(name for what in by_op for name, _ in what)
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Options:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config:
-    """A tile, the cluster that runs it, and the op's modelled time in µs."""
+    """A tile, the cluster that runs it, and the op's modelled time in µs; pingpong: as TileOp has it."""
 
     tile: tuple[int, ...]
     cluster: ClusterShape
     us: float
+    pingpong: bool = False
 
     @property
     def option(self) -> str:
@@ -47,6 +48,7 @@ class Forms(ABC):
     # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
     forwards_kv: ClassVar[bool] = False
     launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
+    takes_turns: ClassVar[bool] = False  # math warpgroups may compute tiles in turn (TileOp.pingpong)
 
     @abstractmethod
     def fits(self, machine: Machine) -> bool:

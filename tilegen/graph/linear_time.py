@@ -1,14 +1,17 @@
 """What a linear takes on Hopper's tensor cores, in µs, for every way to cut it.
 
     step     = ‖products + scaling, bytes from L2, least step‖ · what a pair waits
-    tile     = steps · ‖step, trip / (stages - 1)‖ + epilogue + numbers read beside it
+    products = steps · ‖step, trip / (stages - 1)‖
+    tile     = products + epilogue + numbers read beside it
     memory   = bytes from memory · (1 + narrow · share of the SMs that are idle, of all waves)
+    in turn  = max(products, (products + epilogue) / 2), and the epilogue of the last tile
     alone    = ‖waves · tile + start · CTAs / SMs, memory‖ + launch
     among    = ‖waves · tile + start, memory‖
                + (rings · SMs without a CTA / SMs + between · (waves - 1)) · memory / ‖…‖
 
 ‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's
-way; scaling is what a norm that was fused into the linear adds. The constants were fitted to measured times
+way; scaling is what a norm that was fused into the linear adds. In turn is a tile where the math warpgroups
+take turns (TileOp.pingpong): one's epilogue hides behind the other's products. The constants were fitted to measured times
 (benchmarks.calibrate), which also says how far off they are; those of `among` and of scaling were measured in
 layers that decode (docs/perf-log.md).
 """
@@ -23,6 +26,7 @@ from tilegen.ops.gemm import groups, k_range, normed, read_beside
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
+RESULTS = 32_768  # bytes of the buffers that a warpgroup with a tile to itself has besides
 ROW_BYTES = 128  # 64 columns of a row
 ALONE = ClusterShape()
 
@@ -52,6 +56,7 @@ class Rates:
     left: float = 17.95  # clocks for 16 columns of a block of 64 rows of wgmma's left operand
     epilogue: float = 8.807e-05  # of a number of the result
     turned: float = 0.0001042  # of one of a swapped tile
+    by_one: float = 1.5  # factor of an epilogue that one math warpgroup has to itself
     sent: float = 3.419e-05  # where the CTAs of a pair send each other half of them
     # of a number that the epilogue reads, a residual's; by a swapped tile. Fitted on an H100, to
     # `calibrate measure --mixed`
@@ -94,8 +99,9 @@ class LinearTime:
 
     step: of one that waits for no load; memory: of all the op's bytes; rings: of as many as the rings of all
     SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
-    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; sums: bytes beside the ring
-    that take the sums of a cluster's other CTAs.
+    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; beside: bytes that the
+    ring leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
+    the math warpgroups take turns.
     """
 
     step: float
@@ -108,23 +114,33 @@ class LinearTime:
     filled: float
     stage: int
     trip: float
-    sums: int = 0
+    beside: int = 0
+    pingpong: bool = False
     rates: Rates = RATES
 
     @property
     def stages(self) -> int:
         """Of a ring that is its own."""
-        return stages_of(self.stage, self.sums)
+        return stages_of(self.stage, self.beside)
 
     @property
     def least(self) -> float:
         """All tiles of an SM where no step waits for a load."""
-        return self.waves * (self.steps * self.step + self.epilogue)
+        return self.waves * self._tile(self.step) + self._last
+
+    def _tile(self, step: float) -> float:
+        products = self.steps * step
+        return max(products, (products + self.epilogue) / 2) if self.pingpong else products + self.epilogue
+
+    @property
+    def _last(self) -> float:
+        """Of an SM's last tile, what no other tile's products hide."""
+        return self.epilogue if self.pingpong else 0.0
 
     def tile(self, stages: int) -> float:
-        """A tile where the ring has so many stages."""
-        step = self.rates.side_by_side(self.step, self.trip / max(1, stages - 1))
-        return self.steps * step + self.epilogue
+        """A tile where the ring has so many stages; where math warpgroups take turns, from one to the
+        next."""
+        return self._tile(self.rates.side_by_side(self.step, self.trip / max(1, stages - 1)))
 
     def tile_of_many(self, stages: int) -> float:
         """The same where the bytes of all tiles come from memory meanwhile."""
@@ -132,7 +148,7 @@ class LinearTime:
 
     def alone(self, stages: int) -> float:
         """The op in a launch of its own."""
-        tiles = self.waves * self.tile(stages) + self.rates.start * self.busy
+        tiles = self.waves * self.tile(stages) + self._last + self.rates.start * self.busy
         return self.rates.side_by_side(tiles, self.memory) + self.rates.launch
 
     def among(self, stages: int) -> float:
@@ -160,9 +176,11 @@ def time_of_cut(
     width: int,
     cluster: ClusterShape = ALONE,
     deep: int = 1,
+    pingpong: bool = False,
     rates: Rates = RATES,
 ) -> LinearTime:
-    """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step."""
+    """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
+    TileOp has it."""
     rows, columns = (int(n) for n in b.out)
     wide = groups(b) * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
@@ -184,13 +202,18 @@ def time_of_cut(
     )
     numbers, each = height * wide, rates.turned if swapped else rates.epilogue
     beside = read_beside(b) * min(height, rows) * width
+    epilogue = (
+        numbers * (each + rates.sent * 2 * (1 - 1 / cluster.k))
+        + beside / cluster.k * (rates.beside_turned if swapped else rates.beside)
+    )
+    # constants were fitted to pairs without their sums
+    sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     filled = min(1.0, ctas / machine.sms)
     return LinearTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
-        numbers * (each + rates.sent * 2 * (1 - 1 / cluster.k))
-        + beside / cluster.k * (rates.beside_turned if swapped else rates.beside),
+        epilogue * (rates.by_one if pingpong else 1.0),
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         1e6 * RING * machine.sms / machine.memory,
@@ -198,8 +221,8 @@ def time_of_cut(
         filled,
         deep * rows_of_block(b, height, width),
         rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
-        # constants were fitted to pairs without them
-        sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0,
+        RESULTS if pingpong else sums,
+        pingpong,
         rates,
     )
 
@@ -218,16 +241,17 @@ def time_of_tile(
     machine: Machine,
     tile: tuple[int, ...],
     cluster: ClusterShape,
+    pingpong: bool = False,
     rates: Rates = RATES,
 ) -> LinearTime:
-    """A linear with this tile, which the CTAs of a cluster split."""
+    """A linear with this tile, which the CTAs of a cluster split; pingpong: as TileOp has it."""
     height, width = tile[0] // cluster.m, tile[1] // cluster.n
-    return time_of_cut(b, machine, height, width, cluster, ceil_div(tile[2], 64), rates)
+    return time_of_cut(b, machine, height, width, cluster, ceil_div(tile[2], 64), pingpong, rates)
 
 
 def linear_time(b: OpInstance, machine: Machine, rates: Rates = RATES) -> LinearTime:
     """A linear as it is cut."""
-    return time_of_tile(b, machine, b.tile, b.op.cluster_shape, rates)
+    return time_of_tile(b, machine, b.tile, b.op.cluster_shape, b.op.pingpong, rates)
 
 
 def stage_of(b: OpInstance) -> int:

@@ -104,14 +104,19 @@ def _together(program: Program, place: Place) -> dict[str, Options]:
             options = Options.of(
                 tiles={name: c.tile for name, c in cut.items()},
                 cluster={name: c.option for name, c in cut.items()},
+                pingpong={name: True for name, c in cut.items() if c.pingpong},
             )
-            told = " | ".join(f"{'x'.join(map(str, c.tile))} {c.option}" for c in cut.values())
+            told = " | ".join(map(_told, cut.values()))
             try:
                 found.append((simulate(plan(program, place, options)).makespan, told, options))
             except PlanError:  # the configs fit alone, and not together
                 continue
     found.sort(key=lambda item: item[0])
     return {told: options for _, told, options in found[: ceil_div(len(found), 2)]}
+
+
+def _told(c: Config) -> str:
+    return f"{'x'.join(map(str, c.tile))} {c.option}{' pingpong' if c.pingpong else ''}"
 
 
 def _best(b: OpInstance, place: Place, cluster: int) -> list[Config]:
@@ -158,12 +163,18 @@ def of_an_op(program: Program, place: Place, like: Variant, name: str) -> Batch:
     b = fuse(program).bound(fuse(program).op(name))
     found: dict[str, Variant] = {}
     for config in (c for size in (1, 2) for c in _best(b, place, size)[:KEPT]):
-        tiles, cluster = dict(fixed.tiles), dict(fixed.cluster)
-        if (tiles[name], str(cluster.get(name, 1))) == (config.tile, config.option):
+        tiles, cluster, turns = dict(fixed.tiles), dict(fixed.cluster), dict(fixed.pingpong)
+        known = tiles[name], str(cluster.get(name, 1)), turns.get(name, False)
+        if known == (config.tile, config.option, config.pingpong):
             continue
-        tiles[name], cluster[name] = config.tile, config.option
-        told = f"{name} {'x'.join(map(str, config.tile))} {config.option}"
-        options = replace(fixed, tiles=tuple(tiles.items()), cluster=tuple(cluster.items()))
+        tiles[name], cluster[name], turns[name] = config.tile, config.option, config.pingpong
+        told = f"{name} {_told(config)}"
+        options = replace(
+            fixed,
+            tiles=tuple(tiles.items()),
+            cluster=tuple(cluster.items()),
+            pingpong=tuple((op, True) for op, of in turns.items() if of),
+        )
         if _fits(program, place, tried := replace(like, options=options)):
             found[told] = tried
     return found
@@ -182,6 +193,7 @@ def explicit(made: Plan, program: Program, options: Options) -> Options:
     """The options with the tiles, clusters and splits of keys that a plan has of a program's own ops."""
     ops = {op.name: op for op in made.graph.ops}
     tiles, cluster, split_kv = dict[str, tuple[int, ...]](), dict[str, int | str](), dict[str, int]()
+    turns: list[tuple[str, bool]] = []
     for op in fuse(program).ops:
         split = ops.get(f"{op.name}_split_kv")
         cut = split or ops.get(op.name)
@@ -190,18 +202,21 @@ def explicit(made: Plan, program: Program, options: Options) -> Options:
         tiles[op.name] = cut.tile
         if cut.cluster > 1:
             cluster[op.name] = cut.cluster_option
+        if cut.pingpong:
+            turns.append((op.name, True))
         if split is not None:
             split_kv[op.name] = splits(made.graph.bound(split))
     return replace(
         options,
         tiles=tuple(tiles.items()),
         cluster=tuple(cluster.items()),
+        pingpong=tuple(turns),
         split_kv=tuple(split_kv.items()),
     )
 
 
-def _cut(made: Plan) -> list[tuple[str, tuple[int, ...], int]]:
-    return [(op.name, op.tile, op.cluster) for op in made.graph.ops]
+def _cut(made: Plan) -> list[tuple[str, tuple[int, ...], int, bool]]:
+    return [(op.name, op.tile, op.cluster, op.pingpong) for op in made.graph.ops]
 
 
 # --- the search ---------------------------------------------------------------------------------------------

@@ -193,6 +193,8 @@ class TileOp:
     [n·c/C, n·(c+1)/C) of n, sums are exchanged, and each finishes its part of the columns. m, n: each runs
     all steps for its part of the rows or columns and finishes it. 2x4: two rows of four CTAs, each of which
     does so for its part of both.
+    pingpong: whether the two math warpgroups of a Hopper kernel's CTA compute a tile each in turn, so that
+    the epilogue of one is hidden behind the products of the other; else they share every tile.
     """
 
     name: str
@@ -204,6 +206,7 @@ class TileOp:
     tile: tuple[int, ...] = ()
     cluster: int = 1
     cluster_split: ClusterSplit = "k"
+    pingpong: bool = False
     where: str = field(default="", compare=False)
 
     @property

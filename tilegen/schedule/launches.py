@@ -19,7 +19,7 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
 
 P = TypeVar("P", Plan, MovingPlan)
-OF_AN_OP = ("tiles", "split_k", "split_kv", "cluster")  # options by op
+OF_AN_OP = ("tiles", "split_k", "split_kv", "cluster", "pingpong")  # options by op
 
 
 @dataclass(frozen=True)

@@ -368,6 +368,7 @@ def _op_to_json(b: OpInstance, proxies: Proxies) -> dict[str, Any]:
         "tile": list(op.tile),
         "cluster": op.cluster,
         **({"cluster_split": op.cluster_split} if op.cluster > 1 else {}),
+        **({"pingpong": True} if op.pingpong else {}),
         **({} if b.kind.built_in else {"footprint": "declared"}),
         **(
             {}
@@ -433,6 +434,9 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
             f"op {name!r} of the plan: cluster_split is {cluster_split!r}, expected one of"
             f" {', '.join((*CLUSTER_SPLITS, *CLUSTER_SHAPES))}"
         )
+    pingpong = data.get("pingpong", False)
+    if type(pingpong) is not bool:
+        raise PlanError(f"op {name!r} of the plan: pingpong is {pingpong!r}, expected true or false")
     return TileOp(
         name,
         data["kind"],
@@ -443,6 +447,7 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         tuple(data["tile"]),
         data["cluster"],
         cluster_split if data["cluster"] > 1 else "k",
+        pingpong,
     )
 
 

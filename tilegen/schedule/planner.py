@@ -99,19 +99,21 @@ def tiled(
     """Give every op its tile, cluster and split. taken: names besides the graph's that a split may not make;
     splits: whether attentions may be split unasked."""
     names = {op.name for op in graph.ops}
-    for what in ("tiles", "split_k", "split_kv", "cluster"):
+    for what in ("tiles", "split_k", "split_kv", "cluster", "pingpong"):
         for name, _ in getattr(options, what):
             if name not in names:
                 raise PlanError(f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}")
-    tiles, clusters = dict(options.tiles), dict(options.cluster)
-    free = not (options.tiles or options.cluster or options.split_k or options.split_kv)
+    tiles, clusters, turns = dict(options.tiles), dict(options.cluster), dict(options.pingpong)
+    free = not (tiles or clusters or turns or options.split_k or options.split_kv)
     chosen = place.forms.choose(graph, place.machine) if free else {}
     for op in graph.ops:
         b, config = graph.bound(op), chosen.get(op.name)
         usual = config.tile if config else ()
         tile = checked_tile(b, tiles[op.name]) if op.name in tiles else usual or _best_tile(graph, op, place)
         cluster = clusters.get(op.name, config.option if config else 1)
-        graph = graph.with_op(op.name, checked_cluster(graph, replace(op, tile=tile), cluster, place.machine))
+        cut = checked_cluster(graph, replace(op, tile=tile), cluster, place.machine)
+        pingpong = turns.get(op.name, config.pingpong if config else False)
+        graph = graph.with_op(op.name, checked_turns(cut, pingpong, place.forms))
     for name, count in options.split_k:
         graph = split_k(graph, name, count)
     unasked = splits and not options.split_k and not options.split_kv
@@ -179,6 +181,18 @@ def checked_cluster(graph: Graph, op: TileOp, given: int | str, machine: Machine
     if problem:
         raise PlanError(f"{op.name!r}: {problem}", op.where)
     return op
+
+
+def checked_turns(op: TileOp, given: bool, forms: Forms) -> TileOp:
+    """The op with the math warpgroups that an option asks for."""
+    if type(given) is not bool:
+        raise PlanError(f"pingpong of {op.name!r} is {given!r}, expected True or False", op.where)
+    if given and not forms.takes_turns:
+        raise PlanError(
+            f"{op.name!r}: on {forms.name} no math warpgroups compute tiles in turn; leave pingpong out",
+            op.where,
+        )
+    return replace(op, pingpong=given)
 
 
 def _best_tile(graph: Graph, op: TileOp, place: Place) -> tuple[int, ...]:

@@ -187,9 +187,11 @@ def _tiles(made: Plan, program: Program) -> Options:
         b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
     }
     ops = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
-    clusters = {op.name: op.cluster_option for op in ops if op.cluster > 1}
     return replace(
-        Options(), tiles=tuple((op.name, op.tile) for op in ops), cluster=tuple(clusters.items())
+        Options(),
+        tiles=tuple((op.name, op.tile) for op in ops),
+        cluster=tuple((op.name, op.cluster_option) for op in ops if op.cluster > 1),
+        pingpong=tuple((op.name, True) for op in ops if op.pingpong),
     )
 
 
@@ -381,10 +383,10 @@ def _tiles_and_order(made: Plan, program: Program) -> Options:
 def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
     """All products by the cost model, with these tiles, in a ring that they share or in one each."""
     clusters = {name: ClusterShape.of_option(given) for name, given in choice.options.cluster}
-    times = []
+    turns, times = dict(choice.options.pingpong), []
     for name, tile in choice.options.tiles:
-        b = graph.bound(graph.op(name))
-        times.append(time_of_tile(b, place.machine, tile, clusters.get(name, ClusterShape())))
+        b, cluster = graph.bound(graph.op(name)), clusters.get(name, ClusterShape())
+        times.append(time_of_tile(b, place.machine, tile, cluster, turns.get(name, False)))
     if choice.lowering == "multi_launch":
         return sum(t.alone(t.stages) for t in times)
     stages = stages_of(max((t.stage for t in times), default=1))

@@ -104,8 +104,9 @@ def _ops(graph: Graph) -> list[str]:
         lines.append(f"{op.name}: {equation(b)}")
         grid = ", ".join(f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True))
         cluster = f", cluster of {op.cluster} splitting {op.cluster_split}" if op.cluster > 1 else ""
+        turns = ", math warpgroups in turn (pingpong)" if op.pingpong else ""
         lines.append(
-            f"  tile {' x '.join(map(str, op.tile))}{cluster}; tiles {grid}; steps {pretty(b.steps)}"
+            f"  tile {' x '.join(map(str, op.tile))}{cluster}{turns}; tiles {grid}; steps {pretty(b.steps)}"
         )
         for access in b.reads:
             tensor, box, exact = b.tensor_box(access)

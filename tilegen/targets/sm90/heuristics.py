@@ -82,7 +82,8 @@ def _best(
         configs = (_weighed(b, c, together) for c in CONFIGS[type(b.attributes)](b, machine, cluster))
         return min((c for c in configs if c), key=lambda c: c.us, default=None)
     best: Config | None = None
-    for least, cut in by_least_time(b, machine, cluster, together is None):
+    alone = together is not None and not stage
+    for least, cut in by_least_time(b, machine, cluster, alone, together is None):
         if best and least >= best.us:
             break
         c = _weighed(b, config_of(b, machine, cut, stage, together is None), together)
@@ -270,7 +271,7 @@ CONFIGS: Mapping[type[Attributes], Configs] = {
 
 def kind_of(c: Config) -> tuple[Any, ...]:
     """Configs of a kind differ in a little width."""
-    return c.cluster, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
+    return c.cluster, c.pingpong, c.tile[0] if len(c.tile) == 3 else c.tile[:3]
 
 
 def best_of_kinds(configs: Iterable[Config]) -> list[Config]:

@@ -117,6 +117,11 @@ class Kernel:
         return any(op.tile.alternates for op in self.products)
 
     @property
+    def pingpong(self) -> bool:
+        """Whether the math warpgroups take tiles in turn."""
+        return any(op.tile.pingpong for op in self.products)
+
+    @property
     def ragged(self) -> bool:
         """Whether tiles of any product may have blocks of 64 rows without any."""
         return any(op.partly_occupied for op in self.products)

@@ -44,6 +44,16 @@ class Layout:
         return 2 if self.cluster == 2 else self.shape.m + self.shape.n - 1
 
     @property
+    def pingpong(self) -> bool:
+        """Whether the math warpgroups take tiles in turn."""
+        return any(op.tile.pingpong for op in self.products)
+
+    @property
+    def users(self) -> int:
+        """Math warpgroups that read a stage."""
+        return 1 if self.pingpong else 2
+
+    @property
     def runner(self) -> str:
         """Which CTA of a cluster runs a tile that needs one: of lists each in turn, of drawn ranks the one
         that draws them."""
@@ -149,6 +159,7 @@ class Layout:
             ("TG_SUMS_READ_AT", 16 * max(1, self.sends)),
             ("TG_RESIDENT_HERE_AT", 8),
             ("TG_RESIDENT_READ_AT", 8),
+            *((("TG_TURN_AT", 16),) if self.pingpong else ()),
             ("TG_QUEUE_FILLED_AT", 8 * self.queue_depth),
             ("TG_QUEUE_READ_AT", 8 * self.queue_depth),
             ("TG_QUEUE_AT", 32 * self.queue_depth),
@@ -183,10 +194,13 @@ class Layout:
             (
                 "TG_EMPTY_AT",
                 self.stages,
-                2 * self.peers if coupled else 2,
-                f"a stage is used up: the math warpgroups{loading if coupled else ''}",
+                self.users * (self.peers if coupled else 1),
+                f"a stage is used up: the math warpgroup{'s' if self.users > 1 else ''}"
+                f"{loading if coupled else ''}",
             ),
         ]
+        if self.pingpong:
+            rows += [("TG_TURN_AT", 2, 1, "a math warpgroup may look at its tile's stages")]
         if self.buffers:
             rows += [
                 (
@@ -239,6 +253,7 @@ class Layout:
             "TG_STORED_SEEN_AT": "barrier: and that is known",
             "TG_SUMS_HERE_AT": "barriers: sums are here",
             "TG_SUMS_READ_AT": "barriers: sums are read",
+            "TG_TURN_AT": "barriers: a math warpgroup may look at its tile's stages",
             "TG_RESIDENT_AT": "queries of a tile of attention",
             "TG_RESIDENT_HERE_AT": "barrier: what a tile needs outside of the ring is here",
             "TG_RESIDENT_READ_AT": "barrier: it is no longer needed",
@@ -263,4 +278,6 @@ class Layout:
                 "from one math warpgroup's sums to the other's",
             ),
         ]
-        return head + [(name, self._places[name], text) for name, text in words.items()]
+        return head + [
+            (name, self._places[name], text) for name, text in words.items() if name in self._places
+        ]

@@ -70,7 +70,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
 
 def _tile(b: OpInstance) -> Tile:
     tm, tn, tk = b.tile
-    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape)
+    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape, b.op.pingpong)
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
@@ -121,6 +121,10 @@ def _sum_problem(code: Code, tile: Tile) -> str:
                 f"steps are {tile.depth} wide, expected at most {NORMED_STEP} where a norm is fused in:"
                 " threads hold their share of a step"
             )
+    if tile.pingpong and len(code.plan.graph.ops) > 1:
+        return "math warpgroups take turns in a launch of one op; leave pingpong out, or lower to launches"
+    if tile.pingpong and b.result.dtype not in TWO_BYTES:
+        return f"math warpgroups take turns over results of two bytes a number; the result is {b.result.dtype}"
     if tile.uneven and b.result.dtype not in TWO_BYTES:
         return (
             f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number; the result is"

@@ -24,7 +24,7 @@ from tilegen.graph.linear_time import (
 )
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import groups, k_range, normed, read_beside
-from tilegen.targets.sm90.tile import BOX, HEIGHTS, SUMS, SWAPPED_COLUMNS
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 # sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
@@ -42,11 +42,12 @@ LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 @dataclass(frozen=True)
 class Cut:
-    """What a CTA computes of a linear's tile, and its cluster."""
+    """What a CTA computes of a linear's tile, and its cluster; pingpong: by its math warpgroups in turn."""
 
     height: int
     width: int
     cluster: ClusterShape
+    pingpong: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class _Known:
     """Times of a linear's cuts, which are asked for again and again: in one launch, and in one of its own."""
 
     times: dict[tuple[Cut, int], LinearTime] = field(default_factory=dict)
-    by_least_time: dict[tuple[int, bool], list[tuple[float, Cut]]] = field(default_factory=dict)
+    by_least_time: dict[tuple[int, bool, bool], list[tuple[float, Cut]]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=16)
@@ -90,9 +91,10 @@ def linear_configs(
     b: OpInstance, machine: Machine, cluster: int, stage: int = 0, mixed: bool = False
 ) -> Iterator[Config]:
     """Every config of a linear for clusters of `cluster` CTAs. stage: rows of 128 bytes that a stage of the
-    ring has, which all ops of a launch share; 0: as many as a step of the op fills. mixed: ops of other
-    kinds are in its launch, and its steps will be made as deep as the stage (_deepened)."""
-    for cut in _fitting_cuts(b, machine, cluster):
+    ring has, which all ops of a launch share; 0: as many as a step of the op fills, which has a launch of
+    its own. mixed: ops of other kinds are in its launch, and its steps will be made as deep as the stage
+    (_deepened)."""
+    for cut in _fitting_cuts(b, machine, cluster, not stage and not mixed):
         config = config_of(b, machine, cut, stage, mixed)
         if config.us < math.inf:
             yield config
@@ -100,26 +102,27 @@ def linear_configs(
 
 def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
     tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64
-    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed))
+    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong)
 
 
 def by_least_time(
-    b: OpInstance, machine: Machine, cluster: int, mixed: bool
+    b: OpInstance, machine: Machine, cluster: int, alone: bool, mixed: bool
 ) -> Sequence[tuple[float, Cut]]:
-    """Every cut, and what it takes at least in any ring, in that order."""
+    """Every cut, and what it takes at least in any ring, in that order. alone: in a launch of its own."""
     kept = _known(_Linear.of(b), machine).by_least_time
-    if (cluster, mixed) not in kept:
+    key = cluster, alone, mixed
+    if key not in kept:
         found = []
-        for cut in _fitting_cuts(b, machine, cluster):
+        for cut in _fitting_cuts(b, machine, cluster, alone):
             time = _time(b, machine, cut, 1)
             # deeper steps, of few rows among other ops, may take less
             found.append((time.memory if _deep(b, mixed) else max(time.least, time.memory), cut))
-        kept[cluster, mixed] = sorted(found, key=lambda item: item[0])
-    return kept[cluster, mixed]
+        kept[key] = sorted(found, key=lambda item: item[0])
+    return kept[key]
 
 
-def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Cut]:
-    """Those that clusters of so many CTAs can compute."""
+def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) -> Iterator[Cut]:
+    """Those that clusters of so many CTAs can compute; alone: with math warpgroups in turn, too."""
     lo, hi = k_range(b)
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
@@ -128,6 +131,21 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Cut
         # a pair must take equal parts of the steps, or its rings drift apart
         if steps % shape.k == 0 and (shape.k <= 2 or steps >= LONG_SUM):
             yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
+    if alone and cluster == 1 and not normed(b):
+        yield from _cuts_in_turn(b)
+
+
+def _cuts_in_turn(b: OpInstance) -> Iterator[Cut]:
+    """What one math warpgroup may compute. CTAs that load together gain nothing there: they wait for each
+    other (docs/perf-log.md)."""
+    rows, columns = (int(n) for n in b.out)
+    if DTYPES[b.result.dtype] != 2:
+        return
+    for height in HEIGHTS_IN_TURN:
+        if height - 64 >= rows:
+            continue
+        most = min(256, SUMS // (height // 64) * 2) // groups(b) // 8 * 8
+        yield from (Cut(height, width, ALONE, True) for width in range(64, min(most, columns + 15) + 1, 8))
 
 
 def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[Cut]:
@@ -176,7 +194,7 @@ def _deep(b: OpInstance, mixed: bool) -> bool:
 def _time(b: OpInstance, machine: Machine, cut: Cut, deep: int) -> LinearTime:
     times = _known(_Linear.of(b), machine).times
     if (cut, deep) not in times:
-        times[cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep)
+        times[cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep, cut.pingpong)
     return times[cut, deep]
 
 

@@ -151,7 +151,7 @@ class Store:
     def row_of_warpgroup(self) -> str:
         if self.tile.warpgroups_split_right:
             return f" + (int)warpgroup * {self.tile.cta_rows // 2}"
-        whole = self.tile.warpgroups_split_n or self.tile.swapped
+        whole = self.tile.warpgroups_split_n or self.tile.swapped or self.tile.pingpong
         return "" if whole else f" + (int)warpgroup * {64 * self.tile.m64}"
 
     @property
@@ -186,7 +186,8 @@ class RowStore(Store):
     def staged(self) -> bool:
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
-        return self.tile.cta_rows >= 128 and self.two_bytes and not self.tile.swapped
+        fits = self.tile.cta_rows >= 128 or self.tile.pingpong
+        return fits and self.two_bytes and not self.tile.swapped
 
     @property
     def corner(self) -> str:

@@ -14,6 +14,7 @@ BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
+HEIGHTS_IN_TURN = HEIGHTS[1:]  # rows that one math warpgroup can, where they take turns
 MOST_CTAS = 8  # of a cluster that any GPU runs
 SPLITS = (1, 2, 4, 8)  # CTAs that may split a sum
 SWAPPED_COLUMNS = (64, 128, 256)  # that a CTA computes of a swapped tile
@@ -22,7 +23,8 @@ SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a cluster that split it."""
+    """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a cluster that split it;
+    pingpong: the math warpgroups of a CTA take turns, else they share it."""
 
     rows: int
     columns: int
@@ -30,6 +32,7 @@ class Tile:
     steps: int
     groups: int
     cluster: ClusterShape
+    pingpong: bool = False
 
     @property
     def exchanges(self) -> bool:
@@ -70,7 +73,7 @@ class Tile:
     def warpgroups_split_n(self) -> bool:
         """The two math warpgroups finish half the columns each where a CTA has 64 rows, else half the
         rows."""
-        return self.cta_rows == 64
+        return self.cta_rows == 64 and not self.pingpong
 
     @property
     def alternates(self) -> bool:
@@ -83,19 +86,22 @@ class Tile:
         """Blocks of 64 rows of the left operand that the first math warpgroup has."""
         if self.swapped:
             return self.groups * max(1, self.cta_columns // 128)
+        if self.pingpong:
+            return self.cta_rows // 64
         return max(1, -(-self.cta_rows // 128))
 
     @property
     def uneven(self) -> bool:
         """Whether the second math warpgroup has a block less."""
-        return not (self.warpgroups_split_n or self.swapped) and self.cta_rows % (128 * self.m64) != 0
+        shared = not (self.warpgroups_split_n or self.swapped or self.pingpong)
+        return shared and self.cta_rows % (128 * self.m64) != 0
 
     def occupied(self, rows: int) -> set[int]:
         """Of a math warpgroup's blocks of 64 rows, how many hold any where a tile has so many rows: the
         numbers that occur."""
         found, height = set[int](), 64 * self.m64
         for end in range(self.cta_rows, self.rows + 1, self.cta_rows):
-            starts = (end - self.cta_rows, end - self.cta_rows + height)
+            starts = range(end - self.cta_rows, end, height)
             found |= {-(-max(0, min(rows, end, start + height) - start) // 64) for start in starts}
         return found
 
@@ -153,7 +159,7 @@ class Tile:
         """Of the left operand, in bytes."""
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        whole = self.warpgroups_split_n or self.warpgroups_split_right
+        whole = self.warpgroups_split_n or self.warpgroups_split_right or self.pingpong
         return "0" if whole else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
@@ -208,6 +214,11 @@ class Tile:
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
                 " not fit its registers"
             )
+        if self.pingpong and (self.cta_rows not in HEIGHTS_IN_TURN or self.exchanges):
+            return (
+                "math warpgroups take turns over 128, 192 or 256 rows of which a CTA has all sums, not over"
+                f" {self.cta_rows} of a cluster of {self.cluster.option}"
+            )
         if self.exchanges and self.steps < self.cluster.k:
             return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
         return ""
@@ -223,6 +234,8 @@ class Tile:
             return f"two math warpgroups do not share {self.cta_rows} rows of 64 columns in eights"
         if self.exchanges:
             return f"a cluster splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
+        if self.pingpong:
+            return f"math warpgroups take turns over 128, 192 or 256 rows, not over {self.cta_rows}"
         if self.m64 * self.registers > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
