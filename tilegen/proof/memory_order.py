@@ -8,7 +8,7 @@ it rests on, or says that no rule is complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilegen.proof.footprint_frame import Op
@@ -136,11 +136,14 @@ class Ways:
     writes: str
 
 
-def ways_of(target: str, op: Op, dtype: str) -> Ways:
-    """Those of an op whose result has this dtype. Only kernels for sm_90a use the async proxy."""
+def ways_of(target: str, op: Op, dtype: str, dtypes: Sequence[str], alone: bool) -> Ways:
+    """Those of an op whose result has this dtype, and its operands have these. alone: there is no other op.
+    Only kernels for sm_90a use the async proxy."""
     through_tma, stores = (
         _OF_SM90[op.kind](op, dtype) if target == "sm_90a" and op.kind in _OF_SM90 else ((), False)
     )
+    if op.kind == "linear" and stores and alone:
+        through_tma = (*through_tma, *_residual(op, dtypes))
     reads: dict[str, frozenset[str]] = {}
     for n, view in enumerate(op.views):
         how = ASYNC if n in through_tma else GENERIC
@@ -153,6 +156,17 @@ def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     more, in whole blocks of 64."""
     rows = op.tile[0] // op.ctas[0]
     return (0, 1), dtype in TWO_BYTES and rows >= 128 and rows % 64 == 0
+
+
+def _residual(op: Op, dtypes: Sequence[str]) -> tuple[int, ...]:
+    """The first operand that a linear's epilogue reads for each number, of two bytes in rows of whole 16-byte
+    units: it comes by TMA into the buffers that results leave from."""
+    operands = (op.attributes.get("epilogue") or {"operands": []})["operands"]
+    for n in (entry["index"] for entry in operands if entry["as"] != "columns"):
+        view = op.views[n]
+        if dtypes[n] in TWO_BYTES and view.offset % 8 == 0 and view.full[-1] % 8 == 0:
+            return (n,)
+    return ()
 
 
 def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:

@@ -355,7 +355,9 @@ class _Reader:
     def _ways(self, target: str, op: Op) -> tuple[str, Array, Ways]:
         """How the CTAs of an op must read and write."""
         dtype = self.plan["tensors"][op.result.tensor]["dtype"]
-        return op.name, self._ctas_of(op.name), ways_of(target, op, dtype)
+        dtypes = [self.plan["tensors"][view.tensor]["dtype"] for view in op.views]
+        alone = len(self.plan["ops"]) == 1
+        return op.name, self._ctas_of(op.name), ways_of(target, op, dtype, dtypes, alone)
 
     def _ctas_of(self, op: str) -> Array:
         return _array(self.op_ctas.get(op, []))

@@ -10,7 +10,7 @@ from typing import Any
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.targets.sm90.code import Code
-from tilegen.targets.sm90.tile import Tile
+from tilegen.targets.sm90.tile import TWO_BYTES, Tile
 
 MOST_HELD = 8  # eights of columns of operands of the epilogue
 MOST_SUMS = 144  # of a thread, beside which registers hold what the epilogue reads for two blocks
@@ -69,7 +69,7 @@ class Extras:
         tensor = f"T.{self.code.tensor_member(e.name, e.tensor)}"
         own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
         pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"
-        fetched = f"{fetch}({pointer}, {inside})"
+        fetched = f"{fetch}({pointer}, {inside})" if e != self.residual else "{}"
         return {
             "name": e.name,
             "tensor": tensor,
@@ -80,7 +80,23 @@ class Extras:
             if e.vector
             else f"if ({inside}) {near}({pointer});",
             "columns": e.vector,
+            "staged": e == self.residual,
         }
+
+    @cached_property
+    def residual(self) -> EpilogueOperand | None:
+        """What comes by TMA into the buffers that results leave from: an operand that goes by rows, in two
+        bytes a number and whole 16-byte units. In a launch of its own alone: the warp that stores waits for
+        no semaphore."""
+        linear = isinstance(self.code.bound.attributes, LinearAttributes)
+        if not (linear and self.staged) or len(self.code.plan.graph.ops) > 1:
+            return None
+        fit = (
+            e
+            for e in self.text.operands
+            if not e.vector and e.dtype in TWO_BYTES and e.first % 8 == 0 and e.pitch % 8 == 0
+        )
+        return next(fit, None)
 
     @property
     def held(self) -> bool:
@@ -98,15 +114,22 @@ class Extras:
         return (epilogue_is_older(self.code) or self.tile.steps == 1) and not early
 
     @property
+    def by_tma(self) -> tuple[int, ...]:
+        """The residual's number among the op's operands."""
+        epilogue = self.code.bound.op.epilogue
+        numbers = [n for n, _ in epilogue.operands] if epilogue else []
+        return tuple(n for n, e in zip(numbers, self.text.operands, strict=True) if e == self.residual)
+
+    @property
     def ahead(self) -> bool:
         """Whether operands that go by rows are fetched while the block before is stored: their way from L2 is
         as long as that takes."""
         held = self.tile.m64 * self.tile.registers <= MOST_SUMS
-        return self.staged and held and not all(e.vector for e in self.text.operands)
+        return self.staged and held and not all(e.vector or e == self.residual for e in self.text.operands)
 
     @property
     def warms(self) -> bool:
-        return bool(self.operands) or self.touches
+        return self.touches or not all(e["staged"] for e in self.operands)
 
     @property
     def touches(self) -> bool:

@@ -157,6 +157,12 @@ class Kernel:
         return any(op.extras.ahead for op in self.products)
 
     @property
+    def residual(self) -> str:
+        """The operand of an epilogue that comes by TMA, as its code calls it, or an empty string: a launch
+        with one has no other op."""
+        return next((e.name for op in self.products if (e := op.extras.residual)), "")
+
+    @property
     def passes(self) -> bool:
         return any(op.forwarded for op in self.attentions)
 

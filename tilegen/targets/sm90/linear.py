@@ -28,8 +28,8 @@ from tilegen.targets.sm90.product import (
     waits_for_weights,
 )
 from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, Share
-from tilegen.targets.sm90.store import TWO_BYTES, RowStore
-from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
+from tilegen.targets.sm90.store import RowStore
+from tilegen.targets.sm90.tile import BOX, ROW_BYTES, TWO_BYTES, Stage, Tile
 
 NORMED_STEP = 256
 MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
@@ -59,7 +59,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         stage=stage,
         a=load.a,
         b=load.b,
-        maps=(*load.maps, *store.maps),
+        maps=(*load.maps, *store.maps, *(store.residual_maps(extras.residual) if extras.residual else ())),
         store=store,
         extras=extras,
         weights_once=extras.weights_once,

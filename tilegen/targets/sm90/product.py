@@ -109,8 +109,9 @@ class Product(Code):
 
     @property
     def proxies(self) -> Proxies:
-        """Both factors come by TMA; a folded norm's weight and the epilogue's operands by ld.global."""
-        return Proxies((0, 1), self.store.staged)
+        """Both factors and a residual come by TMA; a folded norm's weight and the epilogue's other operands by
+        ld.global."""
+        return Proxies((0, 1, *self.extras.by_tma), self.store.staged)
 
     @property
     def looks_early(self) -> bool:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tilegen.analysis.regions import to_c
+from tilegen.codegen.epilogue import EpilogueOperand
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Size
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.stage import BoxMap, Map
-from tilegen.targets.sm90.tile import Tile
-
-TWO_BYTES = ("bfloat16", "float16")
+from tilegen.targets.sm90.tile import TWO_BYTES, Tile
 
 
 @dataclass(frozen=True)
@@ -176,6 +175,16 @@ class Store:
         return f"{self.code.name}_rest" if self.tile.finished_n8s % 8 else ""
 
 
+    @property
+    def beside_name(self) -> str:
+        """The map of a residual, by which the buffers are filled that results leave from."""
+        return f"{self.code.name}_beside" if self.tile.finished_n8s >= 8 else self.beside_rest_name
+
+    @property
+    def beside_rest_name(self) -> str:
+        return f"{self.code.name}_beside_rest" if self.tile.finished_n8s % 8 else ""
+
+
 @dataclass(frozen=True)
 class RowStore(Store):
     """A tile of a matrix of rows."""
@@ -199,13 +208,23 @@ class RowStore(Store):
     def maps(self) -> list[Map]:
         if not self.staged:
             return []
+        b = self.code.bound
+        return self._maps((self.map_name, self.rest_name), b.op.result, int(b.out[-1]), 0)
+
+    def residual_maps(self, residual: EpilogueOperand) -> list[Map]:
+        """As the result's are."""
+        names = self.beside_name, self.beside_rest_name
+        return self._maps(names, residual.tensor, residual.pitch, residual.first)
+
+    def _maps(self, names: tuple[str, str], tensor: str, pitch: int, first: int) -> list[Map]:
+        """Of whole blocks of 64 columns, and of those that are left over."""
         b, found = self.code.bound, list[Map]()
-        rows, columns = b.out[0], int(b.out[-1])
+        rows, columns, (name, rest) = b.out[0], int(b.out[-1]), names
         if self.tile.finished_n8s >= 8:
-            found.append(Map(self.map_name, b.op.result, rows, columns, columns, 0, (64, 64), True))
+            found.append(Map(name, tensor, rows, columns, pitch, first, (64, 64), True))
         if self.tile.finished_n8s % 8:
             box = (64, 8 * (self.tile.finished_n8s % 8))
-            found.append(Map(self.rest_name, b.op.result, rows, columns, columns, 0, box, False))
+            found.append(Map(rest, tensor, rows, columns, pitch, first, box, False))
         return found
 
 

@@ -14,10 +14,11 @@ BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
-HEIGHTS_IN_TURN = HEIGHTS[1:]  # rows that one math warpgroup can, where they take turns
+HEIGHTS_IN_TURN = (128, 192)  # rows that one math warpgroup can, where they take turns
 MOST_CTAS = 8  # of a cluster that any GPU runs
 SPLITS = (1, 2, 4, 8)  # CTAs that may split a sum
 SWAPPED_COLUMNS = (64, 128, 256)  # that a CTA computes of a swapped tile
+TWO_BYTES = ("bfloat16", "float16")
 SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 
@@ -216,7 +217,7 @@ class Tile:
             )
         if self.pingpong and (self.cta_rows not in HEIGHTS_IN_TURN or self.exchanges):
             return (
-                "math warpgroups take turns over 128, 192 or 256 rows of which a CTA has all sums, not over"
+                "math warpgroups take turns over 128 or 192 rows of which a CTA has all sums, not over"
                 f" {self.cta_rows} of a cluster of {self.cluster.option}"
             )
         if self.exchanges and self.steps < self.cluster.k:
@@ -235,7 +236,7 @@ class Tile:
         if self.exchanges:
             return f"a cluster splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
         if self.pingpong:
-            return f"math warpgroups take turns over 128, 192 or 256 rows, not over {self.cta_rows}"
+            return f"math warpgroups take turns over 128 or 192 rows, not over {self.cta_rows}"
         if self.m64 * self.registers > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
