@@ -31,8 +31,7 @@ from typing import Any
 
 from benchmarks import families
 from benchmarks.families import between
-from benchmarks.fit import ATTENTION, RESULTS, tell
-from benchmarks.fit import SUMS as SUMMED
+from benchmarks.fit import tell
 from benchmarks.precompile import alone, compile_kernels, gpu_here
 from benchmarks.workloads import FEW_FAMILIES, Task, tag
 from tilegen.arch.machine import H200, Machine
@@ -470,7 +469,7 @@ def main(arguments: Sequence[str]) -> int:
     if o.what == "measure":
         print(measure(o.o, o.seconds, o.jobs, o.seed, o.sweep or ""))
     else:
-        tell([o.o / result.name for result in RESULTS], o.o / SUMMED.name, o.o / ATTENTION.name)
+        tell(o.o)
     return 0
 
 

@@ -31,17 +31,40 @@ from tilegen.targets.sm90.linear_cuts import linear_configs
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
-SUMS = FOLDER / "calibration-sums-h100.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
 # of loads and launches
 AROUND = ("launch", "start", "narrow", "trip", "trip_of_clusters", "least_step", "least_step_of_pairs")
 IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
-OF_SUMS = ("shared_k4", "shared_k8")  # which the sweep of long sums alone shows
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """Linears of a family of their own: what they are called, the result file, whose name ends with a GPU's,
+    and the constants that they alone show."""
+
+    told: str
+    path: Path
+    family: str
+    constants: tuple[str, ...]
+
+    def pairs(self, folder: Path = FOLDER) -> list[Pair[Rates]]:
+        path = folder / self.path.name
+        return list(_pairs(path, self.family, machine(path.stem.rpartition("-")[2])))
+
+
+SWEEPS = (
+    Sweep("long sums", FOLDER / "calibration-sums-h100.json", "sums", ("shared_k4", "shared_k8")),
+    Sweep(
+        "warpgroups in turn",
+        FOLDER / "calibration-turns-h100.json",
+        "turns",
+        ("in_turn", "turn", "curve", "curve_turned", "beside_turned", "beside_by_tma"),
+    ),
+)
+IN_SWEEPS = ("beside", *(name for sweep in SWEEPS for name in sweep.constants))
 R = TypeVar("R", Rates, AttentionRates)
 
 
@@ -76,12 +99,6 @@ def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair[Rates], ...]:
 
 
 @lru_cache
-def sums_pairs(path: Path = SUMS) -> tuple[Pair[Rates], ...]:
-    """Every linear of a sweep of long sums, on the GPU that its name ends with."""
-    return tuple(_pairs(path, "sums", machine(path.stem.rpartition("-")[2])))
-
-
-@lru_cache
 def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
     """Every attention of a sweep, once for each of its tiles."""
     found = []
@@ -108,9 +125,11 @@ def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | N
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
     b = graph.bound(op)
     size = ClusterShape.of_option(cluster).size
-    if not any((c.tile, c.option) == (tile, cluster) for c in linear_configs(b, on, size)):
+    pingpong = row.get("pingpong", {}).get(op.name, False)
+    wanted = tile, cluster, pingpong
+    if not any((c.tile, c.option, c.pingpong) == wanted for c in linear_configs(b, on, size)):
         return None
-    cut = checked_cluster(graph, replace(op, tile=tile), cluster, on)
+    cut = checked_cluster(graph, replace(op, tile=tile, pingpong=pingpong), cluster, on)
     name, bound = f"{row['workload']} {row['sizes']}", graph.with_op(op.name, cut).bound(cut)
     return Pair(name, row["held_out"], bound, row["us"], partial(_linear_us, on=on), weight)
 
@@ -178,7 +197,7 @@ def _ranks(values: Any) -> Any:
 def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     """The constants with the least error, from these on: first those of products, by linears of all sizes,
     then those of AROUND, by all."""
-    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *OF_SUMS)]
+    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *IN_SWEEPS)]
     rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
     return _fitted(some, AROUND, rates)
 
@@ -233,12 +252,13 @@ def groups(some: Sequence[Pair[Rates]]) -> dict[str, list[Pair[Rates]]]:
 
 def lines(
     linears: Sequence[Pair[Rates]],
-    sums: Sequence[Pair[Rates]],
+    swept: Sequence[Sequence[Pair[Rates]]],
     attention: Sequence[Pair[AttentionRates]],
     rates: Rates = RATES,
     attention_rates: AttentionRates = attention_time.RATES,
 ) -> Iterator[str]:
-    """A Markdown table. An attention has two tiles, so no order worth telling."""
+    """A Markdown table. swept: the pairs of each of SWEEPS. An attention has two tiles, so no order worth
+    telling."""
     yield (
         "| pairs | programs, pairs | bias | mean error | within 0.8 to 1.25 | Spearman |"
         " regret: median, p95, worst |"
@@ -246,9 +266,10 @@ def lines(
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for name, chosen in groups(linears).items():
         yield _line(name, e := error_of(chosen, rates), f"{e.spearman:.2f}")
-    for name, held in (("long sums, held out", True), ("long sums, fitted to", False)):
-        if chosen := [p for p in sums if p.held_out is held]:
-            yield _line(name, e := error_of(chosen, rates), f"{e.spearman:.2f}")
+    for sweep, some in zip(SWEEPS, swept, strict=True):
+        for what, held in (("held out", True), ("fitted to", False)):
+            if chosen := [p for p in some if p.held_out is held]:
+                yield _line(f"{sweep.told}, {what}", e := error_of(chosen, rates), f"{e.spearman:.2f}")
     for name, held in (("attention, held out", True), ("attention, fitted to", False)):
         if of := [p for p in attention if p.held_out is held]:
             yield _line(name, error_of(of, attention_rates, 2), "")
@@ -262,14 +283,16 @@ def _line(name: str, e: Error, spearman: str) -> str:
     )
 
 
-def tell(paths: Sequence[Path], sums: Path, others: Path) -> None:
-    """The errors of the constants as they are, then of constants fitted anew."""
-    some, long, attention = pairs(tuple(paths)), sums_pairs(sums), attention_pairs(others)
-    print("\n".join(lines(some, long, attention)))
+def tell(folder: Path) -> None:
+    """The errors of the constants as they are, then of constants fitted anew, by the results there."""
+    some, swept = pairs(tuple(folder / path.name for path in RESULTS)), [s.pairs(folder) for s in SWEEPS]
+    attention = attention_pairs(folder / ATTENTION.name)
+    print("\n".join(lines(some, swept, attention)))
     rates = fitted([p for p in some if not p.held_out])
-    rates = _fitted([p for p in long if not p.held_out], OF_SUMS, rates)
+    for sweep, of_sweep in zip(SWEEPS, swept, strict=True):
+        rates = _fitted([p for p in of_sweep if not p.held_out], sweep.constants, rates)
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
     for found in (rates, attention_rates):
         told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
         print("\nfitted anew:", told)
-    print("\n".join(lines(some, long, attention, rates, attention_rates)))
+    print("\n".join(lines(some, swept, attention, rates, attention_rates)))

@@ -43,7 +43,8 @@ SERVING = (
 
 
 CALIBRATION = (
-    "Drawn linears, each cut in many ways, long sums split by up to eight CTAs on an H100, and attentions"
+    "Drawn linears, each cut in many ways, long sums split by up to eight CTAs and linears"
+    " whose math warpgroups take turns on an H100, and attentions"
     " with tiles of both heights, as"
     " `tilegen.graph.linear_time` and `attention_time` have them and as they were measured; errors are of"
     " log(modelled / measured). Of each program: Spearman's correlation of both orders, times within 2 %"
@@ -72,11 +73,12 @@ def sections(results: Path, gpu: str) -> list[str]:
         if paths:
             found = [f"{table(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
             parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
-    found = [results / result.name for result in (*fit.RESULTS, fit.SUMS, fit.ATTENTION)]
+    swept = [sweep.path for sweep in fit.SWEEPS]
+    found = [results / path.name for path in (*fit.RESULTS, *swept, fit.ATTENTION)]
     if all(path.exists() for path in found):
-        *linears, sums, attention = found
-        of = fit.pairs(tuple(linears)), fit.sums_pairs(sums), fit.attention_pairs(attention)
-        table = "\n".join(fit.lines(*of))
+        linears, attention = tuple(found[: len(fit.RESULTS)]), found[-1]
+        of_sweeps = [sweep.pairs(results) for sweep in fit.SWEEPS]
+        table = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, fit.attention_pairs(attention)))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
     path = results / lowerings.RESULT.name

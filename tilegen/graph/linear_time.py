@@ -22,10 +22,11 @@ from dataclasses import dataclass
 
 from tilegen.arch.machine import H200, Machine
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import groups, k_range, normed, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
+STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
 RESULTS = 32_768  # bytes of the buffers that a warpgroup with a tile to itself has besides
 ROW_BYTES = 128  # 64 columns of a row
 ALONE = ClusterShape()
@@ -56,12 +57,16 @@ class Rates:
     left: float = 17.95  # clocks for 16 columns of a block of 64 rows of wgmma's left operand
     epilogue: float = 8.807e-05  # of a number of the result
     turned: float = 0.0001042  # of one of a swapped tile
-    by_one: float = 1.5  # factor of an epilogue that one math warpgroup has to itself
+    in_turn: float = 2.1e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
+    turn: float = 0.16  # from the products of one tile to those of the next, where they take turns
+    # of a number that a curved function such as gelu makes; of a swapped tile
+    curve: float = 6.5e-05
+    curve_turned: float = 1.6e-05
     sent: float = 3.419e-05  # where the CTAs of a pair send each other half of them
-    # of a number that the epilogue reads, a residual's; by a swapped tile. Fitted on an H100, to
-    # `calibrate measure --mixed`
-    beside: float = 3.1e-04
-    beside_turned: float = 2.15e-04
+    # of a number that the epilogue reads, a residual's: by threads, by those of a swapped tile, by TMA
+    beside: float = 2.6e-04
+    beside_turned: float = 2.35e-04
+    beside_by_tma: float = 1.2e-04
     launch: float = 1.143  # before the first step and after the last
     start: float = 1.679  # besides, where all SMs have a CTA; bytes come from memory meanwhile
     narrow: float = 0.1485  # by how much memory is slower where few SMs ask
@@ -101,7 +106,8 @@ class LinearTime:
     SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
     are there; stage: rows of 128 bytes that a step fills; trip: of its loads; beside: bytes that the
     ring leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
-    the math warpgroups take turns.
+    the math warpgroups take turns; fetched: by how much its epilogue is longer among other ops, where threads
+    fetch a residual.
     """
 
     step: float
@@ -116,6 +122,7 @@ class LinearTime:
     trip: float
     beside: int = 0
     pingpong: bool = False
+    fetched: float = 0.0
     rates: Rates = RATES
 
     @property
@@ -129,7 +136,7 @@ class LinearTime:
         return self.waves * self._tile(self.step) + self._last
 
     def _tile(self, step: float) -> float:
-        products = self.steps * step
+        products = self.steps * step + (self.rates.turn if self.pingpong else 0.0)
         return max(products, (products + self.epilogue) / 2) if self.pingpong else products + self.epilogue
 
     @property
@@ -144,7 +151,7 @@ class LinearTime:
 
     def tile_of_many(self, stages: int) -> float:
         """The same where the bytes of all tiles come from memory meanwhile."""
-        return self.rates.side_by_side(self.tile(stages), self.memory / self.waves)
+        return self.rates.side_by_side(self.tile(stages) + self.fetched, self.memory / self.waves)
 
     def alone(self, stages: int) -> float:
         """The op in a launch of its own."""
@@ -154,7 +161,8 @@ class LinearTime:
     def among(self, stages: int) -> float:
         """The op in a launch with ops of other kinds. While these run its weights fill the rings of the SMs
         that will have a tile of it; between two tiles of an SM its memory rests."""
-        own = self.rates.side_by_side(self.waves * self.tile(stages) + self.rates.start, self.memory)
+        tiles = self.waves * (self.tile(stages) + self.fetched)
+        own = self.rates.side_by_side(tiles + self.rates.start, self.memory)
         rests = self.rings * (1 - self.busy) + self.rates.between * (self.waves - 1)
         return own + rests * self.memory / own
 
@@ -200,12 +208,15 @@ def time_of_cut(
         apart * bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
-    numbers, each = height * wide, rates.turned if swapped else rates.epilogue
+    numbers = height * wide
+    each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
     beside = read_beside(b) * min(height, rows) * width
-    epilogue = (
-        numbers * (each + rates.sent * 2 * (1 - 1 / cluster.k))
-        + beside / cluster.k * (rates.beside_turned if swapped else rates.beside)
-    )
+    curved = rates.curve_turned if swapped else rates.curve
+    each += rates.sent * 2 * (1 - 1 / cluster.k) + curves(b) * curved / groups(b)
+    staged = height >= STAGED_ROWS and not swapped
+    by_threads = rates.beside_turned if swapped else rates.beside
+    fetched = beside / cluster.k * by_threads
+    loaded_beside = beside / cluster.k * rates.beside_by_tma if staged else fetched
     # constants were fitted to pairs without their sums
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
@@ -213,7 +224,7 @@ def time_of_cut(
     return LinearTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
-        epilogue * (rates.by_one if pingpong else 1.0),
+        numbers * each + loaded_beside,
         waves,
         1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
         1e6 * RING * machine.sms / machine.memory,
@@ -223,6 +234,7 @@ def time_of_cut(
         rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
         RESULTS if pingpong else sums,
         pingpong,
+        fetched - loaded_beside,
         rates,
     )
 

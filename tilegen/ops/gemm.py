@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -166,6 +167,12 @@ def read_beside(b: OpInstance) -> int:
     """Numbers that the epilogue reads for each number of the result, as of a residual; what is the same for
     all rows is not counted."""
     return sum(how != "columns" for _, how in b.op.epilogue.operands) if b.op.epilogue else 0
+
+
+def curves(b: OpInstance) -> int:
+    """Calls of curved functions, such as gelu, that the epilogue makes for each number of the result."""
+    text = b.op.epilogue.expression if b.op.epilogue else ""
+    return len(re.findall(r"\b(?:gelu_tanh|gelu_erf|silu|sigmoid)\(", text))
 
 
 def normed(b: OpInstance) -> bool:

@@ -23,7 +23,7 @@ from tilegen.graph.linear_time import (
     time_of_cut,
 )
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import groups, k_range, normed, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
@@ -60,6 +60,7 @@ class _Linear:
     groups: int
     normed: bool
     beside: int  # numbers that its epilogue reads for each of the result
+    curves: int  # calls of curved functions for each
     result: str  # its dtype
 
     @staticmethod
@@ -68,7 +69,7 @@ class _Linear:
         if found is None:
             rows, columns = (int(n) for n in b.out)
             lo, hi = (int(n) for n in k_range(b))
-            share = groups(b), normed(b), read_beside(b)
+            share = groups(b), normed(b), read_beside(b), curves(b)
             found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype)
             b.__dict__["_linear"] = found
         return found
