@@ -35,7 +35,10 @@ TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
 # of loads and launches
-AROUND = ("launch", "start", "narrow", "trip", "trip_of_clusters", "least_step", "least_step_of_pairs")
+AROUND = (
+    *("launch", "launch_of_clusters", "start", "narrow", "trip", "trip_of_clusters"),
+    *("least_step", "least_step_of_pairs"),
+)
 IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 

@@ -661,6 +661,10 @@ TG_FN void tg_fill_n8s(const float (&sums)[4 * Op::GROUPS * Op::N8], typename Op
   const unsigned r = warp * 16 + lane % 8 + (lane / 8 % 2) * 8, right = lane / 16;
   const unsigned to = buffer + r * 16 * COUNT;
   constexpr int batch = tg_batch<Op>(2);
+  const auto place = [&](int o) {
+    const unsigned eight = o + 1 < COUNT ? o + right : o;
+    return to + ((COUNT == 8 ? eight ^ r % 8 : eight) << 4);
+  };
 #pragma unroll
   for (int o = 0; o < COUNT; o += 2) {
     if (o % batch == 0) {
@@ -673,9 +677,9 @@ TG_FN void tg_fill_n8s(const float (&sums)[4 * Op::GROUPS * Op::N8], typename Op
     if (o + 1 < COUNT) {
       const unsigned upper8 = tg_pack(Op::result(T), Op::value(T, sums, FIRST + first + o + 1, 0, extras[0][o + 1]));
       const unsigned lower8 = tg_pack(Op::result(T), Op::value(T, sums, FIRST + first + o + 1, 1, extras[1][o + 1]));
-      tg_store_matrix(to + ((COUNT == 8 ? (o + right) ^ r % 8 : o + right) << 4), upper, lower, upper8, lower8);
+      tg_store_matrix(place(o), upper, lower, upper8, lower8);
     } else {
-      tg_store_matrix(to + (o << 4), upper, lower);
+      tg_store_matrix(place(o), upper, lower);
     }
   }
 }
@@ -907,8 +911,7 @@ TG_FN void tg_load_weights(unsigned smem, [[maybe_unused]] const tg_maps& maps, 
 // Both math warpgroups' buffers of one tile, by TMA, in the order in which they are filled.
 template <class Op, int N8>
 TG_FN void tg_store_rows(const tg_map* map, [[maybe_unused]] const tg_map* rest, tg_corner at, unsigned smem,
-    tg_outbox& out,
-    unsigned long long limit_ns) {
+    tg_outbox& out, unsigned long long limit_ns) {
 #pragma unroll 1
   for (int m = 0; m < Op::M64; ++m)
 #pragma unroll 1

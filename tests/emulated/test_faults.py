@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulated.kernels import Adversary, Runs, emulated, library_of, replaced, text_of
 from tests.emulated.test_kernels import PORTABLE
-from tests.gpu.gemms import CASES, Case, block, both, fan, gemm, mlp
+from tests.gpu.gemms import CASES, Case, added, block, both, fan, gemm, mlp
 from tests.gpu.ops import OPS, norms
 from tilegen.errors import HangError, RaceError
 
@@ -43,8 +43,21 @@ FAN = Case(
         "cluster": dict.fromkeys("qkvo", "2:m"),
     },
 )
+TURNS = Case(
+    "warpgroups in turn, more steps than stages",
+    gemm,
+    {"M": 300, "N": 200, "K": 1032},
+    {"tiles": {"y": (128, 72, 64)}, "pingpong": {"y": True}},
+)
+BESIDE = Case(
+    "residual of more blocks than buffers",
+    added,
+    {"M": 500, "N": 304, "K": 72},
+    {"tiles": {"y": (192, 128, 64)}, "pingpong": {"y": True}},
+    sms=2,
+)
 ROWS = Case("rows, then a product", norms, {"M": 70, "N": 136}, {"norms": "separate", "tiles": {"n1": (16,)}})
-OTHERS = {c.name: c for c in (*CASES, *OPS, STEPS, BULK, FIRST, LAST, FAN, ROWS)}
+OTHERS = {c.name: c for c in (*CASES, *OPS, STEPS, BULK, FIRST, LAST, FAN, TURNS, BESIDE, ROWS)}
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,52 @@ FAULTS = [
         "warps of a warpgroup without rows do not meet",
         "mlp, 192 rows, steps and columns shared",
         in_function("tg_mainloop_idle", "tg_warpgroup_meet(warpgroup);", ""),
+        says="no progress",
+    ),
+    # math warpgroups in turn
+    Fault(
+        "a warpgroup does not wait for its turn",
+        TURNS.name,
+        replaced("        tg_await(tg_own_turn(smem, warpgroup), own);\n", ""),
+    ),
+    Fault(
+        "a turn is passed on before its stages are seen",
+        TURNS.name,
+        swapped(r"  unsigned before = 0;\n(?s:.*?)", r"  tg_pass_turn\(smem, warpgroup, thread\);\n"),
+    ),
+    Fault(
+        "a turn is not passed on",
+        TURNS.name,
+        in_function("tg_mainloop", "  tg_pass_turn(smem, warpgroup, thread);\n", ""),
+        says="no progress",
+    ),
+    Fault(
+        "the other warpgroup's stages are not skipped",
+        TURNS.name,
+        replaced("          ring.skip(last - first);\n", ""),
+        says="no progress",
+    ),
+    Fault(
+        "one warpgroup's buffers for the other's tile",
+        TURNS.name,
+        replaced("    out = others, others = own;\n", ""),
+        says="no progress",
+    ),
+    # a residual in the buffers of results
+    Fault(
+        "a residual is not awaited",
+        "residual by TMA",
+        in_function("tg_store_staged", "tg_await(tg_drained(smem, warpgroup, buffer), phase);", ""),
+    ),
+    Fault(
+        "a residual comes before results have left",
+        BESIDE.name,
+        in_function("tg_store_rows", "        tg_stores_read<1>();\n", ""),
+    ),
+    Fault(
+        "fewer bytes of a residual are awaited",
+        BESIDE.name,
+        replaced("1024 * (whole ? 8 : N8 % 8)", "512 * (whole ? 8 : N8 % 8)"),
         says="no progress",
     ),
     # proxies

@@ -48,6 +48,14 @@ def block(M=128, H=256, I=512, dtype="bfloat16"):
 
 
 @tg.spec
+def added(M=128, N=256, K=512, dtype="bfloat16"):
+    """y = gelu(x wᵀ + b) + r"""
+    x, r = tg.input("x", (M, K), dtype), tg.input("r", (M, N), dtype)
+    w, b = tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
+    return tg.add(tg.gelu(tg.linear(x, w, b, name="y"), name="g"), r, name="z")
+
+
+@tg.spec
 def chain(M=64, H=256, dtype="bfloat16"):
     """Four GeMMs, one after the other; the last adds what the second made."""
     h = tg.input("x", (M, H), dtype)
@@ -136,6 +144,39 @@ CASES = [
     Case("one gemm, 130 of 192 rows", gemm, {"M": 130, "N": 200, "K": 520}, {"tiles": {"y": (192, 176, 64)}}),
     Case(
         "one gemm, a warpgroup idle", gemm, {"M": 300, "N": 200, "K": 520}, {"tiles": {"y": (256, 104, 64)}}
+    ),
+    Case("residual by TMA", added, {"M": 500, "N": 200, "K": 520}, {"tiles": {"y": (192, 96, 64)}}),
+    Case(
+        "residual by TMA, steps shared",
+        added,
+        {"M": 300, "N": 1000, "K": 520, "dtype": "float16"},
+        {"tiles": {"y": (128, 192, 64)}, "cluster": {"y": 2}},
+    ),
+    Case(
+        "in turn",
+        gemm,
+        {"M": 1300, "N": 1000, "K": 136},
+        {"tiles": {"y": (128, 72, 64)}, "pingpong": {"y": True}},
+    ),
+    Case(
+        "in turn, 192 rows, drawn",
+        gemm,
+        {"M": 1540, "N": 2120, "K": 72, "dtype": "float16"},
+        {"tiles": {"y": (192, 128, 64)}, "pingpong": {"y": True}, "scheduling": "dynamic"},
+        sms=20,
+    ),
+    Case(
+        "in turn, residual",
+        added,
+        {"M": 1300, "N": 1000, "K": 72},
+        {"tiles": {"y": (128, 80, 64)}, "pingpong": {"y": True}},
+    ),
+    Case(
+        "in turn, rows shared",
+        added,
+        {"M": 1430, "N": 1000, "K": 200},
+        {"tiles": {"y": (256, 128, 64)}, "cluster": {"y": "2:m"}, "pingpong": {"y": True}},
+        sms=8,
     ),
     Case("swapped, 72 rows", gemm, {"M": 267, "N": 304, "K": 520}, {"tiles": {"y": (72, 128, 64)}}),
     Case("swapped, 64 columns", gemm, {"M": 130, "N": 200, "K": 264}, {"tiles": {"y": (144, 64, 64)}}),

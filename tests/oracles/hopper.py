@@ -193,7 +193,8 @@ class Tile:
         if tile.swapped:
             halves = tile.cta_columns == 64
             return self.row + shared + (warpgroup * tile.cta_rows // 2 if halves else 0)
-        return self.row + shared + (0 if tile.warpgroups_split_n else warpgroup * 64 * tile.m64)
+        whole = tile.warpgroups_split_n or tile.pingpong
+        return self.row + shared + (0 if whole else warpgroup * 64 * tile.m64)
 
     def columns(self, cta_rank: int, warpgroup: int) -> int:
         tile = self.op.tile
@@ -245,7 +246,8 @@ class Tile:
     def check_stores(self, times: Any) -> None:
         """Count in `times` how often each element of the result is written; each by the thread that has its
         sum."""
-        for cta_rank, warpgroup in product(range(self.op.cluster), (0, 1)):
+        warpgroups = (0,) if self.op.tile.pingpong else (0, 1)
+        for cta_rank, warpgroup in product(range(self.op.cluster), warpgroups):
             calls = self.calls(cta_rank, warpgroup)
             if self.op.tile.exchanges:
                 self.check_sums(cta_rank, warpgroup)
@@ -280,6 +282,15 @@ class Tile:
             height, width = maps[store.map_name if n + 8 <= n8s else store.rest_name].box
             at = corner + 64 * (m64 * warpgroup + m)
             assert at == row + 64 * m and height == 64 and width == 8 * min(8, n8s - n)
+            if op.extras.residual:  # by the same boxes, from where the epilogue would read it
+                beside = maps[store.beside_name if n + 8 <= n8s else store.beside_rest_name]
+                own, operand = maps[store.map_name if n + 8 <= n8s else store.rest_name], op.extras.residual
+                assert (beside.box, beside.swizzle, beside.rows) == (own.box, own.swizzle, own.rows)
+                assert (beside.columns, beside.offset, beside.pitch) == (
+                    own.columns,
+                    operand.first,
+                    operand.pitch,
+                )
             if op.tile.uneven and warpgroup == 1 and m == m64 - 1:
                 continue  # stored beyond the tensor
             times[at : at + height, column + 8 * n : column + 8 * n + width] += 1

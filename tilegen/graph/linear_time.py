@@ -11,9 +11,9 @@
 
 ‖…‖ is the p-norm, p = `sharp`, of what goes on side by side: nearly the longest, each a little in the other's
 way; scaling is what a norm that was fused into the linear adds. In turn is a tile where the math warpgroups
-take turns (TileOp.pingpong): one's epilogue hides behind the other's products. The constants were fitted to measured times
-(benchmarks.calibrate), which also says how far off they are; those of `among` and of scaling were measured in
-layers that decode (docs/perf-log.md).
+take turns (TileOp.pingpong): one's epilogue hides behind the other's products. The constants were fitted to
+measured times (benchmarks.calibrate), which also says how far off they are; those of `among` and of scaling
+were measured in layers that decode (docs/perf-log.md).
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Rates:
     beside_turned: float = 2.35e-04
     beside_by_tma: float = 1.2e-04
     launch: float = 1.143  # before the first step and after the last
+    launch_of_clusters: float = 0.3  # besides, where CTAs meet at the start and the end
     start: float = 1.679  # besides, where all SMs have a CTA; bytes come from memory meanwhile
     narrow: float = 0.1485  # by how much memory is slower where few SMs ask
     # to scale 64 columns of activations: until all warps have met, and each row
@@ -104,10 +105,10 @@ class LinearTime:
 
     step: of one that waits for no load; memory: of all the op's bytes; rings: of as many as the rings of all
     SMs hold; busy: the share of the SMs that have a CTA; filled: of all waves, the share of their CTAs that
-    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; beside: bytes that the
-    ring leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
-    the math warpgroups take turns; fetched: by how much its epilogue is longer among other ops, where threads
-    fetch a residual.
+    are there; stage: rows of 128 bytes that a step fills; trip: of its loads; beside: bytes that the ring
+    leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
+    the math warpgroups take turns; fetched: by how much its epilogue is longer among other ops, where
+    threads fetch a residual; clusters: CTAs run it by clusters.
     """
 
     step: float
@@ -123,6 +124,7 @@ class LinearTime:
     beside: int = 0
     pingpong: bool = False
     fetched: float = 0.0
+    clusters: bool = False
     rates: Rates = RATES
 
     @property
@@ -156,7 +158,8 @@ class LinearTime:
     def alone(self, stages: int) -> float:
         """The op in a launch of its own."""
         tiles = self.waves * self.tile(stages) + self._last + self.rates.start * self.busy
-        return self.rates.side_by_side(tiles, self.memory) + self.rates.launch
+        launch = self.rates.launch + (self.rates.launch_of_clusters if self.clusters else 0.0)
+        return self.rates.side_by_side(tiles, self.memory) + launch
 
     def among(self, stages: int) -> float:
         """The op in a launch with ops of other kinds. While these run its weights fill the rings of the SMs
@@ -235,6 +238,7 @@ def time_of_cut(
         RESULTS if pingpong else sums,
         pingpong,
         fetched - loaded_beside,
+        cluster.size > 1,
         rates,
     )
 

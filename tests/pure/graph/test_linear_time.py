@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tilegen as tg
-from benchmarks.workloads import example
+from benchmarks.workloads import added_linear, example, one_linear
 from tests.gpu.gemms import gemm
 from tilegen.arch.machine import H200
 from tilegen.graph.fuse_epilogues import fuse
@@ -52,6 +52,33 @@ def test_a_ring_of_few_stages_waits_for_its_loads() -> None:
     time = time_of_cut(linear(300), H200, 128, 192)
     tiles = [time.tile(stages) for stages in (2, 3, 4, 8)]
     assert tiles == sorted(tiles, reverse=True) and tiles[0] > 1.2 * tiles[-1]
+
+
+def test_turns_hide_the_epilogues_of_all_tiles_but_the_last() -> None:
+    """Of the same tile, by two warpgroups that share it, and by one after the other."""
+    for rows, tiles in ((128, 1), (8 * 128, 8)):
+        b = linear(rows, 132 * 128, 1024)
+        shared, turns = (time_of_cut(b, H200, 128, 128, pingpong=p) for p in (False, True))
+        assert shared.waves == turns.waves == tiles and shared.step == turns.step
+        gained = shared.alone(4) - turns.alone(4)
+        assert gained > 0.8 * (tiles - 1) * shared.epilogue - tiles * RATES.turn
+
+
+def test_epilogues_longer_than_products_are_not_hidden() -> None:
+    short = time_of_cut(linear(4096, 132 * 128, 64), H200, 128, 128, pingpong=True)
+    assert short.tile(4) > short.steps * short.step + RATES.turn
+
+
+def test_curved_functions_and_residuals_cost_their_numbers() -> None:
+    plain, curved, added = (
+        time_of_cut(graph.bound(graph.ops[0]), H200, 128, 128)
+        for graph in (fuse(spec(M=1024, N=4096, K=512)) for spec in (gemm, one_linear, added_linear))
+    )
+    numbers = 128 * 128
+    assert curved.epilogue - plain.epilogue == pytest.approx(numbers * RATES.curve)
+    assert added.epilogue - plain.epilogue == pytest.approx(numbers * RATES.beside_by_tma)
+    assert added.fetched == pytest.approx(numbers * (RATES.beside - RATES.beside_by_tma))
+    assert plain.fetched == curved.fetched == 0
 
 
 def test_nothing_is_faster_than_memory() -> None:

@@ -112,6 +112,11 @@ def test_missing_key_of_an_op(data, key):
     refused(data, key)
 
 
+def test_turns_are_true_or_false(data):
+    data["ops"]["up"]["pingpong"] = 1
+    refused(data, "pingpong is 1, expected true or false")
+
+
 @pytest.mark.parametrize("key", ["declared", "dtype", "role", "form"])
 def test_missing_key_of_a_tensor(data, key):
     del data["tensors"]["h"][key]

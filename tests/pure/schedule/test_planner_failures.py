@@ -359,9 +359,33 @@ def test_unknown_option(mlp):
 
 
 @pytest.mark.parametrize("given", [5, None, ("up", (8, 8, 8)), {3: (8, 8, 8)}, [("up", 2)]], ids=str)
-@pytest.mark.parametrize("option", ["tiles", "policies", "split_k", "split_kv", "cluster"])
+@pytest.mark.parametrize("option", ["tiles", "policies", "split_k", "split_kv", "cluster", "pingpong"])
 def test_an_option_by_op_is_a_dict(mlp, option, given):
     refused([f"option {option} is a dict", repr(given)], mlp, **{option: given})
+
+
+def test_warpgroups_take_turns_where_they_can(mlp):
+    refused(["pingpong of none", "up"], mlp, pingpong={"none": True})
+    refused(["pingpong of 'up' is 1", "True or False"], mlp, on="h200", pingpong={"up": 1})
+    refused(["on cpu", "leave pingpong out"], mlp, on="cpu", pingpong={"up": True})
+    turns = {"tiles": {"up": (128, 64, 64)}, "pingpong": {"up": True}}
+    half = load_program(str(EXAMPLES / "gpt3_mlp.py"), {"M": 300, "H": 256, "I": 256})
+    refused(["a launch of one op", "ask for launches"], half, on="h200", **turns)
+
+
+@pytest.mark.parametrize(
+    ("tile", "more", "words"),
+    [
+        ((64, 128, 64), {}, ["128 or 192 rows", "64"]),
+        ((256, 96, 64), {}, ["128 or 192 rows", "256"]),
+        ((72, 128, 64), {}, ["128 or 192 rows", "72"]),
+        ((192, 136, 64), {}, ["192 x 136 sums"]),
+        ((128, 128, 64), {"cluster": {"y": 2}}, ["128 of a cluster of 2"]),
+    ],
+    ids=str,
+)
+def test_tiles_that_no_warpgroup_has_alone(tile, more, words):
+    refused(words, gemm(M=300), on="h200", tiles={"y": tile}, pingpong={"y": True}, **more)
 
 
 def test_a_tile_as_text_is_told_as_it_was_given(mlp):

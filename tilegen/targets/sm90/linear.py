@@ -122,9 +122,9 @@ def _sum_problem(code: Code, tile: Tile) -> str:
                 " threads hold their share of a step"
             )
     if tile.pingpong and len(code.plan.graph.ops) > 1:
-        return "math warpgroups take turns in a launch of one op; leave pingpong out, or lower to launches"
+        return "math warpgroups take turns in a launch of one op; leave pingpong out, or ask for launches"
     if tile.pingpong and b.result.dtype not in TWO_BYTES:
-        return f"math warpgroups take turns over results of two bytes a number; the result is {b.result.dtype}"
+        return f"math warpgroups take turns over results of two bytes a number, not {b.result.dtype}"
     if tile.uneven and b.result.dtype not in TWO_BYTES:
         return (
             f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number; the result is"

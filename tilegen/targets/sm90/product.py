@@ -109,8 +109,8 @@ class Product(Code):
 
     @property
     def proxies(self) -> Proxies:
-        """Both factors and a residual come by TMA; a folded norm's weight and the epilogue's other operands by
-        ld.global."""
+        """Both factors and a residual come by TMA; a folded norm's weight and the epilogue's other operands
+        by ld.global."""
         return Proxies((0, 1, *self.extras.by_tma), self.store.staged)
 
     @property
