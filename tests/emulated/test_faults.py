@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulated.kernels import Adversary, Runs, emulated, library_of, replaced, text_of
 from tests.emulated.test_kernels import PORTABLE
-from tests.gpu.gemms import CASES, Case, added, block, both, fan, gemm, mlp
+from tests.gpu.gemms import HOPPER, Case, added, block, both, fan, gemm, mlp
 from tests.gpu.ops import OPS, norms
 from tilegen.errors import HangError, RaceError
 
@@ -57,7 +57,7 @@ BESIDE = Case(
     sms=2,
 )
 ROWS = Case("rows, then a product", norms, {"M": 70, "N": 136}, {"norms": "separate", "tiles": {"n1": (16,)}})
-OTHERS = {c.name: c for c in (*CASES, *OPS, STEPS, BULK, FIRST, LAST, FAN, TURNS, BESIDE, ROWS)}
+OTHERS = {c.name: c for c in (*HOPPER, *OPS, STEPS, BULK, FIRST, LAST, FAN, TURNS, BESIDE, ROWS)}
 
 
 @dataclass(frozen=True)

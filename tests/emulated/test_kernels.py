@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.emulated.kernels import emulated
-from tests.gpu.gemms import CASES, Case, block, both, chain, fan, gated, gemm, mlp
+from tests.gpu.gemms import HOPPER, Case, block, both, chain, fan, gated, gemm, mlp
 from tests.gpu.ops import OPS
 from tests.shares import share
 from tilegen.errors import PlanError
@@ -80,10 +80,10 @@ LARGE = (
 )
 
 
-SLOW = [case.name for case in (*CASES, *OPS) if case.name.startswith(LARGE)]
+SLOW = [case.name for case in (*HOPPER, *OPS) if case.name.startswith(LARGE)]
 
 
-@pytest.mark.parametrize("case", [*share(CASES, 3, 1, SLOW), *share(OPS, 3, 1, SLOW)])
+@pytest.mark.parametrize("case", [*share(HOPPER, 3, 1, SLOW), *share(OPS, 3, 1, SLOW)])
 def test_every_kernel_is_right_under_every_adversary(case: Case) -> None:
     try:
         case.plan(case.sms)
@@ -117,11 +117,11 @@ FOLLOWING = (
     ],
 )
 def test_launches_follow_each_other_without_the_host(name: str, programmatic: bool) -> None:
-    case = next(c for c in (*CASES, *OPS) if c.name == name)
+    case = next(c for c in (*HOPPER, *OPS) if c.name == name)
     assert emulated(case, range(2, 6), launches=2, programmatic=programmatic) == ""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [c for c in (*CASES, *OPS) if c.name not in SLOW], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in (*HOPPER, *OPS) if c.name not in SLOW], ids=lambda c: c.name)
 def test_no_false_alarm_in_500_runs(case: Case) -> None:
     assert emulated(case, range(500)) == ""

@@ -152,32 +152,6 @@ CASES = [
         {"M": 300, "N": 1000, "K": 520, "dtype": "float16"},
         {"tiles": {"y": (128, 192, 64)}, "cluster": {"y": 2}},
     ),
-    Case(
-        "in turn",
-        gemm,
-        {"M": 1300, "N": 1000, "K": 136},
-        {"tiles": {"y": (128, 72, 64)}, "pingpong": {"y": True}},
-    ),
-    Case(
-        "in turn, 192 rows, drawn",
-        gemm,
-        {"M": 1540, "N": 2120, "K": 72, "dtype": "float16"},
-        {"tiles": {"y": (192, 128, 64)}, "pingpong": {"y": True}, "scheduling": "dynamic"},
-        sms=20,
-    ),
-    Case(
-        "in turn, residual",
-        added,
-        {"M": 1300, "N": 1000, "K": 72},
-        {"tiles": {"y": (128, 80, 64)}, "pingpong": {"y": True}},
-    ),
-    Case(
-        "in turn, rows shared",
-        added,
-        {"M": 1430, "N": 1000, "K": 200},
-        {"tiles": {"y": (256, 128, 64)}, "cluster": {"y": "2:m"}, "pingpong": {"y": True}},
-        sms=8,
-    ),
     Case("swapped, 72 rows", gemm, {"M": 267, "N": 304, "K": 520}, {"tiles": {"y": (72, 128, 64)}}),
     Case("swapped, 64 columns", gemm, {"M": 130, "N": 200, "K": 264}, {"tiles": {"y": (144, 64, 64)}}),
     Case(
@@ -416,3 +390,33 @@ CASES = [
     Case("fan", fan, {"M": 200}),
     Case("fan, M = 1", fan, {"M": 1}),
 ]
+# math warpgroups that take turns, which only a Hopper kernel has
+IN_TURN = [
+    Case(
+        "in turn",
+        gemm,
+        {"M": 1300, "N": 1000, "K": 136},
+        {"tiles": {"y": (128, 72, 64)}, "pingpong": {"y": True}},
+    ),
+    Case(
+        "in turn, 192 rows, drawn",
+        gemm,
+        {"M": 1540, "N": 2120, "K": 72, "dtype": "float16"},
+        {"tiles": {"y": (192, 128, 64)}, "pingpong": {"y": True}, "scheduling": "dynamic"},
+        sms=20,
+    ),
+    Case(
+        "in turn, residual",
+        added,
+        {"M": 1300, "N": 1000, "K": 72},
+        {"tiles": {"y": (128, 80, 64)}, "pingpong": {"y": True}},
+    ),
+    Case(
+        "in turn, rows shared",
+        added,
+        {"M": 1430, "N": 1000, "K": 200},
+        {"tiles": {"y": (256, 128, 64)}, "cluster": {"y": "2:m"}, "pingpong": {"y": True}},
+        sms=8,
+    ),
+]
+HOPPER = [*CASES, *IN_TURN]

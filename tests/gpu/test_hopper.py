@@ -12,7 +12,7 @@ import torch
 
 import tilegen as tg
 import tilegen.targets.sm90.library
-from tests.gpu.gemms import CASES, Case, mlp
+from tests.gpu.gemms import HOPPER, Case, mlp
 from tilegen import api
 from tilegen.errors import ArgumentError, HangError
 from tilegen.kernels.cuda_kernel import CudaKernel
@@ -59,7 +59,7 @@ def check_replays(kernel: Kernel, arguments: list[torch.Tensor]) -> None:
     kernel.check()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", HOPPER, ids=lambda c: c.name)
 def test_against_float32(case: Case) -> None:
     kernel, arguments = compiled(case), arguments_of(case)
     want = expected(case, arguments)
@@ -86,7 +86,7 @@ def test_against_float32(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan")],
+    [c for c in HOPPER if c.name in ("mlp, M = 17, static", "mlp, rows shared", "chain of four", "fan")],
     ids=lambda c: c.name,
 )
 def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in CASES if c.name in ("mlp, M = 17, static", "chain of four", "fan")],
+    [c for c in HOPPER if c.name in ("mlp, M = 17, static", "chain of four", "fan")],
     ids=lambda c: c.name,
 )
 def test_branches_of_a_graph(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     its own workspace."""
     monkeypatch.setenv("TILEGEN_POISON", "0")
     cases = [
-        c for c in CASES if c.name in ("mlp, M = 17, static", "mlp, rows shared", "mlp, M = 1000, bands")
+        c for c in HOPPER if c.name in ("mlp, M = 17, static", "mlp, rows shared", "mlp, M = 1000, bands")
     ]
     kernels, given = [compiled(c) for c in cases], [arguments_of(c) for c in cases]
     wants = [k(*a).clone() for k, a in zip(kernels, given, strict=True)]
@@ -181,7 +181,7 @@ def test_missing_post_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_out_and_errors() -> None:
-    case = CASES[0]
+    case = HOPPER[0]
     kernel, (x, w) = compiled(case), arguments_of(case)
     out = torch.empty(kernel(x, w).shape, dtype=torch.bfloat16, device="cuda")
     assert kernel(x, w, out=out) is out and torch.equal(out, kernel(x, w))
@@ -196,7 +196,7 @@ def test_out_and_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if "shared" in c.name or c.name == "fan"][:6], ids=lambda c: c.name
+    "case", [c for c in HOPPER if "shared" in c.name or c.name == "fan"][:6], ids=lambda c: c.name
 )
 def test_trace(case: Case) -> None:
     """Every tile once on each CTA of its cluster, its events in order."""

@@ -18,7 +18,7 @@ from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.sm80.emit import generate as portable
 from tilegen.targets.sm90 import emit
 
-CASES = {c.name: c for c in (*drawn(20261124, 20), *gemms.CASES, *ops.OPS)}
+CASES = {c.name: c for c in (*drawn(20261124, 20), *gemms.HOPPER, *ops.OPS)}
 WORD = re.compile(r"\b\w+\b")
 FUNCTION = re.compile(r"\bTG_FN [^;{}()=]*?\b(\w+)\s*\(")
 

@@ -18,7 +18,7 @@ from tilegen.schedule.expand import expanded
 from tilegen.targets.base import known, unproved
 
 SEED = 20261123
-CASES = {c.name: c for c in (*drawn(SEED, 30), *gemms.CASES, *ops.OPS)}
+CASES = {c.name: c for c in (*drawn(SEED, 30), *gemms.HOPPER, *ops.OPS)}
 every = pytest.mark.parametrize("name", share(list(CASES), 3, 1))
 BULK = "cp.async.bulk"
 
@@ -87,7 +87,7 @@ def test_a_certificates_instructions_stand_in_the_text(target: str, machine: str
 
 def test_ops_that_store_by_tma_have_the_instruction_in_their_own_code() -> None:
     """The store that a certificate tells of is called for that op, and for no other."""
-    for case in (*drawn(SEED, 14), *gemms.CASES):
+    for case in (*drawn(SEED, 14), *gemms.HOPPER):
         plan, _, text = made(case, "sm_90a", "h200")
         for op in plan.graph.ops:
             staged = "tg_store_staged<Op" in _code_of(text, op.name)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tests.gpu.gemms import CASES, Case, gated, mlp
+from tests.gpu.gemms import HOPPER, Case, gated, mlp
 from tests.gpu.ops import soft
 from tests.oracles.hopper import copies
 from tests.oracles.sass import Sass, nvdisasm
@@ -25,7 +25,7 @@ from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.store import Branch, Steps
 
-NAMES = {c.name: c for c in CASES}
+NAMES = {c.name: c for c in HOPPER}
 VARIED = ["one gemm, 64 rows", "mlp, M = 64, deep steps", "mlp, rows shared", "block"]
 # in a main loop: memory, and whatever waits for it
 FORBIDDEN = r"(MEMBAR|FENCE|ERRBAR|CCTL|BAR\.|UCGABAR|UTMA|LD|ST[GLS]|ATOM|RED|CALL)"
@@ -160,12 +160,12 @@ def check_posts(sass: Sass, ops: list[Product]) -> None:
     assert staged == sum(op.store.staged and op.posts for op in ops)
 
 
-@pytest.mark.parametrize("case", share(CASES, 3))
+@pytest.mark.parametrize("case", share(HOPPER, 3))
 def test_cases(case: Case, tmp_path: Path) -> None:
     examine(case.plan(), tmp_path)
 
 
-@pytest.mark.parametrize("case", share([c for c in CASES if c.packed], 2, 1))
+@pytest.mark.parametrize("case", share([c for c in HOPPER if c.packed], 2, 1))
 def test_packed_weights(case: Case, tmp_path: Path) -> None:
     examine(case.plan(), tmp_path, weights_of(case))
 

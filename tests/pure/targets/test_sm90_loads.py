@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.gemms import CASES, Case, both, gated, gemm, mlp
+from tests.gpu.gemms import HOPPER, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import ClusterShape
@@ -30,7 +30,7 @@ CLUSTERS: list[Any] = [1, 2, "2:m", "2:n"]
 LARGER = ["4:m", "4:n", "2x2", "2x4", "4x2"]
 SUMS = ["4:k", "8:k"]
 WIDTHS = [16, 48, 64, 96, 128, 176, 192, 256]
-NAMES = {c.name: c for c in CASES}
+NAMES = {c.name: c for c in HOPPER}
 
 
 def ops_of(plan: Plan, packed: bool) -> list[Product]:
@@ -62,7 +62,7 @@ def tile_of(rows: int, width: int, depth: int, cluster: Any) -> tuple[int, int, 
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", HOPPER, ids=lambda c: c.name)
 def test_loads_and_stores_of_cases(case: Case, packed: bool) -> None:
     for op in ops_of(case.plan(), packed):
         check(op)
@@ -150,7 +150,7 @@ def test_the_check_finds_what_is_wrong(change: str, monkeypatch: pytest.MonkeyPa
         check(op)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.packed], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in HOPPER if c.packed], ids=lambda c: c.name)
 def test_packed_rows_are_a_permutation(case: Case) -> None:
     for op in ops_of(case.plan(), True):
         assert op.packing
@@ -159,7 +159,7 @@ def test_packed_rows_are_a_permutation(case: Case) -> None:
         assert sorted(rows[rows >= 0].tolist()) == list(range(op.tile.groups * op.columns))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", HOPPER, ids=lambda c: c.name)
 def test_shared_memory(case: Case) -> None:
     """All places lie behind the ring, one after the other, and fit; what is swizzled starts at multiples of
     1024."""
@@ -199,7 +199,7 @@ def test_shared_memory(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name
+    "case", [c for c in HOPPER if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name
 )
 def test_exchanged_sums_fit_their_place(case: Case) -> None:
     """A CTA is sent what it finishes, in float32, by each other one: by one warpgroup where these split the
