@@ -7,8 +7,8 @@ modules, each for all batches, called one by one; and one module of all eight, l
 it, and in one launch, which asks least of the host. Told are the host's time of a call and of a step by the
 number of layers, what was compiled and what memory was asked of the driver meanwhile, and the largest error
 of any step against float32; beside them the same layers as calls of PyTorch, five a layer, and one small op
-of PyTorch's own in a layer's place, what a launch costs this host at least; in turns of 500 steps, since the first of a turn finds its code out of the
-host's caches, which is no part of a trace.
+of PyTorch's own in a layer's place, what a launch costs this host at least; in turns of 500 steps, since the
+first of a turn finds its code out of the host's caches, which is no part of a trace.
 """
 
 from __future__ import annotations

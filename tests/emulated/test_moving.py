@@ -11,6 +11,7 @@ import pytest
 
 import tilegen as tg
 from tests.cpu.test_launches import Launch, stream  # noqa: F401
+from tests.gpu.gemms import added
 from tests.moving import EXAMPLES, drawn, moving, right, spec_of
 from tests.shares import share
 from tilegen.errors import HangError, RaceError
@@ -80,6 +81,16 @@ def test_every_store_of_rows(tile: tuple[int, int, int], least: int) -> None:
     for size in (1, 63, 64, 65, 129, 256, 257, 300):
         if size >= least:  # a tile of 256 rows is none for 64: wgmma would read into the next stage
             right(kernel, size)
+
+
+def test_warpgroups_in_turn_and_a_residual_by_tma() -> None:
+    """Rows move in what is multiplied, in the residual that comes into the buffers, and in what leaves."""
+    program = added(M=tg.dim("M", max=700), N=200, K=200)
+    kernel = tg.compile(
+        program, "cuda-emulated", on=4, tiles={"y": (128, 72, 64)}, pingpong={"y": True}
+    )
+    for size in (1, 63, 65, 128, 129, 513, 700):
+        right(kernel, size)
 
 
 @tg.spec
