@@ -1,6 +1,7 @@
 """Faults drawn at random over the text of generated kernels, each run on the emulator.
 
     python -m tests.emulated.mutants --seed 1 --count 600 [--out FILE]
+    python -m tests.emulated.mutants --count 60 --kernel "one token"    of these kernels alone
     python -m tests.emulated.mutants --clean 500 [--out FILE]        the kernels as they are: no false alarm
 
 A fault is one statement dropped, two statements swapped, an order or a path of an instruction weakened, a
@@ -33,7 +34,7 @@ import torch
 
 from tests.emulated.examples import HEADS, program_of
 from tests.emulated.kernels import Runs, library_of
-from tests.emulated.test_faults import BULK, FIRST, LAST, OTHERS, ROWS, STEPS
+from tests.emulated.test_faults import BESIDE, BULK, FIRST, LAST, OTHERS, ROWS, STEPS, TURNS
 from tests.emulated.test_kernels import PORTABLE
 from tests.gpu.gemms import Case, gemm, mlp
 from tests.gpu.ops import attended, pair
@@ -87,6 +88,8 @@ CASES: list[tuple[Case, str, int]] = [  # the case, its target, launches that fo
         2,
     ),
     (LAYER, "auto", 1),
+    (TURNS, "auto", 1),
+    (BESIDE, "auto", 1),
     (next(c for c in PORTABLE if c.name == "static, steps shared"), "sm_80", 1),
     (next(c for c in PORTABLE if c.name == "tile policy, clusters"), "sm_80", 1),
 ]
@@ -290,9 +293,9 @@ def record(mutant: Mutant, seed: int, what: str) -> dict[str, Any]:
     }
 
 
-def all_outcomes(seed: int, count: int, jobs: int) -> list[dict[str, Any]]:
+def all_outcomes(seed: int, count: int, jobs: int, cases: Sequence[int]) -> list[dict[str, Any]]:
     found, start = [], time.time()
-    for mutant, run, what in outcomes(drawn(seed, count), jobs):
+    for mutant, run, what in outcomes(drawn(seed, count, cases), jobs):
         found.append(record(mutant, run, what))
         told = " ".join(str(found[-1][key]) for key in ("outcome", "kernel", "line", "kind", "old", "seen"))
         print(f"{len(found)} {time.time() - start:.0f} s {told[:200]}", file=sys.stderr, flush=True)
@@ -313,6 +316,8 @@ def main() -> int:
     p.add_argument(
         "--clean", type=int, default=0, metavar="RUNS", help="instead: runs of each kernel as it is"
     )
+    names = [case.name for case, _, _ in CASES]
+    p.add_argument("--kernel", action="append", default=[], choices=names, metavar="NAME")
     p.add_argument("--out", type=Path, help="a JSON file for the results")
     p.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     o = p.parse_args()
@@ -324,7 +329,9 @@ def main() -> int:
         layout.MOST_STAGES = STAGES
         torch.set_num_threads(1)
         start = time.time()
-        found: Any = all_clean(o.clean, o.jobs) if o.clean else all_outcomes(o.seed, o.count, o.jobs)
+        found: Any = all_clean(o.clean, o.jobs) if o.clean else all_outcomes(
+            o.seed, o.count, o.jobs, [n for n, name in enumerate(names) if name in (o.kernel or names)]
+        )
     what = {"clean": o.clean} if o.clean else {"seed": o.seed, "count": o.count}
     results = {
         "date": time.strftime("%Y-%m-%d"),
