@@ -105,13 +105,15 @@ class Layout:
     def buffers(self) -> int:
         """Result buffers of each math warpgroup: as many as its tile has blocks, so that it need not wait for
         stores, if that leaves four stages, or the three that convolutions do as well with; one where weights
-        stream, since there only the ring hides memory's latency."""
+        stream, since there only the ring hides memory's latency, or two where a residual comes into them: one
+        is loaded while the other is stored."""
         staged = [op for op in self.products if op.store.staged]
         if not staged:
             return 0
-        if all(op.weights_once for op in self.products):
-            return 1
         most = min(4, max(op.tile.m64 * -(-op.tile.finished_n8s // 8) for op in staged))
+        if all(op.weights_once for op in self.products):
+            beside = any(op.extras.residual for op in self.products)
+            return 2 if beside and most > 1 and self._stages_beside(2) >= 4 else 1
         enough = 3 if any(map(convolves, self.ops)) else 4
         return next(
             (n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1
