@@ -406,6 +406,13 @@ IN_TURN = [
         sms=20,
     ),
     Case(
+        "in turn, one step",
+        gemm,
+        {"M": 1300, "N": 2120, "K": 40},
+        {"tiles": {"y": (128, 64, 64)}, "pingpong": {"y": True}},
+        sms=16,
+    ),
+    Case(
         "in turn, residual",
         added,
         {"M": 1300, "N": 1000, "K": 72},

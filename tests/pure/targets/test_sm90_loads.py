@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.gemms import HOPPER, Case, both, gated, gemm, mlp
+from tests.gpu.gemms import HOPPER, IN_TURN, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import ClusterShape
@@ -23,6 +23,7 @@ from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import ALONE, Loads
 from tilegen.targets.sm90.store import RowStore
+from tilegen.targets.sm90.thread_tile import THREADS
 from tilegen.targets.sm90.tile import HEIGHTS
 
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
@@ -157,6 +158,19 @@ def test_packed_rows_are_a_permutation(case: Case) -> None:
         rows = op.packing.rows
         assert rows.shape[1] == op.stage.b_rows
         assert sorted(rows[rows >= 0].tolist()) == list(range(op.tile.groups * op.columns))
+
+
+@pytest.mark.parametrize("case", IN_TURN, ids=lambda c: c.name)
+def test_every_warp_passes_a_turn_on(case: Case) -> None:
+    """One arrival of a warpgroup could come before its other warps have taken the turn, and two turns look
+    like none to them. Where a tile has one step nothing else holds the warps together; the emulator's wgmma
+    does."""
+    plan = case.plan()
+    layout = Layout(tuple(ops_of(plan, False)), plan.scheduling == "dynamic")
+    (turn,) = (b for b in layout.barriers(False) if b["at"] == "TG_TURN_AT")
+    assert (turn["count"], turn["arrivals"]) == (2, THREADS // 2 // 32)
+    passed = generate(plan).text.split("tg_pass_turn(unsigned smem")[1].split("}")[0]
+    assert "if (thread % 32 == 0) tg_arrive(" in passed
 
 
 @pytest.mark.parametrize("case", HOPPER, ids=lambda c: c.name)

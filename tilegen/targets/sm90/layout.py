@@ -202,7 +202,8 @@ class Layout:
             ),
         ]
         if self.pingpong:
-            rows += [("TG_TURN_AT", 2, 1, "a math warpgroup may look at its tile's stages")]
+            told = "a math warpgroup may look at its tile's stages: the warps of the other one"
+            rows += [("TG_TURN_AT", 2, 4, told)]
         if self.buffers:
             rows += [
                 (
