@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
+from tests.gpu.gemms import gemm
 from tilegen.frontend.loader import load_program
 from tilegen.schedule.expand import expanded
 
@@ -71,6 +72,20 @@ def test_round_trip_of_choices(options):
     assert back.digest == made.digest
     assert expanded(back) == expanded(made)
     assert tg.verify(back.to_json()).ok
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "cpu", "interpret"])
+def test_warpgroups_in_turn_stand_in_the_plan(target):
+    """Whoever runs it: on other targets than Hopper's it changes nothing."""
+    shared, turns = (
+        tg.plan(gemm(M=300), "h200", target=target, tiles={"y": (128, 64, 64)}, pingpong={"y": p})
+        for p in (False, True)
+    )
+    data = json.loads(json.dumps(turns.to_json()))
+    assert data["ops"]["y"]["pingpong"] is True and "pingpong" not in shared.to_json()["ops"]["y"]
+    back = tg.Plan.from_json(data)
+    assert back.digest == turns.digest != shared.digest and back.graph.op("y").pingpong
+    assert tg.verify(data).ok
 
 
 def test_the_digest_is_stable():
