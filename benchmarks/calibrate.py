@@ -281,11 +281,7 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     sizes = tuple(SHAPES) if len(graph.ops) == 1 else PAIRS
     every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in sizes]
     chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
-    return found + [
-        Candidate.of(cut, lowering)
-        for cut in chosen
-        for lowering in lowerings
-    ]
+    return found + [Candidate.of(cut, lowering) for cut in chosen for lowering in lowerings]
 
 
 def _tiles(graph: Graph) -> list[tuple[int, ...]]:

@@ -53,9 +53,8 @@ class Sweep:
     family: str
     constants: tuple[str, ...]
 
-    def pairs(self, folder: Path = FOLDER) -> list[Pair[Rates]]:
-        path = folder / self.path.name
-        return list(_pairs(path, self.family, machine(path.stem.rpartition("-")[2])))
+    def pairs(self, folder: Path = FOLDER) -> tuple[Pair[Rates], ...]:
+        return _swept(folder / self.path.name, self.family)
 
 
 SWEEPS = (
@@ -99,6 +98,11 @@ def _attention_us(b: OpInstance, rates: AttentionRates) -> float:
 def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair[Rates], ...]:
     """Every single linear of sweeps whose config the planner may choose today."""
     return tuple(p for path in paths for p in _pairs(path))
+
+
+@lru_cache
+def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
+    return tuple(_pairs(path, family, machine(path.stem.rpartition("-")[2])))
 
 
 @lru_cache

@@ -919,8 +919,8 @@ TG_FN void tg_store_rows(const tg_map* map, [[maybe_unused]] const tg_map* rest,
 #pragma unroll
       for (unsigned w = 0; w < 2; ++w) {
         tg_await_watched(tg_filled(smem, w, out.buffer), out.phase, limit_ns);
-        tg_store(first + 8 <= N8 ? map : rest, tg_buffer(smem, w, out.buffer), at.column + 8 * first,
-            at.row + 64 * (Op::M64 * (int)w + m));
+        const int row = at.row + 64 * (Op::M64 * (int)w + m);
+        tg_store(first + 8 <= N8 ? map : rest, tg_buffer(smem, w, out.buffer), at.column + 8 * first, row);
       }
       tg_stores_read<0>();
       tg_arrive(tg_drained(smem, 0, out.buffer));

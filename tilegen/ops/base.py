@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -212,6 +212,16 @@ class TileOp:
     @property
     def cluster_shape(self) -> ClusterShape:
         return ClusterShape.of(self.cluster, self.cluster_split)
+
+    def cut_as(self, other: TileOp) -> TileOp:
+        """This op in the tiles, the clusters and the turns of another."""
+        return replace(
+            self,
+            tile=other.tile,
+            cluster=other.cluster,
+            cluster_split=other.cluster_split,
+            pingpong=other.pingpong,
+        )
 
     @property
     def cluster_option(self) -> str:

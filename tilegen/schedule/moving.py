@@ -203,23 +203,14 @@ def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options
     graph: Graph = lifted(ends[0], ends[1], dim, sizes)
     for op in graph.ops:
         cut = next(o for o in chosen.ops if o.name in (f"{op.name}_split_kv", op.name))
-        cut_alike = replace(op, tile=cut.tile, cluster=cut.cluster, pingpong=cut.pingpong)
-        graph = graph.with_op(op.name, cut_alike)
+        graph = graph.with_op(op.name, op.cut_as(cut))
         parts = [o for o in chosen.ops if o.name.removeprefix(f"{op.name}_k").isdecimal()]
         if isinstance(cut.attributes, LinearAttributes) and parts:
             graph = split_k(graph, op.name, len(parts) + 1)
         if cut.name != op.name:
             graph = split_kv(graph, op.name, splits(chosen.bound(cut)))
     for op in graph.ops:
-        cut = chosen.op(op.name)
-        new = replace(
-            op,
-            tile=cut.tile,
-            cluster=cut.cluster,
-            cluster_split=cut.cluster_split,
-            pingpong=cut.pingpong,
-        )
-        graph = graph.with_op(op.name, new)
+        graph = graph.with_op(op.name, op.cut_as(chosen.op(op.name)))
     return graph
 
 

@@ -182,10 +182,7 @@ def _explain_open(program: Program, place: Place, options: Options) -> str:
     graph = fuse(program)
     graph = replace(
         graph,
-        ops=tuple(
-            replace(op, tile=(t := tiles[op.name]).tile, cluster=t.cluster, cluster_split=t.cluster_split)
-            for op in graph.ops
-        ),
+        ops=tuple(op.cut_as(tiles[op.name]) for op in graph.ops),
     )
     lines = [
         (

@@ -119,7 +119,7 @@ class Kernel:
     @property
     def pingpong(self) -> bool:
         """Whether the math warpgroups take tiles in turn."""
-        return any(op.tile.pingpong for op in self.products)
+        return self.layout.pingpong
 
     @property
     def ragged(self) -> bool:

@@ -167,22 +167,28 @@ class Store:
 
     @property
     def map_name(self) -> str:
-        return f"{self.code.name}_out" if self.tile.finished_n8s >= 8 else self.rest_name
+        return self._whole("out") or self.rest_name
 
     @property
     def rest_name(self) -> str:
         """The map of the last columns, fewer than 64."""
-        return f"{self.code.name}_rest" if self.tile.finished_n8s % 8 else ""
-
+        return self._rest("rest")
 
     @property
     def beside_name(self) -> str:
         """The map of a residual, by which the buffers are filled that results leave from."""
-        return f"{self.code.name}_beside" if self.tile.finished_n8s >= 8 else self.beside_rest_name
+        return self._whole("beside") or self.beside_rest_name
 
     @property
     def beside_rest_name(self) -> str:
-        return f"{self.code.name}_beside_rest" if self.tile.finished_n8s % 8 else ""
+        return self._rest("beside_rest")
+
+    def _whole(self, what: str) -> str:
+        """The name of a map of 64 columns, if there are so many."""
+        return f"{self.code.name}_{what}" if self.tile.finished_n8s >= 8 else ""
+
+    def _rest(self, what: str) -> str:
+        return f"{self.code.name}_{what}" if self.tile.finished_n8s % 8 else ""
 
 
 @dataclass(frozen=True)
@@ -195,8 +201,7 @@ class RowStore(Store):
     def staged(self) -> bool:
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
-        fits = self.tile.cta_rows >= 128 or self.tile.pingpong
-        return fits and self.two_bytes and not self.tile.swapped
+        return self.tile.cta_rows >= 128 and self.two_bytes and not self.tile.swapped
 
     @property
     def corner(self) -> str:

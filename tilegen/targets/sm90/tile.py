@@ -74,7 +74,7 @@ class Tile:
     def warpgroups_split_n(self) -> bool:
         """The two math warpgroups finish half the columns each where a CTA has 64 rows, else half the
         rows."""
-        return self.cta_rows == 64 and not self.pingpong
+        return self.cta_rows == 64
 
     @property
     def alternates(self) -> bool:
@@ -203,6 +203,11 @@ class Tile:
             return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
         if self.cluster.k not in SPLITS:
             return f"a cluster of {self.cluster.k}: a sum is split between {', '.join(map(str, SPLITS))} CTAs"
+        if self.pingpong and (self.cta_rows not in HEIGHTS_IN_TURN or self.exchanges):
+            return (
+                "math warpgroups take turns over 128 or 192 rows of which a CTA has all sums, not over"
+                f" {self.cta_rows} of a cluster of {self.cluster.option}"
+            )
         if self.swapped:
             return self._swapped_problem
         if self.cta_rows not in HEIGHTS:
@@ -214,11 +219,6 @@ class Tile:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
                 " not fit its registers"
-            )
-        if self.pingpong and (self.cta_rows not in HEIGHTS_IN_TURN or self.exchanges):
-            return (
-                "math warpgroups take turns over 128 or 192 rows of which a CTA has all sums, not over"
-                f" {self.cta_rows} of a cluster of {self.cluster.option}"
             )
         if self.exchanges and self.steps < self.cluster.k:
             return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
@@ -235,8 +235,6 @@ class Tile:
             return f"two math warpgroups do not share {self.cta_rows} rows of 64 columns in eights"
         if self.exchanges:
             return f"a cluster splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
-        if self.pingpong:
-            return f"math warpgroups take turns over 128 or 192 rows, not over {self.cta_rows}"
         if self.m64 * self.registers > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
