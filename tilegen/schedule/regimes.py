@@ -26,7 +26,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import stages_of, time_of_tile
-from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
+from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import whole_plan
@@ -157,6 +157,18 @@ class _Sized:
         except PlanError:
             return math.inf
 
+    def takes(self, size: int, choice: _Choice) -> bool:
+        """Whether there is a plan with these tiles."""
+        program = self.at(size)
+        try:
+            if choice.lowering == "persistent":
+                plan(program, self.place, choice.options)
+            else:
+                whole_plan(program, self.place, choice.options)
+        except PlanError:
+            return False
+        return True
+
     def upto(self, limits: Sequence[int]) -> list[int]:
         """The sizes with so many rows, and the largest where it has fewer."""
         sizes = sorted({n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most})
@@ -207,19 +219,30 @@ def _few_linears(program: Program, dim: Dim) -> bool:
 
 
 def _narrow(sized: _Sized) -> Iterator[Regime]:
-    """Up to SOME_ROWS. The tiles of one of HEIGHTS are those of fewer rows too, which need less room in a
-    ring: so weights packed for the one are packed for the others. More than FEW_ROWS have tiles of their own
-    where these cut columns alike."""
+    """Up to SOME_ROWS. All of one of HEIGHTS have the same tiles, which need the less room in a ring the
+    fewer rows there are: so weights packed for the one are packed for the others. More than FEW_ROWS have
+    tiles of their own where these cut columns alike."""
     ends = sized.upto(sorted({*ROOM, *BETWEEN, *HEIGHTS}))
     plans = {n: sized.plan(n) for n in ends}
     heights = {n: next(h for h in HEIGHTS if n * sized.rows <= h) for n in ends}
+    chosen = {n: _choice(sized, n, made) for n, made in plans.items()}
+    groups: dict[tuple[int, str], list[int]] = {}
+    for n in ends:
+        groups.setdefault((heights[n], chosen[n].lowering), []).append(n)
+    shared = {key: _shared(sized, key[0], {n: chosen[n] for n in group}) for key, group in groups.items()}
     for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
-        lowering = plans[last].lowering
-        like = max(n for n in ends if heights[n] == heights[last] and plans[n].lowering == lowering)
-        alike = heights[last] > FEW_ROWS and _packings(plans[like]) == _packings(plans[last])
-        own = like == last or alike
-        options = Options() if own else _tiles_and_order(plans[like], sized.at(like))
-        yield Regime(((first, last),), options, lowering)
+        own, like = chosen[last], shared[heights[last], chosen[last].lowering]
+        alike = heights[last] > FEW_ROWS and _packings(own, sized, last) == _packings(like, sized, last)
+        yield Regime(((first, last),), Options() if alike or own == like else like.options, own.lowering)
+
+
+def _shared(sized: _Sized, height: int, chosen: Mapping[int, _Choice]) -> _Choice:
+    """Of the tiles of these sizes, made as high as all rows that have them, those that lose least at all."""
+    raised = {n: c.raised(n * sized.rows, height) for n, c in chosen.items()}
+    losses = _losses(sized, [_Cell(n, n, c) for n, c in raised.items()])
+    last = max(chosen)
+    by_loss = sorted(reversed(losses), key=lambda c: sum(losses[c]))
+    return next((c for c in by_loss if sized.takes(last, c)), chosen[last])
 
 
 @dataclass(frozen=True)
@@ -236,16 +259,14 @@ class _Packing:
     lowest: bool
     few: bool
 
-    @staticmethod
-    def of(b: OpInstance) -> _Packing:
-        shape = b.op.cluster_shape
-        rows = b.tile[0] // shape.m
-        few = int(b.grid[0]) <= 2
-        return _Packing(b.op.name, b.tile[1], b.tile[2], shape.n, rows % 64 != 0, rows == 64, few)
 
-
-def _packings(made: Plan) -> list[_Packing]:
-    return [_Packing.of(b) for b in made.bounds if isinstance(b.attributes, LinearAttributes)]
+def _packings(choice: _Choice, sized: _Sized, size: int) -> list[_Packing]:
+    found, clusters = [], choice.clusters
+    for name, (height, columns, depth) in choice.options.tiles:
+        shape, tiles = clusters.get(name, ClusterShape()), ceil_div(size * sized.rows, height)
+        rows = height // shape.m
+        found.append(_Packing(name, columns, depth, shape.n, rows % 64 != 0, rows == 64, tiles <= 2))
+    return found
 
 
 @dataclass(frozen=True)
@@ -260,6 +281,29 @@ class _Choice:
         """That it has tiles for: one that was measured best split over K has none."""
         return {name for name, _ in self.options.tiles}
 
+    @property
+    def clusters(self) -> Mapping[str, ClusterShape]:
+        return {name: ClusterShape.of_option(given) for name, given in self.options.cluster}
+
+    def raised(self, rows: int, height: int) -> _Choice:
+        """With tiles of this height where they hold all rows already."""
+        of = {n: max(t[0], height) if t[0] >= rows else t[0] for n, t in self.options.tiles}
+        tiles = tuple((n, (of[n], *t[1:])) for n, t in self.options.tiles)
+        return replace(self, options=replace(self.options, tiles=tiles))
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """Sizes from `first` to `last`, and the choice that is planned for the last."""
+
+    first: int
+    last: int
+    own: _Choice
+
+
+def _choice(sized: _Sized, size: int, made: Plan) -> _Choice:
+    return _Choice(made.lowering, _tiles_and_order(made, sized.at(size)))
+
 
 def _wide(sized: _Sized) -> list[Regime]:
     """Above SOME_ROWS: each choice of tiles for all sizes where it is the best."""
@@ -268,18 +312,13 @@ def _wide(sized: _Sized) -> list[Regime]:
         return []
     before = [SOME_ROWS // sized.rows, *lasts]
     firsts = [n + 1 for n in before[:-1]]
-    plans = [sized.plan(n) for n in lasts]
-    chosen = [
-        _Choice(made.lowering, _tiles_and_order(made, sized.at(n)))
-        for n, made in zip(lasts, plans, strict=True)
-    ]
-    choices = list(dict.fromkeys(chosen))
-    losses = {c: [0.0] * len(lasts) for c in choices}
-    for n, (first, last, own) in enumerate(zip(firsts, lasts, chosen, strict=True)):
-        measured = sized.settle(sized.at(last)) != Options()
-        for c, loss in _losses(sized, (first, last), own.lowering, choices).items():
-            other = MEASURED if measured else 0.0
-            losses[c][n] = 0.0 if measured and c == own else max(loss, other)
+    losses = _losses(
+        sized,
+        [
+            _Cell(first, last, _choice(sized, last, sized.plan(last)))
+            for first, last in zip(firsts, lasts, strict=True)
+        ],
+    )
     weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
     taken = covering(losses, weights, MOST)
     ranges: dict[_Choice, list[tuple[int, int]]] = {}
@@ -316,17 +355,28 @@ def _whole_up_to(sized: _Sized, choice: _Choice, after: _Choice, last: int, most
     return last
 
 
-def _losses(
-    sized: _Sized, ends: tuple[int, int], lowering: str, choices: Sequence[_Choice]
-) -> dict[_Choice, float]:
-    """What each loses against the best of those with this lowering and all tiles, which a linear that was
-    measured best split over K has none of: the mean of both ends of a cell."""
-    graphs = [fuse(sized.at(n)) for n in ends]
+def _losses(sized: _Sized, cells: Sequence[_Cell]) -> dict[_Choice, list[float]]:
+    """What the choice of each cell loses in all cells. Where one was measured the others lose MEASURED at
+    least."""
+    choices = list(dict.fromkeys(cell.own for cell in cells))
+    losses: dict[_Choice, list[float]] = {c: [] for c in choices}
+    for cell in cells:
+        measured = sized.settle(sized.at(cell.last)) != Options()
+        for c, loss in _modelled_losses(sized, cell, choices).items():
+            least = MEASURED if measured else 0.0
+            losses[c].append(0.0 if measured and c == cell.own else max(loss, least))
+    return losses
+
+
+def _modelled_losses(sized: _Sized, cell: _Cell, choices: Sequence[_Choice]) -> dict[_Choice, float]:
+    """What each loses against the best of those with the cell's lowering and all tiles, which a linear that
+    was measured best split over K has none of: the mean of both ends of the cell."""
+    graphs = [fuse(sized.at(n)) for n in (cell.first, cell.last)]
     linears = {op.name for op in graphs[0].ops if isinstance(op.attributes, LinearAttributes)}
     times = {
         c: [_products_us(graph, c, sized.place) for graph in graphs]
         for c in choices
-        if c.lowering == lowering and linears == c.linears
+        if c.lowering == cell.own.lowering and linears == c.linears
     }
     best = [min(of) for of in zip(*times.values(), strict=True)]
     found = {c: sum(math.log(a / b) for a, b in zip(of, best, strict=True)) / 2 for c, of in times.items()}
@@ -382,8 +432,7 @@ def _tiles_and_order(made: Plan, program: Program) -> Options:
 
 def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
     """All products by the cost model, with these tiles, in a ring that they share or in one each."""
-    clusters = {name: ClusterShape.of_option(given) for name, given in choice.options.cluster}
-    turns, times = dict(choice.options.pingpong), []
+    clusters, turns, times = choice.clusters, dict(choice.options.pingpong), []
     for name, tile in choice.options.tiles:
         b, cluster = graph.bound(graph.op(name)), clusters.get(name, ClusterShape())
         times.append(time_of_tile(b, place.machine, tile, cluster, turns.get(name, False)))
