@@ -226,11 +226,16 @@ def _narrow(sized: _Sized) -> Iterator[Regime]:
     plans = {n: sized.plan(n) for n in ends}
     heights = {n: next(h for h in HEIGHTS if n * sized.rows <= h) for n in ends}
     chosen = {n: _choice(sized, n, made) for n, made in plans.items()}
-    groups: dict[tuple[int, str], list[int]] = {}
-    for n in ends:
-        groups.setdefault((heights[n], chosen[n].lowering), []).append(n)
-    shared = {key: _shared(sized, key[0], {n: chosen[n] for n in group}) for key, group in groups.items()}
-    for first, last in zip([1, *(n + 1 for n in ends)], ends, strict=False):
+    firsts = [1, *(n + 1 for n in ends)]
+    groups: dict[tuple[int, str], dict[int, _Choice]] = {}
+    for first, last in zip(firsts, ends, strict=False):
+        key = heights[last], chosen[last].lowering
+        if key not in groups:
+            at_first = _choice(sized, first, sized.plan(first))
+            groups[key] = {first: at_first} if at_first.lowering == chosen[last].lowering else {}
+        groups[key][last] = chosen[last]
+    shared = {key: _shared(sized, key[0], group) for key, group in groups.items()}
+    for first, last in zip(firsts, ends, strict=False):
         own, like = chosen[last], shared[heights[last], chosen[last].lowering]
         alike = heights[last] > FEW_ROWS and _packings(own, sized, last) == _packings(like, sized, last)
         yield Regime(((first, last),), Options() if alike or own == like else like.options, own.lowering)
