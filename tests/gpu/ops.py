@@ -150,6 +150,28 @@ def pair(B=1, HW=14, C=64, N=0, size=3, stride=1, dilation=1, dtype="float16"):
 
 
 @tg.spec
+def pixels(B=3, HW=13, C=136, N=136, dtype="float16"):
+    """A convolution of one pixel, which is a linear where it is alone, with a residual where channels are
+    kept."""
+    x = tg.input("x", (B, HW, HW, C), dtype)
+    w, b = tg.weight("w", (N, 1, 1, C), dtype), tg.weight("b", (N,), dtype)
+    y = tg.conv2d(x, w, b, name="conv")
+    return tg.relu(y + x if N == C else y, name="y")
+
+
+@tg.spec
+def bottleneck(B=3, HW=13, C=64, dtype="float16"):
+    """1 x 1, 3 x 3, 1 x 1 and the residual, as ResNet-50 has them."""
+    x = tg.input("x", (B, HW, HW, 4 * C), dtype)
+    y = x
+    for n, (outs, ins, size) in enumerate(((C, 4 * C, 1), (C, C, 3), (4 * C, C, 1))):
+        w, b = tg.weight(f"w{n}", (outs, size, size, ins), dtype), tg.weight(f"b{n}", (outs,), dtype)
+        y = tg.conv2d(y, w, b, padding=size // 2, name=f"conv{n}")
+        y = tg.relu(y, name=f"y{n}") if n < 2 else tg.relu(tg.add(y, x, name="r"), name="y")
+    return y
+
+
+@tg.spec
 def blocks(B=1, HW=13, C=64, count=3, newer=False, dtype="float16"):
     """Residual blocks of equal convolutions, which share their code. newer: each adds what comes after its
     activations, so that it is awaited last."""
@@ -224,6 +246,12 @@ CONVOLUTIONS = [
     Case("dilation 2", pair, {"HW": 13, "C": 64, "dilation": 2, "dtype": "bfloat16"}),
     Case("1 x 1", pair, {"HW": 13, "C": 136, "N": 264, "size": 1, "B": 3}),
     Case("1 x 1, stride 2", pair, {"HW": 13, "C": 64, "size": 1, "stride": 2}),
+    Case("one pixel", pixels, {}),
+    Case("one pixel, warpgroups in turn", pixels, {"HW": 57, "C": 64, "N": 64, "dtype": "bfloat16"}),
+    Case("one pixel, other channels", pixels, {"HW": 7, "C": 264, "N": 1000, "B": 1}),
+    Case("one pixel, in boxes", pixels, {}, {"tiles": {"conv": (1, 5, 8, 64, 64)}}),
+    Case("one pixel, channels that are no eights", pixels, {"C": 12, "N": 40}),
+    Case("bottleneck", bottleneck, {}),
     Case("5 x 5, 8 channels", pair, {"HW": 13, "C": 8, "N": 16, "size": 5}),
     Case(
         "pairs that share steps",

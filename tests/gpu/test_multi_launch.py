@@ -8,6 +8,7 @@ import torch
 
 import tilegen as tg
 from tests.gpu.gemms import CASES, Case
+from tests.gpu.ops import CONVOLUTIONS
 from tests.gpu.test_hopper import arguments_of, check_replays, expected
 from tilegen.errors import ArgumentError, TargetError
 from tilegen.kernels.launches import MultiLaunchKernel
@@ -19,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
     pytest.mark.usefixtures("impatient"),
 ]
+BOTTLENECK = next(c for c in CONVOLUTIONS if c.name == "bottleneck")
 SOME = [
     c
     for c in CASES
@@ -47,7 +49,7 @@ def prepared(
     ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*CASES, BOTTLENECK], ids=lambda c: c.name)
 def test_against_float32_and_each_other(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Poisoned between launches, then back to back: ordinary, programmatic, and programmatic on packed
     weights give the same bits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
@@ -40,6 +40,11 @@ class Tensor:
         if self.form in ("spatial", "filter", "vector"):
             return self.shape
         return (math.prod(self.shape[:-1]), self.shape[-1])
+
+    @property
+    def as_rows(self) -> Tensor:
+        """An image or a filter as the rows of its pixels; another tensor as it is."""
+        return replace(self, form="rows") if self.form in ("spatial", "filter") else self
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,18 @@ class Graph:
 
     @cached_property
     def _bounds(self) -> dict[str, OpInstance]:
-        return {op.name: OpInstance(op, self.tensors) for op in self.ops}
+        return {op.name: self._on_tensors(op) for op in self.ops}
+
+    def _on_tensors(self, op: TileOp) -> OpInstance:
+        if not op.pixels:
+            return OpInstance(op, self.tensors)
+        names = (*(o.tensor for o in op.operands), op.result)
+        return OpInstance(op, {name: self.tensors[name].as_rows for name in names})
 
     def bound(self, op: TileOp) -> OpInstance:
         """The op on its tensors; the same object each time, since it keeps its maps."""
         kept = self._bounds.get(op.name)
-        return kept if kept is not None and kept.op is op else OpInstance(op, self.tensors)
+        return kept if kept is not None and kept.op is op else self._on_tensors(op)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -113,6 +119,7 @@ def refuse_taken(graph: Graph, name: str, made: set[str]) -> None:
 
 def _seen_from(op: TileOp, t: Tensor) -> Tensor:
     """A tensor as the graph of one op alone has it."""
+    t = t.as_rows if op.pixels else t
     if t.role == "state":
         return t
     return replace(t, role="output" if t.name == op.result else t.role if t.role in GIVEN else "input")

@@ -195,6 +195,8 @@ class TileOp:
     does so for its part of both.
     pingpong: whether the two math warpgroups of a Hopper kernel's CTA compute a tile each in turn, so that
     the epilogue of one is hidden behind the products of the other; else they share every tile.
+    pixels: whether its tensors are images and filters of one pixel, which it sees as rows
+    (tilegen.graph.pixels).
     """
 
     name: str
@@ -207,6 +209,7 @@ class TileOp:
     cluster: int = 1
     cluster_split: ClusterSplit = "k"
     pingpong: bool = False
+    pixels: bool = False
     where: str = field(default="", compare=False)
 
     @property

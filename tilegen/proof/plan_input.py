@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -383,13 +384,16 @@ class _Reader:
                 f"result {result} has role {self.roles[self._tensor(result)]}, expected one that is written"
             )
         views = tuple(map(self._view, _expect(op["operands"], list, "operands")))
+        written = self._view(result)
+        if op.get("pixels"):
+            views, written = tuple(map(_rows, views)), _rows(written)
         attributes = _expect(op["attributes"], dict, "attributes")
         return Op(
             name,
             kind,
             attributes,
             views,
-            self._view(result),
+            written,
             tuple(tile),
             cluster,
             cluster_split,
@@ -480,6 +484,13 @@ class _Reader:
             _array([self.tensors[a.tensor] for _, a in accesses]), _array([len(a.rows) for _, a in accesses])
         )
         return Boxes(cta, tensor, low, *ends(low, high, stride))
+
+
+def _rows(view: View) -> View:
+    """An image as the rows of its pixels, a filter as one row for each that it gives."""
+    if len(view.shape) != DIMENSIONS:
+        return view
+    return replace(view, shape=(math.prod(view.shape[:-1]), view.shape[-1]))
 
 
 def _declared(op: Any) -> bool:

@@ -7,6 +7,7 @@ an operand. The graph rewrites are undone by what each says of itself:
     linear(x, w) with the epilogue f(acc0, e0)    is f(linear(x, w), e0)
     columns a..b of f(x, y)                       are f(columns a..b of x, columns a..b of y)
     linear(x, w) that norms its rows              is linear(rms_norm(x, v), w)
+    linear(x, w) of pixels, w (n, 1, 1, c)        is conv2d(x, w) of stride 1 without padding
     acc0 + partial sums                           is acc0 (tilegen.proof.split_sums: the ranges of k fill it)
     append(cache, x) that turns its rows          is append(cache, rope(x))
     attention(q, caches, k, v), rows forwarded    is attention(rope(q), append(k_cache, rope(k)), …)
@@ -30,7 +31,7 @@ _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 def problems(plan: Mapping[str, Any]) -> Iterator[str]:
     """What the ops of an expanded plan compute otherwise than its calls say."""
     yield from _other_types(plan)
-    terms = _Terms()
+    terms = _Terms(plan["tensors"])
     given = {
         name: terms.of("argument", name)
         for name, tensor in plan["tensors"].items()
@@ -67,7 +68,8 @@ def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
 class _Terms:
     """Terms, each kept once: a number stands for (what it is, its parts), and parts are numbers of terms."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self.tensors = tensors
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._terms: list[tuple[Any, ...]] = []
         self.partial = self.of("partial sums")
@@ -98,7 +100,8 @@ class _Terms:
             for n, entry in enumerate(epilogue["operands"])
         }
         if op["kind"] != "pointwise":
-            made = self._sum(op["kind"], attributes, [v for n, v in enumerate(views) if n not in late])
+            own = [v for n, v in enumerate(views) if n not in late]
+            made = self._pixels(op, own) if op.get("pixels") else self._sum(op["kind"], attributes, own)
             if op["kind"] == "linear" and result["role"] == "partial":
                 return self.partial
             groups, width = attributes.get("groups", 1), result["shape"][-1]
@@ -126,6 +129,15 @@ class _Terms:
         if others:
             raise Malformed("a linear has operands that nothing reads")
         return self.of("linear", _frozen(attributes, _SUMS), x, w)
+
+    def _pixels(self, op: Mapping[str, Any], operands: Sequence[int]) -> int:
+        if op["kind"] != "linear" or op["attributes"].get("groups") != 1 or len(operands) != 2:
+            raise Malformed(f"a {op['kind']} of pixels, expected a linear of x and w")
+        filters = self.tensors[op["operands"][1]]["declared"]
+        if len(filters) != 4 or filters[1:3] != [1, 1]:
+            raise Malformed(f"a linear of pixels with filters {filters}, expected (n, 1, 1, c)")
+        each = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+        return self.of("conv2d", _frozen(each), *operands)
 
     def _append(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
         cache, x, *position = operands

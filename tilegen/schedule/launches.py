@@ -12,6 +12,7 @@ from tilegen.frontend.spec import check_acyclic
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
+from tilegen.graph.pixels import alone_as_linear
 from tilegen.options import Options
 from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
 from tilegen.schedule.order import SUPER_TILE, Order, by_name, op_major
@@ -77,10 +78,11 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
             f"{strangers[0]!r}: no such op; the ops are {', '.join(sorted(op.name for op in fused.ops))}"
         )
     names = {op.name for op in fused.ops} | set(fused.tensors)
-    cut = [
-        tiled(fused.alone(op), place, _of_op(options, op.name), names - {op.name, op.result})
-        for op in fused.ops
-    ]
+    cut = []
+    for op in fused.ops:
+        asked = _of_op(options, op.name)
+        alone = alone_as_linear(fused.alone(op), place, asked)
+        cut.append(tiled(alone, place, asked, names - {op.name, op.result}))
     for op, of_op in zip(fused.ops, cut, strict=True):
         made = {o.name for o in of_op.ops if o.name != op.name} | {
             o.result for o in of_op.ops if o.result != op.result

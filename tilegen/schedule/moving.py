@@ -26,6 +26,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.lift import lifted
+from tilegen.graph.pixels import as_linear
 from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import split_kv
@@ -201,9 +202,11 @@ def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options
     sizes = (dim.most - 1, dim.most) if dim.most > 1 else (1, 2)
     ends = [rewritten(fuse(filled(program, dim, n)), place, same) for n in sizes]
     graph: Graph = lifted(ends[0], ends[1], dim, sizes)
+    seen = {name: replace(t, form=chosen.tensors[name].form) for name, t in graph.tensors.items()}
+    graph = replace(graph, tensors=seen)
     for op in graph.ops:
         cut = next(o for o in chosen.ops if o.name in (f"{op.name}_split_kv", op.name))
-        graph = graph.with_op(op.name, op.cut_as(cut))
+        graph = graph.with_op(op.name, (as_linear(op) if cut.pixels else op).cut_as(cut))
         parts = [o for o in chosen.ops if o.name.removeprefix(f"{op.name}_k").isdecimal()]
         if isinstance(cut.attributes, LinearAttributes) and parts:
             graph = split_k(graph, op.name, len(parts) + 1)

@@ -369,6 +369,7 @@ def _op_to_json(b: OpInstance, proxies: Proxies) -> dict[str, Any]:
         "cluster": op.cluster,
         **({"cluster_split": op.cluster_split} if op.cluster > 1 else {}),
         **({"pingpong": True} if op.pingpong else {}),
+        **({"pixels": True} if op.pixels else {}),
         **({} if b.kind.built_in else {"footprint": "declared"}),
         **(
             {}
@@ -434,9 +435,10 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
             f"op {name!r} of the plan: cluster_split is {cluster_split!r}, expected one of"
             f" {', '.join((*CLUSTER_SPLITS, *CLUSTER_SHAPES))}"
         )
-    pingpong = data.get("pingpong", False)
-    if type(pingpong) is not bool:
-        raise PlanError(f"op {name!r} of the plan: pingpong is {pingpong!r}, expected true or false")
+    flags = {what: data.get(what, False) for what in ("pingpong", "pixels")}
+    for what, flag in flags.items():
+        if type(flag) is not bool:
+            raise PlanError(f"op {name!r} of the plan: {what} is {flag!r}, expected true or false")
     return TileOp(
         name,
         data["kind"],
@@ -447,7 +449,7 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
         tuple(data["tile"]),
         data["cluster"],
         cluster_split if data["cluster"] > 1 else "k",
-        pingpong,
+        **flags,
     )
 
 

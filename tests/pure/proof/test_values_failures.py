@@ -35,6 +35,7 @@ PLANS = {
     "blocks": small("blocks"),
     "norms": small("norms"),
     "split sum": expanded(NAMED["split sum"].plan("h200")),
+    "one pixel": expanded(NAMED["one pixel"].plan("h200")),
 }
 
 
@@ -59,6 +60,23 @@ def operand(op: str, index: int, name: Any) -> Change:
     def change(plan: dict[str, Any]) -> None:
         assert plan["ops"][op]["operands"][index] != name
         plan["ops"][op]["operands"][index] = name
+
+    return change
+
+
+def called(attribute: str, value: list[int]) -> Change:
+    """The program's only convolution asks for something else."""
+
+    def change(plan: dict[str, Any]) -> None:
+        (call,) = (c for c in plan["calls"] if c["kind"] == "conv2d")
+        call["attributes"][attribute] = value
+
+    return change
+
+
+def filters(shape: list[int]) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        plan["tensors"]["w"]["declared"] = shape
 
     return change
 
@@ -88,6 +106,12 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("norms", attribute("n2", "eps", 1.0), "layer_norm with (('eps', 1.0),) where"),
     ("norms", operand("n2", 1, "bias"), "bias where the program has g"),
     ("split sum", expression("up", "gelu_tanh", "silu"), "silu where the program has gelu_tanh"),
+    ("one pixel", called("stride", [2, 2]), "conv2d with (('dilation', (1, 1)), ('padding', (0, 0))"),
+    ("one pixel", called("padding", [1, 1]), "('padding', (0, 0))"),
+    ("one pixel", filters([136, 2, 1, 68]), "a linear of pixels with filters [136, 2, 1, 68]"),
+    ("one pixel", filters([136, 136]), "a linear of pixels with filters [136, 136]"),
+    ("one pixel", attribute("conv", "groups", 2), "a linear of pixels, expected a linear of x and w"),
+    ("one pixel", expression("conv", "relu", "silu"), "silu where the program has relu"),
 ]
 
 

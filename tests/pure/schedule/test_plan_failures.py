@@ -112,9 +112,10 @@ def test_missing_key_of_an_op(data, key):
     refused(data, key)
 
 
-def test_turns_are_true_or_false(data):
-    data["ops"]["up"]["pingpong"] = 1
-    refused(data, "pingpong is 1, expected true or false")
+@pytest.mark.parametrize("flag", ["pingpong", "pixels"])
+def test_flags_of_an_op_are_true_or_false(data, flag):
+    data["ops"]["up"][flag] = 1
+    refused(data, f"{flag} is 1, expected true or false")
 
 
 @pytest.mark.parametrize("key", ["declared", "dtype", "role", "form"])

@@ -1,0 +1,85 @@
+"""Convolutions of one pixel are linears where they are alone: which, and what plans and proofs say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tilegen as tg
+from tests.gpu.ops import bottleneck, pixels
+from tilegen.arch.machine import machine
+from tilegen.frontend.dims import filled, the_dim
+from tilegen.frontend.program import Program
+from tilegen.options import Options
+from tilegen.runtime.verify_launches import prove_launches
+from tilegen.schedule.launches import launches_of, moving_launches
+from tilegen.schedule.plan import Plan
+from tilegen.targets.select import place
+
+H200 = place(machine("h200"), "sm_90a")
+
+
+@tg.spec
+def conv(B=2, HW=9, C=64, N=72, size=1, stride=1, padding=0, dtype="float16"):
+    x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, size, size, C), dtype)
+    return tg.conv2d(x, w, stride=stride, padding=padding, name="y")
+
+
+def kinds(program: Program, **options: Any) -> list[str]:
+    return [op.kind for op in tg.plan(program, "h200", **options).graph.ops]
+
+
+@pytest.mark.parametrize("sizes", [{"B": 1}, {"HW": 1}, {"C": 8, "N": 8}, {"dtype": "bfloat16"}])
+def test_alone_it_is_a_linear_over_all_pixels(sizes: dict[str, Any]) -> None:
+    program = conv(**sizes)
+    made = tg.plan(program, "h200")
+    (b,) = made.bounds
+    *images, channels = program.tensor("y").shape
+    rows = images[0] * images[1] * images[2]
+    assert b.op.kind == "linear" and b.op.pixels and b.out == (rows, channels)
+    assert tg.verify(made).ok and Plan.from_json(made.to_json()).digest == made.digest
+    assert made.graph.tensors["x"].shape == program.tensor("x").shape
+
+
+@pytest.mark.parametrize("sizes", [{"size": 3}, {"stride": 2}, {"padding": 1}, {"C": 12}])
+def test_what_is_no_linear_over_pixels_in_units_stays(sizes: dict[str, Any]) -> None:
+    assert kinds(conv(**sizes)) == ["conv2d"]
+
+
+def test_options_that_cut_it_as_a_convolution_hold() -> None:
+    assert kinds(conv(), tiles={"y": (1, 5, 8, 64, 64)}) == ["conv2d"]
+    assert kinds(conv(C=512), cluster={"y": 2}) == ["conv2d"]
+    assert kinds(conv(), tiles={"y": (64, 48, 64)}) == ["linear"]
+
+
+def test_beside_other_ops_in_one_launch_it_stays_and_in_launches_it_is_a_linear() -> None:
+    assert kinds(bottleneck()) == ["conv2d"] * 3
+    launches = launches_of(bottleneck(), H200, Options())
+    assert [op.kind for op in launches.whole.graph.ops] == ["linear", "conv2d", "linear"]
+    assert [op.kind for made in launches.each for op in made.graph.ops] == ["linear", "conv2d", "linear"]
+    assert [made.bounds[0].out for made in launches.each] == [(507, 64), (3, 13, 13, 64), (507, 256)]
+    assert Plan.from_json(launches.whole.to_json()).digest == launches.whole.digest
+    assert prove_launches(launches, True).whole.certificate.ok
+
+
+def test_where_the_batch_moves_launches_are_proved_for_all_of_it() -> None:
+    program = bottleneck(B=tg.dim("B", max=3))
+    largest = launches_of(filled(program, the_dim(program), 3), H200, Options())
+    moving = moving_launches(program, H200, Options(), ((1, 3),), largest)
+    assert prove_launches(moving, True).whole.certificate.ok
+    assert [p.at(2).bounds[0].out for p in moving.each] == [(338, 64), (2, 13, 13, 64), (338, 256)]
+
+
+def test_one_that_moves_alone_is_a_linear_for_all_sizes() -> None:
+    moving = tg.plan(pixels(B=tg.dim("B", max=3)), "h200")
+    assert moving.most.graph.ops[0].pixels and tg.verify(moving).ok
+
+
+def test_explain_says_so() -> None:
+    told = tg.explain(conv(), "h200")
+    assert "convolution y is a linear: each pixel is made of one, rows are pixels" in told
+
+
+def test_other_gpus_run_it_as_a_linear_and_the_cpu_target_as_it_is() -> None:
+    assert [tg.plan(conv(), on).graph.ops[0].kind for on in ("a100", "cpu")] == ["linear", "conv2d"]
