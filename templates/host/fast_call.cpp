@@ -6,7 +6,7 @@
 // that is captured, a launch that hung) it leaves to Python: it returns NotImplemented and has done nothing.
 //
 // Tensors are read by PyTorch's table of C functions (torch.Tensor.__dlpack_c_exchange_api__, DLPack 1.3). Of
-// CUDA it knows three functions, whose addresses Python gives: so it is built without CUDA, and tested without.
+// CUDA it knows five functions, whose addresses Python gives: so it is built without CUDA, and tested without.
 
 #include "by_size.hpp"
 #include "fast_call.hpp"
@@ -15,12 +15,13 @@
 
 namespace {
 
-// setup(capsule, (Tensor, Parameter), (launch, replace, capturing), grad_enabled, recording, tracing, device)
+// setup(capsule, (Tensor, Parameter), (launch, replace, capturing, set node, launch graph), grad_enabled,
+//       recording, tracing, device)
 PyObject* setup(PyObject*, PyObject* arguments) {
   PyObject *capsule, *tensor, *parameter, *grad_enabled, *recording, *tracing, *current_device;
-  unsigned long long launch, replace, capturing;
-  if (!PyArg_ParseTuple(arguments, "O(OO)(KKK)OOOO", &capsule, &tensor, &parameter, &launch, &replace, &capturing,
-                        &grad_enabled, &recording, &tracing, &current_device))
+  unsigned long long launch, replace, capturing, set_node, launch_graph;
+  if (!PyArg_ParseTuple(arguments, "O(OO)(KKKKK)OOOO", &capsule, &tensor, &parameter, &launch, &replace, &capturing,
+                        &set_node, &launch_graph, &grad_enabled, &recording, &tracing, &current_device))
     return nullptr;
   const void* table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   if (!table) return nullptr;
@@ -33,6 +34,8 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   host.launch = reinterpret_cast<LaunchKernelEx>(launch);
   host.replace = reinterpret_cast<ReplaceAddress>(replace);
   host.capturing = reinterpret_cast<IsCapturing>(capturing);
+  host.set_node = reinterpret_cast<SetNode>(set_node);
+  host.launch_graph = reinterpret_cast<LaunchGraph>(launch_graph);
   PyObject** kept[] = {&host.tensor,  &host.parameter,      &host.grad_enabled, &host.recording,
                        &host.tracing, &host.current_device};
   PyObject* given[] = {tensor, parameter, grad_enabled, recording, tracing, current_device};

@@ -268,31 +268,39 @@ void destroy(PyObject* object) {
 
 bool read_launches(PyObject* listed, std::vector<Launch>& into) {
   for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(listed); ++n) {
-    unsigned long long config, function, parameters;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(listed, n), "KKK", &config, &function, &parameters)) return false;
+    unsigned long long config, function, parameters, node, of_node;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(listed, n), "KKKKK", &config, &function, &parameters, &node, &of_node))
+      return false;
     into.push_back({reinterpret_cast<void*>(config), reinterpret_cast<void*>(function),
-                    reinterpret_cast<void**>(parameters)});
+                    reinterpret_cast<void**>(parameters), reinterpret_cast<void*>(node),
+                    reinterpret_cast<void*>(of_node)});
   }
   return true;
 }
 
-bool read_places(PyObject* listed, std::vector<Place>& into) {
+bool read_places(PyObject* listed, size_t launches, std::vector<Place>& into) {
   for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(listed); ++n) {
-    unsigned long long at;
+    unsigned long long launch, at;
     long long offset;
     int in_map;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(listed, n), "KLp", &at, &offset, &in_map)) return false;
-    into.push_back({static_cast<uintptr_t>(at), offset, in_map != 0});
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(listed, n), "KKLp", &launch, &at, &offset, &in_map)) return false;
+    if (launch >= launches) {
+      PyErr_Format(PyExc_ValueError, "a place in launch %llu of %zu", launch, launches);
+      return false;
+    }
+    into.push_back({static_cast<size_t>(launch), static_cast<uintptr_t>(at), offset, in_map != 0});
   }
   return true;
 }
 
-// add(stream, ((config, function, parameters), …), (((address, offset, in a map), …), …), keeps)
+// add(stream, ((config, function, parameters, node, its parameters), …),
+//     (((launch, address, offset, in a map), …), …), graph or 0, keeps)
 PyObject* add(PyObject* object, PyObject* arguments) {
   Call* self = reinterpret_cast<FastCall*>(object)->call;
-  unsigned long long stream;
+  unsigned long long stream, graph;
   PyObject *launches, *places, *keeps;
-  if (!PyArg_ParseTuple(arguments, "KO!O!O", &stream, &PyTuple_Type, &launches, &PyTuple_Type, &places, &keeps))
+  if (!PyArg_ParseTuple(arguments, "KO!O!KO", &stream, &PyTuple_Type, &launches, &PyTuple_Type, &places, &graph,
+                        &keeps))
     return nullptr;
   auto made = std::make_unique<OnStream>();
   const size_t tensors = self->expected.size() + self->outputs.size();
@@ -304,12 +312,14 @@ PyObject* add(PyObject* object, PyObject* arguments) {
   for (size_t n = 0; n < tensors; ++n) {
     made->places.emplace_back();
     PyObject* of = PyTuple_GET_ITEM(places, static_cast<Py_ssize_t>(n));
-    if (!PyTuple_Check(of) || !read_places(of, made->places.back())) {
+    if (!PyTuple_Check(of) || !read_places(of, made->launches.size(), made->places.back())) {
       if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "places of a tensor are a tuple");
       return nullptr;
     }
   }
   made->addresses.assign(tensors, 0);
+  made->graph = reinterpret_cast<void*>(graph);
+  made->stream = reinterpret_cast<void*>(stream);
   Py_INCREF(keeps);
   made->keeps = keeps;
   self->streams.emplace(reinterpret_cast<void*>(stream), std::move(made));  // one that is there stays

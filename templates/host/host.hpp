@@ -1,4 +1,4 @@
-// What calls have in common: torch's table of C functions, what is asked of Python, and three functions of the driver.
+// What calls have in common: torch's table of C functions, what is asked of Python, and functions of the driver.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -16,6 +16,8 @@ constexpr uintptr_t ALIGNMENT = 16;  // bytes: what vector and bulk copies need
 using LaunchKernelEx = int (*)(const void* config, void* function, void** parameters, void** extra);
 using ReplaceAddress = int (*)(void* map, void* address);
 using IsCapturing = int (*)(void* stream, int* status);
+using SetNode = int (*)(void* graph, void* node, const void* parameters);
+using LaunchGraph = int (*)(void* graph, void* stream);
 
 struct Host {
   const DLPackExchangeAPI* torch = nullptr;
@@ -31,6 +33,8 @@ struct Host {
   LaunchKernelEx launch = nullptr;
   ReplaceAddress replace = nullptr;
   IsCapturing capturing = nullptr;
+  SetNode set_node = nullptr;
+  LaunchGraph launch_graph = nullptr;
 } host;
 
 // Whether a call without arguments gives a true value; -1 and an error where it fails.

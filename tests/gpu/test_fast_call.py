@@ -10,10 +10,12 @@ import torch
 
 import tilegen as tg
 from tests.emulated.examples import EXAMPLES, program_of, titled
-from tests.gpu.gemms import mlp
+from tests.gpu.gemms import CASES, mlp
 from tilegen.errors import ArgumentError
+from tilegen.runtime import fast_call
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.driver import missing
+from tilegen.runtime.launch_graph import LaunchGraph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,6 +84,38 @@ def test_streams_and_threads_have_launches_of_their_own() -> None:
         t.join()
     assert not failures and bound.fast is not None
     bound.check()
+
+
+def test_launches_that_wait_in_a_graph_keep_what_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four launches, as a graph of the driver's and one by one, hundreds of calls ahead of the GPU."""
+    case = next(c for c in CASES if c.name == "chain of four")
+    names = [t.name for t in case.program.arguments]
+    x, *weights = random_arguments(case.program, 0, "cuda")
+    xs = [random_arguments(case.program, seed, "cuda")[0] for seed in range(5)]
+    found, graphs = [], []
+    for many in (4, 1000):
+        monkeypatch.setattr(fast_call, "MANY", many)
+        monkeypatch.setattr(fast_call, "LaunchGraph", Counted(graphs))
+        kernel = tg.compile(case.program, "cuda", lowering="multi_launch", tiles={"y": (64, 64, 64)})
+        bound = kernel.prepare(**dict(zip(names[1:], weights, strict=True)))
+        assert bound(x) is not None and bound.fast is not None
+        torch.cuda._sleep(50_000_000)  # clocks
+        found.append([bound(xs[n % 5]) for n in range(300)])
+        torch.cuda.synchronize()
+        bound.check()
+    assert len(graphs) == 1 and graphs[0] is not None
+    assert all(map(torch.equal, *found))
+
+
+class Counted:
+    """LaunchGraph, noting what it makes."""
+
+    def __init__(self, made: list[Any]):
+        self.made = made
+
+    def of(self, launches: Any) -> Any:
+        self.made.append(LaunchGraph.of(launches))
+        return self.made[-1]
 
 
 def test_a_size_that_moves_and_a_graph_beside_it() -> None:

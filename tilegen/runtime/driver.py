@@ -32,7 +32,7 @@ def missing() -> str:
     return ""
 
 
-def _checked(result: tuple[Any, ...]) -> Any:
+def checked(result: tuple[Any, ...]) -> Any:
     from cuda.bindings import driver
 
     status, *rest = result
@@ -49,14 +49,17 @@ def refused(status: int) -> NoReturn:
     raise TargetError(f"CUDA driver: {named.get(status, status)}")
 
 
-def fast_functions() -> tuple[int, int, int]:
-    """The addresses of what a launch at other addresses calls of the driver (fast_call)."""
-    names = ("cuLaunchKernelEx", "cuTensorMapReplaceAddress", "cuStreamIsCapturing")
+# what a launch at other addresses calls of the driver
+FAST = (
+    *("cuLaunchKernelEx", "cuTensorMapReplaceAddress", "cuStreamIsCapturing"),
+    *("cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch"),
+)
+
+
+def fast_functions() -> tuple[int, ...]:
+    """The addresses of FAST."""
     library = ctypes.CDLL("libcuda.so.1")
-    launch, replace, capturing = (
-        ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names
-    )
-    return launch, replace, capturing
+    return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FAST)
 
 
 def current_stream(device: int) -> int:
@@ -165,7 +168,7 @@ class Launcher:
         config = self._configs.get(stream) or self._configs.setdefault(stream, self.config(stream))
         result = self._launch(config, self._function, parameters.address, 0)
         if result[0] != self._success:
-            _checked(result)
+            checked(result)
 
     @property
     def function(self) -> int:
@@ -195,7 +198,7 @@ class Module:
 
         torch.cuda.current_stream()  # makes torch's context current
         torch.cuda.synchronize()
-        self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+        self._library = checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
 
     def launcher(
         self,
@@ -210,11 +213,11 @@ class Module:
         the one before ends."""
         from cuda.bindings import driver
 
-        kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
-        function = _checked(driver.cuKernelGetFunction(kernel))
+        kernel = checked(driver.cuLibraryGetKernel(self._library, name.encode()))
+        function = checked(driver.cuKernelGetFunction(kernel))
         if shared_bytes:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+            checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
         return Launcher(function, grid, block, shared_bytes, cooperative, programmatic)
 
     def launch(
@@ -233,7 +236,7 @@ def encode(address: int, m: TensorMap) -> bytes:
     from cuda.bindings import driver
 
     u64, u32 = driver.cuuint64_t, driver.cuuint32_t
-    made = _checked(
+    made = checked(
         driver.cuTensorMapEncodeTiled(
             getattr(driver.CUtensorMapDataType, m.data_type),
             m.rank,
@@ -252,16 +255,16 @@ def encode(address: int, m: TensorMap) -> bytes:
 
 
 @contextmanager
-def _beside_a_capture() -> Iterator[None]:
+def beside_a_capture() -> Iterator[None]:
     """Calls of the driver that a capture on this thread would forbid, and that are not part of it."""
     from cuda.bindings import driver
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    mode = _checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    mode = checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))
     try:
         yield
     finally:
-        _checked(driver.cuThreadExchangeStreamCaptureMode(mode))
+        checked(driver.cuThreadExchangeStreamCaptureMode(mode))
 
 
 class Counters:
@@ -272,22 +275,22 @@ class Counters:
         from cuda.bindings import driver
 
         self.words = words
-        with _beside_a_capture():
-            self.address = int(_checked(driver.cuMemAlloc(4 * words)))
+        with beside_a_capture():
+            self.address = int(checked(driver.cuMemAlloc(4 * words)))
             self.zero()
 
     def zero(self) -> None:
         """Also after a launch that hung; nothing may be running on them."""
         from cuda.bindings import driver
 
-        stream = _checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        _checked(driver.cuMemsetD32Async(self.address, 0, self.words, stream))
-        _checked(driver.cuStreamSynchronize(stream))
-        _checked(driver.cuStreamDestroy(stream))
+        stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        checked(driver.cuMemsetD32Async(self.address, 0, self.words, stream))
+        checked(driver.cuStreamSynchronize(stream))
+        checked(driver.cuStreamDestroy(stream))
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
             from cuda.bindings import driver
 
-            with _beside_a_capture():
+            with beside_a_capture():
                 driver.cuMemFree(self.address)  # which waits for launches that still use them

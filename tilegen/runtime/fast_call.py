@@ -27,6 +27,7 @@ from tilegen.runtime import cache
 from tilegen.runtime.arguments import memory
 from tilegen.runtime.cxx import compile_source, compiler, version
 from tilegen.runtime.driver import Parameters, Place, fast_functions, missing, refused
+from tilegen.runtime.launch_graph import LaunchGraph
 
 NAME = "tilegen_fast_call"
 TABLE = "__dlpack_c_exchange_api__"  # torch's C functions for DLPack
@@ -34,6 +35,7 @@ FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden")
 # dtype -> code and bits (DLPack, DLDataType)
 DLPACK_DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
 CPU, CUDA = 1, 2  # DLPack, DLDeviceType
+MANY = 4  # launches that a graph starts sooner than as many calls of the driver
 logger = logging.getLogger("tilegen")
 
 
@@ -72,9 +74,9 @@ def imported(path: Path) -> Any:
     return module
 
 
-def set_up(module: Any, functions: tuple[int, int, int], current_device: Callable[[], int]) -> Any:
-    """It knows torch, and the addresses of cuLaunchKernelEx, cuTensorMapReplaceAddress and
-    cuStreamIsCapturing. ImportError where torch has no table of functions."""
+def set_up(module: Any, functions: tuple[int, ...], current_device: Callable[[], int]) -> Any:
+    """It knows torch, and the addresses of the driver's functions (driver.FAST). ImportError where torch has
+    no table of functions."""
     table = getattr(torch.Tensor, TABLE, None)
     if table is None:
         raise ImportError(f"torch {torch.__version__} has no {TABLE}")
@@ -133,9 +135,16 @@ def of_packed(call: Callable[..., Any], parameters: dict[str, Any], versions: Se
 
 
 def add(call: Any, stream: int, launches: Sequence[StreamLaunch], names: Sequence[str]) -> None:
-    """From now on it knows this stream. names: of its arguments and outputs."""
-    started = tuple((int(n.config.getPtr()), n.function, n.parameters.address) for n in launches)
-    places = tuple(
-        tuple(item for n in launches if name in n.places for item in n.places[name].items) for name in names
+    """From now on it knows this stream. names: of its arguments and outputs. MANY launches are a graph of the
+    driver's: one call of it then starts them all."""
+    graph = LaunchGraph.of(launches) if len(launches) >= MANY else None
+    nodes = graph.nodes if graph else [(0, 0)] * len(launches)
+    started = tuple(
+        (int(n.config.getPtr()), n.function, n.parameters.address, *node)
+        for n, node in zip(launches, nodes, strict=True)
     )
-    call.add(stream, started, places, tuple(launches))
+    places = tuple(
+        tuple((i, *item) for i, n in enumerate(launches) if name in n.places for item in n.places[name].items)
+        for name in names
+    )
+    call.add(stream, started, places, graph.handle if graph else 0, (tuple(launches), graph))

@@ -28,6 +28,8 @@ STATE = Tensor("cache", (16,), "bfloat16", "state")
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 REPLACE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 CAPTURING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+SET_NODE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
+LAUNCH_GRAPH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2)
 
 
 @dataclass
@@ -38,10 +40,18 @@ class Driver:
     captured: int = 0
     launches: list[tuple[int, ...]] = field(default_factory=list)
     replaced: list[tuple[int, int]] = field(default_factory=list)
+    nodes_set: list[tuple[int, ...]] = field(default_factory=list)
+    graphs: list[tuple[int, int]] = field(default_factory=list)
     slow: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
-        self.functions = (LAUNCH(self.launch), REPLACE(self.replace), CAPTURING(self.capturing))
+        self.functions = (
+            LAUNCH(self.launch),
+            REPLACE(self.replace),
+            CAPTURING(self.capturing),
+            SET_NODE(self.set_node),
+            LAUNCH_GRAPH(self.launch_graph),
+        )
 
     def launch(self, config: int, function: int, parameters: int, extra: int | None) -> int:
         words = (ctypes.c_uint64 * 3).from_address(parameters)
@@ -53,6 +63,14 @@ class Driver:
 
     def replace(self, at: int, address: int) -> int:
         self.replaced.append((at, address))
+        return self.status
+
+    def set_node(self, graph: int, node: int, parameters: int) -> int:
+        self.nodes_set.append((graph, node, parameters))
+        return self.status
+
+    def launch_graph(self, graph: int, stream: int | None) -> int:
+        self.graphs.append((graph, stream or 0))
         return self.status
 
     def capturing(self, stream: int | None, status: Any) -> int:
@@ -93,11 +111,11 @@ class Call:
         self.map = ctypes.create_string_buffer(128)
         at = ctypes.addressof(self.words)
         places = [
-            ((at, 0, False), (ctypes.addressof(self.map), 64, True)),
-            ((at + 8, 0, False),),
-            *[((at + 16, 0, False),) for _ in range(outputs)],
+            ((0, at, 0, False), (0, ctypes.addressof(self.map), 64, True)),
+            ((0, at + 8, 0, False),),
+            *[((0, at + 16, 0, False),) for _ in range(outputs)],
         ]
-        self.call.add(stream, ((11, 22, at),), tuple(places), self)
+        self.call.add(stream, ((11, 22, at, 0, 0),), tuple(places), 0, self)
         self.x, self.cache = torch.randn(3, 8), torch.zeros(16, dtype=torch.bfloat16)
 
     def __call__(self) -> Any:
@@ -287,7 +305,7 @@ def test_an_address_that_a_map_refused_is_moved_again(module: Any, driver: Drive
 def test_an_output_that_cannot_be_made_is_an_error(module: Any, driver: Driver) -> None:
     call = Call(module)
     failing = fast_call.made(module, (fast_call.CPU, 0), (), (Y,), [(torch.empty, ((-1,),))], (), [])
-    failing.add(0, (), ((),), None)
+    failing.add(0, (), ((),), 0, None)
     with pytest.raises(RuntimeError, match="negative"):
         failing()
     assert call() is not NotImplemented
@@ -296,7 +314,43 @@ def test_an_output_that_cannot_be_made_is_an_error(module: Any, driver: Driver) 
 def test_places_of_other_tensors_are_refused(module: Any) -> None:
     call = fast_call.made(module, (fast_call.CPU, 0), (X,), (), [], (), [])
     with pytest.raises(ValueError, match="places of 2 tensors, the call has 1"):
-        call.add(0, (), ((), ()), None)
+        call.add(0, (), ((), ()), 0, None)
+
+
+def test_places_in_launches_that_are_not_there_are_refused(module: Any) -> None:
+    call = Call(module, outputs=0)
+    with pytest.raises(ValueError, match="a place in launch 1 of 1"):
+        call.call.add(1, ((11, 22, 0, 0, 0),), (((1, 0, 0, False),), ()), 0, None)
+
+
+def test_a_graph_is_told_what_moved_and_launched_once(module: Any, driver: Driver) -> None:
+    """Three launches, of which the first reads x, the last the cache, the one between neither: the first call
+    sets both, later ones only what lies elsewhere."""
+    call, words = Call(module, outputs=0), (ctypes.c_uint64 * 3)()
+    at = ctypes.addressof(words)
+    launches = tuple((11, 22, at + 8 * n, 30 + n, 40 + n) for n in range(3))
+    graphed = fast_call.made(module, (fast_call.CPU, 0), (X, STATE), [], [], [], [])
+    graphed.add(0, launches, (((0, at, 0, False),), ((2, at + 16, 0, False),)), 77, call)
+    assert graphed(call.x, call.cache) is None
+    assert driver.nodes_set == [(77, 30, 40), (77, 32, 42)] and driver.graphs == [(77, 0)]
+    assert tuple(words) == (call.x.data_ptr(), 0, call.cache.data_ptr())
+    graphed(call.x, call.cache)
+    assert len(driver.nodes_set) == 2 and len(driver.graphs) == 2
+    moved = torch.randn(3, 8)
+    graphed(moved, call.cache)
+    assert driver.nodes_set[2:] == [(77, 30, 40)] and words[0] == moved.data_ptr()
+    assert len(driver.graphs) == 3 and not driver.launches
+
+
+def test_a_graph_that_the_driver_refuses_is_an_error(module: Any, driver: Driver) -> None:
+    call = Call(module, outputs=0)
+    at = ctypes.addressof(call.words)
+    graphed = fast_call.made(module, (fast_call.CPU, 0), (X, STATE), [], [], [], [])
+    graphed.add(0, ((11, 22, at, 30, 40),), (((0, at, 0, False),), ()), 77, call)
+    driver.status = 700
+    with pytest.raises(TargetError, match="CUDA driver: "):
+        graphed(call.x, call.cache)
+    assert driver.nodes_set == [(77, 30, 40)] and not driver.graphs
 
 
 def test_threads_do_not_write_parameters_that_are_read(module: Any, driver: Driver) -> None:
@@ -330,7 +384,7 @@ def test_nothing_is_kept_of_a_call(module: Any, driver: Driver) -> None:
 
 def test_what_a_stream_needs_lives_as_long_as_the_call(module: Any) -> None:
     native, needed = fast_call.made(module, (fast_call.CPU, 0), (), (), [], (), []), torch.zeros(1)
-    native.add(0, (), (), needed)
+    native.add(0, (), (), 0, needed)
     kept = weakref.ref(needed)
     del needed
     assert kept() is not None
@@ -345,7 +399,7 @@ def test_it_compiles_without_a_warning() -> None:
 def test_a_torch_without_the_table_is_told(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_call, "TABLE", "__no_such_table__")
     with pytest.raises(ImportError, match="has no __no_such_table__"):
-        fast_call.set_up(module, (0, 0, 0), lambda: 0)
+        fast_call.set_up(module, (0,) * 5, lambda: 0)
 
 
 def test_without_a_compiler_calls_go_through_python(
