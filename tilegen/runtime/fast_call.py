@@ -35,7 +35,7 @@ FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden")
 # dtype -> code and bits (DLPack, DLDataType)
 DLPACK_DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
 CPU, CUDA = 1, 2  # DLPack, DLDeviceType
-MANY = 4  # launches that a graph starts sooner than as many calls of the driver
+MANY = 2  # launches that a graph starts sooner than as many calls of the driver
 logger = logging.getLogger("tilegen")
 
 
