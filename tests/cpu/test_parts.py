@@ -10,12 +10,12 @@ import torch
 from test_launches import Launch, stream  # noqa: F401
 
 import tilegen as tg
-from tilegen.errors import LaunchLimitError
+from tilegen.errors import LaunchLimitError, SpillError
 from tilegen.frontend.loader import load_spec
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.kernels.launches import MultiLaunchKernel
-from tilegen.kernels.parts import compile_parts, parted
+from tilegen.kernels.parts import compile_parts, parted, too_many
 from tilegen.runtime.data import random_arguments
 from tilegen.runtime.verify import verify
 from tilegen.schedule.plan import Plan
@@ -97,6 +97,22 @@ def test_more_parts_are_tried_where_one_takes_too_many(stream: object) -> None: 
         return on_a_cpu(part)
 
     assert len(compile_parts(net(), place("cpu:2"), picky, launch, LaunchLimitError("", 2)).plans) == 4
+
+
+def test_more_parts_are_tried_where_registers_of_one_spill(stream: object) -> None:  # noqa: F811
+    def spilling(part: Program) -> Any:
+        if len(fuse(part).ops) > 3:
+            raise SpillError("ptxas spilled 200 bytes", "", "")
+        return on_a_cpu(part)
+
+    kernel = compile_parts(net(), place("cpu:2"), spilling, launch, SpillError("ptxas spilled", "", ""))
+    assert len(kernel.plans) == 4 and kernel.proof.ok
+
+
+@pytest.mark.parametrize("depth, launches", [(50, 1), (101, 2), (152, 3)])
+def test_nets_of_many_convolutions_are_cut_before_they_are_compiled(depth: int, launches: int) -> None:
+    many = too_many(load_spec("examples/resnet50.py")(depth=depth))
+    assert (many.times if many else 1) == launches
 
 
 def test_states_and_parts_that_never_fit_are_refused() -> None:

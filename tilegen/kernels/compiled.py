@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tilegen.errors import LaunchLimitError
+from tilegen.errors import LaunchLimitError, SpillError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
@@ -17,7 +17,7 @@ from tilegen.kernels.gpu_kernel import GpuKernel
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.launches import compile_multi_launch
 from tilegen.kernels.moving import MovingKernel, compile_moving
-from tilegen.kernels.parts import Loaded, compile_parts
+from tilegen.kernels.parts import Loaded, compile_parts, too_many
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.request import launch_options, planned, settled, settled_lowering
@@ -72,11 +72,15 @@ def on_a_gpu(
         return CudaKernel(plan, proof, library, exclusive, program=of)
 
     def in_one_launch() -> GpuKernel:
+        cut = lowering == "auto" and asked == Options()
+        in_parts = partial(compile_parts, program, place, loaded, launch)
+        if cut and (many := too_many(program)):
+            return in_parts(many, progress)
         try:
             return launch(program, *loaded(program))
-        except LaunchLimitError as error:
-            if lowering != "auto" or asked != Options():
+        except (LaunchLimitError, SpillError) as error:
+            if not cut:
                 raise
-            return compile_parts(program, place, loaded, launch, error, progress)
+            return in_parts(error, progress)
 
     return lowered(program, chosen, lowering, in_launches, in_one_launch)

@@ -2,8 +2,9 @@
 
     y = part_2(part_1(part_0(x)))
 
-A kernel's parameters hold the tensor maps of about a hundred products. Within a part tiles wait for tiles;
-kernel boundaries order the parts, as they order launches of single ops (tilegen.kernels.launches).
+A kernel's parameters hold the tensor maps of about a hundred products, and of a net of many convolutions
+registers spill. Within a part tiles wait for tiles; kernel boundaries order the parts, as they order launches
+of single ops (tilegen.kernels.launches).
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from tilegen.errors import LaunchLimitError
+from tilegen.errors import LaunchLimitError, SpillError
 from tilegen.frontend.program import Call, Program, Tensor
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.kernels.launches import MultiLaunchKernel
+from tilegen.ops.base import ceil_div
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.verify_launches import certify_launches
 from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan
 
 MORE = 3  # parts that are tried besides: ops are not alike
+MOST_CONVOLUTIONS = 56  # of a launch: of 104, and of 79, registers spill, of 53 they rarely do
 WORKERS = 4  # parts that are compiled at a time
 Loaded = tuple[Plan, Certificate, Any]  # the last is the compiled library
 
@@ -35,28 +39,39 @@ def compile_parts(
     place: Place,
     loaded: Callable[[Program], Loaded],
     made: Callable[..., CudaKernel],
-    error: LaunchLimitError,
+    error: LaunchLimitError | SpillError,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MultiLaunchKernel:
-    """A kernel of as few parts as a launch takes of each, several compiled at a time. loaded: what a part is
-    planned, proved and compiled to; made: a kernel of a part and that; error: of the whole.
+    """A kernel of as few parts as a launch takes of each, and a compiler without spilling registers, several
+    compiled at a time. loaded: what a part is planned, proved and compiled to; made: a kernel of a part and
+    that; error: of the whole.
 
     Raises:
-        LaunchLimitError: the program has states, or a part of it takes too many parameters itself.
+        LaunchLimitError, SpillError: the program has states, or a part of it takes too many parameters or
+            registers itself.
     """
     if any(t.role == "state" for t in program.arguments):
         raise error
-    ops = len(fuse(program).ops)
-    for count in range(error.times, min(error.times + MORE, ops) + 1):
+    least, ops = error.times if isinstance(error, LaunchLimitError) else 2, len(fuse(program).ops)
+    for count in range(least, min(least + MORE, ops) + 1):
         try:
             parts = list(parted(program, count))
             progress(f"{program.name}: {count} launches, {error}")
             with ThreadPoolExecutor(max_workers=WORKERS) as pool:
                 found = list(pool.map(loaded, parts))
             return _joined(program, place, [made(p, *of) for p, of in zip(parts, found, strict=True)])
-        except LaunchLimitError as again:
+        except (LaunchLimitError, SpillError) as again:
             error = again
     raise error
+
+
+def too_many(program: Program) -> LaunchLimitError | None:
+    """Why it is not to be compiled as one launch, where that is known before it is tried."""
+    count = len(fuse(program).ops_of(ConvAttributes))
+    if count <= MOST_CONVOLUTIONS:
+        return None
+    why = f"{count} convolutions, of more than {MOST_CONVOLUTIONS} in a launch registers spill"
+    return LaunchLimitError(f"{program.name}: {why}", ceil_div(count, MOST_CONVOLUTIONS))
 
 
 def parted(program: Program, count: int) -> Iterator[Program]:

@@ -11,9 +11,11 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import Case
-from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, OPS, pixels
+from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, EXAMPLES, OPS, pixels
 from tests.oracles.sass import Sass
 from tests.shares import share
+from tilegen.frontend.loader import load_program
+from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.emit import generate, hopper_op
 from tilegen.targets.sm90.library import HopperLibrary, spilled
@@ -29,6 +31,13 @@ WHOLE_NETS = ("resnet38 ", "resnet38 B=2 HW=64", "vgg19 B=3 HW=64 hidden=264")  
 def test_compiles(case: Case) -> None:
     """HopperLibrary refuses slow machine code."""
     assert HopperLibrary(case.plan()).source
+
+
+def test_resnet50_at_its_full_size_compiles_as_one_launch() -> None:
+    """SpillError where statements bring its 106 tensor maps near: no smaller tiles are there to try."""
+    program = load_program(str(EXAMPLES / "resnet50.py"), {})
+    made = tg.plan(program, "h200")
+    assert isinstance(made, Plan) and HopperLibrary(made).source
 
 
 def test_norms_ask_for_their_vectors_before_a_tile_may_begin() -> None:

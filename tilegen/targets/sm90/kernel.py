@@ -33,7 +33,7 @@ NOTES = (
     "TG_POSTED",
     "TG_RANK",
 )
-MOST_STATEMENTS = 128  # that each bring a tensor map near
+MOST_STATEMENTS = 96  # that each bring a tensor map near; more make registers spill
 NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
