@@ -23,7 +23,8 @@ from tilegen.schedule.lowering import modelled_lowering
 from tilegen.schedule.moving import MovingPlan, Ranges, moving_plan, opened
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
-from tilegen.schedule.regimes import Lower, Regime, regimes
+from tilegen.schedule.regimes import regimes
+from tilegen.schedule.sized import Lower, Regime
 
 LOWERINGS = ("auto", "persistent", "multi_launch")
 

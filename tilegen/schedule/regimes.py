@@ -6,8 +6,7 @@
     1, 2 … 8, all others             images
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
-have more regimes: rings as deep as 8, 16, … 64, 80, … 256 rows leave room for, and up to MOST tiles that are
-the best above 256, each for all sizes where it is. Everything else takes there the tiles with the least mean
+have more regimes (tilegen.schedule.linear_regimes). Everything else takes there the tiles with the least mean
 of log(time / least time of any tiles) by the cost model. Where a regime ends its lowering is chosen as for
 that size alone, so some may be launches of single ops.
 """
@@ -15,58 +14,21 @@ that size alone, so some may be launches of single ops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, dims_of, filled, the_dim
 from tilegen.frontend.program import Program, Size
 from tilegen.graph.forms import Place
-from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.graph import Graph
-from tilegen.graph.linear_time import stages_of, time_of_tile
-from tilegen.ops.base import ClusterShape, ceil_div
-from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
-from tilegen.schedule.launches import whole_plan
-from tilegen.schedule.moving import Ranges
-from tilegen.schedule.plan import Plan
+from tilegen.schedule.linear_regimes import few_linears, narrow, wide
 from tilegen.schedule.planner import Progress, plan
-from tilegen.schedule.simulate import simulate
+from tilegen.schedule.sized import FEW_ROWS, SOME_ROWS, Lower, Regime, Settle, Sized, tiles_of
 
-FEW_ROWS, SOME_ROWS = 64, 256  # norms are fused up to there, weights packed up to there
 FEWER = (4, 16, 32)  # where regimes end if all sizes are few rows
 MANY = (1024, 4096)  # and if the least is many
 IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
-FEW_OPS = 4  # compile in a second
-ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
-HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
-# where regimes above FEW_ROWS end besides, whose rings are deeper
-BETWEEN = (80, 96, 112, 144, 160, 176, 208, 224, 240)
-MOST = 64  # tiles of few linears above SOME_ROWS
-MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
-LEVEL = 0.002  # losses that are the same
-OTHER = 1.0  # what tiles lose where the other lowering is the faster
-
-Settle = Callable[[Program], Options]  # what was measured best for a program, else no options
-# the lowering of a program, whose plan in one launch is this, if it is known
-Lower = Callable[[Program, Plan | None], str]
-C = TypeVar("C", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Regime:
-    """The sizes in `ranges`, and what they are planned with, at the last of them."""
-
-    ranges: Ranges
-    options: Options
-    lowering: str = "persistent"
-
-    @property
-    def most(self) -> int:
-        return self.ranges[-1][1]
 
 
 def regimes(
@@ -84,11 +46,11 @@ def regimes(
     tensors = [t for t in program.tensors if t.form != "spatial" and t.role != "state"]
     spatial = any(t.form == "spatial" for t in program.tensors)
     rows = 0 if spatial else max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
-    sized = _Sized(program, dim, rows, place, settle, lower)
+    sized = Sized(program, dim, rows, place, settle, lower)
     free = options == Options()
-    if free and 0 < rows <= SOME_ROWS and _few_linears(program, dim):
+    if free and 0 < rows <= SOME_ROWS and few_linears(program, dim):
         progress(f"{program.name}: tiles for each range of {dim.name}")
-        return [*_narrow(sized), *_wide(sized)]
+        return [*narrow(sized), *wide(sized)]
     ends = _ends(sized)
     found = _ending(ends, dim, options)
     if not free:
@@ -103,7 +65,7 @@ def regimes(
     return found
 
 
-def _ends(sized: _Sized) -> list[int]:
+def _ends(sized: Sized) -> list[int]:
     """The last sizes of all regimes but that of the largest."""
     dim, rows = sized.dim, sized.rows
     if not rows:
@@ -127,60 +89,12 @@ def _ending(ends: Sequence[int], dim: Dim, options: Options) -> list[Regime]:
     ]
 
 
-@dataclass(frozen=True)
-class _Sized:
-    """A program at one size or another. rows: for each of what moves."""
-
-    program: Program
-    dim: Dim
-    rows: int
-    place: Place
-    settle: Settle
-    lower: Lower
-
-    def at(self, size: int) -> Program:
-        made: Program = filled(self.program, self.dim, size)
-        return made
-
-    def plan(self, size: int) -> Plan:
-        """That of tg.compile at this size: of one launch, or of launches of single ops."""
-        program, measured = self.at(size), self.settle(self.at(size))
-        one = plan(program, self.place, measured)
-        if self.lower(program, one) == "persistent":
-            return one
-        return whole_plan(program, self.place, replace(measured, policies=()))
-
-    def us(self, size: int, options: Options) -> float:
-        """By the simulated run; infinite where the options do not fit."""
-        try:
-            return simulate(plan(self.at(size), self.place, options)).makespan
-        except PlanError:
-            return math.inf
-
-    def takes(self, size: int, choice: _Choice) -> bool:
-        """Whether there is a plan with these tiles."""
-        program = self.at(size)
-        try:
-            if choice.lowering == "persistent":
-                plan(program, self.place, choice.options)
-            else:
-                whole_plan(program, self.place, choice.options)
-        except PlanError:
-            return False
-        return True
-
-    def upto(self, limits: Sequence[int]) -> list[int]:
-        """The sizes with so many rows, and the largest where it has fewer."""
-        sizes = sorted({n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most})
-        return sizes + [self.dim.most] * (self.dim.most * self.rows <= limits[-1])
-
-
 # --- one choice of tiles for many sizes ---------------------------------------------------------------------
 
 
-def _least(sized: _Sized, sizes: Sequence[int], ends: Sequence[int]) -> Options:
+def _least(sized: Sized, sizes: Sequence[int], ends: Sequence[int]) -> Options:
     """Of the tiles chosen at each end those that lose least at all sizes; none where they are the last's."""
-    chosen = [_tiles(plan(sized.at(end), sized.place), sized.at(end)) for end in ends]
+    chosen = [tiles_of(plan(sized.at(end), sized.place), sized.at(end)) for end in ends]
     times = {tiles: [sized.us(n, tiles) for n in sizes] for tiles in dict.fromkeys(chosen)}
     return Options() if (found := least_lost(times)) == chosen[-1] else found
 
@@ -189,259 +103,3 @@ def least_lost(times: Mapping[Options, Sequence[float]]) -> Options:
     """The tiles with the least mean of log(time / least time)."""
     best = [min(of) for of in zip(*times.values(), strict=True)]
     return min(times, key=lambda t: sum(math.log(a / b) for a, b in zip(times[t], best, strict=True)))
-
-
-def _tiles(made: Plan, program: Program) -> Options:
-    """The options that give a plan's tiles of this program again. Ops that were split, of which there are
-    several in the plan, are cut anew at each size."""
-    kinds = {op.name: op.kind for op in fuse(program).ops}
-    split = {
-        b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
-    }
-    ops = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
-    return replace(
-        Options(),
-        tiles=tuple((op.name, op.tile) for op in ops),
-        cluster=tuple((op.name, op.cluster_option) for op in ops if op.cluster > 1),
-        pingpong=tuple((op.name, True) for op in ops if op.pingpong),
-    )
-
-
-# --- a few linears: several choices -------------------------------------------------------------------------
-
-
-def _few_linears(program: Program, dim: Dim) -> bool:
-    """Whether it is linears and what goes row by row."""
-    graph = fuse(filled(program, dim, dim.most))
-    bounds = [graph.bound(op) for op in graph.ops]
-    products = [isinstance(b.attributes, LinearAttributes) for b in bounds if b.kind.mma]
-    return len(bounds) <= FEW_OPS and bool(products) and all(products)
-
-
-def _narrow(sized: _Sized) -> Iterator[Regime]:
-    """Up to SOME_ROWS. All of one of HEIGHTS have the same tiles, which need the less room in a ring the
-    fewer rows there are: so weights packed for the one are packed for the others. More than FEW_ROWS have
-    tiles of their own where these cut columns alike."""
-    ends = sized.upto(sorted({*ROOM, *BETWEEN, *HEIGHTS}))
-    plans = {n: sized.plan(n) for n in ends}
-    heights = {n: next(h for h in HEIGHTS if n * sized.rows <= h) for n in ends}
-    chosen = {n: _choice(sized, n, made) for n, made in plans.items()}
-    firsts = [1, *(n + 1 for n in ends)]
-    groups: dict[tuple[int, str], dict[int, _Choice]] = {}
-    for first, last in zip(firsts, ends, strict=False):
-        key = heights[last], chosen[last].lowering
-        if key not in groups:
-            at_first = _choice(sized, first, sized.plan(first))
-            groups[key] = {first: at_first} if at_first.lowering == chosen[last].lowering else {}
-        groups[key][last] = chosen[last]
-    shared = {key: _shared(sized, key[0], group) for key, group in groups.items()}
-    for first, last in zip(firsts, ends, strict=False):
-        own, like = chosen[last], shared[heights[last], chosen[last].lowering]
-        alike = heights[last] > FEW_ROWS and _packings(own, sized, last) == _packings(like, sized, last)
-        yield Regime(((first, last),), Options() if alike or own == like else like.options, own.lowering)
-
-
-def _shared(sized: _Sized, height: int, chosen: Mapping[int, _Choice]) -> _Choice:
-    """Of the tiles of these sizes, made as high as all rows that have them, those that lose least at all."""
-    raised = {n: c.raised(n * sized.rows, height) for n, c in chosen.items()}
-    losses = _losses(sized, [_Cell(n, n, c) for n, c in raised.items()])
-    last = max(chosen)
-    by_loss = sorted(reversed(losses), key=lambda c: sum(losses[c]))
-    return next((c for c in by_loss if sized.takes(last, c)), chosen[last])
-
-
-@dataclass(frozen=True)
-class _Packing:
-    """What a packed copy of a linear's weights depends on. eights: whether rows of a tile are no whole 64s;
-    lowest: whether a CTA has 64 of them; few: whether there are so few rows of tiles that weights are packed
-    at all."""
-
-    op: str
-    columns: int
-    depth: int
-    cluster: int
-    eights: bool
-    lowest: bool
-    few: bool
-
-
-def _packings(choice: _Choice, sized: _Sized, size: int) -> list[_Packing]:
-    found, clusters = [], choice.clusters
-    for name, (height, columns, depth) in choice.options.tiles:
-        shape, tiles = clusters.get(name, ClusterShape()), ceil_div(size * sized.rows, height)
-        rows = height // shape.m
-        found.append(_Packing(name, columns, depth, shape.n, rows % 64 != 0, rows == 64, tiles <= 2))
-    return found
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """Tiles in one launch, or in launches of single ops."""
-
-    lowering: str
-    options: Options
-
-    @property
-    def linears(self) -> set[str]:
-        """That it has tiles for: one that was measured best split over K has none."""
-        return {name for name, _ in self.options.tiles}
-
-    @property
-    def clusters(self) -> Mapping[str, ClusterShape]:
-        return {name: ClusterShape.of_option(given) for name, given in self.options.cluster}
-
-    def raised(self, rows: int, height: int) -> _Choice:
-        """With tiles of this height where they hold all rows already."""
-        of = {n: max(t[0], height) if t[0] >= rows else t[0] for n, t in self.options.tiles}
-        tiles = tuple((n, (of[n], *t[1:])) for n, t in self.options.tiles)
-        return replace(self, options=replace(self.options, tiles=tiles))
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """Sizes from `first` to `last`, and the choice that is planned for the last."""
-
-    first: int
-    last: int
-    own: _Choice
-
-
-def _choice(sized: _Sized, size: int, made: Plan) -> _Choice:
-    return _Choice(made.lowering, _tiles_and_order(made, sized.at(size)))
-
-
-def _wide(sized: _Sized) -> list[Regime]:
-    """Above SOME_ROWS: each choice of tiles for all sizes where it is the best."""
-    lasts = list(_cells(sized))
-    if not lasts:
-        return []
-    before = [SOME_ROWS // sized.rows, *lasts]
-    firsts = [n + 1 for n in before[:-1]]
-    losses = _losses(
-        sized,
-        [
-            _Cell(first, last, _choice(sized, last, sized.plan(last)))
-            for first, last in zip(firsts, lasts, strict=True)
-        ],
-    )
-    weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
-    taken = covering(losses, weights, MOST)
-    ranges: dict[_Choice, list[tuple[int, int]]] = {}
-    for choice, first, last in _shared_out(sized, taken, lasts, firsts[0]):
-        ranges.setdefault(choice, []).append((first, last))
-    found = (Regime(tuple(of), c.options, c.lowering) for c, of in ranges.items())
-    return sorted(found, key=lambda r: r.most)
-
-
-def _shared_out(
-    sized: _Sized, taken: Sequence[_Choice], lasts: Sequence[int], first: int
-) -> Iterator[tuple[_Choice, int, int]]:
-    """Each choice with the first and last size of neighbouring cells that have it."""
-    for n, (choice, last) in enumerate(zip(taken, lasts, strict=True)):
-        after = taken[n + 1] if n + 1 < len(taken) else None
-        if after == choice:
-            continue
-        end = _whole_up_to(sized, choice, after, last, lasts[n + 1]) if after else last
-        yield choice, first, end
-        first = end + 1
-
-
-def _whole_up_to(sized: _Sized, choice: _Choice, after: _Choice, last: int, most: int) -> int:
-    """The last size of the cell up to `most` at which the tiles of the cell before take no longer than its
-    own: they may be whole there, within the cell."""
-    if choice.lowering != after.lowering or choice.linears != after.linears:
-        return last
-    step = ceil_div(8, sized.rows)
-    for n in range(last + step, most, step):
-        graph = fuse(sized.at(n))
-        if _products_us(graph, choice, sized.place) > _products_us(graph, after, sized.place):
-            break
-        last = n
-    return last
-
-
-def _losses(sized: _Sized, cells: Sequence[_Cell]) -> dict[_Choice, list[float]]:
-    """What the choice of each cell loses in all cells. Where one was measured the others lose MEASURED at
-    least."""
-    choices = list(dict.fromkeys(cell.own for cell in cells))
-    losses: dict[_Choice, list[float]] = {c: [] for c in choices}
-    for cell in cells:
-        measured = sized.settle(sized.at(cell.last)) != Options()
-        for c, loss in _modelled_losses(sized, cell, choices).items():
-            least = MEASURED if measured else 0.0
-            losses[c].append(0.0 if measured and c == cell.own else max(loss, least))
-    return losses
-
-
-def _modelled_losses(sized: _Sized, cell: _Cell, choices: Sequence[_Choice]) -> dict[_Choice, float]:
-    """What each loses against the best of those with the cell's lowering and all tiles, which a linear that
-    was measured best split over K has none of: the mean of both ends of the cell."""
-    graphs = [fuse(sized.at(n)) for n in (cell.first, cell.last)]
-    linears = {op.name for op in graphs[0].ops if isinstance(op.attributes, LinearAttributes)}
-    times = {
-        c: [_products_us(graph, c, sized.place) for graph in graphs]
-        for c in choices
-        if c.lowering == cell.own.lowering and linears == c.linears
-    }
-    best = [min(of) for of in zip(*times.values(), strict=True)]
-    found = {c: sum(math.log(a / b) for a, b in zip(of, best, strict=True)) / 2 for c, of in times.items()}
-    return {c: min(found.get(c, OTHER), OTHER) for c in choices}
-
-
-def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most: int) -> list[C]:
-    """For each cell one of at most `most` choices, which are taken one by one: that with which the sum of
-    weight · loss² over all cells is the least, since one cell that loses much is worse than many that lose
-    little. Where a cell is level, that of the cell before."""
-    cells = range(len(weights))
-    taken: list[C] = []
-    least = [math.inf] * len(weights)
-    for _ in range(most):
-        found = min(losses, key=lambda c: sum(weights[i] * min(least[i], losses[c][i]) ** 2 for i in cells))
-        if found in taken:
-            break
-        taken.append(found)
-        least = [min(least[i], losses[found][i]) for i in cells]
-    chosen: list[C] = []
-    for i in cells:
-        kept = bool(chosen) and losses[chosen[-1]][i] <= least[i] + LEVEL
-        chosen.append(chosen[-1] if kept else min(taken, key=lambda c: losses[c][i]))
-    return chosen
-
-
-def _cells(sized: _Sized) -> Iterator[int]:
-    """Last sizes of cells within which products have about as many tiles: 32 to an octave, whole eights, up
-    to 4,096 rows, above that of a quarter."""
-    last, rows = SOME_ROWS // sized.rows, SOME_ROWS
-    while last < sized.dim.most:
-        rows = _next_cell(rows)
-        if rows // sized.rows > last:
-            last = min(rows // sized.rows, sized.dim.most)
-            yield last
-
-
-def _next_cell(rows: int) -> int:
-    if rows < 4096:
-        return rows + (1 << (rows.bit_length() - 6))
-    return rows + rows // 256 * 64
-
-
-def _tiles_and_order(made: Plan, program: Program) -> Options:
-    """Of its products; the order that no size forbids, else none. A launch of one op has an order of its
-    own."""
-    found = _tiles(made, program)
-    linears = {b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes)}
-    kept = made.lowering == "persistent" and made.order.name.startswith("op_major")
-    tiles = tuple(t for t in found.tiles if t[0] in linears)
-    return replace(found, tiles=tiles, order=made.order.name if kept else "auto")
-
-
-def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
-    """All products by the cost model, with these tiles, in a ring that they share or in one each."""
-    clusters, turns, times = choice.clusters, dict(choice.options.pingpong), []
-    for name, tile in choice.options.tiles:
-        b, cluster = graph.bound(graph.op(name)), clusters.get(name, ClusterShape())
-        times.append(time_of_tile(b, place.machine, tile, cluster, turns.get(name, False)))
-    if choice.lowering == "multi_launch":
-        return sum(t.alone(t.stages) for t in times)
-    stages = stages_of(max((t.stage for t in times), default=1))
-    return sum(t.alone(stages) for t in times)

@@ -10,26 +10,11 @@ from benchmarks.workloads import example
 from tilegen.arch.machine import machine
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.loader import load_spec
-from tilegen.graph.forms import Place
-from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.graph import Graph
 from tilegen.options import Options
-from tilegen.schedule import regimes as chosen
+from tilegen.schedule import linear_regimes as chosen
 from tilegen.schedule.launches import whole_plan
 from tilegen.schedule.plan import Plan
-from tilegen.schedule.planner import plan
-from tilegen.schedule.regimes import (
-    MOST,
-    Regime,
-    _Choice,
-    _products_us,
-    _shared,
-    _Sized,
-    _tiles_and_order,
-    covering,
-    least_lost,
-    regimes,
-)
+from tilegen.schedule.regimes import least_lost, regimes
 from tilegen.targets import select
 
 H200 = select.place(machine("h200"), "sm_90a")
@@ -116,89 +101,6 @@ def batched(B=2, S=100):
                      tg.weight("w2", (512, 1024), "bfloat16"))  # fmt: skip
 
 
-def packings(program: tg.Program, r: Regime) -> frozenset[tuple[object, ...]]:
-    """What packed copies of the linears' weights depend on, of the plan of a regime's last size."""
-    at = filled(program, the_dim(program), r.most)
-    made = plan(at, H200, r.options) if r.lowering == "persistent" else whole_plan(at, H200, r.options)
-    rows = {b.op.name: b.tile[0] // b.op.cluster_shape.m for b in made.bounds}
-    return frozenset(
-        (b.op.name, b.tile[1:], b.op.cluster_shape.n, rows[b.op.name] % 64, rows[b.op.name] == 64)
-        for b in made.bounds
-    )
-
-
-@pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
-def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same(lowering: str) -> None:
-    for program in (mlp(300), mlp(300, H=4096, I=11008)):
-        found = regimes(program, H200, Options(), lower=lambda p, made: lowering)
-        few = [r for r in found if r.most <= 256]
-        assert [r.ranges for r in few[:8]] == [((n - 7, n),) for n in range(8, 65, 8)]
-        assert [r.most for r in few[8:]] == [80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
-        for below, height in ((0, 64), (64, 128), (128, 192), (192, 256)):
-            assert len({packings(program, r) for r in few if below < r.most <= height}) == 1
-
-
-def test_fewer_rows_have_the_tiles_that_lose_least_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 72 rows tiles of 48 columns, at 128 of 192, which lose a tenth at fewer."""
-    us = {(72, 48): 10.0, (128, 48): 10.1, (72, 192): 11.0, (128, 192): 10.0}
-
-    def tiles(size: int, columns: int) -> _Choice:
-        return _Choice("persistent", Options(tiles=(("up", (size, columns, 64)), ("down", (size, 96, 64)))))
-
-    def modelled(graph: Graph, choice: _Choice, place: Place) -> float:
-        (_, columns, _), rows = dict(choice.options.tiles)["up"], graph.tensors["x"].shape[0]
-        return us[rows, columns]
-
-    monkeypatch.setattr("tilegen.schedule.regimes._products_us", modelled)
-    sized = _Sized(mlp(300), the_dim(mlp(300)), 1, H200, lambda p: Options(), lambda p, made: "persistent")
-    shared = _shared(sized, 128, {72: tiles(72, 48), 128: tiles(128, 192)})
-    assert dict(shared.options.tiles) == {"up": (128, 48, 64), "down": (128, 96, 64)}
-
-
-@pytest.mark.parametrize("largest", [3, 10, 64])
-def test_few_rows_of_a_few_linears_are_packed_once(largest: int) -> None:
-    found = regimes(mlp(largest), H200, Options())
-    assert len({r.options for r in found[:-1]}) <= 1
-    assert [r.most for r in found] == [*range(8, largest, 8), largest]
-
-
-def test_no_size_of_many_has_tiles_that_the_model_finds_much_worse() -> None:
-    """Within a tenth of the best of all at the ends of cells, where one choice for all loses two fifths."""
-    program = mlp(4096)
-    dim = the_dim(program)
-    found = [r for r in regimes(program, H200, Options()) if r.ranges[0][0] > 256]
-    assert 6 < len(found) <= MOST
-    for size in (320, 512, 768, 1152, 1280, 2048, 3072, 4096):
-        made = plan(filled(program, dim, size), H200, Options())
-        us = [_products_us(made.graph, _Choice(r.lowering, r.options), H200) for r in found]
-        here = next(n for n, r in enumerate(found) if any(a <= size <= b for a, b in r.ranges))
-        chosen_here = _Choice("persistent", _tiles_and_order(made, filled(program, dim, size)))
-        assert us[here] <= 1.1 * _products_us(made.graph, chosen_here, H200)
-
-
-def test_tiles_serve_all_sizes_that_they_cut_whole() -> None:
-    """A range ends where the next one's tiles are the faster, in eights of rows, not where a cell ends."""
-    program = mlp(2048)
-    ranges = [(r, a, z) for r in regimes(program, H200, Options()) for a, z in r.ranges if a > 256]
-    ranges.sort(key=lambda item: item[1])
-    inside = 0
-    for (before, _, end), (after, _, _) in zip(ranges, ranges[1:], strict=False):
-        made = [_Choice(r.lowering, r.options) for r in (before, after)]
-        if before.lowering != after.lowering or end % (1 << (end.bit_length() - 6)) == 0:
-            continue
-        inside += 1
-        graph = fuse(filled(program, the_dim(program), end))
-        here, there = (_products_us(graph, c, H200) for c in made)
-        assert here <= there and end % 8 == 0
-    assert inside
-
-
-def test_tiles_that_were_measured_serve_their_size() -> None:
-    asked = Options(tiles=(("up", (128, 64, 64)), ("down", (128, 64, 64))))
-    found = regimes(mlp(1024), H200, Options(), settle=lambda p: asked if "M=512" in str(p) else Options())
-    assert any(r.options.tiles == asked.tiles and any(a <= 512 <= z for a, z in r.ranges) for r in found)
-
-
 def test_each_size_has_the_lowering_that_it_has_alone() -> None:
     """Below some rows and above 1,024 launches of single ops, whose tiles are those of ops alone."""
 
@@ -244,30 +146,6 @@ def test_regimes_of_all_programs_have_the_lowering_of_their_last_size(
     assert all(r.options == Options() for r in found if r.lowering == "multi_launch")
     given = regimes(program, H200, Options(order="op_major"), lower=lower)
     assert {r.lowering for r in given} == {"persistent"}
-
-
-def test_a_size_that_was_measured_best_split_over_k_leaves_the_others_their_tiles() -> None:
-    """Its choice has no tiles to price the others with."""
-
-    def settle(program: tg.Program) -> Options:
-        split = Options(split_k=(("up", 2), ("down", 2)))
-        return split if dict(program.sizes)["M"] == 320 else Options()
-
-    usual, found = (regimes(mlp(1024), H200, Options(), **given) for given in ({}, {"settle": settle}))
-    assert {r.options.tiles for r in found} >= {r.options.tiles for r in usual if r.most not in (320, 384)}
-    assert sum(not r.options.tiles for r in found) <= 1 + sum(not r.options.tiles for r in usual)
-
-
-def test_choices_are_taken_until_nothing_is_lost() -> None:
-    losses = {SMALL: [0.0, 0.1, 0.3], LARGE: [0.2, 0.0, 0.0], OTHER: [0.2, 0.2, 0.2]}
-    assert covering(losses, [1.0, 1.0, 1.0], 1) == [LARGE] * 3
-    assert covering(losses, [9.0, 1.0, 1.0], 1) == [SMALL] * 3
-    assert covering(losses, [1.0, 1.0, 1.0], 3) == [SMALL, LARGE, LARGE]
-
-
-def test_a_level_choice_is_that_of_the_cell_before() -> None:
-    losses = {SMALL: [0.0, 0.001, 0.3], LARGE: [0.2, 0.0, 0.0]}
-    assert covering(losses, [1.0, 1.0, 1.0], 2) == [SMALL, SMALL, LARGE]
 
 
 # --- one choice ---------------------------------------------------------------------------------------------
