@@ -115,6 +115,42 @@ def test_nets_of_many_convolutions_are_cut_before_they_are_compiled(depth: int, 
     assert (many.times if many else 1) == launches
 
 
+@tg.spec
+def unnamed(N=4):
+    """Ops whose biases and functions have no names, as most specs write them."""
+    x = tg.input("x", (1, 6, 6, 8), "float32")
+    for n in range(N):
+        w, b = tg.weight(f"w{n}", (8, 3, 3, 8), "float32"), tg.weight(f"b{n}", (8,), "float32")
+        x = tg.relu(tg.conv2d(x, w, b, padding=1))
+    v, b = tg.weight("v", (10, 8), "float32"), tg.weight("b", (10,), "float32")
+    return tg.linear(tg.global_avg_pool(x), v, b)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_is_fused_without_a_name_is_in_a_part(count: int, stream: object) -> None:  # noqa: F811
+    program = unnamed()
+    kernel = compile_parts(program, place("cpu:2"), on_a_cpu, launch, LaunchLimitError("", count))
+    given = random_arguments(program, 1)
+    torch.testing.assert_close(kernel(*given), tg.reference(program, *given), atol=1e-5, rtol=1e-5)
+    assert kernel.proof.ok and len(kernel.plans) == count
+
+
+def test_parts_of_a_deep_net_are_proved_together() -> None:
+    """ResNet-101's, planned for a GPU."""
+    program = load_spec("examples/resnet50.py")(depth=101, HW=64)
+    many = too_many(program)
+    assert many is not None
+    made = lambda part, *of: Launch(*of, 132, program=part)  # noqa: E731
+    kernel = compile_parts(program, place("h200"), planned_for_a_gpu, made, many)
+    assert kernel.proof.ok and len(kernel.plans) == 2
+
+
+def planned_for_a_gpu(part: Program) -> tuple[Plan, Any, Any]:
+    made = tg.plan(part, "h200")
+    assert isinstance(made, Plan)
+    return made, verify(made), None
+
+
 def test_states_and_parts_that_never_fit_are_refused() -> None:
     def never(part: Program) -> Any:
         raise LaunchLimitError(f"{part.name}: too many", 2)

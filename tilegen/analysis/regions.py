@@ -43,7 +43,10 @@ class _Integer(StrPrinter):
         return str(super()._print_Mul(e))
 
     def _print_Pow(self, e: sp.Pow, rational: bool = False) -> str:
-        raise AnalysisError(f"a power {e} in an index expression")
+        """The product that it is: pixels of an image whose height and width move together."""
+        if not (e.exp.is_Integer and e.exp.is_positive):
+            raise AnalysisError(f"a power {e} in an index expression")
+        return f"({'*'.join([f'({self._print(e.base)})'] * int(e.exp))})"
 
     def _nested(self, name: str, args: Sequence[sp.Expr]) -> str:
         head, *rest = (self._print(a) for a in sorted(args, key=sp.default_sort_key))

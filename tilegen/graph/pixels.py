@@ -23,8 +23,6 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 
-TILE = 5  # numbers of a convolution's tile
-
 
 def alone_as_linear(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph of one convolution of one pixel as that of a linear, where a pixel of x and one of y are
@@ -47,7 +45,7 @@ def of_one_pixel(graph: Graph, op: TileOp) -> bool:
         return False
     _, rows, columns, _ = graph.bound(op).shape(1)
     a = op.attributes
-    return (rows, columns, a.stride, a.padding) == (1, 1, (1, 1), (0, 0))
+    return (rows, columns, a.stride, a.padding, a.dilation) == (1, 1, (1, 1), (0, 0), (1, 1))
 
 
 def _in_units(graph: Graph, op: TileOp) -> bool:
@@ -61,9 +59,8 @@ def as_linear(op: TileOp) -> TileOp:
 
 
 def _cut(op: TileOp, options: Options) -> bool:
-    """Whether they have a tile of boxes of pixels for it, or clusters and no tile."""
-    tiles = dict(options.tiles)
-    return len(tiles[op.name]) == TILE if op.name in tiles else op.name in dict(options.cluster)
+    """Whether they have a tile for it, which is one of boxes of pixels, or clusters."""
+    return op.name in dict(options.tiles) or op.name in dict(options.cluster)
 
 
 def lines(graph: Graph, place: Place) -> list[str]:

@@ -104,7 +104,8 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
     dim = the_dim(program) if program.symbolic else None
     largest = program if dim is None else filled(program, dim, dim.most)
     chosen = plan(largest, place, options)
-    products = [b for b in chosen.bounds if isinstance(b.attributes, (LinearAttributes, ConvAttributes))]
+    kinds = (LinearAttributes, ConvAttributes)
+    products = [b for b in chosen.bounds if isinstance(b.attributes, kinds) and not b.op.pixels]
     for limit in SUMS:
         if all(_sums(b) <= limit for b in products):
             continue
@@ -119,7 +120,7 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
 
 def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> Iterator[Options]:
     """The tile of one linear for all of them, the fastest first: their code is then the same, and shared."""
-    linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes)]
+    linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes) and not b.op.pixels]
     plans: list[tuple[float, Options]] = []
     for tile, cluster in dict.fromkeys((op.tile, op.cluster_option) for op in linears):
         tiles = {**dict(options.tiles), **{op.name: tile for op in linears}}

@@ -209,7 +209,8 @@ class GpuKernel(Kernel):
                     module, device, self.given, self.outputs, makers, fixed, self._alarms
                 )
             names = (*self._given_names, *self.plan.outputs)
-            fast_call.add(self.fast, stream, launches(), names)
+            with torch.cuda.device(self._device):
+                fast_call.add(self.fast, stream, launches(), names)
             self._remembered.add(stream)
 
     @property

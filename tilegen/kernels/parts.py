@@ -50,8 +50,10 @@ def compile_parts(
         LaunchLimitError, SpillError: the program has states, or a part of it takes too many parameters or
             registers itself.
     """
-    if any(t.role == "state" for t in program.arguments):
+    if _has_states(program):
         raise error
+    # what has a name keeps it: a part may end between an op and what is fused into it
+    program = replace(program, calls=tuple(replace(c, named=True) for c in program.calls))
     least, ops = error.times if isinstance(error, LaunchLimitError) else 2, len(fuse(program).ops)
     for count in range(least, min(least + MORE, ops) + 1):
         try:
@@ -66,12 +68,17 @@ def compile_parts(
 
 
 def too_many(program: Program) -> LaunchLimitError | None:
-    """Why it is not to be compiled as one launch, where that is known before it is tried."""
+    """Why it is not to be compiled as one launch, where that is known before it is tried. None for a program
+    with states, of which there are no parts."""
     count = len(fuse(program).ops_of(ConvAttributes))
-    if count <= MOST_CONVOLUTIONS:
+    if count <= MOST_CONVOLUTIONS or _has_states(program):
         return None
     why = f"{count} convolutions, of more than {MOST_CONVOLUTIONS} in a launch registers spill"
     return LaunchLimitError(f"{program.name}: {why}", ceil_div(count, MOST_CONVOLUTIONS))
+
+
+def _has_states(program: Program) -> bool:
+    return any(t.role == "state" for t in program.arguments)
 
 
 def parted(program: Program, count: int) -> Iterator[Program]:
@@ -131,8 +138,7 @@ def _joined(program: Program, place: Place, parts: Sequence[CudaKernel]) -> Mult
 
 
 def _graph(program: Program, parts: Sequence[Graph]) -> Graph:
-    """The ops of all parts; what passes between them has the role that it has in the program."""
+    """The ops of all parts; tensors have the role and the form that they have in the program."""
     own = {t.name: t for t in program.tensors}
-    tensors = {name: t for part in parts for name, t in part.tensors.items()}
-    roles = {name: replace(t, role=own[name].role if name in own else t.role) for name, t in tensors.items()}
-    return Graph(program.name, roles, tuple(op for part in parts for op in part.ops), program.outputs)
+    tensors = {name: own.get(name, t) for part in parts for name, t in part.tensors.items()}
+    return Graph(program.name, tensors, tuple(op for part in parts for op in part.ops), program.outputs)

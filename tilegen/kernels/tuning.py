@@ -164,7 +164,7 @@ def of_an_op(program: Program, place: Place, like: Variant, name: str) -> Batch:
     found: dict[str, Variant] = {}
     for config in (c for size in (1, 2) for c in _best(b, place, size)[:KEPT]):
         tiles, cluster, turns = dict(fixed.tiles), dict(fixed.cluster), dict(fixed.pingpong)
-        known = tiles[name], str(cluster.get(name, 1)), turns.get(name, False)
+        known = tiles.get(name), str(cluster.get(name, 1)), turns.get(name, False)
         if known == (config.tile, config.option, config.pingpong):
             continue
         tiles[name], cluster[name], turns[name] = config.tile, config.option, config.pingpong
@@ -190,14 +190,15 @@ def _fits(program: Program, place: Place, variant: Variant) -> bool:
 
 
 def explicit(made: Plan, program: Program, options: Options) -> Options:
-    """The options with the tiles, clusters and splits of keys that a plan has of a program's own ops."""
+    """The options with the tiles, clusters and splits of keys that a plan has of a program's own ops, but for
+    convolutions that are linears there: in one launch they are none."""
     ops = {op.name: op for op in made.graph.ops}
     tiles, cluster, split_kv = dict[str, tuple[int, ...]](), dict[str, int | str](), dict[str, int]()
     turns: list[tuple[str, bool]] = []
     for op in fuse(program).ops:
         split = ops.get(f"{op.name}_split_kv")
         cut = split or ops.get(op.name)
-        if cut is None:  # a norm that is fused, an append that is forwarded
+        if cut is None or cut.pixels:  # a norm that is fused, an append that is forwarded
             continue
         tiles[op.name] = cut.tile
         if cut.cluster > 1:

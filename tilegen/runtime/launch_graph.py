@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from tilegen.errors import TargetError
 from tilegen.runtime.driver import Parameters, beside_a_capture, checked
 
+MOST = 256  # graphs of a process, some 10 KB of memory for each launch of each
 logger = logging.getLogger("tilegen")
 
 
@@ -34,14 +35,22 @@ class Started(Protocol):
 
 
 class LaunchGraph:
-    """A CUgraphExec of launches one after the other, and for each its node and what that is set by."""
+    """A CUgraphExec of launches one after the other, and for each its node and what that is set by. alive:
+    how many there are."""
+
+    alive = 0
 
     def __init__(self, launches: Sequence[Started]):
         from cuda.bindings import driver
 
         with beside_a_capture():
             self._graph, nodes = _captured(launches)
-            self._exec = checked(driver.cuGraphInstantiate(self._graph, 0))
+            try:
+                self._exec = checked(driver.cuGraphInstantiate(self._graph, 0))
+            except TargetError:
+                driver.cuGraphDestroy(self._graph)
+                raise
+        LaunchGraph.alive += 1
         self.handle = int(self._exec)
         self._parameters = [checked(driver.cuGraphKernelNodeGetParams(node)) for node in nodes]
         for set_by, launch in zip(self._parameters, launches, strict=True):
@@ -52,7 +61,10 @@ class LaunchGraph:
 
     @staticmethod
     def of(launches: Sequence[Started]) -> LaunchGraph | None:
-        """None, and a warning once, where the driver makes none: then each launch is started by itself."""
+        """None where MOST are alive, since each takes memory, and, with a warning once, where the driver
+        makes none: then each launch is started by itself."""
+        if LaunchGraph.alive >= MOST:
+            return None
         try:
             return LaunchGraph(launches)
         except TargetError as error:
@@ -63,8 +75,10 @@ class LaunchGraph:
         if hasattr(self, "_exec") and not sys.is_finalizing():
             from cuda.bindings import driver
 
-            driver.cuGraphExecDestroy(self._exec)  # once what was launched of it has ended
-            driver.cuGraphDestroy(self._graph)
+            LaunchGraph.alive -= 1
+            with beside_a_capture():
+                driver.cuGraphExecDestroy(self._exec)  # once what was launched of it has ended
+                driver.cuGraphDestroy(self._graph)
 
 
 def _captured(launches: Sequence[Started]) -> tuple[Any, list[Any]]:
@@ -78,7 +92,8 @@ def _captured(launches: Sequence[Started]) -> tuple[Any, list[Any]]:
         checked(driver.cuStreamBeginCapture(stream, relaxed))
         try:
             for launch in launches:
-                usual, launch.config.hStream = launch.config.hStream, stream
+                usual = int(launch.config.hStream)  # the object that it gives is its own field
+                launch.config.hStream = stream
                 try:
                     checked(
                         driver.cuLaunchKernelEx(launch.config, launch.function, launch.parameters.address, 0)

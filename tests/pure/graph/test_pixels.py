@@ -11,6 +11,7 @@ from tests.gpu.ops import bottleneck, pixels
 from tilegen.arch.machine import machine
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
+from tilegen.kernels.tuning import explicit
 from tilegen.options import Options
 from tilegen.runtime.verify_launches import prove_launches
 from tilegen.schedule.launches import launches_of, moving_launches
@@ -21,9 +22,9 @@ H200 = place(machine("h200"), "sm_90a")
 
 
 @tg.spec
-def conv(B=2, HW=9, C=64, N=72, size=1, stride=1, padding=0, dtype="float16"):
+def conv(B=2, HW=9, C=64, N=72, size=1, stride=1, padding=0, dilation=1, dtype="float16"):
     x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, size, size, C), dtype)
-    return tg.conv2d(x, w, stride=stride, padding=padding, name="y")
+    return tg.conv2d(x, w, stride=stride, padding=padding, dilation=dilation, name="y")
 
 
 def kinds(program: Program, **options: Any) -> list[str]:
@@ -42,7 +43,7 @@ def test_alone_it_is_a_linear_over_all_pixels(sizes: dict[str, Any]) -> None:
     assert made.graph.tensors["x"].shape == program.tensor("x").shape
 
 
-@pytest.mark.parametrize("sizes", [{"size": 3}, {"stride": 2}, {"padding": 1}, {"C": 12}])
+@pytest.mark.parametrize("sizes", [{"size": 3}, {"stride": 2}, {"padding": 1}, {"C": 12}, {"dilation": 2}])
 def test_what_is_no_linear_over_pixels_in_units_stays(sizes: dict[str, Any]) -> None:
     assert kinds(conv(**sizes)) == ["conv2d"]
 
@@ -50,7 +51,7 @@ def test_what_is_no_linear_over_pixels_in_units_stays(sizes: dict[str, Any]) -> 
 def test_options_that_cut_it_as_a_convolution_hold() -> None:
     assert kinds(conv(), tiles={"y": (1, 5, 8, 64, 64)}) == ["conv2d"]
     assert kinds(conv(C=512), cluster={"y": 2}) == ["conv2d"]
-    assert kinds(conv(), tiles={"y": (64, 48, 64)}) == ["linear"]
+    assert kinds(conv(), tiles={"y": (1, 5, 8, 64)}) == kinds(conv(), tiles={"y": (1, 8, 16)}) == ["conv2d"]
 
 
 def test_beside_other_ops_in_one_launch_it_stays_and_in_launches_it_is_a_linear() -> None:
@@ -71,9 +72,21 @@ def test_where_the_batch_moves_launches_are_proved_for_all_of_it() -> None:
     assert [p.at(2).bounds[0].out for p in moving.each] == [(338, 64), (2, 13, 13, 64), (338, 256)]
 
 
-def test_one_that_moves_alone_is_a_linear_for_all_sizes() -> None:
-    moving = tg.plan(pixels(B=tg.dim("B", max=3)), "h200")
+@pytest.mark.parametrize("moves", ["B", "HW"])
+def test_one_that_moves_alone_is_a_linear_for_all_sizes(moves: str) -> None:
+    """Height and width together, too: rows are then as many as their square."""
+    moving = tg.plan(pixels(**{moves: tg.dim(moves, max=3)}), "h200")
     assert moving.most.graph.ops[0].pixels and tg.verify(moving).ok
+    assert tg.generate(pixels(**{moves: tg.dim(moves, max=3)}), on="h200")
+
+
+def test_tuning_fixes_no_tile_of_it_which_one_launch_would_refuse() -> None:
+    launches = launches_of(bottleneck(), H200, Options())
+    fixed = explicit(launches.whole, bottleneck(), Options())
+    assert [name for name, _ in fixed.tiles] == ["conv1"]
+    again = launches_of(bottleneck(), H200, fixed).whole
+    assert [op.tile for op in again.graph.ops] == [op.tile for op in launches.whole.graph.ops]
+    assert kinds(bottleneck(), tiles=dict(fixed.tiles)) == ["conv2d"] * 3
 
 
 def test_explain_says_so() -> None:
