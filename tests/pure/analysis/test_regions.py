@@ -130,6 +130,7 @@ def test_the_helpers_are_those_of_the_template():
         (sp.Mod(I, 4), "i % 4", "((i) % (4))", "(i mod 4)"),
         (sp.Mod(X, 4), "tg_mod(x, 4)", "((x) % (4))", "(x mod 4)"),
         (sp.Min(I + 64, 100), "tg_min(100, i + 64)", "minimum(100, i + 64)", "min(100, i + 64)"),
+        (I**2, "(i)*(i)", "((i)*(i))", "i**2"),
     ],
 )
 def test_printed_forms(e, c, python, words):
@@ -140,7 +141,7 @@ def test_renaming_keeps_signs():
     assert to_c(sp.floor(I / 8), (("i", "step"),)) == "step / 8"
 
 
-@pytest.mark.parametrize("e", [I / 3, I**2, sp.sqrt(I), sp.Rational(1, 2)], ids=str)
+@pytest.mark.parametrize("e", [I / 3, 1 / I, sp.sqrt(I), sp.Rational(1, 2)], ids=str)
 def test_what_is_no_index(e):
     for printer in (to_c, to_python):
         with pytest.raises(AnalysisError, match="fraction|power"):
