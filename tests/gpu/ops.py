@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tilegen as tg
+from benchmarks.families import resnet50_block
 from tests.gpu.gemms import Case
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
@@ -160,18 +161,6 @@ def pixels(B=3, HW=13, C=136, N=136, dtype="float16"):
 
 
 @tg.spec
-def bottleneck(B=3, HW=13, C=64, dtype="float16"):
-    """1 x 1, 3 x 3, 1 x 1 and the residual, as ResNet-50 has them."""
-    x = tg.input("x", (B, HW, HW, 4 * C), dtype)
-    y = x
-    for n, (outs, ins, size) in enumerate(((C, 4 * C, 1), (C, C, 3), (4 * C, C, 1))):
-        w, b = tg.weight(f"w{n}", (outs, size, size, ins), dtype), tg.weight(f"b{n}", (outs,), dtype)
-        y = tg.conv2d(y, w, b, padding=size // 2, name=f"conv{n}")
-        y = tg.relu(y, name=f"y{n}") if n < 2 else tg.relu(tg.add(y, x, name="r"), name="y")
-    return y
-
-
-@tg.spec
 def blocks(B=1, HW=13, C=64, count=3, newer=False, dtype="float16"):
     """Residual blocks of equal convolutions, which share their code. newer: each adds what comes after its
     activations, so that it is awaited last."""
@@ -251,7 +240,7 @@ CONVOLUTIONS = [
     Case("one pixel, other channels", pixels, {"HW": 7, "C": 264, "N": 1000, "B": 1}),
     Case("one pixel, in boxes", pixels, {}, {"tiles": {"conv": (1, 5, 8, 64, 64)}}),
     Case("one pixel, channels that are no eights", pixels, {"C": 12, "N": 40}),
-    Case("bottleneck", bottleneck, {}),
+    Case("bottleneck", resnet50_block, {"B": 3, "HW": 13}),
     Case("5 x 5, 8 channels", pair, {"HW": 13, "C": 8, "N": 16, "size": 5}),
     Case(
         "pairs that share steps",

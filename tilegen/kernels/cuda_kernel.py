@@ -20,8 +20,8 @@ from tilegen.kernels.kernel import Kernel, travelled
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.cache import fingerprint
 from tilegen.runtime.driver import Counters, Parameters, Place, missing
-from tilegen.runtime.fast_call import StreamLaunch
 from tilegen.runtime.launch import MISPLACED
+from tilegen.runtime.launch_graph import StreamLaunch
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm80.library import PortableLibrary

@@ -18,7 +18,7 @@ from tilegen.kernels.kernel import Kernel
 from tilegen.runtime import fast_call
 from tilegen.runtime.arguments import TORCH_DTYPES, check, given_outputs, refuse_shared
 from tilegen.runtime.driver import current_stream
-from tilegen.runtime.fast_call import StreamLaunch
+from tilegen.runtime.launch_graph import StreamLaunch
 from tilegen.schedule.plan import Plan
 
 W = TypeVar("W")

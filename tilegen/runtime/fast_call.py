@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -26,8 +25,8 @@ from tilegen.frontend.program import Tensor
 from tilegen.runtime import cache
 from tilegen.runtime.arguments import memory
 from tilegen.runtime.cxx import compile_source, compiler, version
-from tilegen.runtime.driver import Parameters, Place, fast_functions, missing, refused
-from tilegen.runtime.launch_graph import LaunchGraph
+from tilegen.runtime.driver import fast_functions, missing, refused
+from tilegen.runtime.launch_graph import LaunchGraph, StreamLaunch
 
 NAME = "tilegen_fast_call"
 TABLE = "__dlpack_c_exchange_api__"  # torch's C functions for DLPack
@@ -39,17 +38,6 @@ CPU, CUDA = 1, 2  # DLPack, DLDeviceType
 # does not start early, as one that is started by itself may
 MANY = 4
 logger = logging.getLogger("tilegen")
-
-
-@dataclass(frozen=True)
-class StreamLaunch:
-    """One launch of a call on one stream: its configuration and function, parameters that nobody else uses,
-    and where the addresses of tensors stand in them."""
-
-    config: Any  # a CUlaunchConfig of cuda.bindings
-    function: int
-    parameters: Parameters
-    places: Mapping[str, Place]
 
 
 def built(flags: tuple[str, ...] = FLAGS) -> Path:

@@ -12,26 +12,27 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from tilegen.errors import TargetError
-from tilegen.runtime.driver import Parameters, beside_a_capture, checked
+from tilegen.runtime.driver import Parameters, Place, beside_a_capture, checked
 
 MOST = 256  # graphs of a process, some 10 KB of memory for each launch of each
 logger = logging.getLogger("tilegen")
 
 
-class Started(Protocol):
-    """A launch: its CUlaunchConfig, function and parameters."""
+@dataclass(frozen=True)
+class StreamLaunch:
+    """One launch of a call on one stream: its configuration and function, parameters that nobody else uses,
+    and where the addresses of tensors stand in them."""
 
-    @property
-    def config(self) -> Any: ...
-    @property
-    def function(self) -> int: ...
-    @property
-    def parameters(self) -> Parameters: ...
+    config: Any  # a CUlaunchConfig of cuda.bindings
+    function: int
+    parameters: Parameters
+    places: Mapping[str, Place]
 
 
 class LaunchGraph:
@@ -40,7 +41,7 @@ class LaunchGraph:
 
     alive = 0
 
-    def __init__(self, launches: Sequence[Started]):
+    def __init__(self, launches: Sequence[StreamLaunch]):
         from cuda.bindings import driver
 
         with beside_a_capture():
@@ -60,7 +61,7 @@ class LaunchGraph:
         ]
 
     @staticmethod
-    def of(launches: Sequence[Started]) -> LaunchGraph | None:
+    def of(launches: Sequence[StreamLaunch]) -> LaunchGraph | None:
         """None where MOST are alive, since each takes memory, and, with a warning once, where the driver
         makes none: then each launch is started by itself."""
         if LaunchGraph.alive >= MOST:
@@ -81,7 +82,7 @@ class LaunchGraph:
                 driver.cuGraphDestroy(self._graph)
 
 
-def _captured(launches: Sequence[Started]) -> tuple[Any, list[Any]]:
+def _captured(launches: Sequence[StreamLaunch]) -> tuple[Any, list[Any]]:
     """The graph, and the node of each launch: what the next would follow."""
     from cuda.bindings import driver
 

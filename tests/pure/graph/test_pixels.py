@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tests.gpu.ops import bottleneck, pixels
+from benchmarks.families import resnet50_block
+from tests.gpu.ops import pixels
 from tilegen.arch.machine import machine
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
@@ -25,6 +26,10 @@ H200 = place(machine("h200"), "sm_90a")
 def conv(B=2, HW=9, C=64, N=72, size=1, stride=1, padding=0, dilation=1, dtype="float16"):
     x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, size, size, C), dtype)
     return tg.conv2d(x, w, stride=stride, padding=padding, dilation=dilation, name="y")
+
+
+def bottleneck(B=3) -> Program:
+    return resnet50_block(B=B, HW=13)
 
 
 def kinds(program: Program, **options: Any) -> list[str]:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tilegen.runtime import launch_graph
 from tilegen.runtime.driver import Parameters
-from tilegen.runtime.launch_graph import LaunchGraph
+from tilegen.runtime.launch_graph import LaunchGraph, StreamLaunch
 
 driver = pytest.importorskip("cuda.bindings.driver")
 OWN, CAPTURED = 0x1230, 0xDEAD0  # streams
 
 
-@dataclass
-class Started:
-    config: Any
-    function: int
-    parameters: Parameters
-
-
 @pytest.fixture
-def launches() -> list[Started]:
+def launches() -> list[StreamLaunch]:
     found = []
     for n in range(3):
         config = driver.CUlaunchConfig()
         config.hStream = OWN
-        found.append(Started(config, 100 + n, Parameters([bytes(8)])))
+        found.append(StreamLaunch(config, 100 + n, Parameters([bytes(8)]), {}))
     return found
 
 
@@ -64,7 +56,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_launches_are_captured_and_stay_on_their_own_stream(launches: list[Started], told: list[Any]) -> None:
+def test_launches_are_captured_and_stay_on_their_own_stream(
+    launches: list[StreamLaunch], told: list[Any]
+) -> None:
     before = LaunchGraph.alive
     graph = LaunchGraph(launches)
     assert told == [CAPTURED] * 3 and [int(n.config.hStream) for n in launches] == [OWN] * 3
@@ -77,7 +71,7 @@ def test_launches_are_captured_and_stay_on_their_own_stream(launches: list[Start
 
 
 def test_where_the_driver_makes_none_launches_stay_as_they_were(
-    launches: list[Started],
+    launches: list[StreamLaunch],
     told: list[Any],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -89,7 +83,7 @@ def test_where_the_driver_makes_none_launches_stay_as_they_were(
 
 
 def test_of_many_that_are_alive_no_more_are_made(
-    launches: list[Started], told: list[Any], monkeypatch: pytest.MonkeyPatch
+    launches: list[StreamLaunch], told: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LaunchGraph, "alive", launch_graph.MOST)
     assert LaunchGraph.of(launches) is None and not told
