@@ -23,7 +23,7 @@ from tilegen.arch.machine import H200, Machine, machine
 from tilegen.graph import attention_time
 from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, LinearTime, Rates, linear_time
+from tilegen.graph.linear_time import RATES, RATES_OF, LinearTime, Rates, linear_time
 from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.sm90.linear_cuts import linear_configs
@@ -40,33 +40,33 @@ AROUND = (
     *("least_step", "least_step_of_pairs"),
 )
 IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
+IN_SWEEPS = (  # that drawn linears alone do not show
+    *("shared_k4", "shared_k8", "in_turn", "turn", "curve", "curve_turned"),
+    *("beside_turned", "beside_by_tma"),
+)
+FEWER = "beside"  # that no sweep shows
+IN_SHORT_RINGS = "trip", "trip_of_clusters"  # an H100's were all as long as they can be
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
+NEAREST, FARTHEST = 0.15, 0.05  # by how much slower than its program's best a pair weighs 1/e; least weight
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Linears of a family of their own: what they are called, the result file, whose name ends with a GPU's,
-    and the constants that they alone show."""
+    """Linears of an H100: what they are called, and the result file, whose name ends with the GPU's."""
 
     told: str
     path: Path
     family: str
-    constants: tuple[str, ...]
 
     def pairs(self, folder: Path = FOLDER) -> tuple[Pair[Rates], ...]:
         return _swept(folder / self.path.name, self.family)
 
 
 SWEEPS = (
-    Sweep("long sums", FOLDER / "calibration-sums-h100.json", "sums", ("shared_k4", "shared_k8")),
-    Sweep(
-        "warpgroups in turn",
-        FOLDER / "calibration-turns-h100.json",
-        "turns",
-        ("in_turn", "turn", "curve", "curve_turned", "beside_turned", "beside_by_tma"),
-    ),
+    Sweep("linears on an H100", FOLDER / "calibration-h100.json", "linear"),
+    Sweep("long sums", FOLDER / "calibration-sums-h100.json", "sums"),
+    Sweep("warpgroups in turn", FOLDER / "calibration-turns-h100.json", "turns"),
 )
-IN_SWEEPS = ("beside", *(name for sweep in SWEEPS for name in sweep.constants))
 R = TypeVar("R", Rates, AttentionRates)
 
 
@@ -204,9 +204,26 @@ def _ranks(values: Any) -> Any:
 def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     """The constants with the least error, from these on: first those of products, by linears of all sizes,
     then those of AROUND, by all."""
-    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *IN_SWEEPS)]
+    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *IN_SWEEPS, FEWER)]
     rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
     return _fitted(some, AROUND, rates)
+
+
+def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates = RATES_OF["h100"]) -> Rates:
+    """The same of an H100, all constants at once; pairs near their program's best weigh most, for these are
+    what is chosen from."""
+    names = [f.name for f in fields(Rates) if f.name not in (*IN_LAYERS, *IN_SHORT_RINGS, FEWER)]
+    return _fitted(_nearest(swept), names, rates)
+
+
+def _nearest(some: Sequence[Pair[Rates]]) -> list[Pair[Rates]]:
+    """Weighted by how near they are to the best of their program."""
+    best: dict[str, float] = {}
+    for p in some:
+        best[p.program] = min(best.get(p.program, math.inf), p.us)
+    far = (p.us / best[p.program] - 1 for p in some)
+    weights = (max(FARTHEST, math.exp(-f / NEAREST)) for f in far)
+    return [replace(p, weight=p.weight * w) for p, w in zip(some, weights, strict=True)]
 
 
 def fitted_attention(
@@ -262,6 +279,7 @@ def lines(
     swept: Sequence[Sequence[Pair[Rates]]],
     attention: Sequence[Pair[AttentionRates]],
     rates: Rates = RATES,
+    of_sweeps: Rates = RATES_OF["h100"],
     attention_rates: AttentionRates = attention_time.RATES,
 ) -> Iterator[str]:
     """A Markdown table. swept: the pairs of each of SWEEPS. An attention has two tiles, so no order worth
@@ -276,7 +294,8 @@ def lines(
     for sweep, some in zip(SWEEPS, swept, strict=True):
         for what, held in (("held out", True), ("fitted to", False)):
             if chosen := [p for p in some if p.held_out is held]:
-                yield _line(f"{sweep.told}, {what}", e := error_of(chosen, rates), f"{e.spearman:.2f}")
+                e = error_of(chosen, of_sweeps)
+                yield _line(f"{sweep.told}, {what}", e, f"{e.spearman:.2f}")
     for name, held in (("attention, held out", True), ("attention, fitted to", False)):
         if of := [p for p in attention if p.held_out is held]:
             yield _line(name, error_of(of, attention_rates, 2), "")
@@ -296,10 +315,9 @@ def tell(folder: Path) -> None:
     attention = attention_pairs(folder / ATTENTION.name)
     print("\n".join(lines(some, swept, attention)))
     rates = fitted([p for p in some if not p.held_out])
-    for sweep, of_sweep in zip(SWEEPS, swept, strict=True):
-        rates = _fitted([p for p in of_sweep if not p.held_out], sweep.constants, rates)
+    of_sweeps = fitted_to_sweeps([p for of_sweep in swept for p in of_sweep if not p.held_out])
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
-    for found in (rates, attention_rates):
+    for found in (rates, of_sweeps, attention_rates):
         told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
         print("\nfitted anew:", told)
-    print("\n".join(lines(some, swept, attention, rates, attention_rates)))
+    print("\n".join(lines(some, swept, attention, rates, of_sweeps, attention_rates)))

@@ -19,7 +19,7 @@ from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph import attention_time
-from tilegen.graph.linear_time import RATES, linear_time
+from tilegen.graph.linear_time import linear_time, rates_of
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
@@ -184,4 +184,4 @@ def scaling_us(b: OpInstance, machine: Machine) -> float:
     steps = ceil_div(depth, 64)
     products = steps * 2.0 * columns / machine.sms / CLOCK
     weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
-    return max(products + steps * RATES.scaling(rows), weights) - max(products, weights)
+    return max(products + steps * rates_of(machine).scaling(rows), weights) - max(products, weights)

@@ -18,7 +18,8 @@ were measured in layers that decode (docs/perf-log.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tilegen.arch.machine import H200, Machine
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
@@ -26,6 +27,7 @@ from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
+ALTERNATING = 64  # columns of 64 rows up to which math warpgroups take turns with slices of K
 STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
 RESULTS = 32_768  # bytes of the buffers that a warpgroup with a tile to itself has besides
 ROW_BYTES = 128  # 64 columns of a row
@@ -34,11 +36,13 @@ ALONE = ClusterShape()
 
 @dataclass(frozen=True)
 class Rates:
-    """Of an H200 and its kernel. Times in µs. `apart` and what CTAs wait for each other were fitted to sweeps
-    of an H200 and of an H100 together."""
+    """Of a GPU and its kernel; those that stand here are an H200's. Times in µs. `apart` and what CTAs wait
+    for each other were fitted to sweeps of an H200 and of an H100 together."""
 
-    clock: float = 1752.0  # clocks of the tensor cores in a µs
-    l2: float = 51.8  # bytes a clock that an SM gets from L2 with all of them at it
+    clock: float = 1858.0  # clocks of the tensor cores in a µs
+    hot: float = 0.2419  # by how much slower that is, of the waves after the first: the power limit's clock
+    l2: float = 38.44  # bytes a clock that an SM gets from L2 with all of them at it
+    activations: float = 0.5352  # of a byte's time in L2, that of one of activations
     least_step: float = 0.1149  # from one stage of the ring to the next
     least_step_of_pairs: float = 0.1526
     trip: float = 0.7205  # from the request of a stage's bytes until they are there
@@ -54,9 +58,11 @@ class Rates:
     shared_by_columns: float = 1.12
     shared_by_both: float = 1.125
     apart: float = 1.1  # by how much longer L2 takes where the CTAs of a cluster read other columns
-    left: float = 17.95  # clocks for 16 columns of a block of 64 rows of wgmma's left operand
-    epilogue: float = 8.807e-05  # of a number of the result
-    turned: float = 0.0001042  # of one of a swapped tile
+    # clocks for 16 columns of a block of 64 rows of wgmma's left operand; where both warpgroups read the same
+    left: float = 18.9
+    left_of_both: float = 13.25
+    epilogue: float = 4.767e-05  # of a number of the result
+    turned: float = 8.415e-05  # of one of a swapped tile
     in_turn: float = 2.1e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
     turn: float = 0.16  # from the products of one tile to those of the next, where they take turns
     # of a number that a curved function such as gelu makes; of a swapped tile
@@ -97,6 +103,46 @@ class Rates:
 
 
 RATES = Rates()
+OF_H100 = replace(
+    RATES,
+    clock=1694.0,
+    hot=0.1527,
+    l2=43.02,
+    activations=0.625,
+    least_step=0.1162,
+    least_step_of_pairs=0.1386,
+    shared_k=0.9778,
+    shared_k4=1.044,
+    shared_k8=1.238,
+    shared_m=1.069,
+    shared_n=1.093,
+    shared_by_rows=1.032,
+    shared_by_columns=1.083,
+    shared_by_both=1.066,
+    apart=1.339,
+    left=17.65,
+    left_of_both=12.0,
+    epilogue=5.746e-05,
+    turned=6.273e-05,
+    in_turn=3.115e-05,
+    turn=0.1477,
+    curve=5.044e-05,
+    curve_turned=3.499e-05,
+    sent=3.849e-05,
+    beside_turned=0.0002369,
+    beside_by_tma=0.0001331,
+    launch=1.35,
+    launch_of_clusters=0.8461,
+    start=1.27,
+    narrow=0.212,
+    sharp=4.781,
+)
+RATES_OF: Mapping[str, Rates] = {"h200": RATES, "h100": OF_H100}
+
+
+def rates_of(machine: Machine) -> Rates:
+    """Those that were measured on such a GPU; of others, on an H200."""
+    return RATES_OF.get(machine.name.partition(":")[0], RATES)
 
 
 @dataclass(frozen=True)
@@ -188,10 +234,11 @@ def time_of_cut(
     cluster: ClusterShape = ALONE,
     deep: int = 1,
     pingpong: bool = False,
-    rates: Rates = RATES,
+    rates: Rates | None = None,
 ) -> LinearTime:
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it."""
+    rates = rates or rates_of(machine)
     rows, columns = (int(n) for n in b.out)
     wide = groups(b) * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
@@ -200,14 +247,15 @@ def time_of_cut(
     lo, hi = k_range(b)
     loaded = rows_loaded(b, height)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
-    bytes = ROW_BYTES * deep * (loaded / shared.n + wide / shared.m)
+    bytes = ROW_BYTES * deep * (rates.activations * loaded / shared.n + wide / shared.m)
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
     swapped = height % 64 != 0
     occupied = height if swapped else min(height, ceil_div(rows, 64) * 64)
     apart = rates.apart if shared.k > 1 else 1.0
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
+    clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
     step = rates.side_by_side(
-        deep * _products(occupied, wide, width, swapped, rates.left) / rates.clock + scaling,
+        deep * _products(occupied, width, int(groups(b)), pingpong, rates) / clock + scaling,
         apart * bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
@@ -243,13 +291,16 @@ def time_of_cut(
     )
 
 
-def _products(rows: int, columns: int, width: int, swapped: bool, left: float) -> float:
-    """Clocks of the tensor cores for 64 columns of K. wgmma of few columns, which are the rows of a swapped
-    tile, or half of them, waits for its left operand: 16 columns of 64 rows from shared memory."""
-    if not swapped:
-        return rows * columns / 32
-    halves = 2 if width == 64 else 1  # of the rows, one for each math warpgroup
-    return columns / 16 * halves * max(rows / halves / 2, left + rows / halves / 4)
+def _products(rows: int, width: int, groups: int, pingpong: bool, rates: Rates) -> float:
+    """Clocks of the tensor cores for 64 columns of K: for each block of 64 rows of wgmma's left operand, 16
+    columns at a time, those of the products or those of reading both operands from shared memory. The left
+    operand is that of a swapped tile's weights. A single block is read by both math warpgroups, which have
+    half of the right operand each, unless they take turns with tiles or with slices of K."""
+    swapped = rows % 64 != 0
+    blocks, right = (width / 64, rows) if swapped else (rows / 64, width)
+    alternate = pingpong or (not swapped and groups == 1 and width <= ALTERNATING)
+    halves, left = (2, rates.left_of_both) if blocks == 1 and not alternate else (1, rates.left)
+    return 4 * groups * blocks * halves * max(right / halves / 2, left + right / halves / 4)
 
 
 def time_of_tile(
@@ -258,14 +309,14 @@ def time_of_tile(
     tile: tuple[int, ...],
     cluster: ClusterShape,
     pingpong: bool = False,
-    rates: Rates = RATES,
+    rates: Rates | None = None,
 ) -> LinearTime:
     """A linear with this tile, which the CTAs of a cluster split; pingpong: as TileOp has it."""
     height, width = tile[0] // cluster.m, tile[1] // cluster.n
     return time_of_cut(b, machine, height, width, cluster, ceil_div(tile[2], 64), pingpong, rates)
 
 
-def linear_time(b: OpInstance, machine: Machine, rates: Rates = RATES) -> LinearTime:
+def linear_time(b: OpInstance, machine: Machine, rates: Rates | None = None) -> LinearTime:
     """A linear as it is cut."""
     return time_of_tile(b, machine, b.tile, b.op.cluster_shape, b.op.pingpong, rates)
 

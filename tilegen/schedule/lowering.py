@@ -1,11 +1,11 @@
 """One launch of all ops with tile sync, or a launch of each: which the cost model says is faster.
 
-    one launch = makespan + launch + start - hidden · ops        launches = Σ over ops of the op alone
+    one launch = longer · (makespan + launch + start) - hidden · ops
+    launches   = Σ over ops of the op alone
 
 In one launch all ops have the clusters and the ring that suit them together; in launches of their own each
-has those that suit it. Launches that the GPU runs faster than the host can start them are no gain to who
-calls op after op, so many launches are taken only where they last longer than that. docs/perf-log.md says how
-often the choice was right.
+has those that suit it. The host starts many launches as one graph (runtime/launch_graph.py), so it does not
+matter here how many there are. docs/perf-log.md says how often the choice was right.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from tilegen.graph import attention_time
 from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, linear_time
-from tilegen.ops.attention import AttentionAttributes
+from tilegen.graph.linear_time import linear_time, rates_of
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
@@ -27,13 +26,12 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
-FEW_LAUNCHES, MOST_LAUNCHES = 4, 20
+MOST_LAUNCHES = 20
 MOST_CONVOLUTIONS = 3  # in longer chains tile sync over halos gains more than the model knows
-HOST_US = 4.0  # that the host takes to start a launch
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed)
 LEAST_US = 2.8  # from one launch to the next, however little it does
-HIDDEN_US = 0.6  # of an op in one launch, which the simulator does not see
-LONGER = 1.02  # of its modelled time one launch takes that has an attention
+HIDDEN_US = 0.55  # of an op in one launch, which the simulator does not see
+LONGER, LONGER_OF_CONVOLUTIONS = 1.07, 0.97  # of its modelled time one launch takes
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,6 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
     except PlanError as error:
         return Lowering("persistent", f"an op has no launch of its own: {error}")
     us = sum(alone_us(launch) for launch in launches)
-    if len(launches) > FEW_LAUNCHES and us < HOST_US * len(launches):
-        told = f"{len(launches)} launches run {us:.1f} µs by the model, the host takes {HOST_US:g} for each"
-        return Lowering("persistent", told)
     one = one_launch_us(made or plan(program, place, Options()), len(launches))
     told = f"by the model {len(launches)} launches of single ops take {us:.1f} µs, one launch {one:.1f} µs"
     return Lowering("multi_launch" if us < one else "persistent", told)
@@ -73,8 +68,9 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
 
 def one_launch_us(made: Plan, ops: int) -> float:
     """A launch of all ops, of which there are so many."""
-    us = simulate(made).makespan + RATES.launch + RATES.start
-    return us * (LONGER if made.graph.ops_of(AttentionAttributes) else 1.0) - HIDDEN_US * ops
+    longer = LONGER_OF_CONVOLUTIONS if made.graph.ops_of(ConvAttributes) else LONGER
+    rates = rates_of(made.machine)
+    return (simulate(made).makespan + rates.launch + rates.start) * longer - HIDDEN_US * ops
 
 
 def alone_us(launch: Plan) -> float:

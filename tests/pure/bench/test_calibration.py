@@ -11,9 +11,9 @@ import pytest
 import tilegen as tg
 from benchmarks import lowerings
 from benchmarks.calibrate import FAMILIES, HELD_OUT, OTHER_OPS, SEED, candidates, programs
-from benchmarks.fit import NEAR, attention_pairs, error_of, fitted, pairs
+from benchmarks.fit import NEAR, SWEEPS, Sweep, attention_pairs, error_of, fitted, pairs
 from tilegen.graph import attention_time
-from tilegen.graph.linear_time import RATES
+from tilegen.graph.linear_time import RATES, RATES_OF
 from tilegen.targets.sm90.emit import generate
 
 
@@ -46,12 +46,22 @@ def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> Non
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15, NEAR
 
 
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda s: s.told)
+def test_the_model_of_an_h100_holds_for_programs_that_it_was_not_fitted_to(sweep: Sweep) -> None:
+    """Its worst choices of drawn linears are further off than the bar: docs/performance.md tells."""
+    held = [p for p in sweep.pairs() if p.held_out]
+    h100, h200 = (error_of(held, rates) for rates in (RATES_OF["h100"], RATES))
+    assert h100.pairs > 150 and h100.near >= 0.95 and h100.size < min(0.07, h200.size)
+    assert h100.regret[0] <= 0.025 and h100.regret[1] < 0.10
+
+
 def test_one_launch_or_launches_is_chosen_well_for_programs_that_the_choice_was_not_fitted_to() -> None:
     held = lowerings.held_out()
     chosen, one, launches = (
         [b.regret(choice(b)) for b in held] for choice in lowerings.CHOICES.values()
     )
-    assert len(held) >= 30 and np.mean(chosen) < 0.01 and max(chosen) < 0.05
+    assert len(held) >= 70 and np.mean(chosen) < 0.01
+    assert np.quantile(chosen, 0.95) <= 0.08 and max(chosen) <= 0.15
     assert np.mean(one) > 0.02 and np.mean(launches) > 0.02
 
 

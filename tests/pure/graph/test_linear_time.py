@@ -9,9 +9,9 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import added_linear, example, one_linear
 from tests.gpu.gemms import gemm
-from tilegen.arch.machine import H200
+from tilegen.arch.machine import H200, machine
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, LinearTime, stages_of, time_of_cut
+from tilegen.graph.linear_time import RATES, LinearTime, rates_of, stages_of, time_of_cut
 from tilegen.graph.rewrites import rewritten
 from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.ops.gemm import normed
@@ -90,10 +90,10 @@ def test_nothing_is_faster_than_memory() -> None:
 @pytest.mark.parametrize("split", ["m", "n"])
 def test_a_pair_loads_half_of_what_it_shares(split: str) -> None:
     """Where bytes from L2 take longest, a step of a pair that shares them is shorter."""
-    fast = replace(H200, sms=H200.sms)
+    slow = replace(RATES, l2=RATES.l2 / 2)
     b = linear(4096, 16384, 4096)
     width = 32 if split == "n" else 256
-    one, pair = (time_of_cut(b, fast, 128, width, ClusterShape.of(c, split)) for c in (1, 2))
+    one, pair = (time_of_cut(b, H200, 128, width, ClusterShape.of(c, split), rates=slow) for c in (1, 2))
     assert pair.step < one.step if split == "n" else pair.step < 1.1 * one.step
 
 
@@ -118,7 +118,32 @@ def test_a_fused_norm_costs_each_tile_its_steps() -> None:
     wide, narrow = (time_of_cut(b, H200, 64, width) for width in (112, 16))
     assert narrow.waves == 7 * wide.waves
     scaled = [t.waves * t.steps * t.step for t in (wide, narrow)]
-    assert scaled[1] > 7 * 64 * RATES.scaling(8) > 1.5 * scaled[0]
+    assert scaled[1] > max(7 * 64 * RATES.scaling(8), 1.5 * scaled[0])
+
+
+def test_products_take_longer_from_the_second_wave_on() -> None:
+    """The power limit lowers the clock where all SMs multiply for long."""
+    one, two = (time_of_cut(linear(m, 256 * 66, 8192), H200, 256, 256) for m in (512, 1024))
+    assert (one.waves, two.waves) == (1, 2)
+    assert one.step < two.step < (1 + RATES.hot) * one.step
+
+
+def test_two_warpgroups_that_read_the_same_64_rows_take_longer_than_their_products() -> None:
+    """Swapped or not, unless they take turns with tiles."""
+    fast = replace(RATES, l2=1e3 * RATES.l2, least_step=0.0)
+    b = linear(4096, 4096, 4096)
+
+    def products(height: int, width: int, pingpong: bool = False) -> float:
+        return time_of_cut(b, H200, height, width, pingpong=pingpong, rates=fast).step / (height * width)
+
+    assert products(256, 128) < products(128, 96, pingpong=True) < products(64, 96) < products(88, 64)
+
+
+def test_each_gpu_that_was_measured_has_rates_of_its_own() -> None:
+    h100, half = rates_of(machine("h100")), rates_of(replace(machine("h100"), name="h100:66", sms=66))
+    assert h100 == half != RATES == rates_of(machine("h100-pcie")) == rates_of(H200)
+    b = linear(600, 4096, 4096)
+    assert time_of_cut(b, machine("h100"), 128, 128).rates == h100
 
 
 def test_among_ops_of_other_kinds_idle_sms_cost_what_their_rings_would_hold() -> None:

@@ -7,22 +7,21 @@ from pathlib import Path
 import pytest
 
 import tilegen as tg
-from benchmarks.families import head
-from benchmarks.workloads import example
+from benchmarks.families import head, lora
+from benchmarks.workloads import conv_pair, example
 from tests.gpu.gemms import chain, gemm, mlp
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import RATES
-from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering
-from tilegen.schedule import lowering
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.lowering import (
-    FEW_LAUNCHES,
     HIDDEN_US,
     LEAST_US,
     LONGER,
+    LONGER_OF_CONVOLUTIONS,
     MOST_LAUNCHES,
     alone_us,
     modelled_lowering,
@@ -47,13 +46,15 @@ def many(M=512, H=1024, ops=MOST_LAUNCHES + 1, dtype="bfloat16"):
         example("gpt3_attention", S=102, H=2048, heads=16, D=128),
         example("llama_layer", B=4),
         head(M=101, H=4096, V=128256),
+        conv_pair(B=2, HW=40, C=512),
     ],
     ids=lambda p: f"{p.name} {dict(p.sizes)}",
 )
 def test_the_faster_by_the_model_is_taken(program: Program) -> None:
     one = tg.simulate(tg.plan(program, "h200", target="sm_90a")).makespan + RATES.launch + RATES.start
     each = launches_of(program, H200, Options()).each
-    one = one * (LONGER if fuse(program).ops_of(AttentionAttributes) else 1.0) - HIDDEN_US * len(each)
+    longer = LONGER_OF_CONVOLUTIONS if fuse(program).ops_of(ConvAttributes) else LONGER
+    one = longer * one - HIDDEN_US * len(each)
     expected = "multi_launch" if sum(map(alone_us, each)) < one else "persistent"
     assert modelled_lowering(program, H200).name == expected
 
@@ -73,12 +74,10 @@ def test_a_launch_takes_its_time_however_little_it_does() -> None:
 
 
 def test_both_lowerings_are_taken_by_some() -> None:
-    """A long sum over few rows wants another ring than what comes before it; where tiles fill no whole waves,
-    those of two ops side by side do."""
-    drawn = [
-        mlp(M=m, H=h, I=i) for m in (30, 300, 900) for h, i in ((1024, 12736), (4096, 4096), (8192, 2048))
-    ]
-    assert {modelled_lowering(p, H200).name for p in drawn} == {"persistent", "multi_launch"}
+    """A long sum over few rows wants another ring than what comes before it; the small products of LoRA run
+    beside the large one."""
+    drawn = [mlp(M=30, H=1024, I=12736), lora(M=2, H=2048, R=8)]
+    assert [modelled_lowering(p, H200).name for p in drawn] == ["multi_launch", "persistent"]
 
 
 def test_attention_that_fills_few_sms_is_launched_alone() -> None:
@@ -96,13 +95,9 @@ def test_one_op_or_many_or_what_gains_inside_is_one_launch(program: Program) -> 
     assert modelled_lowering(program, H200).name == "persistent"
 
 
-def test_launches_that_the_host_starts_slower_than_they_run_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than FEW_LAUNCHES ops; a user's calls one after the other would wait for the host."""
-    program = many(M=16, H=1024, ops=FEW_LAUNCHES + 2)
-    found = modelled_lowering(program, H200)
-    assert found.name == "persistent" and "the host takes 4 for each" in found.reason
-    monkeypatch.setattr(lowering, "HOST_US", 0.1)
-    assert modelled_lowering(program, H200).name == "multi_launch"
+def test_how_many_short_launches_there_are_does_not_matter() -> None:
+    """The host starts them as one graph."""
+    assert modelled_lowering(many(M=16, H=1024, ops=6), H200).name == "multi_launch"
 
 
 def test_options_and_other_targets_leave_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

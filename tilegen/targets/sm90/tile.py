@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilegen.graph.linear_time import ALTERNATING
 from tilegen.ops.base import ClusterShape
 
 ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
-# columns of a CTA's tile of 64 rows up to which wgmma takes longer to read activations than to multiply
-ALTERNATING = 64
 BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over
