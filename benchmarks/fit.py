@@ -39,12 +39,11 @@ AROUND = (
     *("launch", "launch_of_clusters", "start", "narrow", "trip", "trip_of_clusters"),
     *("least_step", "least_step_of_pairs"),
 )
-IN_LAYERS = ("meet", "scaled_row", "between")  # that a linear alone does not show
+IN_LAYERS = ("meet", "scaled_row", "between", "beside")  # that a linear alone does not show
 IN_SWEEPS = (  # that drawn linears alone do not show
     *("shared_k4", "shared_k8", "in_turn", "turn", "curve", "curve_turned"),
     *("beside_turned", "beside_by_tma"),
 )
-FEWER = "beside"  # that no sweep shows
 IN_SHORT_RINGS = "trip", "trip_of_clusters"  # an H100's were all as long as they can be
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
 NEAREST, FARTHEST = 0.15, 0.05  # by how much slower than its program's best a pair weighs 1/e; least weight
@@ -204,7 +203,7 @@ def _ranks(values: Any) -> Any:
 def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     """The constants with the least error, from these on: first those of products, by linears of all sizes,
     then those of AROUND, by all."""
-    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *IN_SWEEPS, FEWER)]
+    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *IN_SWEEPS)]
     rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
     return _fitted(some, AROUND, rates)
 
@@ -212,18 +211,19 @@ def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
 def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates = RATES_OF["h100"]) -> Rates:
     """The same of an H100, all constants at once; pairs near their program's best weigh most, for these are
     what is chosen from."""
-    names = [f.name for f in fields(Rates) if f.name not in (*IN_LAYERS, *IN_SHORT_RINGS, FEWER)]
+    names = [f.name for f in fields(Rates) if f.name not in (*IN_LAYERS, *IN_SHORT_RINGS)]
     return _fitted(_nearest(swept), names, rates)
 
 
 def _nearest(some: Sequence[Pair[Rates]]) -> list[Pair[Rates]]:
     """Weighted by how near they are to the best of their program."""
-    best: dict[str, float] = {}
-    for p in some:
-        best[p.program] = min(best.get(p.program, math.inf), p.us)
-    far = (p.us / best[p.program] - 1 for p in some)
-    weights = (max(FARTHEST, math.exp(-f / NEAREST)) for f in far)
-    return [replace(p, weight=p.weight * w) for p, w in zip(some, weights, strict=True)]
+    weighted = list(some)
+    for at in _by_program(some, 1):
+        best = min(some[n].us for n in at)
+        for n in at:
+            near = math.exp(-(some[n].us / best - 1) / NEAREST)
+            weighted[n] = replace(some[n], weight=some[n].weight * max(FARTHEST, near))
+    return weighted
 
 
 def fitted_attention(
