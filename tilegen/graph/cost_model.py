@@ -20,6 +20,7 @@ from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph import attention_time
 from tilegen.graph.linear_time import linear_time, rates_of
+from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
@@ -46,6 +47,8 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
         return _linear_tile_us(b, machine, stages)
     if attention_time.by_tensor_cores(b, machine):
         return float(np.mean(attention_time.tile_times(b, machine)))
+    if isinstance(b.attributes, AppendAttributes):
+        return _copied_us(b, machine)
     return _tile_us(b, machine)
 
 
@@ -80,6 +83,12 @@ def _tile_us(b: OpInstance, machine: Machine) -> float:
     memory = b.operand_bytes / tiles / b.op.cluster / (machine.memory * share)
     cache = _tile_bytes(b) / b.op.cluster / (machine.cache * share)
     return machine.tile_us + 1e6 * max(compute, memory, cache)
+
+
+def _copied_us(b: OpInstance, machine: Machine) -> float:
+    """A tile of an append: its new rows are read and written, and nothing else of the cache."""
+    moved = 2 * AppendAttributes.of(b).seq * b.tile[0] * DTYPES[b.result.dtype]
+    return machine.tile_us + 1e6 * moved / (machine.memory / machine.sms)
 
 
 def efficiency(b: OpInstance, machine: Machine) -> float:

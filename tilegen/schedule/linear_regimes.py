@@ -63,17 +63,26 @@ def narrow(sized: Sized) -> Iterator[Regime]:
     shared = {key: _shared(sized, key[0], group) for key, group in groups.items()}
     for first, last in zip(firsts, ends, strict=False):
         own, like = chosen[last], shared[heights[last], chosen[last].lowering]
-        alike = heights[last] > FEW_ROWS and _packings(own, sized, last) == _packings(like, sized, last)
-        yield Regime(((first, last),), Options() if alike or own == like else like.options, own.lowering)
+        taken = _taken(sized, heights[last], last, own, like)
+        yield Regime(((first, last),), Options() if taken == own else taken.options, own.lowering)
 
 
 def _shared(sized: Sized, height: int, chosen: Mapping[int, _Choice]) -> _Choice:
     """Of the tiles of these sizes, made as high as all rows that have them, those that lose least at all."""
-    raised = {n: c.raised(n * sized.rows, height) for n, c in chosen.items()}
-    losses = _losses(sized, [_Cell(n, n, c) for n, c in raised.items()])
+    losses = {c.raised(n * sized.rows, height): 0.0 for n, c in chosen.items()}
+    for n, own in chosen.items():
+        taken = {c: _taken(sized, height, n, own, c) for c in losses}
+        found = _losses(sized, _Cell(n, n, own), list(dict.fromkeys([own, *taken.values()])))
+        losses = {c: lost + found[taken[c]] for c, lost in losses.items()}
     last = max(chosen)
-    by_loss = sorted(reversed(losses), key=lambda c: sum(losses[c]))
+    by_loss = sorted(reversed(losses), key=losses.__getitem__)
     return next((c for c in by_loss if sized.takes(last, c.lowering, c.options)), chosen[last])
+
+
+def _taken(sized: Sized, height: int, size: int, own: _Choice, shared: _Choice) -> _Choice:
+    """What a size has where tiles are shared: its own tiles, if they cut columns like those."""
+    alike = height > FEW_ROWS and _packings(own, sized, size) == _packings(shared, sized, size)
+    return own if alike else shared
 
 
 @dataclass(frozen=True)
@@ -143,20 +152,20 @@ def wide(sized: Sized) -> list[Regime]:
         return []
     before = [SOME_ROWS // sized.rows, *lasts]
     firsts = [n + 1 for n in before[:-1]]
-    losses = _losses(
-        sized,
-        [
-            _Cell(first, last, _choice(sized, last, sized.plan(last)))
-            for first, last in zip(firsts, lasts, strict=True)
-        ],
-    )
+    cells = [
+        _Cell(first, last, _choice(sized, last, sized.plan(last)))
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
+    choices = list(dict.fromkeys(cell.own for cell in cells))
+    found = [_losses(sized, cell, choices) for cell in cells]
+    losses = {c: [of[c] for of in found] for c in choices}
     weights = [math.log(last / first) for first, last in zip(before, lasts, strict=False)]
     taken = covering(losses, weights, MOST)
     ranges: dict[_Choice, list[tuple[int, int]]] = {}
     for choice, first, last in _shared_out(sized, taken, lasts, firsts[0]):
         ranges.setdefault(choice, []).append((first, last))
-    found = (Regime(tuple(of), c.options, c.lowering) for c, of in ranges.items())
-    return sorted(found, key=lambda r: r.most)
+    made = (Regime(tuple(of), c.options, c.lowering) for c, of in ranges.items())
+    return sorted(made, key=lambda r: r.most)
 
 
 def _shared_out(
@@ -186,17 +195,12 @@ def _whole_up_to(sized: Sized, choice: _Choice, after: _Choice, last: int, most:
     return last
 
 
-def _losses(sized: Sized, cells: Sequence[_Cell]) -> dict[_Choice, list[float]]:
-    """What the choice of each cell loses in all cells. Where one was measured the others lose MEASURED at
-    least."""
-    choices = list(dict.fromkeys(cell.own for cell in cells))
-    losses: dict[_Choice, list[float]] = {c: [] for c in choices}
-    for cell in cells:
-        measured = sized.settle(sized.at(cell.last)) != Options()
-        for c, loss in _modelled_losses(sized, cell, choices).items():
-            least = MEASURED if measured else 0.0
-            losses[c].append(0.0 if measured and c == cell.own else max(loss, least))
-    return losses
+def _losses(sized: Sized, cell: _Cell, choices: Sequence[_Choice]) -> dict[_Choice, float]:
+    """What each loses in a cell. Where the cell's own was measured the others lose MEASURED at least."""
+    modelled = _modelled_losses(sized, cell, choices)
+    if sized.settle(sized.at(cell.last)) == Options():
+        return modelled
+    return {c: 0.0 if c == cell.own else max(loss, MEASURED) for c, loss in modelled.items()}
 
 
 def _modelled_losses(sized: Sized, cell: _Cell, choices: Sequence[_Choice]) -> dict[_Choice, float]:
