@@ -6,6 +6,7 @@ python -m benchmarks.calibrate measure --others …               of attention a
 python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches
 python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
 python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
+python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -56,6 +57,8 @@ STREAMED = 16_000_000, 300_000_000  # bytes of weights
 MIXED = "mixed"  # programs of several ops, as planned
 SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
+CONVS = "convs"  # convolutions alone, of any channels and images
+MOST_FLOPS = 2e11  # of one
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -129,6 +132,16 @@ def _conv(r: random.Random) -> tuple[str, dict[str, Any]]:
     wide = {"C": r.choice([64, 128, 256, 512]), "N": r.choice([64, 128, 256, 512])}
     where = {"B": r.choice([1, 2, 4, 8, 16]), "HW": r.choice([7, 14, 20, 28, 40, 56, 75])}
     return "one_conv", {**where, **wide, "size": size, "stride": stride}
+
+
+def _any_conv(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """As networks have them, but those of one pixel and stride 1, which are linears."""
+    while True:
+        size, stride = r.choice([(3, 1), (3, 1), (3, 1), (3, 2), (1, 2), (5, 1), (2, 2)])
+        wide = {name: r.choice([32, 64, 64, 96, 128, 128, 192, 256, 384, 512]) for name in ("C", "N")}
+        where = {"B": r.choice([1, 2, 4, 8, 16, 32]), "HW": between(r, 7, 112)}
+        if 2 * where["B"] * (where["HW"] * size // stride) ** 2 * wide["C"] * wide["N"] < MOST_FLOPS:
+            return "one_conv", {**where, **wide, "size": size, "stride": stride}
 
 
 def _attention(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -208,6 +221,7 @@ SWEEPS: Mapping[str, Families] = {
     MIXED: {MIXED: (_several, 1)},
     SUMS: {SUMS: (_summed, 1)},
     TURNS: {TURNS: (_tall, 1)},
+    CONVS: {CONVS: (_any_conv, 1)},
 }
 
 
@@ -455,6 +469,7 @@ def main(arguments: Sequence[str]) -> int:
         MIXED: "programs of several ops",
         SUMS: "linears whose sums are split",
         TURNS: "linears whose math warpgroups take turns",
+        CONVS: "convolutions alone",
     }
     for name, help in told.items():
         sweeps.add_argument(f"--{name}", action="store_const", const=name, dest="sweep", help=help)
