@@ -7,6 +7,7 @@ python -m benchmarks.calibrate measure --mixed …                of several ops
 python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
 python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
+python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
@@ -58,6 +59,7 @@ MIXED = "mixed"  # programs of several ops, as planned
 SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
 CONVS = "convs"  # convolutions alone, of any channels and images
+NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
@@ -144,6 +146,18 @@ def _any_conv(r: random.Random) -> tuple[str, dict[str, Any]]:
             return "one_conv", {**where, **wide, "size": size, "stride": stride}
 
 
+def _net(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """Stages of ResNet-38, blocks of VGG-19, bottlenecks, pairs; of images of many sizes."""
+    batch = r.choice([1, 1, 2, 4, 8, 16, 32])
+    name = r.choice(["resnet38", "resnet38", "vgg19", "resnet50_block", "conv_pair"])
+    if name == "resnet38":
+        return name, {"B": batch, "HW": 32 * between(r, 4, 10), "stage": r.choice([1, 2, 3, 4])}
+    if name == "vgg19":
+        return name, {"B": min(batch, 8), "HW": 32 * between(r, 3, 8), "block": r.choice([1, 2, 3, 4, 5])}
+    hw, c = r.choice([(112, 32), (56, 64), (40, 96), (28, 128), (20, 192), (14, 256), (7, 512)])
+    return name, {"B": batch, "HW": hw, "C": c}
+
+
 def _attention(r: random.Random) -> tuple[str, dict[str, Any]]:
     heads, d = r.choice([8, 16, 32]), r.choice([64, 128])
     return "gpt3_attention", {
@@ -222,6 +236,7 @@ SWEEPS: Mapping[str, Families] = {
     SUMS: {SUMS: (_summed, 1)},
     TURNS: {TURNS: (_tall, 1)},
     CONVS: {CONVS: (_any_conv, 1)},
+    NETS: {NETS: (_net, 1)},
 }
 
 
@@ -280,7 +295,7 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     graph = fuse(drawn.program)
     lowerings = LOWERINGS if len(graph.ops) > 1 else LOWERINGS[:1]
     found = [Candidate({}, {}, lowering) for lowering in lowerings]
-    if drawn.family == MIXED:
+    if drawn.family in (MIXED, NETS):
         return found
     if drawn.family == SUMS:
         return found + [Candidate.of({"gemm": c}, LOWERINGS[0]) for c in _split(graph)]
@@ -470,6 +485,7 @@ def main(arguments: Sequence[str]) -> int:
         SUMS: "linears whose sums are split",
         TURNS: "linears whose math warpgroups take turns",
         CONVS: "convolutions alone",
+        NETS: "nets of convolutions",
     }
     for name, help in told.items():
         sweeps.add_argument(f"--{name}", action="store_const", const=name, dest="sweep", help=help)

@@ -23,7 +23,8 @@ from tilegen.arch.machine import H200, Machine, machine
 from tilegen.graph import attention_time
 from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, RATES_OF, LinearTime, Rates, linear_time
+from tilegen.graph.linear_time import linear_time
+from tilegen.graph.product_time import RATES, RATES_OF, ProductTime, Rates
 from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.sm90.linear_cuts import linear_configs
@@ -85,7 +86,7 @@ class Pair(Generic[R]):
 
 
 def _linear_us(b: OpInstance, rates: Rates, on: Machine = H200) -> float:
-    time: LinearTime = linear_time(b, on, rates)
+    time: ProductTime = linear_time(b, on, rates)
     return time.alone(time.stages)
 
 

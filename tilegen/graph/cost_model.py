@@ -1,11 +1,9 @@
 """What ops cost on a machine, in µs: planning and simulation ask here, and nobody else models time.
 
 A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where
-the kernel for Hopper offers many tile configs, steps are timed one by one: those of linears and attention as
-tilegen.graph.linear_time and attention_time say; those of convolutions in clocks: tensor cores take
-rows·columns/32, shared memory moves 128 bytes a clock (A once and B once for each m64 of wgmma, and what TMA
-writes), L2 gives each CTA its share. An op takes its waves of tiles, but never less than its bytes from
-memory. docs/perf-log.md holds the measurements behind the constants.
+the kernel for Hopper offers many tile configs, steps are timed one by one: those of products and attention as
+tilegen.graph.linear_time, conv_time and attention_time say. An op takes its waves of tiles, but never less
+than its bytes from memory. docs/perf-log.md holds the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -19,16 +17,14 @@ from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph import attention_time
-from tilegen.graph.linear_time import linear_time, rates_of
+from tilegen.graph.conv_box import by_boxes
+from tilegen.graph.conv_time import conv_time
+from tilegen.graph.linear_time import linear_time
+from tilegen.graph.product_time import ProductTime, rates_of
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
-
-BUSY = 128  # CTAs that it takes to read at the memory's rate
-# bytes a clock that a CTA of a convolution gets from L2 with all SMs at it, at CLOCK; where each filter
-# position brings its own box of pixels
-SLIDING, SCATTERED = 60.0, 48.0
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
 
@@ -43,8 +39,8 @@ def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
 
 
 def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
-    if on_wgmma(b, machine):
-        return _linear_tile_us(b, machine, stages)
+    if (time := product_time(b, machine)) is not None:
+        return time.tile_of_many(stages or time.stages)
     if attention_time.by_tensor_cores(b, machine):
         return float(np.mean(attention_time.tile_times(b, machine)))
     if isinstance(b.attributes, AppendAttributes):
@@ -52,21 +48,18 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
     return _tile_us(b, machine)
 
 
-def on_wgmma(b: OpInstance, machine: Machine) -> bool:
-    """Whether it is a linear whose steps are timed one by one."""
-    return (
-        machine.architecture.wgmma and isinstance(b.attributes, LinearAttributes) and DTYPES[b.dtype(0)] == 2
-    )
-
-
-def _linear_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
-    time = linear_time(b, machine)
-    return time.tile_of_many(stages or time.stages)
+def product_time(b: OpInstance, machine: Machine) -> ProductTime | None:
+    """That of an op whose steps are timed one by one: a linear or a convolution that wgmma multiplies."""
+    if not machine.architecture.wgmma or DTYPES[b.dtype(0)] != 2:
+        return None
+    if isinstance(b.attributes, LinearAttributes):
+        return linear_time(b, machine)
+    return conv_time(b, machine) if by_boxes(b) else None
 
 
 def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
     """Time of each tile: those of a causal attention have as much work as steps."""
-    if on_wgmma(b, machine):
+    if product_time(b, machine) is not None:
         return np.full(len(tiles_of(b).steps), tile_us(b, machine, stages))
     if attention_time.by_tensor_cores(b, machine):
         return attention_time.tile_times(b, machine)
@@ -123,43 +116,6 @@ def _tile_bytes(b: OpInstance) -> float:
     for i in b.write:
         size *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
     return total + size * DTYPES[b.result.dtype]
-
-
-# --- convolutions by tensor cores ---------------------------------------------------------------------------
-
-
-def convolution_us(
-    b: OpInstance,
-    machine: Machine,
-    tile: tuple[int, ...],
-    rows: int,
-    loaded: int,
-    cluster: int,
-    sliding: bool,
-) -> float:
-    """A conv2d whose tile fills `rows` rows of wgmma, `loaded` of which are loaded: once for all filter
-    positions of a line where it slides."""
-    _, r, s, _ = (int(n) for n in b.shape(1))
-    channels, width = int(b.shape(0)[3]), tile[3]
-    a, w = loaded * 128 * (r if sliding else r * s), width * 128 * r * s
-    block = max(  # 64 channels at all positions of the filter
-        r * s * rows * width / 32,
-        (r * s * (max(rows, 128) * 128 + max(1, rows // 64) * width * 128) + a + w) / 128,
-        (a + w) / (SLIDING if sliding else SCATTERED),
-    )
-    count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, tile[:4], strict=True))
-    us = (ceil_div(channels, 64) / cluster * block + 1500) / CLOCK + rows * width * (
-        3e-5 + (5e-5 if cluster > 1 else 0.0)
-    )
-    waves = ceil_div(count, machine.sms // cluster)
-    busy = min(1.0, count * cluster / waves / BUSY)
-    memory = (
-        2.0
-        * (math.prod(int(n) for n in b.shape(1)) + math.prod(int(n) for n in b.out))
-        / (machine.memory * busy)
-        * 1e6
-    )
-    return max(waves * us, memory) + 0.2 * math.log2(waves + 1)
 
 
 # --- attention over caches ----------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
-from tilegen.graph.linear_time import stages_of, time_of_tile
+from tilegen.graph.linear_time import time_of_tile
+from tilegen.graph.product_time import stages_of
 from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from tilegen.errors import PlanError
 from tilegen.frontend.program import Program
 from tilegen.graph import attention_time
-from tilegen.graph.cost_model import on_wgmma
+from tilegen.graph.cost_model import product_time
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import linear_time, rates_of
+from tilegen.graph.product_time import rates_of
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
@@ -75,8 +75,7 @@ def one_launch_us(made: Plan, ops: int) -> float:
 
 def alone_us(launch: Plan) -> float:
     """A launch of a single op, programmatic."""
-    if on_wgmma(b := launch.bounds[0], launch.machine):
-        time = linear_time(b, launch.machine)
+    if (time := product_time(launch.bounds[0], launch.machine)) is not None:
         return max(LEAST_US, time.alone(time.stages))
     rates, busy = attention_time.RATES, launch.order.count * launch.cluster / launch.machine.sms
     return max(LEAST_US, simulate(launch).makespan + rates.launch + rates.start * min(1.0, busy))

@@ -13,7 +13,7 @@ from benchmarks import lowerings
 from benchmarks.calibrate import FAMILIES, HELD_OUT, OTHER_OPS, SEED, candidates, programs
 from benchmarks.fit import NEAR, SWEEPS, Sweep, attention_pairs, error_of, fitted, pairs
 from tilegen.graph import attention_time
-from tilegen.graph.linear_time import RATES, RATES_OF
+from tilegen.graph.product_time import RATES, RATES_OF
 from tilegen.targets.sm90.emit import generate
 
 

@@ -11,7 +11,8 @@ from benchmarks.workloads import added_linear, example, one_linear
 from tests.gpu.gemms import gemm
 from tilegen.arch.machine import H200, machine
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES, LinearTime, rates_of, stages_of, time_of_cut
+from tilegen.graph.linear_time import time_of_cut
+from tilegen.graph.product_time import RATES, ProductTime, rates_of, stages_of
 from tilegen.graph.rewrites import rewritten
 from tilegen.ops.base import ClusterShape, OpInstance
 from tilegen.ops.gemm import normed
@@ -105,7 +106,7 @@ def test_the_simulator_times_a_lone_linear_as_the_model_does() -> None:
         tiles={"y": (128, 192, 64)},
     )
     b = plan.bounds[0]
-    time: LinearTime = time_of_cut(b, H200, 128, 192)
+    time: ProductTime = time_of_cut(b, H200, 128, 192)
     stages = stages_of(time.stage)
     assert tg.simulate(plan).makespan == pytest.approx(time.waves * time.tile_of_many(stages))
 

@@ -12,7 +12,7 @@ from benchmarks.workloads import conv_pair, example
 from tests.gpu.gemms import chain, gemm, mlp
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.graph.linear_time import RATES
+from tilegen.graph.product_time import RATES
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering

@@ -12,12 +12,12 @@ from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.op_text import OpText
 from tilegen.frontend.dims import most
 from tilegen.graph.forms import Proxies
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches, queries
 from tilegen.ops.base import K, spread
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.product import MMA_TYPES
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, SeenKeys, Wait
-from tilegen.targets.sm90.tile import ROW_BYTES
 
 MOST_KEYS = 128  # of a block
 HELD = 148  # registers of a thread for products, p and sums, beside everything else

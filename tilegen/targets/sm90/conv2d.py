@@ -5,9 +5,8 @@ y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c
 in zeros for the padding; with a stride it takes every second pixel. A box lies in shared memory as rows of 64
 channels, a pixel each: what wgmma reads as 64 or 128 rows of activations.
 
-Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and
-position s reads from row s on. Its products then have rows that belong to no pixel, at the end of each line.
-(The swizzle is a matter of addresses, so an operand may begin at any row.)
+Where it fits, a tile slides (tilegen.graph.conv_box). Its products then have rows that belong to no pixel, at
+the end of each line. (The swizzle is a matter of addresses, so an operand may begin at any row.)
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ from dataclasses import dataclass
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import refuse
+from tilegen.graph.conv_box import ConvBox
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
-from tilegen.targets.sm90.pixels import beside, slides
 from tilegen.targets.sm90.product import Product, types_problem, waits_for_activations, waits_for_weights
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads
 from tilegen.targets.sm90.store import PixelStore
-from tilegen.targets.sm90.tile import BOX, ROW_BYTES, Stage, Tile
+from tilegen.targets.sm90.tile import BOX, Stage, Tile
 
 MOST_STRIDE = 8  # of a tensor map
 
@@ -34,14 +34,14 @@ def convolution(code: Code) -> Product:
     """A conv2d of a plan. PlanError where its tile does not fit the machine's instructions."""
     b = code.bound
     refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
-    box = _Box(b)
+    box = ConvBox.of(b)
     tile = Tile(
-        64 if box.rows <= 64 else 128, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape
+        box.rows, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape
     )
-    store = PixelStore(code, tile, box.rows, box.line, box.slides)
+    store = PixelStore(code, tile, box.loaded, box.line, box.slides)
     extras = Extras(code, tile, store.staged, weights_once=False)
     refuse(b, "sm_90a", tile.problem or extras.text.problem)
-    load = _Load(code, tile, box.stage(tile), box)
+    load = _Load(code, tile, _stage(box, tile), box)
     return Product(
         code.plan,
         b,
@@ -74,54 +74,19 @@ def _box_problem(b: OpInstance) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Box:
-    """How a tile's pixels lie in shared memory."""
-
-    bound: OpInstance
-
-    @property
-    def filter(self) -> tuple[int, int]:
-        _, r, s, _ = self.bound.shape(1)
-        return int(r), int(s)
-
-    @property
-    def slides(self) -> bool:
-        return slides(self.bound)
-
-    @property
-    def line(self) -> int:
-        """Pixels of a line in shared memory."""
-        a = ConvAttributes.of(self.bound)
-        width = self.bound.tile[2]
-        return beside((1, 1, width), self.filter[1], a.dilation[1]) if self.slides else width
-
-    @property
-    def rows(self) -> int:
-        """Rows of shared memory that are loaded for a block."""
-        return self.bound.tile[0] * self.bound.tile[1] * self.line
-
-    @property
-    def positions(self) -> int:
-        """Of the filter: each is a stage; or each line of it."""
-        return self.filter[0] if self.slides else math.prod(self.filter)
-
-    def stage(self, tile: Tile) -> Stage:
-        """Products with 64 channels: those of a filter line where the tile slides, from row after row, else
-        of the channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
-        a = ConvAttributes.of(self.bound)
-        whole = math.ceil(self.rows / 8) * 8
-        blocks = self.filter[1] if self.slides else tile.depth // 64
-        loaded = 1 if self.slides else blocks
-        a_block = a.dilation[1] * ROW_BYTES if self.slides else whole * ROW_BYTES
-        return Stage(
-            blocks,
-            self.rows,
-            a_block,
-            self.rows * ROW_BYTES * loaded,
-            whole * ROW_BYTES * loaded,
-            tile.cta_columns,
-        )
+def _stage(box: ConvBox, tile: Tile) -> Stage:
+    """Products with 64 channels: those of a filter line where the tile slides, from row after row, else of
+    the channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
+    whole = math.ceil(box.loaded / 8) * 8
+    dilation = ConvAttributes.of(box.bound).dilation[1]
+    return Stage(
+        box.blocks,
+        box.loaded,
+        (dilation if box.slides else whole) * ROW_BYTES,
+        box.loaded * ROW_BYTES * box.blocks_loaded,
+        whole * ROW_BYTES * box.blocks_loaded,
+        tile.cta_columns,
+    )
 
 
 @dataclass(frozen=True)
@@ -131,7 +96,7 @@ class _Load:
     code: Code
     tile: Tile
     stage: Stage
-    box: _Box
+    box: ConvBox
 
     @property
     def a(self) -> Loads:
@@ -158,10 +123,9 @@ class _Load:
             _shifted(*one) for one in zip(first, shifts, a.stride, a.dilation, a.padding, strict=True)
         )
         address = self.code.map_address(f"{self.code.name}_a")
-        loaded = 1 if self.box.slides else self.stage.blocks
         return [
             Copy(address, (self._channel(block), pixel, line, image), block * self.stage.a_block)
-            for block in range(loaded)
+            for block in range(self.box.blocks_loaded)
         ]
 
     def _b_copies(self) -> list[Copy]:

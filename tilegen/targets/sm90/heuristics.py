@@ -12,7 +12,9 @@ from typing import Any
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
 from tilegen.graph import attention_time
-from tilegen.graph.cost_model import convolution_us, split_keys_us
+from tilegen.graph.conv_box import ConvBox
+from tilegen.graph.conv_time import time_of_box
+from tilegen.graph.cost_model import split_keys_us
 from tilegen.graph.forms import Config
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import (
@@ -21,13 +23,14 @@ from tilegen.graph.linear_time import (
     STAGE_ROWS,
     rows_of_block,
 )
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import FEW, AttentionAttributes, keys_of_block
 from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
-from tilegen.targets.sm90.pixels import beside, by_threads, slides
+from tilegen.targets.sm90.pixels import by_threads
 
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
@@ -147,22 +150,14 @@ def _net_us(chosen: Collection[Staged], room: int) -> float:
 def stage_bytes(b: OpInstance, c: Config) -> int:
     """Of a product's step in the ring."""
     if isinstance(b.attributes, LinearAttributes):
-        return rows_of_block(b, c.tile[0], c.tile[1]) * 128 * (c.tile[2] // 64)
-    sliding = slides(OpInstance(replace(b.op, tile=c.tile), b.tensors))
-    a, w = _blocks(b, c.tile, sliding)
-    rows = 64 if _loaded(b, c.tile, sliding) <= 64 else 128
-    return (rows * a + c.tile[3] * w) * 128
+        return rows_of_block(b, c.tile[0], c.tile[1]) * ROW_BYTES * (c.tile[2] // 64)
+    images, lines, pixels, width, depth = c.tile
+    return _stage_rows(ConvBox(b, (images, lines, pixels), depth), width) * ROW_BYTES
 
 
-def _blocks(b: OpInstance, tile: tuple[int, ...], sliding: bool) -> tuple[int, int]:
-    """Blocks of 64 channels in a stage: of pixels, and of filters."""
-    return (1, int(b.shape(1)[2])) if sliding else (tile[4] // 64, tile[4] // 64)
-
-
-def _loaded(b: OpInstance, tile: tuple[int, ...], sliding: bool) -> int:
-    """Rows of shared memory that a tile's pixels take."""
-    dilation = ConvAttributes.of(b).dilation[1]
-    return beside(tile, int(b.shape(1)[2]), dilation) if sliding else math.prod(tile[:3])
+def _stage_rows(box: ConvBox, width: int) -> int:
+    """Of 128 bytes, with room for all rows that tensor cores read."""
+    return box.rows * box.blocks_loaded + width * box.blocks
 
 
 def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> dict[str, Config]:
@@ -220,46 +215,38 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Conf
         return
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
     for rows in (64, 128):
-        boxes = [(box, sliding, depth) for depth in deep for sliding, box in _boxes(b, rows, depth).items()]
-        for box, sliding, depth in boxes:
-            if ceil_div(channels, depth) % cluster:
+        for box in (box for depth in deep for box in _boxes(b, rows, depth)):
+            if ceil_div(channels, box.depth) % cluster:
                 continue
             for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
-                tile = (*box, width, depth)
-                if _conv_fits(b, tile, rows, cluster, sliding):
-                    us = convolution_us(b, machine, tile, rows, _loaded(b, tile, sliding), cluster, sliding)
-                    yield Config(tile, ClusterShape(k=cluster), us)
+                if _fits(box, width, cluster):
+                    time = time_of_box(b, machine, box, width, cluster)
+                    tile = (*box.pixels, width, box.depth)
+                    yield Config(tile, ClusterShape(k=cluster), time.alone(time.stages))
 
 
-def _boxes(b: OpInstance, rows: int, depth: int) -> dict[bool, tuple[int, int, int]]:
-    """Whether it slides -> the (images, lines, pixels) that need the fewest tiles."""
+def _boxes(b: OpInstance, rows: int, depth: int) -> list[ConvBox]:
+    """Of those that slide and of those that do not the one that needs the fewest tiles."""
     images, lines, pixels = (int(n) for n in b.out[:3])
-    best: dict[bool, tuple[tuple[int, int], tuple[int, int, int]]] = {}
+    best: dict[bool, tuple[tuple[int, int], ConvBox]] = {}
     for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
         for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
-            for sliding in (True, False):
-                taken = _loaded(b, (1, th, tw), sliding)
-                tb = min(images, rows // taken)
-                if (
-                    tb < 1
-                    or (rows == 128 and tb * taken <= 64)
-                    or slides(OpInstance(replace(b.op, tile=(tb, th, tw, 16, depth)), b.tensors)) != sliding
-                ):
+            for one in {ConvBox(b, (1, th, tw), depth).loaded, th * tw}:
+                tb = min(images, rows // one)
+                box = ConvBox(b, (tb, th, tw), depth)
+                if tb < 1 or box.rows != rows or box.loaded != tb * one:
                     continue
                 count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
                 rank = (count, tb * (th + 2) * (tw + 2))
-                if sliding not in best or rank < best[sliding][0]:
-                    best[sliding] = (rank, (tb, th, tw))
-    return {sliding: box for sliding, (_, box) in best.items()}
+                if box.slides not in best or rank < best[box.slides][0]:
+                    best[box.slides] = (rank, box)
+    return [box for _, box in best.values()]
 
 
-def _conv_fits(b: OpInstance, tile: tuple[int, ...], rows: int, cluster: int, sliding: bool) -> bool:
-    blocks_a, blocks_w = _blocks(b, tile, sliding)
-    exchanged = rows * tile[3] * 2 if cluster > 1 else 0
-    return (
-        4 * (rows * blocks_a + tile[3] * blocks_w) * 128 + exchanged + (2 * 8192 if rows > 64 else 0)
-        <= SHARED
-    )
+def _fits(box: ConvBox, width: int, cluster: int) -> bool:
+    exchanged = box.rows * width * 2 if cluster > 1 else 0
+    results = 2 * 8192 if box.rows > 64 else 0
+    return 4 * _stage_rows(box, width) * ROW_BYTES + exchanged + results <= SHARED
 
 
 # what tensor cores compute tile by tile

@@ -14,6 +14,7 @@ from tilegen.analysis.regions import Array, to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.frontend.dims import dims_of, most
 from tilegen.frontend.program import Size
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import Access, OpInstance, ceil_div
 from tilegen.ops.extrema import smallest
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
@@ -29,7 +30,7 @@ from tilegen.targets.sm90.product import (
 )
 from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, Share
 from tilegen.targets.sm90.store import RowStore
-from tilegen.targets.sm90.tile import BOX, ROW_BYTES, TWO_BYTES, Stage, Tile
+from tilegen.targets.sm90.tile import BOX, TWO_BYTES, Stage, Tile
 
 NORMED_STEP = 256
 MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps

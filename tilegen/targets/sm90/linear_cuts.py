@@ -16,12 +16,11 @@ from tilegen.graph.linear_time import (
     ALONE,
     DEEPEST,
     STAGE_ROWS,
-    LinearTime,
     rows_of_block,
-    stages_of,
     sums_bytes,
     time_of_cut,
 )
+from tilegen.graph.product_time import ProductTime, stages_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
@@ -79,7 +78,7 @@ class _Linear:
 class _Known:
     """Times of a linear's cuts, which are asked for again and again: in one launch, and in one of its own."""
 
-    times: dict[tuple[Cut, int], LinearTime] = field(default_factory=dict)
+    times: dict[tuple[Cut, int], ProductTime] = field(default_factory=dict)
     by_least_time: dict[tuple[int, bool, bool], list[tuple[float, Cut]]] = field(default_factory=dict)
 
 
@@ -192,7 +191,7 @@ def _deep(b: OpInstance, mixed: bool) -> bool:
     return mixed and int(b.out[0]) <= 64
 
 
-def _time(b: OpInstance, machine: Machine, cut: Cut, deep: int) -> LinearTime:
+def _time(b: OpInstance, machine: Machine, cut: Cut, deep: int) -> ProductTime:
     times = _known(_Linear.of(b), machine).times
     if (cut, deep) not in times:
         times[cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep, cut.pingpong)

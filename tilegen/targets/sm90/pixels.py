@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tilegen.frontend.program import Size
+from tilegen.graph.conv_box import by_boxes
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.spatial import spatial_tiles
@@ -21,28 +22,10 @@ def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
     return (pixels - 1) * stride + (window - 1) * dilation + 1
 
 
-def beside(tile: tuple[int, ...], window: int, dilation: int) -> int:
-    """Rows of shared memory that a tile's pixels take, each line with the pixels that a filter line reaches
-    beyond it."""
-    return tile[0] * tile[1] * (tile[2] + (window - 1) * dilation)
-
-
-def slides(b: OpInstance) -> bool:
-    """Whether a GPU loads a tile's lines once for all positions of a filter line, which read them one pixel
-    further each."""
-    a = ConvAttributes.of(b)
-    return bool(
-        b.shape(1)[2] > 1
-        and a.stride[1] == 1
-        and b.tile[4] == 64
-        and beside(b.tile, b.shape(1)[2], a.dilation[1]) <= 128
-    )
-
-
 def by_threads(b: OpInstance) -> bool:
     """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them
     (few_tiles)."""
-    return isinstance(b.attributes, ConvAttributes) and bool(b.shape(0)[3] % 8)
+    return isinstance(b.attributes, ConvAttributes) and not by_boxes(b)
 
 
 def few_tiles(b: OpInstance) -> list[tuple[int, int, int]]:

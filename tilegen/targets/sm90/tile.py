@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilegen.graph.linear_time import ALTERNATING
+from tilegen.graph.product_time import ALTERNATING, ROW_BYTES
 from tilegen.ops.base import ClusterShape
 
-ROW_BYTES = 128  # 64 two-byte columns: a row of a swizzled block
 BOX = 256  # the most rows of one bulk tensor copy
 MOST_BLOCKS = 8  # of 64 columns in a step
 SLICE = 32  # bytes of the 16 columns that one wgmma sums over

@@ -1,0 +1,89 @@
+"""How the pixels of a convolution's tile lie in a Hopper CTA's shared memory: rows of 64 channels, a pixel
+each, which tensor cores read as 64 or 128 rows of activations.
+
+Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and
+position s of the filter line reads from row s on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.conv2d import ConvAttributes
+
+MOST_ROWS = 128  # of a tile
+
+
+def by_boxes(b: OpInstance) -> bool:
+    """Whether bulk copies bring a convolution's pixels: whole 16-byte units, eight channels."""
+    return isinstance(b.attributes, ConvAttributes) and b.shape(0)[3] % 8 == 0
+
+
+@dataclass(frozen=True)
+class ConvBox:
+    """The box of pixels (images, lines, pixels of a line) of a convolution's tile, `depth` channels of a
+    filter position at a time."""
+
+    bound: OpInstance
+    pixels: tuple[int, int, int]
+    depth: int
+
+    @staticmethod
+    def of(b: OpInstance) -> ConvBox:
+        """Of a convolution whose tile is given."""
+        images, lines, pixels, _, depth = b.tile
+        return ConvBox(b, (images, lines, pixels), depth)
+
+    @property
+    def filter(self) -> tuple[int, int]:
+        _, r, s, _ = self.bound.shape(1)
+        return int(r), int(s)
+
+    @property
+    def _reach(self) -> int:
+        """Pixels beside a line that its filter line sees."""
+        return (self.filter[1] - 1) * ConvAttributes.of(self.bound).dilation[1]
+
+    @property
+    def slides(self) -> bool:
+        """Whether a tile's lines are loaded once for all positions of a filter line."""
+        images, lines, width = self.pixels
+        once = self.filter[1] > 1 and ConvAttributes.of(self.bound).stride[1] == 1 and self.depth == 64
+        return once and images * lines * (width + self._reach) <= MOST_ROWS
+
+    @property
+    def line(self) -> int:
+        """Rows of shared memory that a line takes."""
+        return self.pixels[2] + (self._reach if self.slides else 0)
+
+    @property
+    def loaded(self) -> int:
+        """Rows of shared memory that are loaded for 64 channels."""
+        return self.pixels[0] * self.pixels[1] * self.line
+
+    @property
+    def rows(self) -> int:
+        """That tensor cores read."""
+        return 64 if self.loaded <= 64 else 128
+
+    @property
+    def positions(self) -> int:
+        """Of the filter, each of which is a step; or lines of it."""
+        return self.filter[0] if self.slides else math.prod(self.filter)
+
+    @property
+    def blocks(self) -> int:
+        """Products of a step with 64 channels: those of a filter line, or of the channels of a position."""
+        return self.filter[1] if self.slides else self.depth // 64
+
+    @property
+    def blocks_loaded(self) -> int:
+        """Of pixels, for a step."""
+        return 1 if self.slides else self.blocks
+
+    @property
+    def steps(self) -> int:
+        """Of a tile."""
+        return self.positions * ceil_div(int(self.bound.shape(1)[3]), self.depth)
