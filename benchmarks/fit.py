@@ -1,4 +1,4 @@
-"""The cost model of linears and of attention beside the sweeps of benchmarks.calibrate: its errors, and its
+"""The cost model of linears, convolutions and attention beside the sweeps of benchmarks.calibrate: its errors, and its
 constants anew.
 
 Errors are of log(modelled / measured). Of each program: Spearman's correlation of both orders, where times
@@ -20,8 +20,9 @@ import numpy as np
 
 from benchmarks.workloads import Task
 from tilegen.arch.machine import H200, Machine, machine
-from tilegen.graph import attention_time
+from tilegen.graph import attention_time, conv_time
 from tilegen.graph.attention_time import AttentionRates
+from tilegen.graph.conv_time import ConvRates
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import linear_time
 from tilegen.graph.product_time import RATES, RATES_OF, ProductTime, Rates
@@ -32,6 +33,7 @@ from tilegen.targets.sm90.linear_cuts import linear_configs
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
+CONVS = FOLDER / "calibration-convs-h200.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
@@ -44,6 +46,11 @@ IN_LAYERS = ("meet", "scaled_row", "between", "beside")  # that a linear alone d
 IN_SWEEPS = (  # that drawn linears alone do not show
     *("shared_k4", "shared_k8", "in_turn", "turn", "curve", "curve_turned"),
     *("beside_turned", "beside_by_tma"),
+)
+IN_CONVS = (
+    *("clock", "l2", "least_step", "least_step_of_pairs", "trip", "strided_trip", "shared_k", "left"),
+    *("left_of_both", "epilogue", "by_threads", "sent", "tile", "narrow_tile", "launch", "start", "narrow"),
+    *("launch_of_clusters", "sharp", "of_lines", "of_boxes", "of_strides", "half", "strided_memory"),
 )
 IN_SHORT_RINGS = "trip", "trip_of_clusters"  # an H100's were all as long as they can be
 STREAMED = 0.25  # weight of a pair that is bound by its weights, of which a sweep of its own has too many
@@ -67,7 +74,7 @@ SWEEPS = (
     Sweep("long sums", FOLDER / "calibration-sums-h100.json", "sums"),
     Sweep("warpgroups in turn", FOLDER / "calibration-turns-h100.json", "turns"),
 )
-R = TypeVar("R", Rates, AttentionRates)
+R = TypeVar("R", Rates, ConvRates, AttentionRates)
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,11 @@ def _linear_us(b: OpInstance, rates: Rates, on: Machine = H200) -> float:
     return time.alone(time.stages)
 
 
+def _conv_us(b: OpInstance, rates: ConvRates) -> float:
+    time = conv_time.conv_time(b, H200, rates)
+    return time.alone(time.stages)
+
+
 def _attention_us(b: OpInstance, rates: AttentionRates) -> float:
     return attention_time.alone_us(b, H200, rates)
 
@@ -103,6 +115,21 @@ def pairs(paths: tuple[Path, ...] = RESULTS) -> tuple[Pair[Rates], ...]:
 @lru_cache
 def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
     return tuple(_pairs(path, family, machine(path.stem.rpartition("-")[2])))
+
+
+@lru_cache
+def conv_pairs(path: Path = CONVS) -> tuple[Pair[ConvRates], ...]:
+    """Every convolution of a sweep, once for each of its tiles."""
+    found = []
+    for row in json.loads(path.read_text())["rows"]:
+        if row["tiles"]:
+            graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
+            (op,) = graph.ops
+            cluster = ClusterShape.of_option(row["cluster"][op.name])
+            cut = replace(op, tile=tuple(row["tiles"][op.name]), cluster=cluster.size)
+            b = graph.with_op(op.name, cut).bound(cut)
+            found.append(Pair(str(row["sizes"]), row["held_out"], b, row["us"], _conv_us))
+    return tuple(found)
 
 
 @lru_cache
@@ -216,7 +243,12 @@ def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates = RATES_OF["h100
     return _fitted(_nearest(swept), names, rates)
 
 
-def _nearest(some: Sequence[Pair[Rates]]) -> list[Pair[Rates]]:
+def fitted_convs(some: Sequence[Pair[ConvRates]], rates: ConvRates = conv_time.RATES) -> ConvRates:
+    """The same of convolutions. A hot chip does not show there: their clock stays."""
+    return _fitted(_nearest(some), IN_CONVS, rates)
+
+
+def _nearest(some: Sequence[Pair[R]]) -> list[Pair[R]]:
     """Weighted by how near they are to the best of their program."""
     weighted = list(some)
     for at in _by_program(some, 1):
@@ -278,9 +310,11 @@ def groups(some: Sequence[Pair[Rates]]) -> dict[str, list[Pair[Rates]]]:
 def lines(
     linears: Sequence[Pair[Rates]],
     swept: Sequence[Sequence[Pair[Rates]]],
+    convs: Sequence[Pair[ConvRates]],
     attention: Sequence[Pair[AttentionRates]],
     rates: Rates = RATES,
     of_sweeps: Rates = RATES_OF["h100"],
+    conv_rates: ConvRates = conv_time.RATES,
     attention_rates: AttentionRates = attention_time.RATES,
 ) -> Iterator[str]:
     """A Markdown table. swept: the pairs of each of SWEEPS. An attention has two tiles, so no order worth
@@ -297,6 +331,9 @@ def lines(
             if chosen := [p for p in some if p.held_out is held]:
                 e = error_of(chosen, of_sweeps)
                 yield _line(f"{sweep.told}, {what}", e, f"{e.spearman:.2f}")
+    for name, held in (("convolutions, held out", True), ("convolutions, fitted to", False)):
+        if cut := [p for p in convs if p.held_out is held]:
+            yield _line(name, e := error_of(cut, conv_rates), f"{e.spearman:.2f}")
     for name, held in (("attention, held out", True), ("attention, fitted to", False)):
         if of := [p for p in attention if p.held_out is held]:
             yield _line(name, error_of(of, attention_rates, 2), "")
@@ -313,12 +350,13 @@ def _line(name: str, e: Error, spearman: str) -> str:
 def tell(folder: Path) -> None:
     """The errors of the constants as they are, then of constants fitted anew, by the results there."""
     some, swept = pairs(tuple(folder / path.name for path in RESULTS)), [s.pairs(folder) for s in SWEEPS]
-    attention = attention_pairs(folder / ATTENTION.name)
-    print("\n".join(lines(some, swept, attention)))
+    convs, attention = conv_pairs(folder / CONVS.name), attention_pairs(folder / ATTENTION.name)
+    print("\n".join(lines(some, swept, convs, attention)))
     rates = fitted([p for p in some if not p.held_out])
     of_sweeps = fitted_to_sweeps([p for of_sweep in swept for p in of_sweep if not p.held_out])
+    conv_rates = fitted_convs([p for p in convs if not p.held_out])
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
-    for found in (rates, of_sweeps, attention_rates):
+    for found in (rates, of_sweeps, conv_rates, attention_rates):
         told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
         print("\nfitted anew:", told)
-    print("\n".join(lines(some, swept, attention, rates, of_sweeps, attention_rates)))
+    print("\n".join(lines(some, swept, convs, attention, rates, of_sweeps, conv_rates, attention_rates)))

@@ -74,17 +74,18 @@ def sections(results: Path, gpu: str) -> list[str]:
             found = [f"{table(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
             parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
     swept = [sweep.path for sweep in fit.SWEEPS]
-    found = [results / path.name for path in (*fit.RESULTS, *swept, fit.ATTENTION)]
+    found = [results / path.name for path in (*fit.RESULTS, *swept, fit.CONVS, fit.ATTENTION)]
     if all(path.exists() for path in found):
-        linears, attention = tuple(found[: len(fit.RESULTS)]), found[-1]
+        linears, (convs, attention) = tuple(found[: len(fit.RESULTS)]), found[-2:]
         of_sweeps = [sweep.pairs(results) for sweep in fit.SWEEPS]
-        table = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, fit.attention_pairs(attention)))
+        others = fit.conv_pairs(convs), fit.attention_pairs(attention)
+        table = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, *others))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
-    path = results / lowerings.RESULT.name
-    if path.exists():
-        table = "\n".join(lowerings.lines(lowerings.held_out(path)))
-        source = _source(path.name, load_json(path))
+    found = [results / name for name in lowerings.RESULTS]
+    if all(path.exists() for path in found):
+        table = "\n".join(lowerings.lines(lowerings.held_out(results)))
+        source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## One launch or launches\n\n{_wrapped(LOWERINGS)}\n\n{table}\n\n{source}")
     return parts
 

@@ -94,13 +94,12 @@ def time_of_box(
     numbers = box.rows * width
     each = (rates.epilogue if staged else rates.by_threads) + (rates.sent if cluster > 1 else 0.0)
     each += curves(b) * rates.curve
-    fetched = read_beside(b) * numbers / cluster * rates.beside
-    beside = read_beside(b) * numbers / cluster * rates.beside_by_tma if staged else fetched
+    each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
     alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
     return ProductTime(
         step * rates.waiting(ClusterShape(k=cluster)),
         box.steps / cluster,
-        numbers * each + beside + rates.tile + alone,
+        numbers * each + rates.tile + alone,
         waves,
         1e6 * _moved(b, rates) / machine.memory * (1 + rates.narrow * (1 - filled)),
         1e6 * RING * machine.sms / machine.memory,
@@ -108,7 +107,6 @@ def time_of_box(
         filled,
         ceil_div(box.loaded, 8) * 8 * box.blocks_loaded + width * box.blocks,
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
-        fetched=fetched - beside,
         clusters=cluster > 1,
         rates=rates,
     )

@@ -7,8 +7,8 @@
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
 have more regimes (tilegen.schedule.linear_regimes). Everything else takes there the tiles with the least mean
-of log(time / least time of any tiles) by the cost model. Where a regime ends its lowering is chosen as for
-that size alone, so some may be launches of single ops.
+of log(time / least time of any tiles) by the cost model. A regime's lowering is the one that two of its first,
+middle and last size have alone, so some may be launches of single ops.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def regimes(
     found = _ending(ends, dim, options)
     if not free:
         return found
-    found = [replace(r, lowering=lower(sized.at(r.most), None)) for r in found]
+    found = [replace(r, lowering=_lowering(sized, r)) for r in found]
     steps = STEPS if 0 < rows <= SOME_ROWS and ends else ()
     looked_at = [n for step in steps if ends[-1] < (n := step // rows) < dim.most]
     if looked_at and found[-1].lowering == "persistent":  # launches have their own best tiles
@@ -63,6 +63,13 @@ def regimes(
         sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
         found[-1] = replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))
     return found
+
+
+def _lowering(sized: Sized, regime: Regime) -> str:
+    """That of the first, the middle and the last size which two of them have."""
+    first, last = regime.ranges[0][0], regime.most
+    at_first, at_last = (sized.lower(sized.at(n), None) for n in (first, last))
+    return at_first if at_first == at_last else sized.lower(sized.at((first + last) // 2), None)
 
 
 def _ends(sized: Sized) -> list[int]:
