@@ -1,5 +1,5 @@
-"""The cost model of linears, convolutions and attention beside the sweeps of benchmarks.calibrate: its errors, and its
-constants anew.
+"""The cost model of linears, convolutions and attention beside the sweeps of benchmarks.calibrate:
+its errors, and its constants anew.
 
 Errors are of log(modelled / measured). Of each program: Spearman's correlation of both orders, where times
 within 2 % are ties; and the regret, by how much the plan that the model takes for the best is slower than the

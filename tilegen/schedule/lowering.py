@@ -1,6 +1,6 @@
 """One launch of all ops with tile sync, or a launch of each: which the cost model says is faster.
 
-    one launch = longer · (makespan + launch + start) - hidden · (ops - 1)
+    one launch = longer · (makespan + launch + start) - hidden · (ops - 1), of whole nets nothing hidden
     launches   = Σ over ops of the op alone
 
 In one launch all ops have the clusters and the ring that suit them together; in launches of their own each
@@ -26,11 +26,12 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
-MOST_LAUNCHES = 20
+MOST_LAUNCHES = 20  # of linears; more gain inside
+MOST_HIDDEN = 20  # ops of a launch that hide anything: whole nets do not
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
 HIDDEN_US = 1.1  # of an op after another in one launch, which the simulator does not see
-LONGER, LONGER_OF_CONVOLUTIONS = 1.1, 0.99  # of its modelled time one launch takes
+LONGER, LONGER_OF_CONVOLUTIONS = 1.1, 1.0  # of its modelled time one launch takes
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
         return Lowering("persistent", "sizes are left open")
     if len(graph.ops) == 1:
         return Lowering("persistent", "there is one op")
-    if len(graph.ops) > MOST_LAUNCHES:
-        return Lowering("persistent", f"more than {MOST_LAUNCHES} ops gain inside")
+    if len(graph.ops) > MOST_LAUNCHES and not graph.ops_of(ConvAttributes):
+        return Lowering("persistent", f"more than {MOST_LAUNCHES} ops, none a convolution, gain inside")
     try:
         launches = launches_of(program, place, Options()).each
     except PlanError as error:
@@ -64,7 +65,8 @@ def one_launch_us(made: Plan, ops: int) -> float:
     """A launch of all ops, of which there are so many."""
     longer = LONGER_OF_CONVOLUTIONS if made.graph.ops_of(ConvAttributes) else LONGER
     rates = rates_of(made.machine)
-    return (simulate(made).makespan + rates.launch + rates.start) * longer - HIDDEN_US * (ops - 1)
+    hidden = HIDDEN_US * (ops - 1) if ops <= MOST_HIDDEN else 0.0
+    return (simulate(made).makespan + rates.launch + rates.start) * longer - hidden
 
 
 def alone_us(launch: Plan) -> float:

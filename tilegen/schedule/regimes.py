@@ -7,8 +7,8 @@
 
 A few linears compile in a second, and how well their tiles fill waves changes with every row of tiles. They
 have more regimes (tilegen.schedule.linear_regimes). Everything else takes there the tiles with the least mean
-of log(time / least time of any tiles) by the cost model. A regime's lowering is the one that two of its first,
-middle and last size have alone, so some may be launches of single ops.
+of log(time / least time of any tiles) by the cost model. A regime's lowering is the one that two of
+its first, middle and last size have alone, so some may be launches of single ops.
 """
 
 from __future__ import annotations
