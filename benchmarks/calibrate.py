@@ -6,6 +6,7 @@ python -m benchmarks.calibrate measure --others …               of attention a
 python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches
 python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
 python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
+python -m benchmarks.calibrate measure --linears …              of linears, long sums and turns among them
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
@@ -58,6 +59,7 @@ STREAMED = 16_000_000, 300_000_000  # bytes of weights
 MIXED = "mixed"  # programs of several ops, as planned
 SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
+LINEARS = "linears"  # of all these kinds
 CONVS = "convs"  # convolutions alone, of any channels and images
 NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
@@ -235,6 +237,7 @@ SWEEPS: Mapping[str, Families] = {
     MIXED: {MIXED: (_several, 1)},
     SUMS: {SUMS: (_summed, 1)},
     TURNS: {TURNS: (_tall, 1)},
+    LINEARS: {"linear": (_linear, 3), SUMS: (_summed, 1), TURNS: (_tall, 1)},
     CONVS: {CONVS: (_any_conv, 1)},
     NETS: {NETS: (_net, 1)},
 }
@@ -484,6 +487,7 @@ def main(arguments: Sequence[str]) -> int:
         MIXED: "programs of several ops",
         SUMS: "linears whose sums are split",
         TURNS: "linears whose math warpgroups take turns",
+        LINEARS: "linears of all kinds",
         CONVS: "convolutions alone",
         NETS: "nets of convolutions",
     }
