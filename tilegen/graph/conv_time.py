@@ -86,7 +86,7 @@ def time_of_box(
     bytes = ROW_BYTES * (rates.of_pixels(box) * box.loaded * box.blocks_loaded + width * box.blocks)
     clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
     step = rates.side_by_side(
-        box.blocks * products_clocks(box.rows, width, 1, False, rates) / clock,
+        box.blocks * products_clocks(box.rows, width, 1, False, 0, rates) / clock,
         bytes / (rates.l2 * rates.clock) * filled,
         rates.least_step_of_pairs if cluster > 1 else rates.least_step,
     )

@@ -58,15 +58,17 @@ def time_of_cut(
     lo, hi = k_range(b)
     loaded = rows_loaded(b, height)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
-    bytes = ROW_BYTES * deep * (rates.activations * loaded / shared.n + wide / shared.m)
+    activations = rates.activations if cluster.size == 1 else rates.activations_of_clusters
+    bytes = ROW_BYTES * deep * (activations * loaded / shared.n + wide / shared.m)
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
     swapped = height % 64 != 0
     occupied = height if swapped else min(height, ceil_div(rows, 64) * 64)
     apart = rates.apart if shared.k > 1 else 1.0
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
+    clocks = deep * products_clocks(occupied, width, int(groups(b)), pingpong, loaded + wide, rates)
     step = rates.side_by_side(
-        deep * products_clocks(occupied, width, int(groups(b)), pingpong, rates) / clock + scaling,
+        clocks / clock + scaling,
         apart * bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
@@ -83,6 +85,7 @@ def time_of_cut(
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     filled = min(1.0, ctas / machine.sms)
+    multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     return ProductTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
@@ -98,6 +101,7 @@ def time_of_cut(
         pingpong,
         fetched - loaded_beside,
         cluster.size > 1,
+        multiplied / machine.sms / rates.limit,
         rates,
     )
 

@@ -3,8 +3,9 @@
 
     products = steps · ‖step, trip / (stages - 1)‖
     tile     = products + epilogue + numbers read beside it
+    hottest  = products of all tiles / SMs, at the clock that the power limit leaves
     in turn  = max(products, (products + epilogue) / 2), and the epilogue of the last tile
-    alone    = ‖waves · tile + start · CTAs / SMs, memory‖ + launch
+    alone    = ‖‖waves · tile, hottest‖ + start · CTAs / SMs, memory‖ + launch
     among    = ‖waves · tile + start, memory‖
                + (rings · SMs without a CTA / SMs + between · (waves - 1)) · memory / ‖…‖
 
@@ -16,6 +17,7 @@ off they are; those of `among` were measured in layers that decode (docs/perf-lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -32,49 +34,53 @@ class Rates:
     """Of a GPU and its kernel; those that stand here are an H200's. Times in µs. `apart` and what CTAs wait
     for each other were fitted to sweeps of an H200 and of an H100 together."""
 
-    clock: float = 1858.0  # clocks of the tensor cores in a µs
-    hot: float = 0.2419  # by how much slower that is, of the waves after the first: the power limit's clock
-    l2: float = 38.44  # bytes a clock that an SM gets from L2 with all of them at it
-    activations: float = 0.5352  # of a byte's time in L2, that of one of activations
-    least_step: float = 0.1149  # from one stage of the ring to the next
-    least_step_of_pairs: float = 0.1526
-    trip: float = 0.7205  # from the request of a stage's bytes until they are there
+    clock: float = 1901.0  # clocks of the tensor cores in a µs
+    hot: float = 0.2318  # by how much slower products are, of the waves after the first
+    limit: float = 1521.0  # clocks of the tensor cores in a µs, of all SMs at it: the power limit's
+    l2: float = 41.09  # bytes a clock that an SM gets from L2 with all of them at it
+    # of a byte's time in L2, that of one of activations; of a cluster's
+    activations: float = 0.2988
+    activations_of_clusters: float = 0.45
+    least_step: float = 0.117  # from one stage of the ring to the next
+    least_step_of_pairs: float = 0.1404
+    trip: float = 0.728  # from the request of a stage's bytes until they are there
     trip_of_clusters: float = 0.8075  # where more than two CTAs load together
     # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
     # cluster
-    shared_k: float = 1.03
-    shared_k4: float = 1.18  # by four CTAs, and by eight
-    shared_k8: float = 1.33
-    shared_m: float = 1.064
-    shared_n: float = 1.15
-    shared_by_rows: float = 1.065
-    shared_by_columns: float = 1.12
-    shared_by_both: float = 1.125
-    apart: float = 1.1  # by how much longer L2 takes where the CTAs of a cluster read other columns
+    shared_k: float = 1.019
+    shared_k4: float = 1.097  # by four CTAs, and by eight
+    shared_k8: float = 1.281
+    shared_m: float = 1.034
+    shared_n: float = 1.108
+    shared_by_rows: float = 1.021
+    shared_by_columns: float = 1.062
+    shared_by_both: float = 1.076
+    apart: float = 1.17  # by how much longer L2 takes where the CTAs of a cluster read other columns
     # clocks for 16 columns of a block of 64 rows of wgmma's left operand; where both warpgroups read the same
-    left: float = 18.9
-    left_of_both: float = 13.25
-    epilogue: float = 4.767e-05  # of a number of the result
-    turned: float = 8.415e-05  # of one of a swapped tile
-    in_turn: float = 2.1e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
-    turn: float = 0.16  # from the products of one tile to those of the next, where they take turns
+    left: float = 16.25
+    left_of_both: float = 11.21
+    written: float = 0.2267  # for a row of 128 bytes that comes into shared memory meanwhile
+    epilogue: float = 7.411e-05  # of a number of the result
+    turned: float = 1.05e-04  # of one of a swapped tile
+    in_turn: float = 6.033e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
+    turn: float = 0.04213  # from the products of one tile to those of the next, where they take turns
     # of a number that a curved function such as gelu makes; of a swapped tile
     curve: float = 6.5e-05
     curve_turned: float = 1.6e-05
-    sent: float = 3.419e-05  # where the CTAs of a pair send each other half of them
+    sent: float = 4.201e-05  # where the CTAs of a pair send each other half of them
     # of a number that the epilogue reads, a residual's: by threads, by those of a swapped tile, by TMA
     beside: float = 2.6e-04
     beside_turned: float = 2.35e-04
     beside_by_tma: float = 1.2e-04
-    launch: float = 1.143  # before the first step and after the last
-    launch_of_clusters: float = 0.3  # besides, where CTAs meet at the start and the end
-    start: float = 1.679  # besides, where all SMs have a CTA; bytes come from memory meanwhile
-    narrow: float = 0.1485  # by how much memory is slower where few SMs ask
+    launch: float = 1.14  # before the first step and after the last
+    launch_of_clusters: float = 0.4123  # besides, where CTAs meet at the start and the end
+    start: float = 1.242  # besides, where all SMs have a CTA; bytes come from memory meanwhile
+    narrow: float = 0.2058  # by how much memory is slower where few SMs ask
     # to scale 64 columns of activations: until all warps have met, and each row
     meet: float = 0.09003
     scaled_row: float = 0.0004502
     between: float = 1.4  # two tiles of an SM that wait for their weights
-    sharp: float = 4.179
+    sharp: float = 4.214
 
     def scaling(self, rows: int) -> float:
         """Of 64 columns of so many rows, which a fused norm scales."""
@@ -100,8 +106,12 @@ OF_H100 = replace(
     RATES,
     clock=1694.0,
     hot=0.1527,
+    limit=math.inf,  # hot tells it all there
+    written=0.0,
+    trip=0.7205,
     l2=43.02,
     activations=0.625,
+    activations_of_clusters=0.625,
     least_step=0.1162,
     least_step_of_pairs=0.1386,
     shared_k=0.9778,
@@ -147,7 +157,8 @@ class ProductTime:
     are there; stage: rows of 128 bytes that a step fills; trip: of its loads; beside: bytes that the ring
     leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
     the math warpgroups take turns; fetched: by how much its epilogue is longer among other ops, where
-    threads fetch a residual; clusters: CTAs run it by clusters.
+    threads fetch a residual; clusters: CTAs run it by clusters; hottest: of all the op's products, at the
+    clock that the power limit leaves.
     """
 
     step: float
@@ -164,6 +175,7 @@ class ProductTime:
     pingpong: bool = False
     fetched: float = 0.0
     clusters: bool = False
+    hottest: float = 0.0
     rates: Rates = RATES
 
     @property
@@ -192,13 +204,14 @@ class ProductTime:
 
     def tile_of_many(self, stages: int) -> float:
         """The same where the bytes of all tiles come from memory meanwhile."""
-        return self.rates.side_by_side(self.tile(stages) + self.fetched, self.memory / self.waves)
+        tile, waves = self.tile(stages) + self.fetched, self.waves
+        return self.rates.side_by_side(tile, self.hottest / waves, self.memory / waves)
 
     def alone(self, stages: int) -> float:
         """The op in a launch of its own."""
-        tiles = self.waves * self.tile(stages) + self._last + self.rates.start * self.busy
+        tiles = self.rates.side_by_side(self.waves * self.tile(stages) + self._last, self.hottest)
         launch = self.rates.launch + (self.rates.launch_of_clusters if self.clusters else 0.0)
-        return self.rates.side_by_side(tiles, self.memory) + launch
+        return self.rates.side_by_side(tiles + self.rates.start * self.busy, self.memory) + launch
 
     def among(self, stages: int) -> float:
         """The op in a launch with ops of other kinds. While these run its weights fill the rings of the SMs
@@ -209,16 +222,21 @@ class ProductTime:
         return own + rests * self.memory / own
 
 
-def products_clocks(rows: int, width: int, groups: int, pingpong: bool, rates: Rates) -> float:
+def products_clocks(
+    rows: int, width: int, groups: int, pingpong: bool, loaded: int, rates: Rates
+) -> float:
     """Clocks of the tensor cores for 64 columns of K: for each block of 64 rows of wgmma's left operand, 16
-    columns at a time, those of the products or those of reading both operands from shared memory. The left
-    operand is that of a swapped tile's weights. A single block is read by both math warpgroups, which have
-    half of the right operand each, unless they take turns with tiles or with slices of K."""
+    columns at a time, those of the products; or those of shared memory, which both operands are read from and
+    `loaded` rows of 128 bytes written to meanwhile. The left operand is that of a swapped tile's weights. A
+    single block is read by both math warpgroups, which have half of the right operand each, unless they take
+    turns with tiles or with slices of K."""
     swapped = rows % 64 != 0
     blocks, right = (width / 64, rows) if swapped else (rows / 64, width)
     alternate = pingpong or (not swapped and groups == 1 and width <= ALTERNATING)
     halves, left = (2, rates.left_of_both) if blocks == 1 and not alternate else (1, rates.left)
-    return 4 * groups * blocks * halves * max(right / halves / 2, left + right / halves / 4)
+    each = 4 * groups * blocks * halves
+    read = each * (left + right / halves / 4)
+    return max(each * right / halves / 2, read + rates.written * loaded)
 
 
 def stages_of(stage: int, beside: int = 0) -> int:
