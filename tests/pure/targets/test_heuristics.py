@@ -93,9 +93,9 @@ def test_steps_fill_the_stages_of_the_ring() -> None:
 @pytest.mark.parametrize(
     "name, sizes, stages, buffers",
     [
-        ("llama_layer", {"S": 512, "S_max": 576}, 4, 1),
+        ("llama_layer", {"S": 512, "S_max": 576}, 4, 2),
         ("llama_attention", {"S": 1024}, 4, 3),
-        ("gpt3_attention", {"S": 1024}, 3, 3),  # of 50 KB: no buffer less gives a fourth
+        ("gpt3_attention", {"S": 1024}, 3, 2),
         ("vgg19", {"block": 3, "B": 8}, 6, 2),
     ],
 )
