@@ -59,20 +59,33 @@ NEAREST, FARTHEST = 0.15, 0.05  # by how much slower than its program's best a p
 
 @dataclass(frozen=True)
 class Sweep:
-    """Linears of an H100: what they are called, and the result file, whose name ends with the GPU's."""
+    """Linears of a GPU, with its rates: what they are called, and the result file, whose name ends with the
+    GPU's."""
 
     told: str
     path: Path
     family: str
+
+    @property
+    def gpu(self) -> str:
+        return self.path.stem.rpartition("-")[2]
 
     def pairs(self, folder: Path = FOLDER) -> tuple[Pair[Rates], ...]:
         return _swept(folder / self.path.name, self.family)
 
 
 SWEEPS = (
+    *(
+        Sweep(f"{told} on an H200", FOLDER / "calibration-linears-h200.json", family)
+        for told, family in (
+            ("more linears", "linear"),
+            ("long sums", "sums"),
+            ("warpgroups in turn", "turns"),
+        )
+    ),
     Sweep("linears on an H100", FOLDER / "calibration-h100.json", "linear"),
-    Sweep("long sums", FOLDER / "calibration-sums-h100.json", "sums"),
-    Sweep("warpgroups in turn", FOLDER / "calibration-turns-h100.json", "turns"),
+    Sweep("long sums on an H100", FOLDER / "calibration-sums-h100.json", "sums"),
+    Sweep("warpgroups in turn on an H100", FOLDER / "calibration-turns-h100.json", "turns"),
 )
 R = TypeVar("R", Rates, ConvRates, AttentionRates)
 
@@ -236,10 +249,11 @@ def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     return _fitted(some, AROUND, rates)
 
 
-def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates = RATES_OF["h100"]) -> Rates:
-    """The same of an H100, all constants at once; pairs near their program's best weigh most, for these are
+def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates) -> Rates:
+    """The same by the sweeps of a GPU, all constants at once; pairs near their program's best weigh most, for these are
     what is chosen from."""
-    names = [f.name for f in fields(Rates) if f.name not in (*IN_LAYERS, *IN_SHORT_RINGS)]
+    left_out = *IN_LAYERS, *IN_SHORT_RINGS, *(("limit", "written") if math.isinf(rates.limit) else ())
+    names = [f.name for f in fields(Rates) if f.name not in left_out]
     return _fitted(_nearest(swept), names, rates)
 
 
@@ -313,7 +327,7 @@ def lines(
     convs: Sequence[Pair[ConvRates]],
     attention: Sequence[Pair[AttentionRates]],
     rates: Rates = RATES,
-    of_sweeps: Rates = RATES_OF["h100"],
+    of_sweeps: Mapping[str, Rates] = RATES_OF,
     conv_rates: ConvRates = conv_time.RATES,
     attention_rates: AttentionRates = attention_time.RATES,
 ) -> Iterator[str]:
@@ -329,7 +343,7 @@ def lines(
     for sweep, some in zip(SWEEPS, swept, strict=True):
         for what, held in (("held out", True), ("fitted to", False)):
             if chosen := [p for p in some if p.held_out is held]:
-                e = error_of(chosen, of_sweeps)
+                e = error_of(chosen, of_sweeps[sweep.gpu])
                 yield _line(f"{sweep.told}, {what}", e, f"{e.spearman:.2f}")
     for name, held in (("convolutions, held out", True), ("convolutions, fitted to", False)):
         if cut := [p for p in convs if p.held_out is held]:
@@ -352,11 +366,16 @@ def tell(folder: Path) -> None:
     some, swept = pairs(tuple(folder / path.name for path in RESULTS)), [s.pairs(folder) for s in SWEEPS]
     convs, attention = conv_pairs(folder / CONVS.name), attention_pairs(folder / ATTENTION.name)
     print("\n".join(lines(some, swept, convs, attention)))
-    rates = fitted([p for p in some if not p.held_out])
-    of_sweeps = fitted_to_sweeps([p for of_sweep in swept for p in of_sweep if not p.held_out])
+    of_sweeps = {
+        gpu: fitted_to_sweeps(
+            [p for s, of in zip(SWEEPS, swept, strict=True) if s.gpu == gpu for p in of if not p.held_out],
+            rates,
+        )
+        for gpu, rates in RATES_OF.items()
+    }
     conv_rates = fitted_convs([p for p in convs if not p.held_out])
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
-    for found in (rates, of_sweeps, conv_rates, attention_rates):
+    for found in (*of_sweeps.values(), conv_rates, attention_rates):
         told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
         print("\nfitted anew:", told)
-    print("\n".join(lines(some, swept, convs, attention, rates, of_sweeps, conv_rates, attention_rates)))
+    print("\n".join(lines(some, swept, convs, attention, of_sweeps["h200"], of_sweeps, conv_rates, attention_rates)))

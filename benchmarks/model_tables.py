@@ -43,10 +43,10 @@ SERVING = (
 
 
 CALIBRATION = (
-    "Drawn linears, each cut in many ways, long sums split by up to eight CTAs and linears"
-    " whose math warpgroups take turns on an H100, and attentions"
-    " with tiles of both heights, as"
-    " `tilegen.graph.linear_time` and `attention_time` have them and as they were measured; errors are of"
+    "Drawn linears, each cut in many ways, long sums split by up to eight CTAs, linears whose math"
+    " warpgroups take turns, convolutions, and attentions with tiles of both heights, as"
+    " `tilegen.graph.linear_time`, `conv_time` and `attention_time` have them and as they were measured; the"
+    " lines that name no GPU are of an H200; errors are of"
     " log(modelled / measured). Of each program: Spearman's correlation of both orders, times within 2 %"
     " being ties, and the regret, by how much the plan that the model takes for the best is slower than the"
     " best that was measured. Constants were chosen by the programs of the lines “fitted to” alone."
@@ -55,7 +55,7 @@ CALIBRATION = (
 
 LOWERINGS = (
     "Programs of several ops, drawn as `benchmarks.shapes` draws them, in one launch and in a launch of each"
-    " op: by how much what `tg.compile` takes by its model (`tilegen.schedule.lowering`) is slower than the"
+    " op, on an H100, and nets of convolutions on an H200: by how much what `tg.compile` takes by its model (`tilegen.schedule.lowering`) is slower than the"
     " faster of both. Left out are programs of which a linear's sum is split by four or eight CTAs now."
 )
 
@@ -73,7 +73,7 @@ def sections(results: Path, gpu: str) -> list[str]:
         if paths:
             found = [f"{table(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
             parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
-    swept = [sweep.path for sweep in fit.SWEEPS]
+    swept = list(dict.fromkeys(sweep.path for sweep in fit.SWEEPS))
     found = [results / path.name for path in (*fit.RESULTS, *swept, fit.CONVS, fit.ATTENTION)]
     if all(path.exists() for path in found):
         linears, (convs, attention) = tuple(found[: len(fit.RESULTS)]), found[-2:]
