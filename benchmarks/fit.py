@@ -250,9 +250,11 @@ def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
 
 
 def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates) -> Rates:
-    """The same by the sweeps of a GPU, all constants at once; pairs near their program's best weigh most, for these are
+    """The same by the sweeps of a GPU, all constants at once; pairs near their program's
+    best weigh most, for these are
     what is chosen from."""
-    left_out = *IN_LAYERS, *IN_SHORT_RINGS, *(("limit", "written") if math.isinf(rates.limit) else ())
+    unknown = ("limit", "written") if math.isinf(rates.limit) else ()
+    left_out = *IN_LAYERS, *IN_SHORT_RINGS, *unknown
     names = [f.name for f in fields(Rates) if f.name not in left_out]
     return _fitted(_nearest(swept), names, rates)
 
@@ -378,4 +380,5 @@ def tell(folder: Path) -> None:
     for found in (*of_sweeps.values(), conv_rates, attention_rates):
         told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
         print("\nfitted anew:", told)
-    print("\n".join(lines(some, swept, convs, attention, of_sweeps["h200"], of_sweeps, conv_rates, attention_rates)))
+    found = of_sweeps["h200"], of_sweeps, conv_rates, attention_rates
+    print("\n".join(lines(some, swept, convs, attention, *found)))

@@ -55,7 +55,8 @@ CALIBRATION = (
 
 LOWERINGS = (
     "Programs of several ops, drawn as `benchmarks.shapes` draws them, in one launch and in a launch of each"
-    " op, on an H100, and nets of convolutions on an H200: by how much what `tg.compile` takes by its model (`tilegen.schedule.lowering`) is slower than the"
+    " op, on an H100, and nets of convolutions on an H200: by how much what `tg.compile` takes by its model"
+    " (`tilegen.schedule.lowering`) is slower than the"
     " faster of both. Left out are programs of which a linear's sum is split by four or eight CTAs now."
 )
 
