@@ -37,16 +37,7 @@ CONVS = FOLDER / "calibration-convs-h200.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
-# of loads and launches
-AROUND = (
-    *("launch", "launch_of_clusters", "start", "narrow", "trip", "trip_of_clusters"),
-    *("least_step", "least_step_of_pairs"),
-)
 IN_LAYERS = ("meet", "scaled_row", "between", "beside")  # that a linear alone does not show
-IN_SWEEPS = (  # that drawn linears alone do not show
-    *("shared_k4", "shared_k8", "in_turn", "turn", "curve", "curve_turned"),
-    *("beside_turned", "beside_by_tma"),
-)
 IN_CONVS = (
     *("clock", "l2", "least_step", "least_step_of_pairs", "trip", "strided_trip", "shared_k", "left"),
     *("left_of_both", "epilogue", "by_threads", "sent", "tile", "narrow_tile", "launch", "start", "narrow"),
@@ -133,30 +124,25 @@ def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
 @lru_cache
 def conv_pairs(path: Path = CONVS) -> tuple[Pair[ConvRates], ...]:
     """Every convolution of a sweep, once for each of its tiles."""
-    found = []
-    for row in json.loads(path.read_text())["rows"]:
-        if row["tiles"]:
-            graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
-            (op,) = graph.ops
-            cluster = ClusterShape.of_option(row["cluster"][op.name])
-            cut = replace(op, tile=tuple(row["tiles"][op.name]), cluster=cluster.size)
-            b = graph.with_op(op.name, cut).bound(cut)
-            found.append(Pair(str(row["sizes"]), row["held_out"], b, row["us"], _conv_us))
-    return tuple(found)
+    return tuple(_cut(path, "convs", _conv_us))
 
 
 @lru_cache
 def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
     """Every attention of a sweep, once for each of its tiles."""
-    found = []
+    return tuple(_cut(path, "attention", _attention_us))
+
+
+def _cut(path: Path, family: str, model: Callable[[OpInstance, R], float]) -> Iterator[Pair[R]]:
+    """Of programs of one op those whose tile is given."""
     for row in json.loads(path.read_text())["rows"]:
-        if row["family"] == "attention" and row["tiles"]:
+        if row["family"] == family and row["tiles"]:
             graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
             (op,) = graph.ops
-            cut = replace(op, tile=tuple(row["tiles"][op.name]))
+            cluster = ClusterShape.of_option(row["cluster"][op.name])
+            cut = replace(op, tile=tuple(row["tiles"][op.name]), cluster=cluster.size)
             b = graph.with_op(op.name, cut).bound(cut)
-            found.append(Pair(str(row["sizes"]), row["held_out"], b, row["us"], _attention_us))
-    return tuple(found)
+            yield Pair(str(row["sizes"]), row["held_out"], b, row["us"], model)
 
 
 def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[Pair[Rates]]:
@@ -242,25 +228,16 @@ def _ranks(values: Any) -> Any:
 
 
 def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
-    """The constants with the least error, from these on: first those of products, by linears of all sizes,
-    then those of AROUND, by all."""
-    products = [f.name for f in fields(Rates) if f.name not in (*AROUND, *IN_LAYERS, *IN_SWEEPS)]
-    rates = _fitted([p for p in some if p.weight == 1.0], products, rates)
-    return _fitted(some, AROUND, rates)
-
-
-def fitted_to_sweeps(swept: Sequence[Pair[Rates]], rates: Rates) -> Rates:
-    """The same by the sweeps of a GPU, all constants at once; pairs near their program's
-    best weigh most, for these are
-    what is chosen from."""
+    """The constants with the least error, from these on, all at once; pairs near their program's best weigh
+    most, for these are what is chosen from."""
     unknown = ("limit", "written") if math.isinf(rates.limit) else ()
     left_out = *IN_LAYERS, *IN_SHORT_RINGS, *unknown
     names = [f.name for f in fields(Rates) if f.name not in left_out]
-    return _fitted(_nearest(swept), names, rates)
+    return _fitted(_nearest(some), names, rates)
 
 
 def fitted_convs(some: Sequence[Pair[ConvRates]], rates: ConvRates = conv_time.RATES) -> ConvRates:
-    """The same of convolutions. A hot chip does not show there: their clock stays."""
+    """The same of convolutions, in which a hot chip does not show."""
     return _fitted(_nearest(some), IN_CONVS, rates)
 
 
@@ -368,17 +345,16 @@ def tell(folder: Path) -> None:
     some, swept = pairs(tuple(folder / path.name for path in RESULTS)), [s.pairs(folder) for s in SWEEPS]
     convs, attention = conv_pairs(folder / CONVS.name), attention_pairs(folder / ATTENTION.name)
     print("\n".join(lines(some, swept, convs, attention)))
+    to_fit: dict[str, list[Pair[Rates]]] = {"h200": [p for p in some if p.weight < 1]}  # bound by weights
+    for sweep, of in zip(SWEEPS, swept, strict=True):
+        to_fit.setdefault(sweep.gpu, []).extend(of)
     of_sweeps = {
-        gpu: fitted_to_sweeps(
-            [p for s, of in zip(SWEEPS, swept, strict=True) if s.gpu == gpu for p in of if not p.held_out],
-            rates,
-        )
-        for gpu, rates in RATES_OF.items()
+        gpu: fitted([p for p in to_fit[gpu] if not p.held_out], rates) for gpu, rates in RATES_OF.items()
     }
     conv_rates = fitted_convs([p for p in convs if not p.held_out])
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
-    for found in (*of_sweeps.values(), conv_rates, attention_rates):
-        told = {f.name: float(f"{getattr(found, f.name):.4g}") for f in fields(found)}
+    for rates in (*of_sweeps.values(), conv_rates, attention_rates):
+        told = {f.name: float(f"{getattr(rates, f.name):.4g}") for f in fields(rates)}
         print("\nfitted anew:", told)
     found = of_sweeps["h200"], of_sweeps, conv_rates, attention_rates
     print("\n".join(lines(some, swept, convs, attention, *found)))

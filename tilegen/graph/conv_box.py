@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
@@ -31,9 +32,9 @@ class ConvBox:
     depth: int
 
     @staticmethod
-    def of(b: OpInstance) -> ConvBox:
-        """Of a convolution whose tile is given."""
-        images, lines, pixels, _, depth = b.tile
+    def of(b: OpInstance, tile: tuple[int, ...]) -> ConvBox:
+        """Of a convolution with this tile."""
+        images, lines, pixels, _, depth = tile
         return ConvBox(b, (images, lines, pixels), depth)
 
     @property
@@ -46,7 +47,7 @@ class ConvBox:
         """Pixels beside a line that its filter line sees."""
         return (self.filter[1] - 1) * ConvAttributes.of(self.bound).dilation[1]
 
-    @property
+    @cached_property
     def slides(self) -> bool:
         """Whether a tile's lines are loaded once for all positions of a filter line."""
         images, lines, width = self.pixels
@@ -62,6 +63,12 @@ class ConvBox:
     def loaded(self) -> int:
         """Rows of shared memory that are loaded for 64 channels."""
         return self.pixels[0] * self.pixels[1] * self.line
+
+    @property
+    def loaded_whole(self) -> int:
+        """The same, as whole eights, from one block of 64 channels to the next: the swizzle repeats after 8
+        rows."""
+        return ceil_div(self.loaded, 8) * 8
 
     @property
     def rows(self) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tilegen.arch.machine import Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.conv_box import ConvBox
-from tilegen.graph.product_time import RING, ROW_BYTES, ProductTime, Rates, products_clocks
+from tilegen.graph.product_time import ROW_BYTES, ProductTime, Rates, products_clocks, rings_us
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import curves, read_beside
@@ -33,7 +33,6 @@ class ConvRates(Rates):
     """Of an H200 and its kernel, in the units of Rates, whose constants have other values here."""
 
     clock: float = 1763.0
-    hot: float = 0.0
     l2: float = 83.16
     least_step: float = 0.1131
     least_step_of_pairs: float = 0.1376
@@ -71,7 +70,7 @@ RATES = ConvRates()
 
 def conv_time(b: OpInstance, machine: Machine, rates: ConvRates = RATES) -> ProductTime:
     """A convolution as it is cut."""
-    return time_of_box(b, machine, ConvBox.of(b), b.tile[3], b.op.cluster, rates)
+    return time_of_box(b, machine, ConvBox.of(b, b.tile), b.tile[3], b.op.cluster, rates)
 
 
 def time_of_box(
@@ -84,9 +83,8 @@ def time_of_box(
     waves = ceil_div(count, machine.clusters(cluster))
     filled = min(1.0, count * cluster / waves / machine.sms)
     bytes = ROW_BYTES * (rates.of_pixels(box) * box.loaded * box.blocks_loaded + width * box.blocks)
-    clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
     step = rates.side_by_side(
-        box.blocks * products_clocks(box.rows, width, 1, False, 0, rates) / clock,
+        box.blocks * products_clocks(box.rows, width, 1, False, 0, rates) / rates.clock,
         bytes / (rates.l2 * rates.clock) * filled,
         rates.least_step_of_pairs if cluster > 1 else rates.least_step,
     )
@@ -101,11 +99,11 @@ def time_of_box(
         box.steps / cluster,
         numbers * each + rates.tile + alone,
         waves,
-        1e6 * _moved(b, rates) / machine.memory * (1 + rates.narrow * (1 - filled)),
-        1e6 * RING * machine.sms / machine.memory,
+        rates.from_memory(_moved(b, rates), machine, filled),
+        rings_us(machine),
         min(1.0, count * cluster / machine.sms),
         filled,
-        ceil_div(box.loaded, 8) * 8 * box.blocks_loaded + width * box.blocks,
+        box.loaded_whole * box.blocks_loaded + width * box.blocks,
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
         clusters=cluster > 1,
         rates=rates,

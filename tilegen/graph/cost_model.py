@@ -39,7 +39,8 @@ def tile_us(b: OpInstance, machine: Machine, stages: int = 0) -> float:
 
 
 def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
-    if (time := product_time(b, machine)) is not None:
+    if on_wgmma(b, machine):
+        time = product_time(b, machine)
         return time.tile_of_many(stages or time.stages)
     if attention_time.by_tensor_cores(b, machine):
         return float(np.mean(attention_time.tile_times(b, machine)))
@@ -48,18 +49,21 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
     return _tile_us(b, machine)
 
 
-def product_time(b: OpInstance, machine: Machine) -> ProductTime | None:
-    """That of an op whose steps are timed one by one: a linear or a convolution that wgmma multiplies."""
-    if not machine.architecture.wgmma or DTYPES[b.dtype(0)] != 2:
-        return None
-    if isinstance(b.attributes, LinearAttributes):
-        return linear_time(b, machine)
-    return conv_time(b, machine) if by_boxes(b) else None
+def on_wgmma(b: OpInstance, machine: Machine) -> bool:
+    """Whether it is a linear or a convolution whose steps are timed one by one."""
+    product = isinstance(b.attributes, LinearAttributes) or by_boxes(b)
+    return product and machine.architecture.wgmma and DTYPES[b.dtype(0)] == 2
+
+
+def product_time(b: OpInstance, machine: Machine) -> ProductTime:
+    """Of one of those."""
+    linear = isinstance(b.attributes, LinearAttributes)
+    return linear_time(b, machine) if linear else conv_time(b, machine)
 
 
 def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
     """Time of each tile: those of a causal attention have as much work as steps."""
-    if product_time(b, machine) is not None:
+    if on_wgmma(b, machine):
         return np.full(len(tiles_of(b).steps), tile_us(b, machine, stages))
     if attention_time.by_tensor_cores(b, machine):
         return attention_time.tile_times(b, machine)

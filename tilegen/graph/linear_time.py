@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from tilegen.arch.machine import Machine
 from tilegen.graph.product_time import (
-    RING,
     ROW_BYTES,
     ProductTime,
     Rates,
     products_clocks,
     rates_of,
+    rings_us,
 )
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
@@ -54,7 +54,7 @@ def time_of_cut(
     wide = groups(b) * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
     waves = ceil_div(count, machine.clusters(cluster.size))
-    ctas = count * cluster.size / waves  # of a wave
+    filled = min(1.0, count * cluster.size / waves / machine.sms)
     lo, hi = k_range(b)
     loaded = rows_loaded(b, height)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
@@ -69,7 +69,7 @@ def time_of_cut(
     clocks = deep * products_clocks(occupied, width, int(groups(b)), pingpong, loaded + wide, rates)
     step = rates.side_by_side(
         clocks / clock + scaling,
-        apart * bytes / (rates.l2 * rates.clock) * min(1.0, ctas / machine.sms),
+        apart * bytes / (rates.l2 * rates.clock) * filled,
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
     numbers = height * wide
@@ -84,15 +84,14 @@ def time_of_cut(
     # constants were fitted to pairs without their sums
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
-    filled = min(1.0, ctas / machine.sms)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     return ProductTime(
         step * rates.waiting(shared),
         ceil_div(hi - lo, 64 * deep) / cluster.k,
         numbers * each + loaded_beside,
         waves,
-        1e6 * moved / machine.memory * (1 + rates.narrow * (1 - filled)) + numbers * rates.epilogue,
-        1e6 * RING * machine.sms / machine.memory,
+        rates.from_memory(moved, machine, filled) + numbers * rates.epilogue,
+        rings_us(machine),
         min(1.0, count * cluster.size / machine.sms),
         filled,
         deep * rows_of_block(b, height, width),

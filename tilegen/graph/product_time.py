@@ -86,6 +86,10 @@ class Rates:
         """Of 64 columns of so many rows, which a fused norm scales."""
         return self.meet + self.scaled_row * rows
 
+    def from_memory(self, bytes: float, machine: Machine, filled: float) -> float:
+        """Of all an op's bytes. filled: the share of the SMs that ask."""
+        return 1e6 * bytes / machine.memory * (1 + self.narrow * (1 - filled))
+
     def waiting(self, shared: ClusterShape) -> float:
         """The factor of a step where CTAs share these: what they wait for each other."""
         if shared.k > 1:
@@ -237,6 +241,11 @@ def products_clocks(
     each = 4 * groups * blocks * halves
     read = each * (left + right / halves / 4)
     return max(each * right / halves / 2, read + rates.written * loaded)
+
+
+def rings_us(machine: Machine) -> float:
+    """From memory, of as many bytes as the rings of all SMs hold."""
+    return 1e6 * RING * machine.sms / machine.memory
 
 
 def stages_of(stage: int, beside: int = 0) -> int:

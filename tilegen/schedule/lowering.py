@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tilegen.errors import PlanError
 from tilegen.frontend.program import Program
 from tilegen.graph import attention_time
-from tilegen.graph.cost_model import product_time
+from tilegen.graph.cost_model import on_wgmma, product_time
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.product_time import rates_of
@@ -71,7 +71,8 @@ def one_launch_us(made: Plan, ops: int) -> float:
 
 def alone_us(launch: Plan) -> float:
     """A launch of a single op, programmatic."""
-    if (time := product_time(launch.bounds[0], launch.machine)) is not None:
+    if on_wgmma(b := launch.bounds[0], launch.machine):
+        time = product_time(b, launch.machine)
         return max(LEAST_US, time.alone(time.stages))
     rates, busy = attention_time.RATES, launch.order.count * launch.cluster / launch.machine.sms
     return max(LEAST_US, simulate(launch).makespan + rates.launch + rates.start * min(1.0, busy))

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, tiles_of
 from tilegen.errors import PlanError
-from tilegen.graph.cost_model import product_time, tile_times
+from tilegen.graph.cost_model import on_wgmma, product_time, tile_times
 from tilegen.graph.product_time import stages_of
 from tilegen.schedule.plan import Plan
 
@@ -105,7 +105,7 @@ def simulate(plan: Plan) -> Timeline:
             f"expected a Plan, given a {type(plan).__name__}: tg.simulate(tg.plan(program, on=…))"
         )
     machine, count = plan.machine, plan.order.count
-    products = [time for b in plan.bounds if (time := product_time(b, machine)) is not None]
+    products = [product_time(b, machine) for b in plan.bounds if on_wgmma(b, machine)]
     stages = stages_of(max(time.stage for time in products)) if len(products) > 1 else 0
     duration, op_of = np.zeros(count), np.zeros(count, dtype=np.int64)
     posts: list[list[int]] = [[] for _ in range(count)]

@@ -34,7 +34,7 @@ def convolution(code: Code) -> Product:
     """A conv2d of a plan. PlanError where its tile does not fit the machine's instructions."""
     b = code.bound
     refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
-    box = ConvBox.of(b)
+    box = ConvBox.of(b, b.tile)
     tile = Tile(
         box.rows, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape
     )
@@ -76,15 +76,14 @@ def _box_problem(b: OpInstance) -> str:
 
 def _stage(box: ConvBox, tile: Tile) -> Stage:
     """Products with 64 channels: those of a filter line where the tile slides, from row after row, else of
-    the channels of a step, whole eights of rows apart: the swizzle repeats after 8 rows."""
-    whole = math.ceil(box.loaded / 8) * 8
+    the channels of a step."""
     dilation = ConvAttributes.of(box.bound).dilation[1]
     return Stage(
         box.blocks,
         box.loaded,
-        (dilation if box.slides else whole) * ROW_BYTES,
+        (dilation if box.slides else box.loaded_whole) * ROW_BYTES,
         box.loaded * ROW_BYTES * box.blocks_loaded,
-        whole * ROW_BYTES * box.blocks_loaded,
+        box.loaded_whole * ROW_BYTES * box.blocks_loaded,
         tile.cta_columns,
     )
 

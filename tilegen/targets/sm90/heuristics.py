@@ -151,8 +151,7 @@ def stage_bytes(b: OpInstance, c: Config) -> int:
     """Of a product's step in the ring."""
     if isinstance(b.attributes, LinearAttributes):
         return rows_of_block(b, c.tile[0], c.tile[1]) * ROW_BYTES * (c.tile[2] // 64)
-    images, lines, pixels, width, depth = c.tile
-    return _stage_rows(ConvBox(b, (images, lines, pixels), depth), width) * ROW_BYTES
+    return _stage_rows(ConvBox.of(b, c.tile), c.tile[3]) * ROW_BYTES
 
 
 def _stage_rows(box: ConvBox, width: int) -> int:
