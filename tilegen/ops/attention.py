@@ -140,9 +140,7 @@ STATE = 8
 def keys_of_block(rows: int, head_dim: int) -> int:
     """Of a tile of so many rows of queries. One warpgroup's keys and values lie in one stage, which is to be
     no longer than those of products are; of more rows the registers of an SM's math warps hold so many."""
-    if rows <= FEW:
-        return 128 // ceil_div(head_dim, 64)
-    return 112 if head_dim > 96 else 128
+    return 128 // ceil_div(head_dim, 64) if rows <= FEW else 128
 
 
 def splits(b: OpInstance) -> int:

@@ -200,14 +200,6 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
         (lambda: heads(D=24), (64, 64), "heads have 24 columns, expected a multiple of 16 up to 128"),
         (lambda: heads(), (256, 64), "a tile has 256 queries of 1 heads, expected at most 128 in all"),
         (lambda: heads(), (64, 136), "a block has 136 keys, expected a multiple of 16 up to 128"),
-        (
-            lambda: heads(D=128),
-            (128, 128),
-            (
-                "a thread would hold the products with 128 keys and 128 columns of sums; at most 148"
-                " registers: choose fewer keys"
-            ),
-        ),
         (lambda: heads(scale=-1.0), (64, 64), "the scale is -1.0, expected a positive number"),
         (
             lambda: rows(),

@@ -20,7 +20,6 @@ from tilegen.targets.sm90.product import MMA_TYPES
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, SeenKeys, Wait
 
 MOST_KEYS = 128  # of a block
-HELD = 148  # registers of a thread for products, p and sums, beside everything else
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,6 @@ class Attention(OpText):
             )
         if self.keys % 16 or not 16 <= self.keys <= MOST_KEYS:
             return f"a block has {self.keys} keys, expected a multiple of 16 up to {MOST_KEYS}"
-        if self.keys // 2 + self.keys // 4 + self.head // 2 > HELD:
-            return (
-                f"a thread would hold the products with {self.keys} keys and {self.head} columns of sums; at"
-                f" most {HELD} registers: choose fewer keys"
-            )
         if not a.scale > 0:
             return f"the scale is {a.scale}, expected a positive number"
         if self.forwarded and (not self.halved or b.tile[0] < a.q_len):

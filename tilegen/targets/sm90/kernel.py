@@ -109,6 +109,16 @@ class Kernel:
         return len(self.products) < len(self.ops)
 
     @property
+    def attends_in_turn(self) -> bool:
+        """Whether the math warpgroups, each with queries of its own, begin the products of attention in turn."""
+        return any(not op.halved for op in self.attentions)
+
+    @property
+    def attends_halved(self) -> bool:
+        """Whether they share the queries of a tile, and take half of the keys each."""
+        return any(op.halved for op in self.attentions)
+
+    @property
     def normed(self) -> bool:
         return any(op.norm for op in self.products)
 

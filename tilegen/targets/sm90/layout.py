@@ -94,6 +94,13 @@ class Layout:
         return max(op.needs.resident for op in self.ops)
 
     @cached_property
+    def residents(self) -> int:
+        """Tiles that these are there for at a time: the next tile's queries come while a tile's are used, where
+        the ring is attention's alone and keeps two blocks of keys and of values."""
+        apart = all(op.form == "attention" and not op.halved for op in self.ops)
+        return 2 if apart and self._stages_beside(0, 2) >= 4 else 1
+
+    @cached_property
     def resident_overrun(self) -> int:
         return max(op.needs.resident_overrun for op in self.ops)
 
@@ -119,13 +126,14 @@ class Layout:
             (n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1
         )
 
-    def _stages_beside(self, buffers: int) -> int:
+    def _stages_beside(self, buffers: int, residents: int = 1) -> int:
         """The longest ring that leaves room for everything else."""
-        return next((n for n in range(MOST_STAGES, 0, -1) if self._end(n, buffers) <= SHARED - SLACK), 0)
+        room = SHARED - SLACK
+        return next((n for n in range(MOST_STAGES, 0, -1) if self._end(n, buffers, residents) <= room), 0)
 
     @cached_property
     def stages(self) -> int:
-        return self._stages_beside(self.buffers)
+        return self._stages_beside(self.buffers, self.residents)
 
     def refuse(self) -> None:
         """PlanError where there is no room for two stages."""
@@ -140,15 +148,15 @@ class Layout:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return self._places_beside(self.stages, self.buffers)
+        return self._places_beside(self.stages, self.buffers, self.residents)
 
-    def _places_beside(self, stages: int, buffers: int) -> dict[str, int]:
+    def _places_beside(self, stages: int, buffers: int, residents: int) -> dict[str, int]:
         """Where everything starts, in bytes."""
         out: dict[str, int] = {}
         at = stages * self.stage_bytes
         for name, size in (
             ("TG_OUT_AT", 2 * buffers * BUFFER),
-            ("TG_RESIDENT_AT", self.resident_bytes),
+            ("TG_RESIDENT_AT", residents * self.resident_bytes),
             ("TG_SUMS_AT", self.sums_regions * self.sums_bytes),
             ("TG_FULL_AT", 8 * stages),
             ("TG_EMPTY_AT", 8 * stages),
@@ -159,8 +167,8 @@ class Layout:
             ("TG_SUMS_HERE_AT", 16),
             # where nothing is sent, too: addresses are then those of all earlier kernels
             ("TG_SUMS_READ_AT", 16 * max(1, self.sends)),
-            ("TG_RESIDENT_HERE_AT", 8),
-            ("TG_RESIDENT_READ_AT", 8),
+            ("TG_RESIDENT_HERE_AT", 8 * residents),
+            ("TG_RESIDENT_READ_AT", 8 * residents),
             *((("TG_TURN_AT", 16),) if self.pingpong else ()),
             ("TG_QUEUE_FILLED_AT", 8 * self.queue_depth),
             ("TG_QUEUE_READ_AT", 8 * self.queue_depth),
@@ -220,8 +228,10 @@ class Layout:
                 ("TG_STORED_SEEN_AT", 1, 1, "and that is known"),
             ]
         if any(op.form != "product" for op in self.ops):
-            rows += [("TG_RESIDENT_HERE_AT", 1, 1, "what a tile needs outside of the ring is here")]
-            rows += [("TG_RESIDENT_READ_AT", 1, 8, "it is no longer needed: by all math warps")]
+            told = "what a tile needs outside of the ring is here"
+            rows += [("TG_RESIDENT_HERE_AT", self.residents, 1, told)]
+            told = "it is no longer needed: by all math warps"
+            rows += [("TG_RESIDENT_READ_AT", self.residents, 8, told)]
         if self.sums_bytes:
             rows += [
                 ("TG_SUMS_HERE_AT", 2, 1, "sums are here"),
@@ -236,12 +246,13 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        return self._end(self.stages, self.buffers) + SLACK
+        return self._end(self.stages, self.buffers, self.residents) + SLACK
 
-    def _end(self, stages: int, buffers: int) -> int:
+    def _end(self, stages: int, buffers: int, residents: int) -> int:
         """Bytes that are touched."""
-        places = self._places_beside(stages, buffers)
-        return max(places["end"], places["TG_RESIDENT_AT"] + self.resident_overrun)
+        places = self._places_beside(stages, buffers, residents)
+        last = places["TG_RESIDENT_AT"] + (residents - 1) * self.resident_bytes
+        return max(places["end"], last + self.resident_overrun)
 
     @property
     def constants(self) -> list[tuple[str, int, str]]:
@@ -258,8 +269,8 @@ class Layout:
             "TG_SUMS_READ_AT": "barriers: sums are read",
             "TG_TURN_AT": "barriers: a math warpgroup may look at its tile's stages",
             "TG_RESIDENT_AT": "queries of a tile of attention",
-            "TG_RESIDENT_HERE_AT": "barrier: what a tile needs outside of the ring is here",
-            "TG_RESIDENT_READ_AT": "barrier: it is no longer needed",
+            "TG_RESIDENT_HERE_AT": "barriers: what a tile needs outside of the ring is here",
+            "TG_RESIDENT_READ_AT": "barriers: it is no longer needed",
             "TG_QUEUE_FILLED_AT": "barriers: a tile is handed out",
             "TG_QUEUE_READ_AT": "barriers: a tile is taken",
             "TG_QUEUE_AT": "tiles handed out: rank, op, coordinates",
@@ -275,6 +286,8 @@ class Layout:
             ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
             ("TG_QUEUE", self.queue_depth, "tiles handed out ahead"),
             ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
+            ("TG_RESIDENTS", self.residents, "tiles that queries are there for at a time"),
+            ("TG_RESIDENT_BYTES", self.resident_bytes, "of one of them"),
             (
                 "TG_SUMS_STRIDE",
                 self.sums_bytes if self.sums_regions == 2 else 0,
