@@ -1,7 +1,8 @@
 """What an attention takes on Hopper's tensor cores, in µs.
 
     step  = meet + keys · (softmax + products · D) / clock · turn
-    tile  = fixed + head · rows / 128 · D / 64 + turns · step, or its share of all bytes from memory
+    tile  = fixed + head · rows / 128 · D / 64 + turns · step, or its share of all bytes from memory; rows:
+            those that are queries'
     alone = the longest of the SMs' sums of tiles + start · CTAs / SMs + launch
 
 A warpgroup has 64 rows of queries. Both work on each block of keys of a tile of 128; of a tile of 64 they
@@ -50,12 +51,14 @@ def by_tensor_cores(b: OpInstance, machine: Machine) -> bool:
 
 def tile_times(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -> Array:
     """Of each tile: those of a causal attention have as much work as steps."""
-    d, (queries, keys, heads) = int(AttentionAttributes.of(b).head_dim), b.tile
-    half = queries * heads <= FEW
-    moved = rates.head * (0.5 if half else 1.0) * d / 64
+    a, tiles, (queries, keys, heads) = AttentionAttributes.of(b), tiles_of(b), b.tile
+    d, half = int(a.head_dim), queries * heads <= FEW
+    block = np.arange(tiles.count) % tiles.grid[-1]
+    rows = heads * np.minimum(queries, int(a.q_len) - queries * block)
+    moved = rates.head * rows / 128 * d / 64
     products = keys * (rates.softmax + rates.products * d) / CLOCK
     step = rates.meet + products * (rates.turn if half else 1.0)
-    steps = tiles_of(b).steps
+    steps = tiles.steps
     memory = 1e6 * b.operand_bytes / len(steps) / (machine.memory / machine.sms)
     return np.maximum(rates.fixed + moved + ((steps + 1) // 2 if half else steps) * step, memory)
 

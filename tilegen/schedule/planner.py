@@ -381,12 +381,11 @@ def _best_scheduling(p: Plan) -> str:
     """On a GPU lists known in advance pay where no tile waits, and for chains with so few rows of tiles that
     weights pass through once, since they then start sooner; and where ops of several kinds follow each other,
     since a dynamic rank costs a tile of a short op as much as its work. These lists stride, unless tiles are
-    so uneven that the simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
+    so uneven that the simulator's own are better by 3 %: then dynamic, if tiles wait and are long on
+    average."""
     if not p.machine.architecture.mma_sync:
         return "dynamic"
-    if not p.semaphores:
-        return "static"
-    if p.graph.consists_of(LinearAttributes):
+    if p.semaphores and p.graph.consists_of(LinearAttributes):
         return "static" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "dynamic"
     if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.graph.ops_of(AttentionAttributes)):
         return "static"
@@ -397,4 +396,5 @@ def _best_scheduling(p: Plan) -> str:
     )
     if even <= 1.03 * greedy:
         return "static"
-    return "dynamic" if greedy * workers / p.order.count > LONG_US else "lists"
+    long = greedy * workers / p.order.count > LONG_US
+    return "dynamic" if p.semaphores and long else "lists"
