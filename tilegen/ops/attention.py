@@ -156,6 +156,12 @@ def over_caches(b: OpInstance) -> bool:
     return b.has("position")
 
 
+def halved(b: OpInstance) -> bool:
+    """Whether on Hopper the math warpgroups share its tiles' queries, and take half of the keys each."""
+    queries, _, heads = b.tile
+    return bool(queries * heads <= FEW)
+
+
 def forwarded(b: OpInstance) -> bool:
     """Whether it is an attention that new keys and values are forwarded to, beside its caches."""
     return isinstance(b.attributes, AttentionAttributes) and b.attributes.forwarded

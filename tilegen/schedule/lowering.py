@@ -30,6 +30,7 @@ MOST_LAUNCHES = 20  # of linears; more gain inside
 MOST_HIDDEN = 20  # ops of a launch that hide anything: whole nets do not
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
+LAUNCH_US, START_US = 0.14, 1.4  # of a launch of an op by threads; and besides where all SMs have a CTA
 HIDDEN_US = 1.1  # of an op after another in one launch, which the simulator does not see
 LONGER, LONGER_OF_CONVOLUTIONS = 1.1, 1.01  # of its modelled time one launch takes
 
@@ -74,5 +75,7 @@ def alone_us(launch: Plan) -> float:
     if on_wgmma(b := launch.bounds[0], launch.machine):
         time = product_time(b, launch.machine)
         return max(LEAST_US, time.alone(time.stages))
-    rates, busy = attention_time.RATES, launch.order.count * launch.cluster / launch.machine.sms
-    return max(LEAST_US, simulate(launch).makespan + rates.launch + rates.start * min(1.0, busy))
+    if attention_time.by_tensor_cores(b, launch.machine):
+        return max(LEAST_US, attention_time.alone_us(b, launch.machine))
+    busy = launch.order.count * launch.cluster / launch.machine.sms
+    return max(LEAST_US, simulate(launch).makespan + LAUNCH_US + START_US * min(1.0, busy))

@@ -158,9 +158,12 @@ def opened(
 
 def over(program: Program, dim: Dim, largest: Plan, graph: Graph, ranges: Ranges = ()) -> MovingPlan:
     """The plan over what moves that has this graph; lists, where it is scheduled by lists, are those that a
-    formula gives. PlanError where at the largest value it is another."""
+    formula gives, or ranks are drawn where nothing waits and other lists are the better ones. PlanError where
+    at the largest value it is another."""
     if not isinstance(largest.scheduling, str):
-        largest = replace(largest, scheduling=scheduling_of(largest, "static"))
+        strides = scheduling_of(largest, "static")
+        strides_do = largest.semaphores or largest.scheduling == strides
+        largest = replace(largest, scheduling=strides if strides_do else "dynamic")
     maps, base = [], 0
     for m in largest.semaphores:
         blocking = next(

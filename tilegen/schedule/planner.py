@@ -22,7 +22,7 @@ from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import names_of_splits, split_kv
-from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.attention import AttentionAttributes, halved
 from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, cluster_problem
@@ -35,6 +35,7 @@ from tilegen.schedule.waits import SemaphoreMap
 
 Progress = Callable[[str], None]
 LONG_US = 30.0  # of a tile, on average
+MANY = 5  # tiles of an SM
 FREE = Options()
 GENERIC = Proxies()
 
@@ -381,13 +382,14 @@ def _best_scheduling(p: Plan) -> str:
     """On a GPU lists known in advance pay where no tile waits, and for chains with so few rows of tiles that
     weights pass through once, since they then start sooner; and where ops of several kinds follow each other,
     since a dynamic rank costs a tile of a short op as much as its work. These lists stride, unless tiles are
-    so uneven that the simulator's own are better by 3 %: then dynamic, if tiles wait and are long on
-    average."""
+    so uneven that the simulator's own are better by 3 %: then dynamic, if tiles are long on average."""
     if not p.machine.architecture.mma_sync:
         return "dynamic"
-    if p.semaphores and p.graph.consists_of(LinearAttributes):
+    if not p.semaphores:
+        return _best_without_waits(p)
+    if p.graph.consists_of(LinearAttributes):
         return "static" if all(int(b.grid[0]) <= 2 for b in p.bounds) else "dynamic"
-    if all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.graph.ops_of(AttentionAttributes)):
+    if _even(p):
         return "static"
     workers = p.machine.clusters(p.cluster)
     even, greedy = (
@@ -396,5 +398,17 @@ def _best_scheduling(p: Plan) -> str:
     )
     if even <= 1.03 * greedy:
         return "static"
-    long = greedy * workers / p.order.count > LONG_US
-    return "dynamic" if p.semaphores and long else "lists"
+    return "dynamic" if greedy * workers / p.order.count > LONG_US else "lists"
+
+
+def _best_without_waits(p: Plan) -> str:
+    """Lists; but dynamic where an SM has many tiles of an attention: that evens out what no model knows."""
+    long = any(not halved(b) for b in p.graph.ops_of(AttentionAttributes))
+    if long and p.order.count > MANY * p.machine.clusters(p.cluster):
+        return "dynamic"
+    return "static" if _even(p) else "lists"
+
+
+def _even(p: Plan) -> bool:
+    """Whether tiles of an attention have as many steps as others."""
+    return all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.graph.ops_of(AttentionAttributes))

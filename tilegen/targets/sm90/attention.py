@@ -13,7 +13,7 @@ from tilegen.codegen.op_text import OpText
 from tilegen.frontend.dims import most
 from tilegen.graph.forms import Proxies
 from tilegen.graph.product_time import ROW_BYTES
-from tilegen.ops.attention import FEW, AttentionAttributes, over_caches, queries
+from tilegen.ops.attention import FEW, AttentionAttributes, halved, over_caches, queries
 from tilegen.ops.base import K, spread
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.product import MMA_TYPES
@@ -95,7 +95,7 @@ class Attention(OpText):
     @property
     def halved(self) -> bool:
         """Whether the math warpgroups have the same queries, and half of the blocks of keys each."""
-        return self.rows <= FEW
+        return halved(self.bound)
 
     @property
     def row_block(self) -> int:

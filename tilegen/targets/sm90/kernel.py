@@ -110,7 +110,7 @@ class Kernel:
 
     @property
     def attends_in_turn(self) -> bool:
-        """Whether the math warpgroups, each with queries of its own, begin the products of attention in turn."""
+        """Whether the math warpgroups, each with its own queries, begin products of attention in turn."""
         return any(not op.halved for op in self.attentions)
 
     @property

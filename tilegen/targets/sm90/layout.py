@@ -95,8 +95,8 @@ class Layout:
 
     @cached_property
     def residents(self) -> int:
-        """Tiles that these are there for at a time: the next tile's queries come while a tile's are used, where
-        the ring is attention's alone and keeps two blocks of keys and of values."""
+        """Tiles whose queries are there at a time: the next tile's come while one's are used, where the ring
+        is attention's alone and keeps two blocks of keys and of values."""
         apart = all(op.form == "attention" and not op.halved for op in self.ops)
         return 2 if apart and self._stages_beside(0, 2) >= 4 else 1
 
