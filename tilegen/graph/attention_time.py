@@ -5,11 +5,11 @@
             those that are queries'
     alone = the longest of the SMs' sums of tiles + first + start · CTAs / SMs
 
-A warpgroup has 64 rows of queries. Both work on each block of keys of a tile of 128. Its queries come while the
-tile before is computed, so an SM's first tile takes `first` besides. Of a tile of 64 they take turns, and join
-their sums: turns = ⌈steps / 2⌉, each as long as `turn` says. The constants were fitted to measured times
-(benchmarks.calibrate measure --others). Attention of few rows over caches is bound by memory, and not told of
-here.
+A warpgroup has 64 rows of queries. Both work on each block of keys of a tile of 128. Its queries come while
+the tile before is computed, so an SM's first tile takes `first` besides. Of a tile of 64 they take turns,
+and join their sums: turns = ⌈steps / 2⌉, each as long as `turn` says. The constants were fitted to measured
+times (benchmarks.calibrate measure --others). Attention of few rows over caches is bound by memory, and not
+told of here.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import tilegen as tg
@@ -12,12 +14,22 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.options import Options
-from tilegen.schedule.launches import whole_plan
-from tilegen.schedule.linear_regimes import MOST, _Choice, _products_us, _shared, _tiles_and_order, covering
+from tilegen.schedule.launches import launches_of
+from tilegen.schedule.linear_regimes import (
+    HEIGHTS,
+    MOST,
+    _Choice,
+    _products_us,
+    _shared,
+    _tiles_and_order,
+    covering,
+)
 from tilegen.schedule.planner import plan
 from tilegen.schedule.regimes import regimes
 from tilegen.schedule.sized import Regime, Sized
 from tilegen.targets import select
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.packing import form
 
 H200 = select.place(machine("h200"), "sm_90a")
 SMALL, LARGE, OTHER = (Options(order=f"op_major:{n}") for n in (1, 2, 3))
@@ -27,15 +39,13 @@ def mlp(largest: int, **sizes: int) -> tg.Program:
     return load_spec("examples/gpt3_mlp.py")(M=tg.dim("M", max=largest), **sizes)
 
 
-def packings(program: tg.Program, r: Regime) -> frozenset[tuple[object, ...]]:
-    """What packed copies of the linears' weights depend on, of the plan of a regime's last size."""
+def packed_forms(program: tg.Program, r: Regime) -> frozenset[str]:
+    """What packed copies of its weights depend on, of the kernels of a regime's last size."""
     at = filled(program, the_dim(program), r.most)
-    made = plan(at, H200, r.options) if r.lowering == "persistent" else whole_plan(at, H200, r.options)
-    rows = {b.op.name: b.tile[0] // b.op.cluster_shape.m for b in made.bounds}
-    return frozenset(
-        (b.op.name, b.tile[1:], b.op.cluster_shape.n, rows[b.op.name] % 64, rows[b.op.name] == 64)
-        for b in made.bounds
-    )
+    one = r.lowering == "persistent"
+    made = (plan(at, H200, r.options),) if one else launches_of(at, H200, r.options).each
+    weights = frozenset(t.name for t in program.arguments if t.role == "weight")
+    return frozenset(form(op) for p in made for _, op in generate(p, weights).packed)
 
 
 @pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
@@ -45,8 +55,9 @@ def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same(lowering
         few = [r for r in found if r.most <= 256]
         assert [r.ranges for r in few[:8]] == [((n - 7, n),) for n in range(8, 65, 8)]
         assert [r.most for r in few[8:]] == [80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
-        for below, height in ((0, 64), (64, 128), (128, 192), (192, 256)):
-            assert len({packings(program, r) for r in few if below < r.most <= height}) == 1
+        for below, height in pairwise((0, *HEIGHTS)):
+            shared = [packed_forms(program, r) for r in few if below < r.most <= height]
+            assert len(shared[0]) == 2 and len(set(shared)) == 1
 
 
 def test_fewer_rows_have_the_tiles_that_lose_least_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tilegen.arch.gpus import SM_90
 from tilegen.errors import PlanError
 from tilegen.ops.base import ClusterShape, ceil_div
+from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Op, convolves
 
@@ -97,7 +98,7 @@ class Layout:
     def residents(self) -> int:
         """Tiles whose queries are there at a time: the next tile's come while one's are used, where the ring
         is attention's alone and keeps two blocks of keys and of values."""
-        apart = all(op.form == "attention" and not op.halved for op in self.ops)
+        apart = all(isinstance(op, Attention) and not op.halved for op in self.ops)
         return 2 if apart and self._stages_beside(0, 2) >= 4 else 1
 
     @cached_property
