@@ -80,6 +80,7 @@ class Extras:
             if e.vector
             else f"if ({inside}) {near}({pointer});",
             "columns": e.vector,
+            "twice": f"tg_twice(of.{e.name}, which)",
             "staged": e == self.residual,
         }
 

@@ -152,6 +152,15 @@ class Kernel:
         return any(op.tile.swapped for op in self.products)
 
     @property
+    def turned_late(self) -> bool:
+        """Whether any of these turns its results, not its sums."""
+        return any(op.turned_late for op in self.products)
+
+    @property
+    def turned_first(self) -> bool:
+        return any(op.tile.swapped and not op.turned_late for op in self.products)
+
+    @property
     def numbered(self) -> bool:
         """Whether any body looks up the columns of its result."""
         return any(op.numbered for op in self.products)
