@@ -170,7 +170,7 @@ FAULTS = [
     Fault(
         "no proxy fence after ops by threads",
         "llama_attention B=2 S=137 H=256 heads=4 kv_heads=2 D=64",
-        replaced("        here ^= 1;\n        tg_fence_async_global();\n", "        here ^= 1;\n"),
+        replaced("start);\n        tg_fence_async_global();\n", "start);\n"),
     ),
     Fault(
         "no proxy fence after attention's store",
@@ -206,7 +206,7 @@ FAULTS = [
         "causal, shared heads",
         swapped(
             r"g\.operand = 0, g\.step = -1;\s*tg_waits\(g, t, 0, 0, g\.step\);",
-            r"tg_await_watched\(smem \+ TG_RESIDENT_READ_AT[^;]*;\s*tg_expect[^;]*;\s*\{[^}]*\}",
+            r"tg_await_watched\(given\.read[^;]*;\s*tg_expect[^;]*;\s*\{[^}]*\}",
         ),
     ),
     Fault(
@@ -355,9 +355,42 @@ FAULTS = [
     ),
     Fault(
         "half of a number is turned",
-        "swapped, 72 rows",
-        in_function("tg_transposed", "(high & 0xffff0000)", "(high & 0xff000000)"),
+        "swapped, a residual",
+        replaced("(high & 0xffff0000)", "(high & 0xff000000)"),
         says="error",
+    ),
+    Fault(
+        "a column has its neighbour's bias",
+        "swapped, gelu, a bias",
+        in_function("twice", "tg_twice(of.e0, which)", "tg_twice(of.e0, 0)"),
+        says="error",
+    ),
+    # attention
+    Fault(
+        "queries come before those of two tiles ago are used up",
+        "alone, lists",
+        replaced("tg_await_watched(given.read(smem), given.phase ^ 1, limit_ns);", ""),
+    ),
+    Fault(
+        "a math warpgroup keeps its turn of products",
+        "alone, many tiles of an SM",
+        in_function("tg_attend", "    tg_pass_products(warpgroup);\n    ring", "    ring"),
+        says="",
+    ),
+    Fault(
+        "the first turn of products is given with every tile",
+        "alone, many tiles of an SM",
+        replaced(
+            "  tg_await(given.here(smem)",
+            "  if (warpgroup == 1) tg_pass_products(1);\n  tg_await(given.here(smem)",
+        ),
+        says="",
+    ),
+    Fault(
+        "sums shrink before their products are over",
+        "alone, many tiles of an SM",
+        in_function("tg_attend", "    tg_mma_wait<0>();\n    tg_pin(y), tg_pin(p);\n", ""),
+        says="",
     ),
     # addresses and counts
     Fault("a swizzle is off by one", "stores in bulk", replaced("^ r % 8", "^ (r + 1) % 8"), says="error"),

@@ -48,6 +48,13 @@ def block(M=128, H=256, I=512, dtype="bfloat16"):
 
 
 @tg.spec
+def biased(M=128, N=256, K=512, dtype="bfloat16"):
+    """y = gelu(x wᵀ + b)"""
+    x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
+    return tg.gelu(tg.linear(x, w, b, name="y"), name="g")
+
+
+@tg.spec
 def added(M=128, N=256, K=512, dtype="bfloat16"):
     """y = gelu(x wᵀ + b) + r"""
     x, r = tg.input("x", (M, K), dtype), tg.input("r", (M, N), dtype)
@@ -152,6 +159,8 @@ CASES = [
         {"M": 300, "N": 1000, "K": 520, "dtype": "float16"},
         {"tiles": {"y": (128, 192, 64)}, "cluster": {"y": 2}},
     ),
+    Case("swapped, gelu, a bias", biased, {"M": 267, "N": 304, "K": 200}, {"tiles": {"y": (104, 128, 64)}}),
+    Case("swapped, a residual", added, {"M": 267, "N": 304, "K": 200}, {"tiles": {"y": (72, 128, 64)}}),
     Case("swapped, 72 rows", gemm, {"M": 267, "N": 304, "K": 520}, {"tiles": {"y": (72, 128, 64)}}),
     Case("swapped, 64 columns", gemm, {"M": 130, "N": 200, "K": 264}, {"tiles": {"y": (144, 64, 64)}}),
     Case(

@@ -295,6 +295,13 @@ def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="b
 
 
 @tg.spec
+def heads_alone(B=2, S=300, heads=4, D=64, causal=True, dtype="bfloat16"):
+    """An attention in a launch of its own: the next tile's queries come while a tile's are used."""
+    q, k, v = tg.input("qkv", (B, S, 3 * heads * D), dtype).chunk(3)
+    return tg.attention(q, k, v, heads=heads, causal=causal, name="attn")
+
+
+@tg.spec
 def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, dtype="bfloat16"):
     """New keys and values behind those in the caches, attention over all of them; queries and keys turned by
     their position, or not."""
@@ -419,6 +426,15 @@ ATTENTIONS = [
         {"S": 1000, "B": 1, "causal": False},
         {"tiles": {"attn": (64, 64)}},
     ),
+    Case("alone, many tiles of an SM", heads_alone, {}, {"tiles": {"attn": (128, 128)}}, sms=2),
+    Case(
+        "alone, 128 columns, full",
+        heads_alone,
+        {"D": 128, "causal": False, "S": 517},
+        {"tiles": {"attn": (128, 128)}},
+    ),
+    Case("alone, ranks drawn", heads_alone, {"D": 80, "heads": 6}, {"scheduling": "dynamic"}, sms=3),
+    Case("alone, lists", heads_alone, {"B": 1, "S": 1000, "D": 128}, {"scheduling": "lists"}, sms=3),
     Case("300 tokens, 40 queries, 48 keys", attended, {"S": 300, "D": 80}, {"tiles": {"attn": (40, 48)}}),
     Case(
         "300 tokens, tile policy",
