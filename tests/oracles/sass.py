@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,6 +25,42 @@ def written(name: str, target: str) -> set[str]:
     letter, first = target.rstrip("0123456789"), int(re.sub(r"\D", "", target))
     count = 4 if ".128" in name else 2 if ".64" in name else 1
     return {f"{letter}{first + i}" for i in range(count)}
+
+
+@dataclass(frozen=True)
+class Products:
+    """A wgmma on its way: the registers of its sums, and of its left operand where that lies in registers."""
+
+    sums: frozenset[str]
+    left: frozenset[str]
+
+    @staticmethod
+    def of(text: str) -> Products:
+        width, first, left = re.match(r"HGMMA\.64x(\d+)x\S+ R(\d+), (?:R(\d+))?", text).groups()
+        sums = (f"R{int(first) + n}" for n in range(int(width) // 2))
+        return Products(frozenset(sums), frozenset(f"R{int(left) + n}" for n in range(4) if left))
+
+
+def disturbed(code: Sequence[str]) -> list[str]:
+    """The instructions that touch sums of a wgmma, or write its left operand, before it is waited for."""
+    groups: list[list[Products]] = []
+    begun: list[Products] = []
+    found = []
+    for text in code:
+        name, _, operands = text.partition(" ")
+        if name.startswith("HGMMA"):
+            begun.append(Products.of(text))
+            if "gsb0" in operands:
+                groups, begun = [*groups, begun], []
+        elif name.startswith("WARPGROUP.DEPBAR"):
+            left = int(operands.rpartition(",")[2], 16)
+            groups = groups[len(groups) - left :] if left else []
+        else:
+            written_to = written(name, operands.partition(",")[0].strip())
+            touched = written_to | set(re.findall(r"\bR\d+", operands))
+            if any(touched & p.sums or written_to & p.left for group in (*groups, begun) for p in group):
+                found.append(text)
+    return found
 
 
 @lru_cache(maxsize=1)

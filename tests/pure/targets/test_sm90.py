@@ -14,7 +14,7 @@ import tilegen as tg
 from tests.gpu.gemms import HOPPER, Case, gated, mlp
 from tests.gpu.ops import soft
 from tests.oracles.hopper import copies
-from tests.oracles.sass import Sass, nvdisasm
+from tests.oracles.sass import Sass, disturbed, nvdisasm
 from tests.shares import share
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
@@ -59,6 +59,7 @@ def examine(
     check_posts(sass, ops)
     check_arrivals(sass)
     assert not sass.at(r"(LDL|STL)\b"), "registers in local memory"
+    assert disturbed(sass.code) == []
 
 
 def check_products(sass: Sass, ops: list[Product]) -> None:
