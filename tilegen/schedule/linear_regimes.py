@@ -26,7 +26,7 @@ from tilegen.schedule.sized import FEW_ROWS, SOME_ROWS, Regime, Sized, tiles_of
 
 FEW_OPS = 4  # compile in a second
 ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
-HEIGHTS = (FEW_ROWS, 96, 128, 160, 192, 224, SOME_ROWS)  # whose tiles fewer rows have too
+HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
 # where regimes above FEW_ROWS end besides, whose rings are deeper
 BETWEEN = (80, 96, 112, 144, 160, 176, 208, 224, 240)
 MOST = 64  # tiles of few linears above SOME_ROWS

@@ -21,7 +21,6 @@ from tilegen.targets.sm90.emit import generate
 
 SHIPPED = [  # where planning alone is more than 2 % slower (docs/perf-log.md)
     example("llama_mlp", M=4096),
-    example("gpt3_attention", S=2048),
     *(example("llama_attention", S=s) for s in (1024, 2048)),
 ]
 
