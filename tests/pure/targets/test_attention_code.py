@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.gemms import Case
-from tests.gpu.ops import heads_alone
+from tests.gpu.ops import attended, heads_alone
 from tests.oracles.sass import Sass, disturbed
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.sm90.emit import generate
@@ -18,6 +18,7 @@ CASES = [
     Case(f"{d} columns{', causal' if causal else ''}", heads_alone, {"D": d, "causal": causal}, WHOLE)
     for d, causal in ((64, True), (80, False), (128, True), (128, False))
 ]
+CASES += [Case("behind a linear", attended, {"S": 300, "D": 128, "B": 1}, WHOLE)]
 
 
 def machine_code(case: Case, folder: Path, change: tuple[str, str] = ("", "")) -> Sass:
@@ -29,7 +30,8 @@ def machine_code(case: Case, folder: Path, change: tuple[str, str] = ("", "")) -
 
 def steps(sass: Sass) -> tuple[str, ...]:
     """The loop over blocks of keys."""
-    return min(sass.innermost(r"HGMMA\."), key=len)
+    loops = sass.innermost(r"HGMMA\.")
+    return min((of for of in loops if any(text.startswith("MUFU.EX2") for text in of)), key=len)
 
 
 def exponentials(code: tuple[str, ...]) -> list[int]:
