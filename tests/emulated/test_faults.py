@@ -365,12 +365,6 @@ FAULTS = [
         in_function("twice", "tg_twice(of.e0, which)", "tg_twice(of.e0, 0)"),
         says="error",
     ),
-    Fault(
-        "a column has its neighbour's bias, in float32",
-        "swapped, a bias in float32",
-        replaced("which ? tg_pair{v.y, v.y}", "true ? tg_pair{v.y, v.y}"),
-        says="error",
-    ),
     # attention
     Fault(
         "queries come before those of two tiles ago are used up",
