@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from tilegen.runtime.nvrtc import compile_cuda
+from tilegen.targets.sm90.library import ARCHITECTURE, spilled
+
 PACKAGE = "nvidia-cuda-nvdisasm"
 LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s*(?:@!?U?P\w+\s+)?(.*?)\s*;")  # without its predicate
 LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -139,3 +142,10 @@ class Sass:
             _, first, last = min(loops, default=(0, n, n))
             around.add((first, last))
         return (self.code[first : last + 1] for first, last in sorted(around))
+
+
+def machine_code(text: str, folder: Path) -> Sass:
+    """Of a Hopper kernel's text, which spills no registers."""
+    cubin = compile_cuda(text, ARCHITECTURE)
+    assert spilled(cubin.log, text) == 0
+    return Sass.of(cubin.code, folder)

@@ -8,10 +8,8 @@ import pytest
 
 from tests.gpu.gemms import Case
 from tests.gpu.ops import attended, heads_alone
-from tests.oracles.sass import Sass, disturbed
-from tilegen.runtime.nvrtc import compile_cuda
+from tests.oracles.sass import Sass, disturbed, machine_code
 from tilegen.targets.sm90.emit import generate
-from tilegen.targets.sm90.library import ARCHITECTURE, spilled
 
 WHOLE = {"tiles": {"attn": (128, 128)}}
 CASES = [
@@ -19,13 +17,6 @@ CASES = [
     for d, causal in ((64, True), (80, False), (128, True), (128, False))
 ]
 CASES += [Case("behind a linear", attended, {"S": 300, "D": 128, "B": 1}, WHOLE)]
-
-
-def machine_code(case: Case, folder: Path, change: tuple[str, str] = ("", "")) -> Sass:
-    text = generate(case.plan()).text.replace(*change)
-    cubin = compile_cuda(text, ARCHITECTURE)
-    assert spilled(cubin.log, text) == 0
-    return Sass.of(cubin.code, folder)
 
 
 def steps(sass: Sass) -> tuple[str, ...]:
@@ -50,20 +41,21 @@ def test_the_softmax_of_a_block_runs_beside_the_sums_with_the_block_before(
 ) -> None:
     """The wait for products with keys comes before it, the wait for sums with values behind it; nothing
     touches either on its way."""
-    sass = machine_code(case, tmp_path)
+    sass = machine_code(generate(case.plan()).text, tmp_path)
     loop = steps(sass)
     waits = [text for text in loop if text.startswith("WARPGROUP.DEPBAR")]
     assert waits == ["WARPGROUP.DEPBAR.LE gsb0, 0x1", "WARPGROUP.DEPBAR.LE gsb0, 0x0"]
     before, between, behind = exponentials(loop)
     assert between >= 128 // 2 and before == behind == 0
-    assert disturbed(sass.code) == [] and disturbed(steps(sass) * 2) == []
+    assert disturbed(sass.code) == [] and disturbed(loop * 2) == []
     assert not sass.at(r"(LDL|STL)\b"), "registers in local memory"
 
 
 def test_a_wait_before_the_softmax_is_seen(tmp_path: Path) -> None:
-    change = ("    tg_mma_wait<1>();\n", "    tg_mma_wait<0>();\n")
-    assert change[0] in generate(CASES[0].plan()).text
-    waits = [text for text in steps(machine_code(CASES[0], tmp_path, change)) if "DEPBAR" in text]
+    usual, text = "    tg_mma_wait<1>();\n", generate(CASES[0].plan()).text
+    assert usual in text
+    changed = machine_code(text.replace(usual, "    tg_mma_wait<0>();\n"), tmp_path)
+    waits = [text for text in steps(changed) if "DEPBAR" in text]
     assert waits[0] == "WARPGROUP.DEPBAR.LE gsb0, 0x0"
 
 

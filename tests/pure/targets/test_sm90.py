@@ -14,13 +14,13 @@ import tilegen as tg
 from tests.gpu.gemms import HOPPER, Case, gated, mlp
 from tests.gpu.ops import soft
 from tests.oracles.hopper import copies
-from tests.oracles.sass import Sass, disturbed, nvdisasm
+from tests.oracles.sass import Sass, disturbed, machine_code, nvdisasm
 from tests.shares import share
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.emit import generate
-from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, spilled
+from tilegen.targets.sm90.library import HopperLibrary, spilled
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.store import Branch, Steps
@@ -33,12 +33,6 @@ FORBIDDEN = r"(MEMBAR|FENCE|ERRBAR|CCTL|BAR\.|UCGABAR|UTMA|LD|ST[GLS]|ATOM|RED|C
 
 def weights_of(case: Case) -> frozenset[str]:
     return frozenset(t.name for t in case.program.arguments if t.role == "weight")
-
-
-def machine_code(text: str, folder: Path) -> Sass:
-    cubin = compile_cuda(text, ARCHITECTURE)
-    assert spilled(cubin.log, text) == 0
-    return Sass.of(cubin.code, folder)
 
 
 def examine(
