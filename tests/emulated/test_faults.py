@@ -261,10 +261,7 @@ FAULTS = [
     Fault(
         "no __syncwarp before stored is told",
         "llama_attention B=2 S=137 H=256 heads=4 kv_heads=2 D=64",
-        replaced(
-            "        __syncwarp();\n        if (thread % 32 == 0) tg_tell_stored",
-            "        if (thread % 32 == 0) tg_tell_stored",
-        ),
+        in_function("tg_tell_stored", "  __syncwarp();\n", ""),
     ),
     Fault(
         "a warpgroup's arrival is counted for the other's",
