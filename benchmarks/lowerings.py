@@ -2,9 +2,7 @@
 (benchmarks.calibrate measure --mixed and --nets).
 
 The regret of a choice: by how much what it takes is slower than the faster of both. Constants of
-tilegen.schedule.lowering were chosen by the programs that are not held out. Left out are programs of MIXED of
-which a linear was cut otherwise when they were timed: sums were not yet split by four and eight CTAs,
-convolutions of one pixel were no linears.
+tilegen.schedule.lowering were chosen by the programs that are not held out.
 """
 
 from __future__ import annotations
@@ -21,14 +19,11 @@ import numpy as np
 from benchmarks.workloads import Task
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
-from tilegen.options import Options
-from tilegen.schedule.launches import launches_of
 from tilegen.schedule.lowering import modelled_lowering
 from tilegen.targets.select import place
 
 FOLDER = Path(__file__).resolve().parent / "results"
-MIXED, NETS = "calibration-mixed-h100.json", "calibration-nets-h200.json"
-RESULTS = (MIXED, NETS)
+RESULTS = ("calibration-mixed-h200.json", "calibration-nets-h200.json")
 
 
 @dataclass(frozen=True)
@@ -40,13 +35,6 @@ class BothWays:
     held_out: bool
     persistent: float
     multi_launch: float
-
-    @property
-    def as_timed(self) -> bool:
-        """Whether no linear of its launches is split over K by more CTAs than a pair or was a convolution."""
-        each = launches_of(self.program, self.place, Options()).each
-        bounds = [b for launch in each for b in launch.bounds]
-        return all(b.op.cluster_shape.k <= 2 and not b.op.pixels for b in bounds)
 
     def regret(self, lowering: str) -> float:
         us = {"persistent": self.persistent, "multi_launch": self.multi_launch}
@@ -85,8 +73,7 @@ CHOICES: dict[str, Choice] = {
 @lru_cache
 def held_out(folder: Path = FOLDER) -> tuple[BothWays, ...]:
     """Those that no constant was chosen by."""
-    mixed, nets = ((b for b in programs(folder / name) if b.held_out) for name in RESULTS)
-    return (*(b for b in mixed if b.as_timed), *nets)
+    return tuple(b for name in RESULTS for b in programs(folder / name) if b.held_out)
 
 
 def lines(held: tuple[BothWays, ...]) -> Iterator[str]:

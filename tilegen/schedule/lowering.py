@@ -31,8 +31,8 @@ MOST_HIDDEN = 20  # ops of a launch that hide anything: whole nets do not
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
 LAUNCH_US, START_US = 0.14, 1.4  # of a launch of an op by threads; and besides where all SMs have a CTA
-HIDDEN_US = 1.1  # of an op after another in one launch, which the simulator does not see
-LONGER, LONGER_OF_CONVOLUTIONS = 1.1, 1.01  # of its modelled time one launch takes
+HIDDEN_US = 1.4  # of an op after another in one launch, which the simulator does not see
+LONGER, LONGER_OF_CONVOLUTIONS = 1.08, 1.06  # of its modelled time one launch takes
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_one_launch_or_launches_is_chosen_well_for_programs_that_the_choice_was_
     chosen, one, launches = (
         [b.regret(choice(b)) for b in held] for choice in lowerings.CHOICES.values()
     )
-    assert len(held) >= 130 and np.mean(chosen) < 0.01
+    assert len(held) >= 80 and np.mean(chosen) < 0.01
     assert np.quantile(chosen, 0.95) <= 0.08 and max(chosen) <= 0.15
     assert np.mean(one) > 0.02 and np.mean(launches) > 0.02
 

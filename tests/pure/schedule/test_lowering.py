@@ -97,7 +97,7 @@ def test_one_op_or_many_or_what_gains_inside_is_one_launch(program: Program) -> 
 
 def test_how_many_short_launches_there_are_does_not_matter() -> None:
     """The host starts them as one graph."""
-    assert modelled_lowering(many(M=16, H=1024, ops=6), H200).name == "multi_launch"
+    assert modelled_lowering(many(M=1819, H=2048, ops=16), H200).name == "multi_launch"
 
 
 def test_options_and_other_targets_leave_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
