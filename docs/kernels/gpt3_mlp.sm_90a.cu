@@ -557,10 +557,12 @@ TG_FN void tg_mainloop(float (&acc)[Op::M64][4 * Op::GROUPS * Op::N8], unsigned 
     // left unset, they would be live through all other ops' tiles
     for (int n = 0; n < 4 * Op::GROUPS * Op::N8; ++n) acc[m][n] = 0.0f;
   bool ready = false;
+  const unsigned stages = tg_uniform(smem);
+  unsigned stage = tg_uniform(ring.stage), next = stage;
 #pragma unroll 1
   for (int k = 0; k < steps; ++k) {
-    if (!ready) tg_await(tg_full(smem, ring.stage), ring.phase);
-    const unsigned stage = tg_uniform(ring.stage), at = tg_uniform(smem) + stage * TG_STAGE_BYTES;
+    if (!ready) tg_await(tg_full(smem, stage), ring.phase);
+    const unsigned at = stages + stage * TG_STAGE_BYTES;
     const unsigned long long a = tg_operand(at + Op::a_offset(warpgroup)),
         b = tg_operand(at + Op::B_AT + Op::b_offset(warpgroup));
     tg_mma_begin();
@@ -575,13 +577,14 @@ TG_FN void tg_mainloop(float (&acc)[Op::M64][4 * Op::GROUPS * Op::N8], unsigned 
         // look at the next stage while these run: after the last of them there is no time for it
         if (block == Op::BLOCKS - 1 && slice == Op::SLICES - 2) {
           ring.next();
-          ready = tg_is_over(tg_full(smem, ring.stage), ring.phase);
+          next = tg_uniform(ring.stage);
+          ready = tg_is_over(tg_full(smem, next), ring.phase);
         }
       }
     tg_mma_commit();
     tg_mma_wait<1>();
     if (k > 0) tg_release(smem, before, thread);
-    before = stage;
+    before = stage, stage = next;
   }
   tg_mma_wait<0>();
   tg_release(smem, before, thread);
@@ -968,6 +971,9 @@ TG_FN void tg_mma_tiles(unsigned smem, const tg_tensors& T, [[maybe_unused]] con
         break;
       }
     }
+    // Lanes may have parted. Were they still apart for all that the compiler knows, the next tile's main loop would
+    // have its stage in registers of threads and fetch it at every step, before it could begin the products.
+    __syncwarp();
   }
 }
 
