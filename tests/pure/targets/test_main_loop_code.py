@@ -60,7 +60,8 @@ def test_steps_do_not_fetch_their_stage_from_a_lane(name: str, tmp_path: Path) -
     [
         ("    __syncwarp();\n  }\n}\n", "  }\n}\n"),
         (
-            "  tg_await(smem + TG_STORED_SEEN_AT, stored ^ 1);\n  __syncwarp();\n  if (thread % 32 == 0) tg_arrive",
+            "  tg_await(smem + TG_STORED_SEEN_AT, stored ^ 1);\n"
+            "  __syncwarp();\n  if (thread % 32 == 0) tg_arrive",
             "  if (thread % 32 == 0) tg_await(smem + TG_STORED_SEEN_AT, stored ^ 1), tg_arrive",
         ),
     ],
