@@ -27,7 +27,7 @@ from tilegen.targets.sm90.store import Branch, Steps
 
 NAMES = {c.name: c for c in HOPPER}
 VARIED = ["one gemm, 64 rows", "mlp, M = 64, deep steps", "mlp, rows shared", "block"]
-NEVER = r"(?!)"
+NEVER = r"(?!)"  # of a variant whose warps sleep
 PARTED = r"(R2UR|SHFL|BRA\.DIV|WARPSYNC)"  # where lanes of a warp may be apart
 # in a main loop: memory, and whatever waits for it
 FORBIDDEN = r"(MEMBAR|FENCE|ERRBAR|CCTL|BAR\.|UCGABAR|UTMA|LD|ST[GLS]|ATOM|RED|CALL)"
@@ -71,8 +71,13 @@ def check_products(sass: Sass, ops: list[Product], parted: str = PARTED) -> None
         assert [text for text in loop if text.startswith("WARPGROUP.DEPBAR")] == [
             "WARPGROUP.DEPBAR.LE gsb0, 0x1"
         ]
+        products = [n for n, text in enumerate(loop) if text.startswith("HGMMA")]
+        between = loop[products[0] : products[-1]]
+        assert not any(text.startswith("R2UR") for text in between), (
+            "operands reach wgmma's registers one by one"
+        )
         assert [text for text in loop if re.match(parted, text)] == [], (
-            "operands reach wgmma's registers from those of threads"
+            "a step fetches its stage from registers of threads"
         )
     suffix = {"bfloat16": ".BF16", "float16": ""}
     expected = [

@@ -371,7 +371,7 @@ CALLS: dict[str, Callable[[Instruction], str]] = {
     "clock": lambda i: f"{i.one(0)} = (unsigned)emu::nanoseconds()",
     "trap": lambda i: "emu::trap()",
     "ex2": lambda i: f"{i.one(0)} = emu::flushed(exp2f({i.one(1)}))",
-    "rcp": lambda i: f"{i.one(0)} = emu::flushed(1.0f / {i.one(1)})",
+    "rcp": lambda i: f"{i.one(0)} = emu::flushed(1.0f / emu::flushed({i.one(1)}))",
     "tanh": lambda i: f"{i.one(0)} = tanhf({i.one(1)})",
     # nothing that a result depends on
     "createpolicy": lambda i: f"{i.one(0)} = 0",
