@@ -71,11 +71,6 @@ def check_products(sass: Sass, ops: list[Product], parted: str = PARTED) -> None
         assert [text for text in loop if text.startswith("WARPGROUP.DEPBAR")] == [
             "WARPGROUP.DEPBAR.LE gsb0, 0x1"
         ]
-        products = [n for n, text in enumerate(loop) if text.startswith("HGMMA")]
-        between = loop[products[0] : products[-1]]
-        assert not any(text.startswith("R2UR") for text in between), (
-            "operands reach wgmma's registers one by one"
-        )
         assert [text for text in loop if re.match(parted, text)] == [], (
             "a step fetches its stage from registers of threads"
         )
