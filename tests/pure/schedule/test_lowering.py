@@ -95,7 +95,7 @@ def test_one_op_or_many_or_what_gains_inside_is_one_launch(program: Program) -> 
     assert modelled_lowering(program, H200).name == "persistent"
 
 
-def test_how_many_short_launches_there_are_does_not_matter() -> None:
+def test_how_many_launches_there_are_does_not_matter() -> None:
     """The host starts them as one graph."""
     assert modelled_lowering(many(M=1819, H=2048, ops=16), H200).name == "multi_launch"
 

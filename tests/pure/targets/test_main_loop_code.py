@@ -10,21 +10,14 @@ import pytest
 
 import tilegen as tg
 from benchmarks import families
-from tests.oracles.sass import Sass
-from tilegen.frontend.loader import load_program
+from benchmarks.workloads import example
+from tests.oracles.sass import machine_code
 from tilegen.frontend.program import Program
-from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.sm90.emit import generate
-from tilegen.targets.sm90.library import ARCHITECTURE
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 # what a step pays for before its products where lanes may be apart; of attention's shuffles none is from one
 # lane to all
 PARTED = r"(R2UR|SHFL\.IDX|BRA\.DIV|WARPSYNC)"
-
-
-def example(name: str, **sizes: int) -> Program:
-    return load_program(str(EXAMPLES / f"{name}.py"), sizes)
 
 
 PROGRAMS = {
@@ -44,7 +37,7 @@ PROGRAMS = {
 
 def loops_of(text: str, folder: Path) -> list[tuple[str, ...]]:
     """Of products; all stand in one."""
-    loops = list(Sass.of(compile_cuda(text, ARCHITECTURE).code, folder).innermost(r"HGMMA\."))
+    loops = list(machine_code(text, folder).innermost(r"HGMMA\."))
     assert all(len(loop) > 1 for loop in loops)
     return loops
 
