@@ -72,6 +72,7 @@ def time_of_cut(
         apart * bytes / (rates.l2 * rates.clock) * filled,
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
+    waiting = rates.waiting(shared) * (rates.by_one if pingpong else 1.0)
     numbers = height * wide
     each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
     beside = read_beside(b) * min(height, rows) * width
@@ -86,7 +87,7 @@ def time_of_cut(
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     return ProductTime(
-        step * rates.waiting(shared),
+        step * waiting,
         ceil_div(hi - lo, 64 * deep) / cluster.k,
         numbers * each + loaded_beside,
         waves,
@@ -96,7 +97,7 @@ def time_of_cut(
         filled,
         deep * rows_of_block(b, height, width),
         rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
-        RESULTS if pingpong else sums,
+        RESULTS if pingpong and staged else sums,
         pingpong,
         fetched - loaded_beside,
         cluster.size > 1,

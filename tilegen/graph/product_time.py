@@ -63,6 +63,7 @@ class Rates:
     epilogue: float = 7.411e-05  # of a number of the result
     turned: float = 1.05e-04  # of one of a swapped tile
     in_turn: float = 6.033e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
+    by_one: float = 0.97  # factor of a step that one math warpgroup has to itself: it waits for no other
     turn: float = 0.04213  # from the products of one tile to those of the next, where they take turns
     # of a number that a curved function such as gelu makes; of a swapped tile
     curve: float = 6.5e-05
@@ -132,6 +133,7 @@ OF_H100 = replace(
     epilogue=5.746e-05,
     turned=6.273e-05,
     in_turn=3.115e-05,
+    by_one=1.0,
     turn=0.1477,
     curve=5.044e-05,
     curve_turned=3.499e-05,

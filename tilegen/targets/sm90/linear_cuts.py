@@ -141,6 +141,9 @@ def _cuts_in_turn(b: OpInstance) -> Iterator[Cut]:
     rows, columns = (int(n) for n in b.out)
     if DTYPES[b.result.dtype] != 2:
         return
+    for height in _swapped_heights(rows) if rows > 64 else ():
+        most = SUMS // (height // 2) * 64 // groups(b)
+        yield from (Cut(height, width, ALONE, True) for width in SWAPPED_COLUMNS if width <= most)
     for height in HEIGHTS_IN_TURN:
         if height - 64 >= rows:
             continue
@@ -165,14 +168,18 @@ def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[Cut]:
                 yield Cut(height, width, shape)
     if rows <= 64 or normed(b) or shape.k > 1:
         return
-    most = ceil_div(ceil_div(rows, shape.m), 8) * 8
-    for height in range(LEAST_SWAPPED, min(BOX, most) + 1, 8):
-        if height % 64 and height * (shape.m - 1) < rows:
+    for height in _swapped_heights(ceil_div(rows, shape.m)):
+        if height * (shape.m - 1) < rows:
             yield from (
                 Cut(height, width, shape)
                 for width in SWAPPED_COLUMNS
                 if width * (shape.n - 1) < columns
             )
+
+
+def _swapped_heights(rows: int) -> Iterator[int]:
+    """Eights of rows that a swapped tile may have where there are so many."""
+    return (n for n in range(LEAST_SWAPPED, min(BOX, ceil_div(rows, 8) * 8) + 1, 8) if n % 64)
 
 
 def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> float:

@@ -155,7 +155,7 @@ class Store:
 
     @property
     def column_of_warpgroup(self) -> str:
-        if self.tile.warpgroups_split_right:
+        if self.tile.warpgroups_split_right or self.tile.pingpong:
             return ""
         if self.tile.swapped:
             return f" + (int)warpgroup * {self.tile.cta_columns // 2}"

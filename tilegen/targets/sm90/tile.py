@@ -64,9 +64,9 @@ class Tile:
 
     @property
     def warpgroups_split_right(self) -> bool:
-        """Of a swapped tile: the two math warpgroups have half the rows of activations each where it has 64
-        columns, else half the columns."""
-        return self.swapped and self.cta_columns == 64
+        """Of a swapped tile that they share: the two math warpgroups have half the rows of activations each
+        where it has 64 columns, else half the columns."""
+        return self.swapped and self.cta_columns == 64 and not self.pingpong
 
     @property
     def warpgroups_split_n(self) -> bool:
@@ -84,7 +84,7 @@ class Tile:
     def m64(self) -> int:
         """Blocks of 64 rows of the left operand that the first math warpgroup has."""
         if self.swapped:
-            return self.groups * max(1, self.cta_columns // 128)
+            return self.groups * max(1, self.cta_columns // (64 if self.pingpong else 128))
         if self.pingpong:
             return self.cta_rows // 64
         return max(1, -(-self.cta_rows // 128))
@@ -178,8 +178,8 @@ class Tile:
     def b_pieces(self) -> list[tuple[int, int, int, int]]:
         """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column
         block lie in shared memory."""
-        halves = self.warpgroups_split_n or (self.swapped and not self.warpgroups_split_right)
-        if not halves or self.alternates:
+        left = self.swapped and not self.warpgroups_split_right
+        if not (self.warpgroups_split_n or left) or self.alternates or self.pingpong:
             return [(g, 0, g * self.cta_columns, self.cta_columns) for g in range(self.groups)]
         half = self.cta_columns // 2
         if self.groups == 1:  # in one copy where it may move so many rows
@@ -201,10 +201,11 @@ class Tile:
             return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
         if self.cluster.k not in SPLITS:
             return f"a cluster of {self.cluster.k}: a sum is split between {', '.join(map(str, SPLITS))} CTAs"
-        if self.pingpong and (self.cta_rows not in HEIGHTS_IN_TURN or self.exchanges):
+        in_turn = self.swapped or self.cta_rows in HEIGHTS_IN_TURN
+        if self.pingpong and (self.exchanges or not in_turn):
             return (
-                "math warpgroups take turns over 128 or 192 rows of which a CTA has all sums, not over"
-                f" {self.cta_rows} of a cluster of {self.cluster.option}"
+                "math warpgroups take turns over 128 or 192 rows, or eights of other numbers, of which a CTA"
+                f" has all sums, not over {self.cta_rows} of a cluster of {self.cluster.option}"
             )
         if self.swapped:
             return self._swapped_problem
