@@ -440,5 +440,32 @@ IN_TURN = [
         {"tiles": {"y": (256, 128, 64)}, "cluster": {"y": "2:m"}, "pingpong": {"y": True}},
         sms=8,
     ),
+    Case(
+        "in turn, swapped",
+        gemm,
+        {"M": 1300, "N": 1000, "K": 136},
+        {"tiles": {"y": (72, 64, 64)}, "pingpong": {"y": True}},
+    ),
+    Case(
+        "in turn, swapped, two blocks, residual",
+        added,
+        {"M": 730, "N": 328, "K": 200},
+        {"tiles": {"y": (120, 128, 64)}, "pingpong": {"y": True}},
+        sms=4,
+    ),
+    Case(
+        "in turn, swapped, columns shared, float16",
+        gemm,
+        {"M": 333, "N": 600, "K": 264, "dtype": "float16"},
+        {"tiles": {"y": (104, 128, 64)}, "cluster": {"y": "2:n"}, "pingpong": {"y": True}},
+        sms=6,
+    ),
+    Case(
+        "in turn, swapped, steps of 128",
+        gemm,
+        {"M": 333, "N": 200, "K": 456},
+        {"tiles": {"y": (88, 64, 128)}, "pingpong": {"y": True}},
+        sms=3,
+    ),
 ]
 HOPPER = [*CASES, *IN_TURN]

@@ -4,8 +4,8 @@ cluster split between them; with its time by the cost model."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tilegen.arch.gpus import SM_90
@@ -36,17 +36,20 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
+DEEPEST_ALONE = 1  # blocks of 64 columns in a step of a linear that has a launch of its own
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What a CTA computes of a linear's tile, and its cluster; pingpong: by its math warpgroups in turn."""
+    """What a CTA computes of a linear's tile, and its cluster; pingpong: by its math warpgroups in turn; deep:
+    blocks of 64 columns in a step."""
 
     height: int
     width: int
     cluster: ClusterShape
     pingpong: bool = False
+    deep: int = 1
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def linear_configs(
 
 
 def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
-    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64
+    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64 * cut.deep
     return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong)
 
 
@@ -114,7 +117,7 @@ def by_least_time(
     if key not in kept:
         found = []
         for cut in _fitting_cuts(b, machine, cluster, alone):
-            time = _time(b, machine, cut, 1)
+            time = _time(b, machine, cut, cut.deep)
             # deeper steps, of few rows among other ops, may take less
             found.append((time.memory if _deep(b, mixed) else max(time.least, time.memory), cut))
         kept[key] = sorted(found, key=lambda item: item[0])
@@ -122,17 +125,28 @@ def by_least_time(
 
 
 def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) -> Iterator[Cut]:
-    """Those that clusters of so many CTAs can compute; alone: with math warpgroups in turn, too."""
-    lo, hi = k_range(b)
+    """Those that clusters of so many CTAs can compute; alone: with math warpgroups in turn, and in deeper
+    steps, too."""
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
-    steps = ceil_div(hi - lo, 64)
+    deepest = DEEPEST_ALONE if alone and not normed(b) else 1
     for shape in SHAPES[cluster]:
-        # a pair must take equal parts of the steps, or its rings drift apart
-        if steps % shape.k == 0 and (shape.k <= 2 or steps >= LONG_SUM):
-            yield from (cut for cut in _cuts(b, shape) if _fits(b, cut))
+        cuts = (cut for cut in _cuts(b, shape) if _fits(b, cut))
+        yield from _of_depths(b, cuts, deepest)
     if alone and cluster == 1 and not normed(b):
-        yield from _cuts_in_turn(b)
+        yield from _of_depths(b, _cuts_in_turn(b), deepest)
+
+
+def _of_depths(b: OpInstance, cuts: Iterable[Cut], deepest: int) -> Iterator[Cut]:
+    """Each as deep as its steps may be."""
+    lo, hi = k_range(b)
+    for cut in cuts:
+        for deep in range(1, deepest + 1):
+            steps, k = ceil_div(hi - lo, 64 * deep), cut.cluster.k
+            # a pair must take equal parts of the steps, or its rings drift apart
+            shared = steps % k == 0 and (k <= 2 or steps * deep >= LONG_SUM)
+            if shared and (deep == 1 or deep * rows_of_block(b, cut.height, cut.width) <= STAGE_ROWS):
+                yield replace(cut, deep=deep)
 
 
 def _cuts_in_turn(b: OpInstance) -> Iterator[Cut]:
@@ -187,7 +201,7 @@ def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: boo
     filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
         return math.inf
-    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if _deep(b, mixed) else 1
+    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if _deep(b, mixed) else cut.deep
     time = _time(b, machine, cut, deep)
     stages = stages_of(stage) if stage else time.stages
     return time.among(stages) if mixed else time.alone(stages)
