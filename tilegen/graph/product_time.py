@@ -133,7 +133,6 @@ OF_H100 = replace(
     epilogue=5.746e-05,
     turned=6.273e-05,
     in_turn=3.115e-05,
-    by_one=1.0,
     turn=0.1477,
     curve=5.044e-05,
     curve_turned=3.499e-05,

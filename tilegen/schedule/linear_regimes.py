@@ -31,6 +31,7 @@ HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
 BETWEEN = (80, 96, 112, 144, 160, 176, 208, 224, 240)
 MOST = 64  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
+PACKED_AGAIN = 0.02  # what tiles may lose before weights are packed once more for others
 LEVEL = 0.002  # losses that are the same
 OTHER = 1.0  # what tiles lose where the other lowering is the faster
 
@@ -48,7 +49,7 @@ def few_linears(program: Program, dim: Dim) -> bool:
 def narrow(sized: Sized) -> Iterator[Regime]:
     """Up to SOME_ROWS. All of one of HEIGHTS have the same tiles, which need the less room in a ring the
     fewer rows there are: so weights packed for the one are packed for the others. More than FEW_ROWS have
-    tiles of their own where these cut columns alike."""
+    tiles of their own where these cut columns alike, or are so much faster that weights are packed again."""
     ends = sized.upto(sorted({*ROOM, *BETWEEN, *HEIGHTS}))
     plans = {n: sized.plan(n) for n in ends}
     heights = {n: next(h for h in HEIGHTS if n * sized.rows <= h) for n in ends}
@@ -65,6 +66,8 @@ def narrow(sized: Sized) -> Iterator[Regime]:
     for first, last in zip(firsts, ends, strict=False):
         own, like = chosen[last], shared[heights[last], chosen[last].lowering]
         taken = _taken(sized, heights[last], last, own, like)
+        if last * sized.rows > FEW_ROWS and _lost(sized, last, own, taken) > PACKED_AGAIN:
+            taken = own
         yield Regime(((first, last),), Options() if taken == own else taken.options, own.lowering)
 
 
@@ -73,8 +76,7 @@ def _shared(sized: Sized, height: int, chosen: Mapping[int, _Choice]) -> _Choice
     losses = {c.raised(n * sized.rows, height): 0.0 for n, c in chosen.items()}
     for n, own in chosen.items():
         taken = {c: _taken(sized, height, n, own, c) for c in losses}
-        found = _losses(sized, _Cell(n, n, own), list(dict.fromkeys([own, *taken.values()])))
-        losses = {c: lost + found[taken[c]] for c, lost in losses.items()}
+        losses = {c: lost + _lost(sized, n, own, taken[c]) for c, lost in losses.items()}
     last = max(chosen)
     by_loss = sorted(reversed(losses), key=losses.__getitem__)
     return next((c for c in by_loss if sized.takes(last, c.lowering, c.options)), chosen[last])
@@ -86,27 +88,34 @@ def _taken(sized: Sized, height: int, size: int, own: _Choice, shared: _Choice) 
     return own if alike else shared
 
 
+def _lost(sized: Sized, size: int, own: _Choice, taken: _Choice) -> float:
+    """What a size loses that has these tiles instead of its own."""
+    return _losses(sized, _Cell(size, size, own), list(dict.fromkeys([own, taken])))[taken]
+
+
 @dataclass(frozen=True)
 class _Packing:
-    """What a packed copy of a linear's weights depends on. eights: whether rows of a tile are no whole 64s;
-    lowest: whether a CTA has 64 of them; few: whether there are so few rows of tiles that weights are packed
-    at all."""
+    """What a packed copy of a linear's weights depends on. halved: whether what the two math warpgroups have
+    of a tile's groups lies apart; few: whether there are so few rows of tiles that weights are packed at
+    all."""
 
     op: str
     columns: int
     depth: int
     cluster: int
-    eights: bool
-    lowest: bool
+    halved: bool
     few: bool
 
 
 def _packings(choice: _Choice, sized: Sized, size: int) -> list[_Packing]:
-    found, clusters = [], choice.clusters
+    found, clusters, turns = [], choice.clusters, dict(choice.options.pingpong)
     for name, (height, columns, depth) in choice.options.tiles:
         shape, tiles = clusters.get(name, ClusterShape()), ceil_div(size * sized.rows, height)
         rows = height // shape.m
-        found.append(_Packing(name, columns, depth, shape.n, rows % 64 != 0, rows == 64, tiles <= 2))
+        # of 64 rows, or of a swapped tile of more columns than both share by rows
+        apart = rows == 64 or (rows % 64 != 0 and columns // shape.n > 64)
+        halved = apart and not turns.get(name, False) and sized.groups[name] > 1
+        found.append(_Packing(name, columns, depth, shape.n, halved, tiles <= 2))
     return found
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, filled
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.ops.gemm import LinearAttributes
+from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.options import Options
 from tilegen.schedule.launches import whole_plan
 from tilegen.schedule.moving import Ranges
@@ -49,6 +50,12 @@ class Sized:
     place: Place
     settle: Settle
     lower: Lower
+
+    @cached_property
+    def groups(self) -> Mapping[str, int]:
+        """Of each op's accumulators (ops/gemm.py, groups)."""
+        graph = fuse(self.at(self.dim.most))
+        return {op.name: groups(graph.bound(op)) for op in graph.ops}
 
     def at(self, size: int) -> Program:
         made: Program = filled(self.program, self.dim, size)

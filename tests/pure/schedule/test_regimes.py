@@ -113,11 +113,11 @@ def test_each_size_has_the_lowering_that_it_has_alone() -> None:
     of = {n: r for r in found for first, last in r.ranges for n in range(first, last + 1)}
     assert all((of[n].lowering == "multi_launch") == (n <= 32 or n > 1024) for n in range(1, 2049))
     alone = whole_plan(filled(mlp(2048), the_dim(mlp(2048)), 32), H200, Options())
-    tiles = {op.name: op.tile for op in alone.graph.ops}
+    tiles = {op.name: op.tile[:2] for op in alone.graph.ops}  # steps are as deep as suits all sizes
     for r in found:
         if r.most <= 32:
             here = whole_plan(filled(mlp(2048), the_dim(mlp(2048)), r.most), H200, r.options)
-            assert {op.name: op.tile for op in here.graph.ops} == tiles
+            assert {op.name: op.tile[:2] for op in here.graph.ops} == tiles
     assert all(r.options.order == "auto" for r in found if r.lowering == "multi_launch")
 
 

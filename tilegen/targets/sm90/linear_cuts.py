@@ -36,7 +36,7 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
-DEEPEST_ALONE = 1  # blocks of 64 columns in a step of a linear that has a launch of its own
+SWAPPED_IN_TURN = range(65, 2561)  # rows of a linear whose swapped tiles were measured in turn
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 
@@ -129,7 +129,7 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
     steps, too."""
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
-    deepest = DEEPEST_ALONE if alone and not normed(b) else 1
+    deepest = DEEPEST if alone and not normed(b) else 1
     for shape in SHAPES[cluster]:
         cuts = (cut for cut in _cuts(b, shape) if _fits(b, cut))
         yield from _of_depths(b, cuts, deepest)
@@ -155,7 +155,7 @@ def _cuts_in_turn(b: OpInstance) -> Iterator[Cut]:
     rows, columns = (int(n) for n in b.out)
     if DTYPES[b.result.dtype] != 2:
         return
-    for height in _swapped_heights(rows) if rows > 64 else ():
+    for height in _swapped_heights(rows) if rows in SWAPPED_IN_TURN else ():
         most = SUMS // (height // 2) * 64 // groups(b)
         yield from (Cut(height, width, ALONE, True) for width in SWAPPED_COLUMNS if width <= most)
     for height in HEIGHTS_IN_TURN:
