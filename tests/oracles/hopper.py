@@ -191,7 +191,7 @@ class Tile:
         tile = self.op.tile
         shared = cta_rank // tile.cluster.n * tile.cta_rows if tile.cluster.m > 1 else 0
         if tile.swapped:
-            halves = tile.cta_columns == 64
+            halves = tile.cta_columns == 64 and not tile.pingpong
             return self.row + shared + (warpgroup * tile.cta_rows // 2 if halves else 0)
         whole = tile.warpgroups_split_n or tile.pingpong
         return self.row + shared + (0 if whole else warpgroup * 64 * tile.m64)
@@ -200,7 +200,7 @@ class Tile:
         tile = self.op.tile
         shared = cta_rank % tile.cluster.n * tile.cta_columns if tile.cluster.n > 1 else 0
         if tile.swapped:
-            halves = tile.cta_columns > 64
+            halves = tile.cta_columns > 64 and not tile.pingpong
             return self.column + shared + (warpgroup * tile.cta_columns // 2 if halves else 0)
         return (
             self.column

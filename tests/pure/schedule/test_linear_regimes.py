@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -49,7 +50,21 @@ def packed_forms(program: tg.Program, r: Regime) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
-def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same(lowering: str) -> None:
+def test_weights_are_packed_again_where_others_tiles_lose(lowering: str) -> None:
+    """A height's sizes do not all share a packing then, but sizes of several heights do."""
+    for program in (mlp(256), mlp(256, H=4096, I=11008)):
+        found = regimes(program, H200, Options(), lower=lambda p, made: lowering)
+        forms = [packed_forms(program, r) for r in found]
+        assert len({f for f, r in zip(forms, found, strict=True) if r.most <= 64}) == 1
+        assert len(set(forms)) <= len(HEIGHTS) + 1
+
+
+@pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
+def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same(
+    lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If weights are not to be packed again, whatever that costs."""
+    monkeypatch.setattr("tilegen.schedule.linear_regimes.PACKED_AGAIN", math.inf)
     for program in (mlp(300), mlp(300, H=4096, I=11008)):
         found = regimes(program, H200, Options(), lower=lambda p, made: lowering)
         few = [r for r in found if r.most <= 256]

@@ -43,7 +43,8 @@ def test_every_cut_fits_the_kernel(program: Program) -> None:
             for cut in linear_configs(b, H200, parts):
                 if cut.pingpong and len(graph.ops) > 1:
                     continue  # in a launch of one op
-                made = checked_cluster(graph, replace(op, tile=cut.tile, pingpong=cut.pingpong), cut.option, H200)
+                tiled = replace(op, tile=cut.tile, pingpong=cut.pingpong)
+                made = checked_cluster(graph, tiled, cut.option, H200)
                 cut_graph = graph.with_op(op.name, made)
                 if b.kind.steps(cut_graph.bound(made)) >= parts:
                     # PlanError where it does not fit

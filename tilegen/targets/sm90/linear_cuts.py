@@ -42,8 +42,8 @@ LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 @dataclass(frozen=True)
 class Cut:
-    """What a CTA computes of a linear's tile, and its cluster; pingpong: by its math warpgroups in turn; deep:
-    blocks of 64 columns in a step."""
+    """What a CTA computes of a linear's tile, and its cluster; pingpong: by its math warpgroups in turn;
+    deep: blocks of 64 columns in a step."""
 
     height: int
     width: int
