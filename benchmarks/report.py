@@ -153,10 +153,15 @@ def groups(results: Path, gpu: str) -> list[Group]:
     return _read((name, results / f"{name}-{gpu}.json") for name in GROUPS)
 
 
-def of_other_gpus(results: Path, gpu: str) -> list[Group]:
-    """What was drawn and measured on other GPUs."""
+def other_draws(results: Path, gpu: str) -> list[Group]:
+    """What was drawn and measured on other GPUs, or beside torch.compile, which takes most of a run."""
     paths = ((name, path) for name in DRAWN for path in sorted(results.glob(f"{name}-*.json")))
     return _read((name, path) for name, path in paths if path.stem != f"{name}-{gpu}")
+
+
+def _where(g: Group) -> str:
+    compiled = any(r.variant in INDUCTOR for r in g.rows)
+    return f", on an {g.data['device']}{', beside torch.compile' if compiled else ''}"
 
 
 def _read(paths: Iterable[tuple[str, Path]]) -> list[Group]:
@@ -176,7 +181,7 @@ def page(results: Path, gpu: str = "h200") -> str:
         *(["## Contenders\n\n" + contenders(found)] if found else []),
         f"## How it is measured\n\n{_bullets(_METHOD)}",
         *(_section(g) for g in found),
-        *(_section(g, f", on an {g.data['device']}") for g in of_other_gpus(results, gpu)),
+        *(_section(g, _where(g)) for g in other_draws(results, gpu)),
         *model_tables.sections(results, gpu),
         *(["## What bounds the cells that come off worst\n\n" + worst_cells(found)] if found else []),
     ]
