@@ -72,7 +72,7 @@ def time_of_cut(
         apart * bytes / (rates.l2 * rates.clock) * filled,
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
-    waiting = rates.waiting(shared) * (rates.by_one if pingpong else 1.0)
+    waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
     numbers = height * wide
     each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
     beside = read_beside(b) * min(height, rows) * width

@@ -63,7 +63,7 @@ class Rates:
     epilogue: float = 7.411e-05  # of a number of the result
     turned: float = 1.05e-04  # of one of a swapped tile
     in_turn: float = 6.033e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
-    by_one: float = 0.97  # factor of a step that one math warpgroup has to itself: it waits for no other
+    by_one: float = 0.97  # factor of a step of a lone tile that one math warpgroup has: it waits for no other
     turn: float = 0.04213  # from the products of one tile to those of the next, where they take turns
     # of a number that a curved function such as gelu makes; of a swapped tile
     curve: float = 6.5e-05

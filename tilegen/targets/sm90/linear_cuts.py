@@ -36,7 +36,6 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
-SWAPPED_IN_TURN = range(65, 2561)  # rows of a linear whose swapped tiles were measured in turn
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 
@@ -134,7 +133,7 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
         cuts = (cut for cut in _cuts(b, shape) if _fits(b, cut))
         yield from _of_depths(b, cuts, deepest)
     if alone and cluster == 1 and not normed(b):
-        yield from _of_depths(b, _cuts_in_turn(b), deepest)
+        yield from _of_depths(b, _cuts_in_turn(b, machine), deepest)
 
 
 def _of_depths(b: OpInstance, cuts: Iterable[Cut], deepest: int) -> Iterator[Cut]:
@@ -149,15 +148,17 @@ def _of_depths(b: OpInstance, cuts: Iterable[Cut], deepest: int) -> Iterator[Cut
                 yield replace(cut, deep=deep)
 
 
-def _cuts_in_turn(b: OpInstance) -> Iterator[Cut]:
+def _cuts_in_turn(b: OpInstance, machine: Machine) -> Iterator[Cut]:
     """What one math warpgroup may compute. CTAs that load together gain nothing there: they wait for each
-    other (docs/perf-log.md)."""
+    other; nor do swapped tiles of which an SM has several (docs/perf-log.md)."""
     rows, columns = (int(n) for n in b.out)
     if DTYPES[b.result.dtype] != 2:
         return
-    for height in _swapped_heights(rows) if rows in SWAPPED_IN_TURN else ():
+    for height in _swapped_heights(rows) if rows > 64 else ():
         most = SUMS // (height // 2) * 64 // groups(b)
-        yield from (Cut(height, width, ALONE, True) for width in SWAPPED_COLUMNS if width <= most)
+        for width in SWAPPED_COLUMNS:
+            if width <= most and ceil_div(rows, height) * ceil_div(columns, width) <= machine.sms:
+                yield Cut(height, width, ALONE, True)
     for height in HEIGHTS_IN_TURN:
         if height - 64 >= rows:
             continue
