@@ -88,8 +88,8 @@ def test_the_lowering_is_told_where_it_is_left_open():
     sizes = {"S": 102, "H": 2048, "heads": 16}
     text = explained("gpt3_attention", sizes, "h200").splitlines()[-1]
     assert text.startswith("lowering, unless another was measured best: multi_launch; by the model 3 ")
-    one = explained("resnet50", {"stage": 4}, "h200").splitlines()[-1]
-    assert one.startswith("lowering, unless another was measured best: persistent; by the model 9 ")
+    one = explained("llama_layer", {"S": 1, "S_max": 1024}, "h200").splitlines()[-1]
+    assert one.startswith("lowering, unless another was measured best: persistent; by the model 11 ")
     for on, options in (("cpu:2", {}), ("h200", {"order": "op_major"})):
         assert "lowering" not in explained("gpt3_attention", sizes, on, **options)
 
