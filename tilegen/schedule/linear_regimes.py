@@ -66,8 +66,9 @@ def narrow(sized: Sized) -> Iterator[Regime]:
     for first, last in zip(firsts, ends, strict=False):
         own, like = chosen[last], shared[heights[last], chosen[last].lowering]
         taken = _taken(sized, heights[last], last, own, like)
-        if last * sized.rows > FEW_ROWS and _lost(sized, last, own, taken) > PACKED_AGAIN:
-            taken = own
+        if taken != own and last * sized.rows > FEW_ROWS:
+            lost = _losses(sized, _Cell(last, last, own), [own, taken])[taken]
+            taken = own if lost > PACKED_AGAIN else taken
         yield Regime(((first, last),), Options() if taken == own else taken.options, own.lowering)
 
 
@@ -76,7 +77,8 @@ def _shared(sized: Sized, height: int, chosen: Mapping[int, _Choice]) -> _Choice
     losses = {c.raised(n * sized.rows, height): 0.0 for n, c in chosen.items()}
     for n, own in chosen.items():
         taken = {c: _taken(sized, height, n, own, c) for c in losses}
-        losses = {c: lost + _lost(sized, n, own, taken[c]) for c, lost in losses.items()}
+        found = _losses(sized, _Cell(n, n, own), list(dict.fromkeys([own, *taken.values()])))
+        losses = {c: lost + found[taken[c]] for c, lost in losses.items()}
     last = max(chosen)
     by_loss = sorted(reversed(losses), key=losses.__getitem__)
     return next((c for c in by_loss if sized.takes(last, c.lowering, c.options)), chosen[last])
@@ -86,11 +88,6 @@ def _taken(sized: Sized, height: int, size: int, own: _Choice, shared: _Choice) 
     """What a size has where tiles are shared: its own tiles, if they cut columns like those."""
     alike = height > FEW_ROWS and _packings(own, sized, size) == _packings(shared, sized, size)
     return own if alike else shared
-
-
-def _lost(sized: Sized, size: int, own: _Choice, taken: _Choice) -> float:
-    """What a size loses that has these tiles instead of its own."""
-    return _losses(sized, _Cell(size, size, own), list(dict.fromkeys([own, taken])))[taken]
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class _Linear:
 class _Known:
     """Times of a linear's cuts, which are asked for again and again: in one launch, and in one of its own."""
 
-    times: dict[tuple[Cut, int], ProductTime] = field(default_factory=dict)
+    times: dict[Cut, ProductTime] = field(default_factory=dict)
     by_least_time: dict[tuple[int, bool, bool], list[tuple[float, Cut]]] = field(default_factory=dict)
 
 
@@ -116,7 +116,7 @@ def by_least_time(
     if key not in kept:
         found = []
         for cut in _fitting_cuts(b, machine, cluster, alone):
-            time = _time(b, machine, cut, cut.deep)
+            time = _time(b, machine, cut)
             # deeper steps, of few rows among other ops, may take less
             found.append((time.memory if _deep(b, mixed) else max(time.least, time.memory), cut))
         kept[key] = sorted(found, key=lambda item: item[0])
@@ -130,21 +130,28 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
         return
     deepest = DEEPEST if alone and not normed(b) else 1
     for shape in SHAPES[cluster]:
-        cuts = (cut for cut in _cuts(b, shape) if _fits(b, cut))
-        yield from _of_depths(b, cuts, deepest)
+        if depths := _depths(b, shape, deepest):
+            yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
     if alone and cluster == 1 and not normed(b):
-        yield from _of_depths(b, _cuts_in_turn(b, machine), deepest)
+        yield from _of_depths(b, _cuts_in_turn(b, machine), range(1, deepest + 1))
 
 
-def _of_depths(b: OpInstance, cuts: Iterable[Cut], deepest: int) -> Iterator[Cut]:
-    """Each as deep as its steps may be."""
+def _depths(b: OpInstance, shape: ClusterShape, deepest: int) -> list[int]:
+    """Of steps that the CTAs of a cluster can share."""
     lo, hi = k_range(b)
+    steps = {deep: ceil_div(hi - lo, 64 * deep) for deep in range(1, deepest + 1)}
+    # a pair must take equal parts of the steps, or its rings drift apart
+    return [d for d, n in steps.items() if n % shape.k == 0 and (shape.k <= 2 or n * d >= LONG_SUM)]
+
+
+def _of_depths(b: OpInstance, cuts: Iterable[Cut], depths: Sequence[int]) -> Iterator[Cut]:
+    """Each as deep as its steps may be."""
     for cut in cuts:
-        for deep in range(1, deepest + 1):
-            steps, k = ceil_div(hi - lo, 64 * deep), cut.cluster.k
-            # a pair must take equal parts of the steps, or its rings drift apart
-            shared = steps % k == 0 and (k <= 2 or steps * deep >= LONG_SUM)
-            if shared and (deep == 1 or deep * rows_of_block(b, cut.height, cut.width) <= STAGE_ROWS):
+        filled = rows_of_block(b, cut.height, cut.width)
+        for deep in depths:
+            if deep == 1:
+                yield cut
+            elif deep * filled <= STAGE_ROWS:
                 yield replace(cut, deep=deep)
 
 
@@ -202,8 +209,9 @@ def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: boo
     filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
         return math.inf
-    deep = max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)) if _deep(b, mixed) else cut.deep
-    time = _time(b, machine, cut, deep)
+    if _deep(b, mixed):
+        cut = replace(cut, deep=max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)))
+    time = _time(b, machine, cut)
     stages = stages_of(stage) if stage else time.stages
     return time.among(stages) if mixed else time.alone(stages)
 
@@ -213,11 +221,11 @@ def _deep(b: OpInstance, mixed: bool) -> bool:
     return mixed and int(b.out[0]) <= 64
 
 
-def _time(b: OpInstance, machine: Machine, cut: Cut, deep: int) -> ProductTime:
+def _time(b: OpInstance, machine: Machine, cut: Cut) -> ProductTime:
     times = _known(_Linear.of(b), machine).times
-    if (cut, deep) not in times:
-        times[cut, deep] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, deep, cut.pingpong)
-    return times[cut, deep]
+    if cut not in times:
+        times[cut] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, cut.deep, cut.pingpong)
+    return times[cut]
 
 
 def _fits(b: OpInstance, cut: Cut) -> bool:
