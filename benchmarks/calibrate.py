@@ -478,7 +478,7 @@ def main(arguments: Sequence[str]) -> int:
     p = argparse.ArgumentParser(
         "calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("what", choices=("measure", "fit"))
+    p.add_argument("what", choices=("measure", "fit", "grow"))
     p.add_argument("-o", type=Path, default=ROOT / "results", help="folder")
     sweeps = p.add_mutually_exclusive_group()
     told = {
@@ -499,8 +499,12 @@ def main(arguments: Sequence[str]) -> int:
     o = p.parse_args(arguments)
     if o.what == "measure":
         print(measure(o.o, o.seconds, o.jobs, o.seed, o.sweep or ""))
-    else:
+    elif o.what == "fit":
         tell(o.o)
+    else:
+        from benchmarks.grow import grow  # scikit-learn is only there for this
+
+        grow()
     return 0
 
 

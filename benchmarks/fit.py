@@ -89,25 +89,26 @@ class Pair(Generic[R]):
     held_out: bool
     bound: OpInstance
     us: float
-    model: Callable[[OpInstance, R], float]
+    model: Callable[[OpInstance, R | None], float]
     weight: float = 1.0
 
-    def modelled(self, rates: R) -> float:
+    def modelled(self, rates: R | None = None) -> float:
+        """By the formula with these constants, else as plans are made."""
         return self.model(self.bound, rates)
 
 
-def _linear_us(b: OpInstance, rates: Rates, on: Machine = H200) -> float:
+def _linear_us(b: OpInstance, rates: Rates | None, on: Machine = H200) -> float:
     time: ProductTime = linear_time(b, on, rates)
     return time.alone(time.stages)
 
 
-def _conv_us(b: OpInstance, rates: ConvRates) -> float:
+def _conv_us(b: OpInstance, rates: ConvRates | None) -> float:
     time = conv_time.conv_time(b, H200, rates)
     return time.alone(time.stages)
 
 
-def _attention_us(b: OpInstance, rates: AttentionRates) -> float:
-    return attention_time.alone_us(b, H200, rates)
+def _attention_us(b: OpInstance, rates: AttentionRates | None) -> float:
+    return attention_time.alone_us(b, H200, rates or attention_time.RATES)
 
 
 @lru_cache
@@ -133,7 +134,7 @@ def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
     return tuple(_cut(path, "attention", _attention_us))
 
 
-def _cut(path: Path, family: str, model: Callable[[OpInstance, R], float]) -> Iterator[Pair[R]]:
+def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]) -> Iterator[Pair[R]]:
     """Of programs of one op those whose tile is given."""
     for row in json.loads(path.read_text())["rows"]:
         if row["family"] == family and row["tiles"]:
@@ -184,7 +185,7 @@ class Error:
     regret: tuple[float, float, float]
 
 
-def error_of(some: Sequence[Pair[R]], rates: R, several: int = 4) -> Error:
+def error_of(some: Sequence[Pair[R]], rates: R | None = None, several: int = 4) -> Error:
     """several: pairs of a program that has an order and a best."""
     modelled, measured = (np.array(x) for x in zip(*((p.modelled(rates), p.us) for p in some), strict=True))
     logs = np.log(modelled / measured)
@@ -233,15 +234,15 @@ def fitted(some: Sequence[Pair[Rates]], rates: Rates = RATES) -> Rates:
     unknown = ("limit", "written") if math.isinf(rates.limit) else ()
     left_out = *IN_LAYERS, *IN_SHORT_RINGS, *unknown
     names = [f.name for f in fields(Rates) if f.name not in left_out]
-    return _fitted(_nearest(some), names, rates)
+    return _fitted(nearest(some), names, rates)
 
 
 def fitted_convs(some: Sequence[Pair[ConvRates]], rates: ConvRates = conv_time.RATES) -> ConvRates:
     """The same of convolutions, in which a hot chip does not show."""
-    return _fitted(_nearest(some), IN_CONVS, rates)
+    return _fitted(nearest(some), IN_CONVS, rates)
 
 
-def _nearest(some: Sequence[Pair[R]]) -> list[Pair[R]]:
+def nearest(some: Sequence[Pair[R]]) -> list[Pair[R]]:
     """Weighted by how near they are to the best of their program."""
     weighted = list(some)
     for at in _by_program(some, 1):
@@ -305,13 +306,13 @@ def lines(
     swept: Sequence[Sequence[Pair[Rates]]],
     convs: Sequence[Pair[ConvRates]],
     attention: Sequence[Pair[AttentionRates]],
-    rates: Rates = RATES,
-    of_sweeps: Mapping[str, Rates] = RATES_OF,
-    conv_rates: ConvRates = conv_time.RATES,
-    attention_rates: AttentionRates = attention_time.RATES,
+    rates: Rates | None = None,
+    of_sweeps: Mapping[str, Rates] = {},
+    conv_rates: ConvRates | None = None,
+    attention_rates: AttentionRates | None = None,
 ) -> Iterator[str]:
-    """A Markdown table. swept: the pairs of each of SWEEPS. An attention has two tiles, so no order worth
-    telling."""
+    """A Markdown table, of times as plans are made, or by formulas with the constants that are given. swept:
+    the pairs of each of SWEEPS. An attention has two tiles, so no order worth telling."""
     yield (
         "| pairs | programs, pairs | bias | mean error | within 0.8 to 1.25 | Spearman |"
         " regret: median, p95, worst |"
@@ -322,7 +323,7 @@ def lines(
     for sweep, some in zip(SWEEPS, swept, strict=True):
         for what, held in (("held out", True), ("fitted to", False)):
             if chosen := [p for p in some if p.held_out is held]:
-                e = error_of(chosen, of_sweeps[sweep.gpu])
+                e = error_of(chosen, of_sweeps.get(sweep.gpu))
                 yield _line(f"{sweep.told}, {what}", e, f"{e.spearman:.2f}")
     for name, held in (("convolutions, held out", True), ("convolutions, fitted to", False)):
         if cut := [p for p in convs if p.held_out is held]:

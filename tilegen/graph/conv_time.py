@@ -21,6 +21,7 @@ from tilegen.arch.machine import Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.conv_box import ConvBox
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, Rates, products_clocks, rings_us
+from tilegen.graph.residual import ConvTraits, Residual, trees_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import curves, read_beside
@@ -68,16 +69,17 @@ class ConvRates(Rates):
 RATES = ConvRates()
 
 
-def conv_time(b: OpInstance, machine: Machine, rates: ConvRates = RATES) -> ProductTime:
+def conv_time(b: OpInstance, machine: Machine, rates: ConvRates | None = None) -> ProductTime:
     """A convolution as it is cut."""
     return time_of_box(b, machine, ConvBox.of(b, b.tile), b.tile[3], b.op.cluster, rates)
 
 
 def time_of_box(
-    b: OpInstance, machine: Machine, box: ConvBox, width: int, cluster: int, rates: ConvRates = RATES
+    b: OpInstance, machine: Machine, box: ConvBox, width: int, cluster: int, rates: ConvRates | None = None
 ) -> ProductTime:
     """A convolution whose tiles are such a box of pixels and so many columns. cluster: CTAs that split its
-    sum."""
+    sum; rates: of the formula alone, where they are given."""
+    trees, rates = None if rates else trees_of(machine, ConvTraits), rates or RATES
     a = ConvAttributes.of(b)
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, (*box.pixels, width), strict=True))
     waves = ceil_div(count, machine.clusters(cluster))
@@ -94,12 +96,32 @@ def time_of_box(
     each += curves(b) * rates.curve
     each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
     alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
+    moved, steps, residual = _moved(b, rates), box.steps / cluster, None
+    if trees is not None:
+        pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
+        parts = ceil_div(columns, width)
+        traits = ConvTraits(
+            pixels,
+            box.loaded,
+            width,
+            box.blocks,
+            box.slides,
+            cluster,
+            count * cluster / machine.sms,
+            count * cluster / waves / machine.sms,
+            steps,
+            math.prod(int(n) for n in b.out[:3]) / (pixels * count / parts),
+            columns / (parts * width),
+            a.stride[1],
+            channels / (ceil_div(channels, 64) * 64),
+        )
+        residual = Residual(traits, steps * waves, moved, trees)
     return ProductTime(
         step * rates.waiting(ClusterShape(k=cluster)),
-        box.steps / cluster,
+        steps,
         numbers * each + rates.tile + alone,
         waves,
-        rates.from_memory(_moved(b, rates), machine, filled),
+        rates.from_memory(moved, machine, filled),
         rings_us(machine),
         min(1.0, count * cluster / machine.sms),
         filled,
@@ -107,6 +129,7 @@ def time_of_box(
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
         clusters=cluster > 1,
         rates=rates,
+        residual=residual,
     )
 
 

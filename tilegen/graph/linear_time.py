@@ -18,6 +18,7 @@ from tilegen.graph.product_time import (
     rates_of,
     rings_us,
 )
+from tilegen.graph.residual import LinearTraits, Residual, trees_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 
@@ -48,7 +49,8 @@ def time_of_cut(
     rates: Rates | None = None,
 ) -> ProductTime:
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
-    TileOp has it."""
+    TileOp has it; rates: of the formula alone, where they are given."""
+    trees = None if rates or normed(b) or groups(b) > 1 else trees_of(machine, LinearTraits)  # as measured
     rates = rates or rates_of(machine)
     rows, columns = (int(n) for n in b.out)
     wide = groups(b) * width
@@ -86,9 +88,28 @@ def time_of_cut(
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
+    steps, residual = ceil_div(hi - lo, 64 * deep) / cluster.k, None
+    if trees is not None:
+        traits = LinearTraits(
+            height,
+            width,
+            height * width,
+            cluster.m,
+            cluster.n,
+            cluster.k,
+            pingpong,
+            deep,
+            count * cluster.size / machine.sms,
+            count * cluster.size / waves / machine.sms,
+            steps,
+            rows,
+            rows / (ceil_div(rows, height) * height),
+            columns / (ceil_div(columns, width) * width),
+        )
+        residual = Residual(traits, steps * waves, moved, trees)
     return ProductTime(
         step * waiting,
-        ceil_div(hi - lo, 64 * deep) / cluster.k,
+        steps,
         numbers * each + loaded_beside,
         waves,
         rates.from_memory(moved, machine, filled) + numbers * rates.epilogue,
@@ -103,6 +124,7 @@ def time_of_cut(
         cluster.size > 1,
         multiplied / machine.sms / rates.limit,
         rates,
+        residual,
     )
 
 

@@ -5,7 +5,8 @@
     tile     = products + epilogue + numbers read beside it
     hottest  = products of all tiles / SMs, at the clock that the power limit leaves
     in turn  = max(products, (products + epilogue) / 2), and the epilogue of the last tile
-    alone    = ‖‖waves · tile, hottest‖ + start · CTAs / SMs, memory‖ + launch
+    formula  = ‖‖waves · tile, hottest‖ + start · CTAs / SMs, memory‖ + launch
+    alone    = formula · what it leaves out (tilegen.graph.residual)
     among    = ‖waves · tile + start, memory‖
                + (rings · SMs without a CTA / SMs + between · (waves - 1)) · memory / ‖…‖
 
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilegen.arch.machine import Machine
+from tilegen.graph.residual import Residual
 from tilegen.ops.base import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
@@ -163,7 +165,7 @@ class ProductTime:
     leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
     the math warpgroups take turns; fetched: by how much its epilogue is longer among other ops, where
     threads fetch a residual; clusters: CTAs run it by clusters; hottest: of all the op's products, at the
-    clock that the power limit leaves.
+    clock that the power limit leaves; residual: what was measured over the formula, where it was.
     """
 
     step: float
@@ -182,6 +184,7 @@ class ProductTime:
     clusters: bool = False
     hottest: float = 0.0
     rates: Rates = RATES
+    residual: Residual | None = None
 
     @property
     def stages(self) -> int:
@@ -214,6 +217,11 @@ class ProductTime:
 
     def alone(self, stages: int) -> float:
         """The op in a launch of its own."""
+        us = self.formula(stages)
+        return us * self.residual.factor(us) if self.residual else us
+
+    def formula(self, stages: int) -> float:
+        """The same without what was learned from measured times."""
         tiles = self.rates.side_by_side(self.waves * self.tile(stages) + self._last, self.hottest)
         launch = self.rates.launch + (self.rates.launch_of_clusters if self.clusters else 0.0)
         return self.rates.side_by_side(tiles + self.rates.start * self.busy, self.memory) + launch

@@ -11,6 +11,7 @@ from functools import lru_cache
 from tilegen.arch.gpus import SM_90
 from tilegen.arch.machine import Machine
 from tilegen.frontend.program import DTYPES
+from tilegen.graph import residual
 from tilegen.graph.forms import Config
 from tilegen.graph.linear_time import (
     ALONE,
@@ -118,7 +119,8 @@ def by_least_time(
         for cut in _fitting_cuts(b, machine, cluster, alone):
             time = _time(b, machine, cut)
             # deeper steps, of few rows among other ops, may take less
-            found.append((time.memory if _deep(b, mixed) else max(time.least, time.memory), cut))
+            least = time.memory if _deep(b, mixed) else max(time.least, time.memory)
+            found.append((least if mixed else least * residual.LEAST, cut))
         kept[key] = sorted(found, key=lambda item: item[0])
     return kept[key]
 

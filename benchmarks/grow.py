@@ -1,0 +1,82 @@
+"""The trees of tilegen.graph.residual, grown on the pairs of sweeps that are not held out.
+
+Pairs near their program's best weigh most, for these are what is chosen from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import GradientBoostingRegressor
+
+from benchmarks.fit import RESULTS, SWEEPS, Pair, conv_pairs, nearest, pairs
+from tilegen.arch.machine import H200
+from tilegen.graph.cost_model import product_time
+from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Traits, Tree, names_of
+
+ROOT = Path(__file__).resolve().parent.parent
+TREES, LEAVES, RATE, LEAST_PAIRS = 300, 8, 0.1, 15
+DIGITS = 4  # of what is kept
+
+
+def grown(some: Sequence[Pair[Any]]) -> list[Tree]:
+    """On pairs of one kind of product."""
+    seen, left, weights = zip(*(_left(p) for p in nearest(some)), strict=True)
+    trees = GradientBoostingRegressor(
+        n_estimators=TREES,
+        max_leaf_nodes=LEAVES,
+        max_depth=None,
+        learning_rate=RATE,
+        min_samples_leaf=LEAST_PAIRS,
+        subsample=0.6,
+        max_features=0.4,
+        init="zero",
+        random_state=0,
+    ).fit(np.array(seen), np.array(left), sample_weight=np.array(weights))
+    return [_kept(of.tree_, 0) for (of,) in trees.estimators_]
+
+
+def _left(p: Pair[Any]) -> tuple[tuple[float, ...], float, float]:
+    """What trees see of a pair, the logarithm of what its formula leaves out, and its weight."""
+    time = product_time(p.bound, H200)
+    us, residual = time.formula(time.stages), time.residual
+    assert isinstance(residual, Residual)
+    return residual.seen(us), math.log(p.us / us), p.weight
+
+
+def _kept(tree: Any, node: int) -> Tree:
+    """A tree from one of its nodes on."""
+    up_to, above = tree.children_left[node], tree.children_right[node]
+    if up_to == above:
+        return float(f"{RATE * tree.value[node][0][0]:.{DIGITS - 1}g}")
+    threshold = float(f"{tree.threshold[node]:.{DIGITS + 1}g}")
+    return [int(tree.feature[node]), threshold, _kept(tree, up_to), _kept(tree, above)]
+
+
+def grow() -> None:
+    """Into tilegen/residuals.json."""
+    linears = [*pairs(RESULTS), *(p for s in SWEEPS if s.gpu == "h200" for p in s.pairs())]
+    of: dict[type[Traits], Sequence[Pair[Any]]] = {LinearTraits: linears, ConvTraits: conv_pairs()}
+    kept = {
+        traits.__name__: {
+            "seen": names_of(traits),
+            "trees": grown([p for p in some if not p.held_out]),
+        }
+        for traits, some in of.items()
+    }
+    (ROOT / "tilegen" / DATA).write_text("\n".join(_lines(kept)) + "\n")
+
+
+def _lines(kept: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """A line for each tree."""
+    yield '{"h200": {'
+    for n, (name, of) in enumerate(kept.items()):
+        yield f'"{name}": {{"seen": {json.dumps(of["seen"])}, "trees": ['
+        yield ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in of["trees"])
+        yield "]}" + ("," if n < len(kept) - 1 else "")
+    yield "}}"
