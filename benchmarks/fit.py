@@ -33,7 +33,7 @@ from tilegen.targets.sm90.linear_cuts import linear_configs
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
-CONVS = FOLDER / "calibration-convs-h200.json"
+CONVS = FOLDER / "calibration-convs-h200.json", FOLDER / "calibration-convs-again-h200.json"
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
@@ -70,6 +70,14 @@ SWEEPS = (
         Sweep(f"{told} on an H200", FOLDER / "calibration-linears-h200.json", family)
         for told, family in (
             ("more linears", "linear"),
+            ("long sums", "sums"),
+            ("warpgroups in turn", "turns"),
+        )
+    ),
+    *(
+        Sweep(f"{told}, deep steps among them, on an H200", FOLDER / "calibration-deep-h200.json", family)
+        for told, family in (
+            ("linears", "linear"),
             ("long sums", "sums"),
             ("warpgroups in turn", "turns"),
         )
@@ -123,9 +131,9 @@ def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
 
 
 @lru_cache
-def conv_pairs(path: Path = CONVS) -> tuple[Pair[ConvRates], ...]:
-    """Every convolution of a sweep, once for each of its tiles."""
-    return tuple(_cut(path, "convs", _conv_us))
+def conv_pairs(paths: tuple[Path, ...] = CONVS) -> tuple[Pair[ConvRates], ...]:
+    """Every convolution of sweeps, once for each of its tiles."""
+    return tuple(p for path in paths for p in _cut(path, "convs", _conv_us))
 
 
 @lru_cache
@@ -344,7 +352,7 @@ def _line(name: str, e: Error, spearman: str) -> str:
 def tell(folder: Path) -> None:
     """The errors of the constants as they are, then of constants fitted anew, by the results there."""
     some, swept = pairs(tuple(folder / path.name for path in RESULTS)), [s.pairs(folder) for s in SWEEPS]
-    convs, attention = conv_pairs(folder / CONVS.name), attention_pairs(folder / ATTENTION.name)
+    convs, attention = conv_pairs(tuple(folder / path.name for path in CONVS)), attention_pairs(folder / ATTENTION.name)
     print("\n".join(lines(some, swept, convs, attention)))
     to_fit: dict[str, list[Pair[Rates]]] = {"h200": [p for p in some if p.weight < 1]}  # bound by weights
     for sweep, of in zip(SWEEPS, swept, strict=True):

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilegen.arch.machine import Machine
-from tilegen.graph.residual import Residual
+from tilegen.graph.residual import LEAST, Residual
 from tilegen.ops.base import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
@@ -215,13 +215,17 @@ class ProductTime:
         tile, waves = self.tile(stages) + self.fetched, self.waves
         return self.rates.side_by_side(tile, self.hottest / waves, self.memory / waves)
 
-    def alone(self, stages: int) -> float:
-        """The op in a launch of its own."""
+    def alone(self, stages: int, most: float = math.inf) -> float:
+        """The op in a launch of its own; forever where it can take no less than `most`."""
         us = self.formula(stages)
-        return us * self.residual.factor(us) if self.residual else us
+        if self.residual is None:
+            return us
+        if us * LEAST >= most:
+            return math.inf
+        return us * self.residual.factor(us)
 
     def formula(self, stages: int) -> float:
-        """The same without what was learned from measured times."""
+        """The same without what was learned from measured times; of linears that share a launch, too."""
         tiles = self.rates.side_by_side(self.waves * self.tile(stages) + self._last, self.hottest)
         launch = self.rates.launch + (self.rates.launch_of_clusters if self.clusters else 0.0)
         return self.rates.side_by_side(tiles + self.rates.start * self.busy, self.memory) + launch

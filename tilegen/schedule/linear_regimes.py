@@ -283,4 +283,4 @@ def _products_us(graph: Graph, choice: _Choice, place: Place) -> float:
     if choice.lowering == "multi_launch":
         return sum(t.alone(t.stages) for t in times)
     stages = stages_of(max((t.stage for t in times), default=1))
-    return sum(t.alone(stages) for t in times)
+    return sum(t.formula(stages) for t in times)

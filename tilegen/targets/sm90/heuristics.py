@@ -89,8 +89,9 @@ def _best(
     for least, cut in by_least_time(b, machine, cluster, alone, together is None):
         if best and least >= best.us:
             break
-        c = _weighed(b, config_of(b, machine, cut, stage, together is None), together)
-        if c and c.us < (best.us if best else math.inf):
+        most = best.us if best else math.inf
+        c = _weighed(b, config_of(b, machine, cut, stage, together is None, most), together)
+        if c and c.us < most:
             best = c
     return best
 

@@ -103,9 +103,12 @@ def linear_configs(
             yield config
 
 
-def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
+def config_of(
+    b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool, most: float = math.inf
+) -> Config:
+    """Of a cut; it may be told to take forever where it takes no less than `most`."""
     tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64 * cut.deep
-    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong)
+    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed, most), cut.pingpong)
 
 
 def by_least_time(
@@ -120,7 +123,7 @@ def by_least_time(
             time = _time(b, machine, cut)
             # deeper steps, of few rows among other ops, may take less
             least = time.memory if _deep(b, mixed) else max(time.least, time.memory)
-            found.append((least if mixed else least * residual.LEAST, cut))
+            found.append((least * residual.LEAST if alone else least, cut))
         kept[key] = sorted(found, key=lambda item: item[0])
     return kept[key]
 
@@ -206,7 +209,9 @@ def _swapped_heights(rows: int) -> Iterator[int]:
     return (n for n in range(LEAST_SWAPPED, min(BOX, ceil_div(rows, 8) * 8) + 1, 8) if n % 64)
 
 
-def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> float:
+def _linear_us(
+    b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool, most: float
+) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
@@ -214,8 +219,9 @@ def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: boo
     if _deep(b, mixed):
         cut = replace(cut, deep=max(1, min(DEEPEST, (stage or STAGE_ROWS) // filled)))
     time = _time(b, machine, cut)
-    stages = stages_of(stage) if stage else time.stages
-    return time.among(stages) if mixed else time.alone(stages)
+    if mixed:
+        return time.among(stages_of(stage) if stage else time.stages)
+    return time.formula(stages_of(stage)) if stage else time.alone(time.stages, most)
 
 
 def _deep(b: OpInstance, mixed: bool) -> bool:
