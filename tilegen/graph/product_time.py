@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilegen.arch.machine import Machine
-from tilegen.graph.residual import LEAST, Residual
+from tilegen.graph.residual import Residual
 from tilegen.ops.base import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
@@ -215,14 +215,10 @@ class ProductTime:
         tile, waves = self.tile(stages) + self.fetched, self.waves
         return self.rates.side_by_side(tile, self.hottest / waves, self.memory / waves)
 
-    def alone(self, stages: int, most: float = math.inf) -> float:
-        """The op in a launch of its own; forever where it can take no less than `most`."""
+    def alone(self, stages: int) -> float:
+        """The op in a launch of its own."""
         us = self.formula(stages)
-        if self.residual is None:
-            return us
-        if us * LEAST >= most:
-            return math.inf
-        return us * self.residual.factor(us)
+        return us * self.residual.factor(us) if self.residual else us
 
     def formula(self, stages: int) -> float:
         """The same without what was learned from measured times; of linears that share a launch, too."""

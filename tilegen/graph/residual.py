@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Union
 
 from tilegen.arch.machine import Machine
 
-LEAST, MOST = 0.8, 2.0  # of the factor
+LEAST, MOST = 0.87, 2.0  # of the factor
 DATA = "residuals.json"
 # the value of a leaf; or the place of what is seen, a threshold, and the trees up to it and above it
 Tree = Union[float, Sequence[Any]]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from tilegen.config import cache_dir, own_templates
 from tilegen.errors import CacheError
+from tilegen.graph.residual import DATA
 from tilegen.ops.base import foreign_ops
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,10 @@ class CorruptEntryError(CacheError):
 
 @lru_cache(maxsize=1)
 def _own() -> str:
-    """Hash of tilegen's own sources and templates: their names and texts."""
-    digest = hashlib.sha256()
-    for folder, pattern in [(Path(__file__).resolve().parent.parent, "*.py"), (own_templates(), "*.j2")]:
+    """Hash of tilegen's own sources, of what they learned from measured times, and of templates: names and
+    texts."""
+    digest, sources = hashlib.sha256(), Path(__file__).resolve().parent.parent
+    for folder, pattern in [(sources, "*.py"), (sources, DATA), (own_templates(), "*.j2")]:
         for path in sorted(folder.rglob(pattern)):
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -246,8 +246,8 @@ def covering(losses: Mapping[C, Sequence[float]], weights: Sequence[float], most
 
 
 def _cells(sized: Sized) -> Iterator[int]:
-    """Last sizes of cells within which products have about as many tiles: eights up to 1,024 rows, 32 to an
-    octave up to 4,096, above that of a quarter."""
+    """Last sizes of cells within which products have about as many tiles: eights up to 1,024 rows, sixteens
+    up to 2,048, 32 to an octave up to 4,096, above that of a quarter."""
     last, rows = SOME_ROWS // sized.rows, SOME_ROWS
     while last < sized.dim.most:
         rows = _next_cell(rows)
@@ -259,6 +259,8 @@ def _cells(sized: Sized) -> Iterator[int]:
 def _next_cell(rows: int) -> int:
     if rows < 1024:
         return rows + 8
+    if rows < 2048:
+        return rows + 16
     if rows < 4096:
         return rows + (1 << (rows.bit_length() - 6))
     return rows + rows // 256 * 64

@@ -89,9 +89,8 @@ def _best(
     for least, cut in by_least_time(b, machine, cluster, alone, together is None):
         if best and least >= best.us:
             break
-        most = best.us if best else math.inf
-        c = _weighed(b, config_of(b, machine, cut, stage, together is None, most), together)
-        if c and c.us < most:
+        c = _weighed(b, config_of(b, machine, cut, stage, together is None), together)
+        if c and c.us < (best.us if best else math.inf):
             best = c
     return best
 

@@ -103,12 +103,9 @@ def linear_configs(
             yield config
 
 
-def config_of(
-    b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool, most: float = math.inf
-) -> Config:
-    """Of a cut; it may be told to take forever where it takes no less than `most`."""
+def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
     tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64 * cut.deep
-    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed, most), cut.pingpong)
+    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong)
 
 
 def by_least_time(
@@ -121,9 +118,13 @@ def by_least_time(
         found = []
         for cut in _fitting_cuts(b, machine, cluster, alone):
             time = _time(b, machine, cut)
-            # deeper steps, of few rows among other ops, may take less
-            least = time.memory if _deep(b, mixed) else max(time.least, time.memory)
-            found.append((least * residual.LEAST if alone else least, cut))
+            if alone:
+                least = time.formula(time.stages) * residual.LEAST
+            elif _deep(b, mixed):  # deeper steps, of few rows among other ops, may take less
+                least = time.memory
+            else:
+                least = max(time.least, time.memory)
+            found.append((least, cut))
         kept[key] = sorted(found, key=lambda item: item[0])
     return kept[key]
 
@@ -209,9 +210,7 @@ def _swapped_heights(rows: int) -> Iterator[int]:
     return (n for n in range(LEAST_SWAPPED, min(BOX, ceil_div(rows, 8) * 8) + 1, 8) if n % 64)
 
 
-def _linear_us(
-    b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool, most: float
-) -> float:
+def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
@@ -221,7 +220,7 @@ def _linear_us(
     time = _time(b, machine, cut)
     if mixed:
         return time.among(stages_of(stage) if stage else time.stages)
-    return time.formula(stages_of(stage)) if stage else time.alone(time.stages, most)
+    return time.formula(stages_of(stage)) if stage else time.alone(time.stages)
 
 
 def _deep(b: OpInstance, mixed: bool) -> bool:
