@@ -43,6 +43,7 @@ setup(
     zip_safe=False,  # templates and their hash are read as files
     install_requires=["torch>=2.11", "sympy>=1.13", "jinja2>=3.1", "numpy>=1.26", "cuda-python>=13.3,<14"],
     extras_require={
+        "calibrate": ["scikit-learn>=1.5"],  # grows the trees of the cost model
         "nvrtc": ["nvidia-cuda-nvrtc==13.0.*"],  # where torch brings none: a CPU build of it
         "test": [
             *[
@@ -54,6 +55,7 @@ setup(
                 "ruff",
                 "mypy",
                 "import-linter",
+                "scikit-learn>=1.5",
             ],
             *["setuptools>=77", "nvidia-cuda-nvrtc==13.0.*", "nvidia-cuda-nvdisasm>=13,<14"],
         ],

@@ -350,9 +350,11 @@ def _line(name: str, e: Error, spearman: str) -> str:
 
 
 def tell(folder: Path) -> None:
-    """The errors of the constants as they are, then of constants fitted anew, by the results there."""
+    """The errors of times as plans are made, then of formulas with constants fitted anew, by the results
+    there."""
     some, swept = pairs(tuple(folder / path.name for path in RESULTS)), [s.pairs(folder) for s in SWEEPS]
-    convs, attention = conv_pairs(tuple(folder / path.name for path in CONVS)), attention_pairs(folder / ATTENTION.name)
+    convs = conv_pairs(tuple(folder / path.name for path in CONVS))
+    attention = attention_pairs(folder / ATTENTION.name)
     print("\n".join(lines(some, swept, convs, attention)))
     to_fit: dict[str, list[Pair[Rates]]] = {"h200": [p for p in some if p.weight < 1]}  # bound by weights
     for sweep, of in zip(SWEEPS, swept, strict=True):

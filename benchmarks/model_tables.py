@@ -75,11 +75,12 @@ def sections(results: Path, gpu: str) -> list[str]:
             found = [f"{table(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
             parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
     swept = list(dict.fromkeys(sweep.path for sweep in fit.SWEEPS))
-    found = [results / path.name for path in (*fit.RESULTS, *swept, fit.CONVS, fit.ATTENTION)]
+    found = [results / path.name for path in (*fit.RESULTS, *swept, *fit.CONVS, fit.ATTENTION)]
     if all(path.exists() for path in found):
-        linears, (convs, attention) = tuple(found[: len(fit.RESULTS)]), found[-2:]
+        linears = tuple(found[: len(fit.RESULTS)])
+        *convs, attention = found[-1 - len(fit.CONVS) :]
         of_sweeps = [sweep.pairs(results) for sweep in fit.SWEEPS]
-        others = fit.conv_pairs(convs), fit.attention_pairs(attention)
+        others = fit.conv_pairs(tuple(convs)), fit.attention_pairs(attention)
         table = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, *others))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")

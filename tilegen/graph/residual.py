@@ -2,10 +2,10 @@
 
     time = formula · exp(Σ tree(seen)), a factor from LEAST to MOST
 
-The trees are small regression trees, each grown on what the formula and the trees before it leave of measured
-times (gradient boosting: Friedman, Annals of Statistics 29, 2001). `python -m benchmarks.calibrate grow` grows
-them; residuals.json keeps them as data. They hold for the GPU that was measured; of others the formulas alone
-are known.
+The trees are small regression trees, each grown on what the formula and the trees before it leave of
+measured times (gradient boosting: Friedman, Annals of Statistics 29, 2001). `python -m benchmarks.calibrate
+grow` grows them; residuals.json keeps them as data. They hold for the GPU that was measured; of others the
+formulas alone are known.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from tilegen.arch.machine import Machine
 
 LEAST, MOST = 0.87, 2.0  # of the factor
 DATA = "residuals.json"
 # the value of a leaf; or the place of what is seen, a threshold, and the trees up to it and above it
-Tree = Union[float, Sequence[Any]]
+Tree = float | Sequence[Any]
 
 
 class LinearTraits(NamedTuple):
@@ -63,7 +63,7 @@ class ConvTraits(NamedTuple):
     channels_there: float  # of whole blocks of 64
 
 
-Traits = Union[LinearTraits, ConvTraits]
+Traits = LinearTraits | ConvTraits
 OF_TIME = ("us", "us_of_step", "bytes_in_us")  # logarithms, by the formula
 
 
@@ -94,7 +94,7 @@ def factor_of(trees: Sequence[Tree], seen: Sequence[float]) -> float:
         while tree.__class__ is not float:  # isinstance takes twice as long here
             place, threshold, up_to, above = tree  # type: ignore[misc]
             tree = up_to if seen[place] <= threshold else above
-        total += tree  # type: ignore[operator]
+        total += tree
     return max(LEAST, min(MOST, math.exp(total)))
 
 

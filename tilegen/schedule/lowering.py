@@ -71,10 +71,10 @@ def one_launch_us(made: Plan, ops: int) -> float:
 
 
 def alone_us(launch: Plan) -> float:
-    """A launch of a single op, programmatic."""
+    """A launch of a single op, programmatic; by formulas alone, as the ops of one launch are timed."""
     if on_wgmma(b := launch.bounds[0], launch.machine):
         time = product_time(b, launch.machine)
-        return max(LEAST_US, time.alone(time.stages))
+        return max(LEAST_US, time.formula(time.stages))
     if attention_time.by_tensor_cores(b, launch.machine):
         return max(LEAST_US, attention_time.alone_us(b, launch.machine))
     busy = launch.order.count * launch.cluster / launch.machine.sms

@@ -50,17 +50,16 @@ def test_candidates_are_kernels(family: str) -> None:
 
 
 def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> None:
-    error = error_of([p for p in pairs() if p.held_out], RATES)
+    error = error_of([p for p in pairs() if p.held_out])
     assert error.pairs > 200 and error.spearman >= 0.85 and error.near >= 0.95 and error.size < 0.1
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15, NEAR
 
 
 @pytest.mark.parametrize("sweep", [s for s in SWEEPS if s.gpu == "h200"], ids=lambda s: s.told)
 def test_the_model_holds_for_linears_of_later_sweeps_that_it_was_not_fitted_to(sweep: Sweep) -> None:
-    """Its worst choices are further off than the bar: docs/performance.md tells."""
-    error = error_of([p for p in sweep.pairs() if p.held_out], RATES)
-    assert error.pairs > 150 and error.near >= 0.95 and error.size < 0.06
-    assert error.regret[0] <= 0.02 and error.regret[1] < 0.12
+    error = error_of([p for p in sweep.pairs() if p.held_out])
+    assert error.pairs >= 100 and error.near >= 0.95 and error.size < 0.06
+    assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15
 
 
 @pytest.mark.parametrize("sweep", [s for s in SWEEPS if s.gpu == "h100"], ids=lambda s: s.told)
@@ -91,10 +90,17 @@ def test_wrong_constants_are_seen_and_found_again() -> None:
 
 
 def test_the_model_of_convolutions_holds_for_programs_that_it_was_not_fitted_to() -> None:
-    """Its worst choices are further off than the bar: docs/performance.md tells."""
-    error = error_of([p for p in conv_pairs() if p.held_out], conv_time.RATES)
-    assert error.programs > 150 and error.near >= 0.9 and error.size < 0.1 and error.spearman >= 0.85
-    assert error.regret[0] <= 0.005 and error.regret[1] <= 0.15
+    """Its worst choice is further off than the bar: docs/performance.md tells."""
+    error = error_of([p for p in conv_pairs() if p.held_out])
+    assert error.programs > 150 and error.near >= 0.95 and error.size < 0.07 and error.spearman >= 0.85
+    assert error.regret[0] <= 0.005 and error.regret[1] <= 0.08
+
+
+def test_what_was_learned_says_more_than_the_formulas_do_of_programs_that_it_was_not_grown_on() -> None:
+    linears = [p for sweep in SWEEPS if sweep.gpu == "h200" for p in sweep.pairs() if p.held_out]
+    for held, rates in ((linears, RATES), ([p for p in conv_pairs() if p.held_out], conv_time.RATES)):
+        learned, formula = error_of(held), error_of(held, rates)
+        assert learned.size < 0.9 * formula.size and learned.regret[1] < formula.regret[1]
 
 
 def test_the_model_of_attention_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> None:

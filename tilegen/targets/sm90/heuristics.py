@@ -7,12 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
 from tilegen.graph import attention_time
-from tilegen.graph.conv_box import ConvBox
+from tilegen.graph.conv_box import ConvBox, by_boxes
 from tilegen.graph.conv_time import time_of_box
 from tilegen.graph.cost_model import split_keys_us
 from tilegen.graph.forms import Config
@@ -109,12 +110,14 @@ def _net_configs(
     and stages of the ring, which are all of one size, not so large for some that too few bytes of others are
     on their way."""
     fitting: dict[str, list[Staged]] = {}
+    alone = len(graph.ops) == 1
     for op in products:
         b = graph.bound(op)
+        configs_of = partial(conv_configs, alone=alone) if by_boxes(b) else CONFIGS[type(op.attributes)]
         every = (
             c
             for cluster in clusters
-            for c in CONFIGS[type(op.attributes)](b, machine, cluster)
+            for c in configs_of(b, machine, cluster)
             if cluster == 1 or not _loads_together(b, c)
         )
         fitting[op.name] = [(c, stage_bytes(b, c)) for c in every]
@@ -206,9 +209,9 @@ def _loads_together(b: OpInstance, c: Config) -> bool:
 # --- convolutions -------------------------------------------------------------------------------------------
 
 
-def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Config]:
+def conv_configs(b: OpInstance, machine: Machine, cluster: int, alone: bool = True) -> Iterator[Config]:
     """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
-    width. A pair splits K."""
+    width. A pair splits K. alone: in a launch of its own, as convolutions were measured."""
     channels = int(b.shape(0)[3])
     if cluster not in PAIRS or not machine.clusters(cluster):
         return
@@ -221,7 +224,8 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int) -> Iterator[Conf
                 if _fits(box, width, cluster):
                     time = time_of_box(b, machine, box, width, cluster)
                     tile = (*box.pixels, width, box.depth)
-                    yield Config(tile, ClusterShape(k=cluster), time.alone(time.stages))
+                    us = time.alone(time.stages) if alone else time.formula(time.stages)
+                    yield Config(tile, ClusterShape(k=cluster), us)
 
 
 def _boxes(b: OpInstance, rows: int, depth: int) -> list[ConvBox]:
