@@ -156,6 +156,6 @@ def test_among_ops_of_other_kinds_idle_sms_cost_what_their_rings_would_hold() ->
     b = linear(33, 4096, 14336)
     most, few = (time_of_cut(b, H200, 64, width, deep=deep) for width, deep in ((32, 3), (48, 2)))
     stages = stages_of(288)
-    alone, among = few.alone(stages) - most.alone(stages), few.among(stages) - most.among(stages)
+    alone, among = few.formula(stages) - most.formula(stages), few.among(stages) - most.among(stages)
     assert few.busy < 0.7 < 0.9 < most.busy
     assert among > alone + 1.5
