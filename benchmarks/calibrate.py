@@ -10,6 +10,7 @@ python -m benchmarks.calibrate measure --linears …              of linears, lo
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
+python -m benchmarks.calibrate grow                             what formulas leave out, anew; needs no GPU
 
 A pair is a program and how it is cut and launched. Of each program the plans are the model's best and others
 drawn from all that the kernel can run; they are timed in turns, captured in CUDA graphs, with weights packed

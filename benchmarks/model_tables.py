@@ -45,11 +45,12 @@ SERVING = (
 CALIBRATION = (
     "Drawn linears, each cut in many ways, long sums split by up to eight CTAs, linears whose math"
     " warpgroups take turns, convolutions, and attentions with tiles of both heights, as"
-    " `tilegen.graph.linear_time`, `conv_time` and `attention_time` have them and as they were measured; the"
-    " lines that name no GPU are of an H200; errors are of"
+    " `tilegen.graph.linear_time`, `conv_time`, `attention_time` and `residual` have them and as they were"
+    " measured; the lines that name no GPU are of an H200; errors are of"
     " log(modelled / measured). Of each program: Spearman's correlation of both orders, times within 2 %"
     " being ties, and the regret, by how much the plan that the model takes for the best is slower than the"
-    " best that was measured. Constants were chosen by the programs of the lines “fitted to” alone."
+    " best that was measured. Constants were chosen, and trees grown, by the programs of the lines “fitted"
+    " to” alone."
 )
 
 
