@@ -21,7 +21,7 @@ from tilegen.arch.machine import Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.conv_box import ConvBox
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, Rates, products_clocks, rings_us
-from tilegen.graph.residual import ConvTraits, Residual, trees_of
+from tilegen.graph.residual import ConvTraits, residual_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import curves, read_beside
@@ -79,7 +79,7 @@ def time_of_box(
 ) -> ProductTime:
     """A convolution whose tiles are such a box of pixels and so many columns. cluster: CTAs that split its
     sum; rates: of the formula alone, where they are given."""
-    trees, rates = None if rates else trees_of(machine, ConvTraits), rates or RATES
+    learned, rates = rates is None, rates or RATES
     a = ConvAttributes.of(b)
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, (*box.pixels, width), strict=True))
     waves = ceil_div(count, machine.clusters(cluster))
@@ -96,26 +96,24 @@ def time_of_box(
     each += curves(b) * rates.curve
     each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
     alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
-    moved, steps, residual = _moved(b, rates), box.steps / cluster, None
-    if trees is not None:
-        pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
-        parts = ceil_div(columns, width)
-        traits = ConvTraits(
-            pixels,
-            box.loaded,
-            width,
-            box.blocks,
-            box.slides,
-            cluster,
-            count * cluster / machine.sms,
-            count * cluster / waves / machine.sms,
-            steps,
-            math.prod(int(n) for n in b.out[:3]) / (pixels * count / parts),
-            columns / (parts * width),
-            a.stride[1],
-            channels / (ceil_div(channels, 64) * 64),
-        )
-        residual = Residual(traits, steps * waves, moved, trees)
+    moved, steps = _moved(b, rates), box.steps / cluster
+    pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
+    parts = ceil_div(columns, width)
+    traits = ConvTraits(
+        pixels=pixels,
+        loaded=box.loaded,
+        width=width,
+        blocks=box.blocks,
+        slides=box.slides,
+        cluster=cluster,
+        tiles=count * cluster / machine.sms,
+        filled=count * cluster / waves / machine.sms,
+        steps=steps,
+        pixels_there=math.prod(int(n) for n in b.out[:3]) / (pixels * count / parts),
+        columns_there=columns / (parts * width),
+        stride=a.stride[1],
+        channels_there=channels / (ceil_div(channels, 64) * 64),
+    )
     return ProductTime(
         step * rates.waiting(ClusterShape(k=cluster)),
         steps,
@@ -129,7 +127,7 @@ def time_of_box(
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
         clusters=cluster > 1,
         rates=rates,
-        residual=residual,
+        residual=residual_of(machine, traits, steps * waves, moved) if learned else None,
     )
 
 

@@ -18,7 +18,7 @@ from tilegen.graph.product_time import (
     rates_of,
     rings_us,
 )
-from tilegen.graph.residual import LinearTraits, Residual, trees_of
+from tilegen.graph.residual import LinearTraits, residual_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 
@@ -50,8 +50,7 @@ def time_of_cut(
 ) -> ProductTime:
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it; rates: of the formula alone, where they are given."""
-    trees = None if rates or normed(b) or groups(b) > 1 else trees_of(machine, LinearTraits)  # as measured
-    rates = rates or rates_of(machine)
+    learned, rates = rates is None, rates or rates_of(machine)
     rows, columns = (int(n) for n in b.out)
     wide = groups(b) * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
@@ -88,25 +87,25 @@ def time_of_cut(
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
-    steps, residual = ceil_div(hi - lo, 64 * deep) / cluster.k, None
-    if trees is not None:
-        traits = LinearTraits(
-            height,
-            width,
-            height * width,
-            cluster.m,
-            cluster.n,
-            cluster.k,
-            pingpong,
-            deep,
-            count * cluster.size / machine.sms,
-            count * cluster.size / waves / machine.sms,
-            steps,
-            rows,
-            rows / (ceil_div(rows, height) * height),
-            columns / (ceil_div(columns, width) * width),
-        )
-        residual = Residual(traits, steps * waves, moved, trees)
+    steps = ceil_div(hi - lo, 64 * deep) / cluster.k
+    traits = LinearTraits(
+        height=height,
+        width=width,
+        numbers=height * width,
+        m=cluster.m,
+        n=cluster.n,
+        k=cluster.k,
+        pingpong=pingpong,
+        deep=deep,
+        tiles=count * cluster.size / machine.sms,
+        filled=count * cluster.size / waves / machine.sms,
+        steps=steps,
+        rows=rows,
+        rows_there=rows / (ceil_div(rows, height) * height),
+        columns_there=columns / (ceil_div(columns, width) * width),
+    )
+    # linears with norms in them, or of several groups, were not measured
+    measured = learned and not normed(b) and groups(b) == 1
     return ProductTime(
         step * waiting,
         steps,
@@ -124,7 +123,7 @@ def time_of_cut(
         cluster.size > 1,
         multiplied / machine.sms / rates.limit,
         rates,
-        residual,
+        residual_of(machine, traits, steps * waves, moved) if measured else None,
     )
 
 

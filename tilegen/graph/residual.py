@@ -88,6 +88,12 @@ class Residual:
         return self.known[us]
 
 
+def residual_of(machine: Machine, traits: Traits, steps: float, bytes: float) -> Residual | None:
+    """None where no product of the GPU was measured."""
+    trees = trees_of(machine, type(traits))
+    return None if trees is None else Residual(traits, steps, bytes, trees)
+
+
 def factor_of(trees: Sequence[Tree], seen: Sequence[float]) -> float:
     total = 0.0
     for tree in trees:
