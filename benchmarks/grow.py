@@ -21,7 +21,7 @@ from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Tra
 
 ROOT = Path(__file__).resolve().parent.parent
 TREES, LEAVES, RATE, LEAST_PAIRS = 300, 8, 0.1, 15
-DIGITS = 4  # of what is kept
+DIGITS, OF_THRESHOLDS = 3, 5  # of leaves, and of thresholds, that are kept
 
 
 def grown(some: Sequence[Pair[Any]]) -> list[Tree]:
@@ -53,8 +53,8 @@ def _kept(tree: Any, node: int) -> Tree:
     """A tree from one of its nodes on."""
     up_to, above = tree.children_left[node], tree.children_right[node]
     if up_to == above:
-        return float(f"{RATE * tree.value[node][0][0]:.{DIGITS - 1}g}")
-    threshold = float(f"{tree.threshold[node]:.{DIGITS + 1}g}")
+        return float(f"{RATE * tree.value[node][0][0]:.{DIGITS}g}")
+    threshold = float(f"{tree.threshold[node]:.{OF_THRESHOLDS}g}")
     return [int(tree.feature[node]), threshold, _kept(tree, up_to), _kept(tree, above)]
 
 

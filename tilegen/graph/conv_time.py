@@ -96,7 +96,7 @@ def time_of_box(
     each += curves(b) * rates.curve
     each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
     alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
-    moved, steps = _moved(b, rates), box.steps / cluster
+    moved, steps, tiles = _moved(b, rates), box.steps / cluster, count * cluster / machine.sms
     pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
     parts = ceil_div(columns, width)
     traits = ConvTraits(
@@ -106,8 +106,8 @@ def time_of_box(
         blocks=box.blocks,
         slides=box.slides,
         cluster=cluster,
-        tiles=count * cluster / machine.sms,
-        filled=count * cluster / waves / machine.sms,
+        tiles=tiles,
+        filled=filled,
         steps=steps,
         pixels_there=math.prod(int(n) for n in b.out[:3]) / (pixels * count / parts),
         columns_there=columns / (parts * width),
@@ -121,7 +121,7 @@ def time_of_box(
         waves,
         rates.from_memory(moved, machine, filled),
         rings_us(machine),
-        min(1.0, count * cluster / machine.sms),
+        min(1.0, tiles),
         filled,
         box.loaded_whole * box.blocks_loaded + width * box.blocks,
         rates.strided_trip if a.stride[1] > 1 else rates.trip,

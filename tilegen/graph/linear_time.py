@@ -74,7 +74,7 @@ def time_of_cut(
         rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
     )
     waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
-    numbers = height * wide
+    numbers, tiles = height * wide, count * cluster.size / machine.sms
     each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
     beside = read_beside(b) * min(height, rows) * width
     curved = rates.curve_turned if swapped else rates.curve
@@ -97,8 +97,8 @@ def time_of_cut(
         k=cluster.k,
         pingpong=pingpong,
         deep=deep,
-        tiles=count * cluster.size / machine.sms,
-        filled=count * cluster.size / waves / machine.sms,
+        tiles=tiles,
+        filled=filled,
         steps=steps,
         rows=rows,
         rows_there=rows / (ceil_div(rows, height) * height),
@@ -113,7 +113,7 @@ def time_of_cut(
         waves,
         rates.from_memory(moved, machine, filled) + numbers * rates.epilogue,
         rings_us(machine),
-        min(1.0, count * cluster.size / machine.sms),
+        min(1.0, tiles),
         filled,
         deep * rows_of_block(b, height, width),
         rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
