@@ -59,7 +59,8 @@ def _kept(tree: Any, node: int) -> Tree:
 
 
 def grow() -> None:
-    """Into tilegen/residuals.json."""
+    """Into tilegen/residuals.json. Where traits change, {"h200": {}} stands there first: other trees than
+    products tell of are refused."""
     linears = [*pairs(RESULTS), *(p for s in SWEEPS if s.gpu == "h200" for p in s.pairs())]
     of: dict[type[Traits], Sequence[Pair[Any]]] = {LinearTraits: linears, ConvTraits: conv_pairs()}
     kept = {
