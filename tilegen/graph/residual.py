@@ -115,7 +115,6 @@ def trees_of(machine: Machine, traits: type[Traits]) -> Sequence[Tree] | None:
     return kept["trees"]
 
 
-@lru_cache  # asked for each cut
 def names_of(traits: type[Traits]) -> list[str]:
     """Of what trees see, in order."""
     return [*traits._fields, *OF_TIME]
