@@ -15,8 +15,8 @@ from tilegen.ops.base import OpInstance
 from tilegen.options import Options
 
 CLUSTERS = {
-    "linear": ("k", "m", "n"),
-    "matmul": ("k", "m", "n"),
+    "linear": ("k", "km", "m", "n"),
+    "matmul": ("k", "km", "m", "n"),
     "conv2d": ("k", "n"),
 }
 

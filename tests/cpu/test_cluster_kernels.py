@@ -43,6 +43,7 @@ TILES = {
 }
 CASES: list[tuple[Any, str, dict[str, Any]]] = [
     (products, "k", {"pair": 2, "s": "3:k", "t": "2:k", "down": 3}),
+    (products, "km", {"pair": "2:km", "s": "3:km", "t": "2:k", "down": "3:km"}),
     (products, "m", {"pair": "2:m", "s": "3:m", "t": "2:m", "down": "3:m"}),
     (products, "n", {"pair": "2:n", "s": "3:n", "t": "2:n", "down": "3:n"}),
     (products, "mixed", {"pair": "3:m", "t": "2:n", "down": 2}),

@@ -252,6 +252,9 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
     match op.get("cluster_split", "k"):
         case "k":
             steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
+        case "km":
+            steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
+            axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
         case "m":
             axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
         case shape if "x" in shape:  # 2x4: two rows of four CTAs

@@ -266,9 +266,9 @@ class Tile:
             value(store.row + store.row_of_warpgroup, **names),
             value(store.column + store.column_of_warpgroup, **names),
         )
-        assert (
-            row == self.rows(cta_rank, warpgroup) and column == self.columns(cta_rank, warpgroup) + 8 * first
-        )
+        down, across = (first, 0) if op.tile.swapped else (0, first)  # n8 fragments lie side by side so
+        assert row == self.rows(cta_rank, warpgroup) + 8 * down
+        assert column == self.columns(cta_rank, warpgroup) + 8 * across
         if op.tile.swapped:
             height, width = 8 * n8s, 64 * m64 // op.tile.groups
             times[row : row + height, column : column + width] += 1

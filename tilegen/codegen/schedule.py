@@ -262,7 +262,7 @@ def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, 
 def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     """The C form of Wait.entries."""
     consumer, when = w.edge.consumer, w.edge.access.when
-    whole = consumer.op.cluster == 1 or consumer.op.cluster_split != "k"  # each CTA runs all steps
+    whole = consumer.op.cluster_shape.k == 1  # each CTA runs all steps
     first = (
         "step == 0" if whole else f"step == cta_rank * ({to_c(consumer.steps, STEP)}) / {consumer.op.cluster}"
     )

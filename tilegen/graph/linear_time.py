@@ -87,7 +87,7 @@ def time_of_cut(
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
-    steps = ceil_div(hi - lo, 64 * deep) / cluster.k
+    steps = ceil_div(ceil_div(hi - lo, 64 * deep), cluster.k)
     traits = LinearTraits(
         height=height,
         width=width,
@@ -147,8 +147,8 @@ def linear_time(b: OpInstance, machine: Machine, rates: Rates | None = None) -> 
 
 def sums_bytes(rows: int, columns: int, k: int) -> int:
     """That a CTA is sent by the k - 1 others that split its tile's sums: of whole blocks of 64 rows for each
-    math warpgroup."""
-    whole = rows if rows == 64 else 128 * ceil_div(rows, 128)
+    math warpgroup, unless the tile is swapped."""
+    whole = rows if rows == 64 or rows % 64 else 128 * ceil_div(rows, 128)
     return 4 * whole * columns * (k - 1) // k
 
 

@@ -128,30 +128,36 @@ class Epilogue:
         return Epilogue(data["expression"], tuple((o["index"], o["as"]) for o in data["operands"]))
 
 
-ClusterSplit = Literal["k", "m", "n", "2x2", "2x4", "4x2"]
-CLUSTER_SPLITS: tuple[ClusterSplit, ...] = ("k", "m", "n")
+ClusterSplit = Literal["k", "km", "m", "n", "2x2", "2x4", "4x2"]
+CLUSTER_SPLITS: tuple[ClusterSplit, ...] = ("k", "km", "m", "n")
 CLUSTER_SHAPES: tuple[ClusterSplit, ...] = ("2x2", "2x4", "4x2")
 
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """The CTAs of a cluster: m rows of n, as they lie on the tile; or k that share its steps. CTA rank c has
-    row c // n, column c % n."""
+    """The CTAs of a cluster: m rows of n, as they lie on the tile; or k that share its steps, and finish its
+    columns, or its rows where finishes_rows. CTA rank c has row c // n, column c % n."""
 
     m: int = 1
     n: int = 1
     k: int = 1
+    finishes_rows: bool = False
 
     @property
     def size(self) -> int:
         return self.m * self.n * self.k
 
     @property
+    def finished(self) -> tuple[int, int]:
+        """Into how many parts, each finished by a CTA, the rows of a tile are cut, and its columns."""
+        return (self.k, 1) if self.finishes_rows else (self.m, self.n * self.k)
+
+    @property
     def split(self) -> ClusterSplit:
         """TileOp.cluster_split."""
         if self.m > 1 and self.n > 1:
             return next(split for split in CLUSTER_SHAPES if split == f"{self.m}x{self.n}")
-        return "m" if self.m > 1 else "n" if self.n > 1 else "k"
+        return "m" if self.m > 1 else "n" if self.n > 1 else "km" if self.finishes_rows else "k"
 
     @property
     def option(self) -> str:
@@ -164,7 +170,13 @@ class ClusterShape:
         if split in CLUSTER_SHAPES:
             m, n = map(int, split.split("x"))
             return ClusterShape(m, n)
-        return ClusterShape(**{split: cluster})
+        of = {
+            "k": ClusterShape(k=cluster),
+            "km": ClusterShape(k=cluster, finishes_rows=True),
+            "m": ClusterShape(m=cluster),
+            "n": ClusterShape(n=cluster),
+        }
+        return of[split]
 
     @staticmethod
     def of_option(given: int | str) -> ClusterShape:
@@ -190,9 +202,9 @@ class TileOp:
     CTAs.
 
     cluster_split: what the CTAs of a cluster split between them. k: CTA rank c of C runs steps
-    [n·c/C, n·(c+1)/C) of n, sums are exchanged, and each finishes its part of the columns. m, n: each runs
-    all steps for its part of the rows or columns and finishes it. 2x4: two rows of four CTAs, each of which
-    does so for its part of both.
+    [n·c/C, n·(c+1)/C) of n, sums are exchanged, and each finishes its part of the columns. km: the same, but
+    its part of the rows. m, n: each runs all steps for its part of the rows or columns and finishes it.
+    2x4: two rows of four CTAs, each of which does so for its part of both.
     pingpong: whether the two math warpgroups of a Hopper kernel's CTA compute a tile each in turn, so that
     the epilogue of one is hidden behind the products of the other; else they share every tile.
     pixels: whether its tensors are images and filters of one pixel, which it sees as rows

@@ -301,12 +301,11 @@ def split(whole: Interval, size: int, cta_rank: int, cluster: int) -> Interval:
 
 
 def split_box(b: OpInstance, box: Box, cta_rank: int) -> Box:
-    """What a CTA has of a box in the last dimensions of the result: its part of the rows and of the columns;
-    where steps are split, of the columns."""
-    shape = b.op.cluster_shape
-    across = shape.n * shape.k
-    if shape.m > 1 and len(box) == len(b.out):
-        box = (split(box[0], b.tile[0], cta_rank // across, shape.m), *box[1:])
+    """What a CTA finishes of a box in the last dimensions of the result: its part of the rows and of the
+    columns."""
+    down, across = b.op.cluster_shape.finished
+    if down > 1 and len(box) == len(b.out):
+        box = (split(box[0], b.tile[0], cta_rank // across, down), *box[1:])
     if across == 1:
         return box
     assert b.kind.width is not None  # as for every kind that clusters can run
@@ -325,14 +324,15 @@ def cluster_problem(b: OpInstance) -> str:
     shape = op.cluster_shape
     if shape.size != op.cluster:
         return f"a cluster of {op.cluster} is not {op.cluster_split} CTAs"
-    if shape.m > 1 and len(b.out) != 2:
+    down, across = shape.finished
+    if down > 1 and len(b.out) != 2:
         return (
             f"a cluster cannot share the rows of a {op.kind} tile, whose result {op.result} has {len(b.out)}"
             " dimensions; expected 2"
         )
     for what, size, ctas in (
-        ("rows", op.tile[0], shape.m),
-        ("columns", op.tile[kind.width], shape.n * shape.k),
+        ("rows", op.tile[0], down),
+        ("columns", op.tile[kind.width], across),
     ):
         if size % ctas:
             return f"a cluster of {op.cluster} does not share {size} {what} evenly"

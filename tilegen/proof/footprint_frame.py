@@ -90,7 +90,9 @@ class Op:
     result: View
     tile: tuple[int, ...]
     cluster: int
-    cluster_split: str  # what its CTAs split between them: k, m or n; or 2x4: two rows of four
+    # what its CTAs split between them: k, of which each finishes columns, or rows (km); m or n; or 2x4: two
+    # rows of four
+    cluster_split: str
     coords: Sequence[Sequence[int]]
 
     @property
@@ -99,7 +101,7 @@ class Op:
         if "x" in self.cluster_split:
             down, across = self.cluster_split.split("x")
             return int(down), int(across)
-        return (self.cluster, 1) if self.cluster_split == "m" else (1, self.cluster)
+        return (self.cluster, 1) if self.cluster_split in ("m", "km") else (1, self.cluster)
 
     def integer(self, key: str, least: int = 1) -> int:
         value = self.attributes.get(key)
@@ -213,7 +215,7 @@ class Frame:
     def split_k(self, steps: Array | int) -> tuple[Array, Array]:
         """The steps [first, end) that the CTA runs: its share, or all where rows or columns are shared
         out."""
-        if self.op.cluster_split != "k":
+        if self.op.cluster_split not in ("k", "km"):
             return 0 * self.cta, 0 * self.cta + steps
         return self.cta * steps // self.op.cluster, (self.cta + 1) * steps // self.op.cluster
 

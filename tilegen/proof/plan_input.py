@@ -33,7 +33,7 @@ from tilegen.proof.table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
 ROWS = ("linear", "matmul")  # kinds whose rows a cluster may share out
-SHARED_ROWS = {"m": 0, "2x2": 4, "2x4": 8, "4x2": 8}  # how, and the CTAs that it takes; 0: any number
+SHARED_ROWS = {"m": 0, "km": 0, "2x2": 4, "2x4": 8, "4x2": 8}  # how, and of how many CTAs; 0: any number
 MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
 
 

@@ -1,6 +1,6 @@
 """Regimes of a few linears: rings as deep as their rows leave room for, and several choices of tiles.
 
-    1 … 8, … 16, … 64, … 80, … 256 rows    of one of HEIGHTS the same tiles, whose weights are packed once
+    1 … 8, … 16, … 64, … 72, … 256 rows    of one of HEIGHTS the same tiles, whose weights are packed once
     257 … 272, … 288, …                    each choice of tiles for all sizes where it is the best, up to MOST
 """
 
@@ -27,8 +27,7 @@ from tilegen.schedule.sized import FEW_ROWS, SOME_ROWS, Regime, Sized, tiles_of
 FEW_OPS = 4  # compile in a second
 ROOM = (8, 16, 24, 32, 40, 48, 56)  # rows that a ring of few linears is made for, besides FEW_ROWS
 HEIGHTS = (FEW_ROWS, 128, 192, SOME_ROWS)  # whose tiles fewer rows have too
-# where regimes above FEW_ROWS end besides, whose rings are deeper
-BETWEEN = (80, 96, 112, 144, 160, 176, 208, 224, 240)
+BETWEEN = range(FEW_ROWS + 8, SOME_ROWS, 8)  # rows at which regimes end besides: heights of swapped tiles
 MOST = 64  # tiles of few linears above SOME_ROWS
 MEASURED = 0.03  # what tiles lose, at least, where others were measured to be the best
 PACKED_AGAIN = 0.02  # what tiles may lose before weights are packed once more for others

@@ -296,7 +296,7 @@ def step_range(tiles: Tiles, cta_rank: int) -> tuple[Array, Array]:
     """The steps [start, end) that a CTA of each tile runs: its part of them, or all where the cluster splits
     rows or columns."""
     op = tiles.bound.op
-    if op.cluster_split != "k":
+    if op.cluster_shape.k == 1:
         return np.zeros_like(tiles.steps), tiles.steps
     return tiles.steps * cta_rank // op.cluster, tiles.steps * (cta_rank + 1) // op.cluster
 

@@ -217,9 +217,9 @@ def test_wrong_parts(data, parts):
 
 
 CLUSTER_SPLITS = [
-    ("diagonal", "k, m, n"),
-    (2, "k, m, n"),
-    (None, "k, m, n"),
+    ("diagonal", "k, km, m, n"),
+    (2, "k, km, m, n"),
+    (None, "k, km, m, n"),
     ("m", "7 does not share 64 rows evenly"),
 ]
 

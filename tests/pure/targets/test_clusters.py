@@ -16,7 +16,7 @@ from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cpu.emit import generate
 
-CLUSTER_SPLITS = ("k", "m", "n")
+CLUSTER_SPLITS = ("k", "km", "m", "n")
 
 
 @tg.spec
@@ -81,6 +81,12 @@ def test_rows_are_shared_out() -> None:
     assert [boxes(p, "x") for p in (one, two)] == [[[[4, 6], [0, 4]]], [[[6, 8], [0, 4]]]]
 
 
+def test_steps_are_shared_out_and_rows_finished() -> None:
+    one, two = parts_of(planned("2:km"), "up", 1, 0)
+    assert boxes(one, "x") == [[[4, 8], [0, 4]]] and boxes(two, "x") == [[[4, 8], [4, 6]]]
+    assert [p["writes"][0]["box"] for p in (one, two)] == [[[4, 6], [0, 4]], [[6, 8], [0, 4]]]
+
+
 def test_columns_are_shared_out() -> None:
     one, two = parts_of(planned(down="2:n"), "down", 1, 1)  # columns 4:6 of a tile of 4
     alone = parts_of(planned(), "down", 1, 1)[0]
@@ -94,10 +100,10 @@ def test_every_part_posts() -> None:
     for cluster_split in CLUSTER_SPLITS:
         plan = planned(f"2:{cluster_split}")
         assert all(n == 2 for n in plan.targets)
-        # rows 8:10 of a tile of 4: with rows, part 1 writes nothing and posts
+        # rows 8:10 of a tile of 4: where rows are shared out, part 1 writes nothing and posts
         one, two = parts_of(plan, "up", 2, 1)
         assert one["posts"] == two["posts"] != []
-        assert bool(two["writes"]) == (cluster_split != "m")
+        assert bool(two["writes"]) == ("m" not in cluster_split)
 
 
 @pytest.mark.parametrize("cluster_split", CLUSTER_SPLITS)
@@ -148,7 +154,7 @@ def test_matmuls_and_convolutions(cluster_split: str) -> None:
         policies={"a": "tile"},
     )
     assert tg.verify(plan).ok and examine(expanded(plan)).ok
-    if cluster_split != "m":
+    if "m" not in cluster_split:
         tiles = {"a": (1, 2, 3, 4, 2), "c": (1, 2, 3, 4, 2)}
         plan = tg.plan(
             convs(),
@@ -168,6 +174,7 @@ def test_how_gangs_are_asked_for_and_stored() -> None:
         ("2:k", 2, "k"),
         ("4:m", 4, "m"),
         ("1:m", 1, "k"),
+        ("4:km", 4, "km"),
         ("2x2", 4, "2x2"),
     ):
         op = planned(given, on="20").graph.op("up")
@@ -176,7 +183,7 @@ def test_how_gangs_are_asked_for_and_stored() -> None:
     assert (ops["up"]["cluster"], ops["up"]["cluster_split"]) == (2, "m") and "cluster_split" not in ops[
         "down"
     ]
-    assert len({planned(f"2:{cluster_split}").digest for cluster_split in CLUSTER_SPLITS}) == 3
+    assert len({planned(f"2:{cluster_split}").digest for cluster_split in CLUSTER_SPLITS}) == 4
 
 
 def test_a_plan_from_before_shares_steps() -> None:

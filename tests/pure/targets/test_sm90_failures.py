@@ -91,7 +91,7 @@ def refused(words: str, program: Any, **options: Any) -> None:
 def test_clusters_that_split_sums_have_tiles_of_one_kind_in_a_launch() -> None:
     """A barrier that only one of two ops flips would be a tile behind for the other."""
     heights = {"up": (64, 64, 64), "down": (128, 64, 64)}
-    words = "that split sums have tiles of 64 rows or of more in a launch, not both: 'up' has 64, 'down' 128"
+    words = "or of all only one: 'up' has 64 x 64, 'down' 128 x 64"
     refused(words, mlp(H=512, I=512), tiles=heights, cluster={"up": "4:k", "down": "4:k"})
     words = "a launch has clusters of one size and single CTAs: 'down' is run by clusters of 2"
     refused(words, mlp(), tiles=dict.fromkeys(heights, (64, 64, 64)), cluster={"up": "4:k", "down": 2})
@@ -137,7 +137,10 @@ def test_shapes(sizes: dict[str, Any], words: str) -> None:
         ((100, 128, 64), 1, "any eights up to 256 of 64, 128, 256 columns, not 100 x 128"),
         ((264, 128, 64), 1, "any eights up to 256 of 64, 128, 256 columns, not 264 x 128"),
         ((72, 64, 64), 1, "two math warpgroups do not share 72 rows of 64 columns in eights"),
-        ((96, 128, 64), 2, "a cluster splits a sum of 64, 128, 192 or 256 rows, not of 96"),
+        ((96, 128, 64), 2, "finish columns of 64, 128, 192 or 256 rows .*, not 2:k of 96"),
+        ((128, 128, 64), "2:km", "rows where there are other numbers of them .*, not 2:km of 128"),
+        ((72, 128, 64), "2:km", "a CTA's 72 rows do not split into 2 times eight"),
+        ((96, 128, 64), "8:km", "a CTA's 96 rows do not split into 8 times eight"),
         ((248, 256, 64), 1, "a math warpgroup would hold 128 x 248 sums"),
         ((64, 24, 64), 1, "a CTA's 24 columns do not split into 2 times eight"),
         ((128, 24, 64), 2, "a CTA's 24 columns do not split into 2 times eight"),

@@ -13,7 +13,7 @@ import torch
 from tests.gpu.gemms import HOPPER, IN_TURN, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
 from tilegen.frontend.program import DTYPES
-from tilegen.ops.base import ClusterShape
+from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import k_range
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.code import Code
@@ -29,7 +29,7 @@ from tilegen.targets.sm90.tile import HEIGHTS
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K
 CLUSTERS: list[Any] = [1, 2, "2:m", "2:n"]
 LARGER = ["4:m", "4:n", "2x2", "2x4", "4x2"]
-SUMS = ["4:k", "8:k"]
+SUMS, SUMS_BY_ROWS = ["4:k", "8:k"], ["2:km", "4:km"]
 WIDTHS = [16, 48, 64, 96, 128, 176, 192, 256]
 NAMES = {c.name: c for c in HOPPER}
 
@@ -45,6 +45,8 @@ def cuts() -> list[tuple[tuple[int, int, int], Any]]:
         *product(HEIGHTS, CLUSTERS, WIDTHS),
         *product(HEIGHTS, LARGER, (16, 72, 160)),
         *product(HEIGHTS, SUMS, (64, 128)),
+        *product((32, 96, 224), SUMS_BY_ROWS, (64, 128)),
+        *product((32, 96), SUMS_BY_ROWS, (256,)),
         *product((24, 72, 184), (1, "2:m", "2:n", *LARGER), (128, 256)),
         *product((48, 112, 240), (1, "2:m", "2:n", *LARGER), (64,)),
     ):
@@ -107,13 +109,14 @@ GATED_SWAPPED = [(72, 128, 64), (88, 256, 64), (48, 64, 64)]
         *product(GATED, CLUSTERS),
         *product(GATED_SWAPPED, (1, "2:m", "2:n", *LARGER)),
         *product([(64, 64, 64), (128, 64, 64)], SUMS),
+        *product([(96, 128, 64), (96, 64, 64)], SUMS_BY_ROWS),
     ],
     ids=str,
 )
 def test_gated_loads_and_stores(tile: tuple[int, int, int], cluster: Any) -> None:
     """Two sums from one weight: a math warpgroup's columns of both lie side by side."""
     whole = tile_of(*tile, cluster)
-    deep = 200 if cluster not in SUMS else 520  # a step for each CTA
+    deep = 520 if cluster in SUMS + SUMS_BY_ROWS else 200  # a step for each CTA
     plan = Case(
         "", gated, {"M": 130, "I": deep}, both("gate_up", "down", whole, whole, cluster, cluster)
     ).plan()
@@ -216,13 +219,14 @@ def test_shared_memory(case: Case) -> None:
     "case", [c for c in HOPPER if "steps shared" in c.name or c.name == "mlp, M = 1"], ids=lambda c: c.name
 )
 def test_exchanged_sums_fit_their_place(case: Case) -> None:
-    """A CTA is sent what it finishes, in float32, by each other one: by one warpgroup where these split the
-    columns, else half by each."""
+    """A CTA is sent what it finishes, in float32, by each other one: by one warpgroup where each has half of
+    what CTAs finish parts of, else half by each."""
     for op in ops_of(case.plan(), False):
         tile = op.tile
-        rows = 64 if tile.warpgroups_split_n else 128 * tile.m64  # an empty block of 64 is sent, too
+        one = tile.cta_rows == 64 or (tile.cta_rows % 64 and tile.cta_columns == 64)
+        rows = tile.cta_rows if tile.cta_rows % 64 else ceil_div(tile.cta_rows, 128) * 128 if not one else 64
         size = rows * tile.cta_columns * tile.groups * DTYPES["float32"]
-        each = size // tile.cluster.k // (1 if tile.warpgroups_split_n else 2)
+        each = size // tile.cluster.k // (1 if one else 2)
         assert op.needs.sums == tile.sums_bytes == each * (tile.cluster.k - 1)
 
 

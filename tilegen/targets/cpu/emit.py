@@ -44,7 +44,7 @@ class CpuOp(MacroOp):
 
     @property
     def splits_k(self) -> bool:
-        return self.cluster > 1 and self.cluster_split == "k"
+        return self.bound.op.cluster_shape.k > 1
 
     @property
     def steps(self) -> str:

@@ -200,7 +200,7 @@ class Interpreter:
         alone = len(tile["ctas"]) == 1 and not isinstance(self.data["scheduling"], str)
         first = cluster * self.plan.cluster + (turn % self.plan.cluster if alone else 0)
         threads = [first + cta_rank for cta_rank in range(len(tile["ctas"]))]
-        exchange = b.op.cluster_split == "k"
+        exchange = b.op.cluster_shape.k > 1
         # one for all, or one each
         buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]
         if isinstance(self.data["scheduling"], str):

@@ -204,7 +204,7 @@ class PortableOp(OpText):
 
     @property
     def splits_k(self) -> bool:
-        return self.cluster > 1 and self.bound.op.cluster_split == "k"
+        return self.bound.op.cluster_shape.k > 1
 
     @property
     def step_operands(self) -> list[int]:

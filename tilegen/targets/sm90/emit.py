@@ -94,8 +94,10 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
     if layout.cluster > 2 and len(sends) > 1:
         high, low = sends[max(sends)], sends[min(sends)]
         raise PlanError(
-            f"on sm_90a clusters of {layout.cluster} that split sums have tiles of 64 rows or of more in a"
-            f" launch, not both: {low.name!r} has {low.tile.cta_rows}, {high.name!r} {high.tile.cta_rows}",
+            f"on sm_90a, in a launch of clusters of {layout.cluster} that split sums, of all tiles both math"
+            " warpgroups finish a part (of more than 64 rows, or of 128 columns or more where they are other"
+            f" eights), or of all only one: {low.name!r} has {low.tile.cta_rows} x {low.tile.columns},"
+            f" {high.name!r} {high.tile.cta_rows} x {high.tile.columns}",
             low.bound.op.where,
         )
     if together and other and layout.cluster > 2:

@@ -80,8 +80,8 @@ class Layout:
 
     @cached_property
     def sums_regions(self) -> int:
-        """One where only one warpgroup of a CTA is sent sums (tiles of 64 rows), else one for each."""
-        return 1 if all(op.tile.warpgroups_split_n for op in self.products if op.tile.exchanges) else 2
+        """One where only one warpgroup of a CTA is sent sums (each has half of them), else one for each."""
+        return 1 if all(op.tile.halved for op in self.products if op.tile.exchanges) else 2
 
     @cached_property
     def sends(self) -> int:

@@ -136,18 +136,19 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
         return
     deepest = DEEPEST if alone and not normed(b) else 1
     for shape in SHAPES[cluster]:
-        if depths := _depths(b, shape, deepest):
+        if depths := _depths(b, shape, deepest, alone):
             yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
     if alone and cluster == 1 and not normed(b):
         yield from _of_depths(b, _cuts_in_turn(b, machine), range(1, deepest + 1))
 
 
-def _depths(b: OpInstance, shape: ClusterShape, deepest: int) -> list[int]:
-    """Of steps that the CTAs of a cluster can share."""
+def _depths(b: OpInstance, shape: ClusterShape, deepest: int, alone: bool) -> list[int]:
+    """Of steps that the CTAs of a cluster can share; alone: in a launch of its own."""
     lo, hi = k_range(b)
     steps = {deep: ceil_div(hi - lo, 64 * deep) for deep in range(1, deepest + 1)}
-    # a pair must take equal parts of the steps, or its rings drift apart
-    return [d for d, n in steps.items() if n % shape.k == 0 and (shape.k <= 2 or n * d >= LONG_SUM)]
+    # beside other ops a pair must take equal parts of the steps, or its rings drift apart
+    shared = {d: n for d, n in steps.items() if n >= shape.k and (alone or n % shape.k == 0)}
+    return [d for d, n in shared.items() if shape.k <= 2 or n * d >= LONG_SUM]
 
 
 def _of_depths(b: OpInstance, cuts: Iterable[Cut], depths: Sequence[int]) -> Iterator[Cut]:
@@ -194,8 +195,9 @@ def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[Cut]:
                 break
             if width < columns + 16:
                 yield Cut(height, width, shape)
-    if rows <= 64 or normed(b) or shape.k > 1:
+    if rows <= 64 or normed(b):
         return
+    shape = replace(shape, finishes_rows=shape.k > 1)
     for height in _swapped_heights(ceil_div(rows, shape.m)):
         if height * (shape.m - 1) < rows:
             yield from (
@@ -239,9 +241,10 @@ def _fits(b: OpInstance, cut: Cut) -> bool:
     """Whether a CTA can compute height x width."""
     height, width, cluster = cut.height, cut.width, cut.cluster
     if height % 64:
-        if width == 64 and height % 16:
+        if height % (8 * max(cluster.k, 2 if width == 64 else 1)) or groups(b) * width * height > 256 * SUMS:
             return False
-        return groups(b) * width * height <= 256 * SUMS and 3 * (height + groups(b) * width) * 128 <= SHARED
+        exchanged = sums_bytes(height, groups(b) * width, cluster.k)
+        return 3 * (height + groups(b) * width) * 128 + exchanged <= SHARED
     split = height == 64  # the two math warpgroups share the columns, else the rows
     uneven = not split and height % 128 != 0  # one of them has a block of rows less
     exchanges = cluster.k > 1

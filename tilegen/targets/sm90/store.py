@@ -50,8 +50,6 @@ Steps = tuple[Step | Branch, ...]
 
 def finish(tile: Tile) -> Steps:
     """What is done after the main loop, until all sums are stored."""
-    if tile.swapped:
-        return (Step("store", 0, tile.n8s),)
     if not tile.alternates:
         return _finish(tile, 0, tile.n8s)
     half = tile.n8s // 2
@@ -72,10 +70,10 @@ def _finish(tile: Tile, first: int, count: int) -> Steps:
     steps: Steps = _sent(parts)
     for part in reversed(parts):
         others = _sent([p for p in parts if p is not part], part)
-        told = part.number if tile.warpgroups_split_n else -1
+        told = part.number if tile.halved else -1
         reduced = Step("cluster_reduce", part.first, size, barrier=told)
         own = (*others, reduced, Step("store", part.first, size))
-        last = part is parts[-1] and not tile.warpgroups_split_n  # somebody's it is
+        last = part is parts[-1] and not tile.halved  # somebody's it is
         steps = own if last else (Branch(part.here, own, steps),)
     return steps
 
@@ -91,9 +89,9 @@ class _Part:
 
     @property
     def owner(self) -> str:
-        """The rank of that CTA, as C: where the warpgroups split columns, the first half of the CTAs finishes
-        the columns of the first."""
-        if not self.tile.warpgroups_split_n:
+        """The rank of that CTA, as C: where the warpgroups have half each, the first half of the CTAs
+        finishes that of the first."""
+        if not self.tile.halved:
             return str(self.number)
         scaled = f" * {self.tile.parts}" if self.tile.parts > 1 else ""
         return f"(int)warpgroup{scaled}" + (f" + {self.number}" if self.number else "")
@@ -101,7 +99,7 @@ class _Part:
     @property
     def here(self) -> str:
         """Whether it is this one."""
-        return f"{self.owner} == cta_rank" if self.tile.warpgroups_split_n else f"cta_rank == {self.owner}"
+        return f"{self.owner} == cta_rank" if self.tile.halved else f"cta_rank == {self.owner}"
 
 
 def _sent(parts: Sequence[_Part], own: _Part | None = None) -> tuple[Step, ...]:
@@ -109,7 +107,7 @@ def _sent(parts: Sequence[_Part], own: _Part | None = None) -> tuple[Step, ...]:
     found = []
     for n, part in enumerate(parts):
         # barriers are counted without the part that is never sent
-        before = own is not None and not part.tile.warpgroups_split_n and own.number < part.number
+        before = own is not None and not part.tile.halved and own.number < part.number
         to = "cta_rank ^ 1" if part.tile.cluster.k == 2 else part.owner
         barrier, last = part.number - before, n == len(parts) - 1
         found.append(Step("cluster_send", part.first, part.count, to=to, barrier=barrier, last=last))
@@ -129,8 +127,13 @@ class Store:
 
     @property
     def row(self) -> str:
-        shared = f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
-        return to_c(self.code.bound.write[0].lo) + shared
+        """First row that the CTA finishes."""
+        row = to_c(self.code.bound.write[0].lo)
+        if self.tile.cluster.m > 1:
+            return f"{row} + {self.tile.cta_row} * {self.tile.cta_rows}"
+        if self.tile.cluster.finishes_rows:
+            return f"{row} + cta_rank * {self.tile.rows // self.tile.cluster.k}"
+        return row
 
     @property
     def column(self) -> str:
@@ -139,6 +142,7 @@ class Store:
         if self.tile.cluster.n > 1:
             return f"{column} + {self.tile.cta_column} * {self.tile.cta_columns}"
         shared = self.tile.exchanges and not self.tile.warpgroups_split_n
+        shared &= not self.tile.cluster.finishes_rows
         return f"{column} + cta_rank * {self.tile.columns // self.tile.cluster.k}" if shared else column
 
     @property
@@ -148,7 +152,7 @@ class Store:
 
     @property
     def row_of_warpgroup(self) -> str:
-        if self.tile.warpgroups_split_right:
+        if self.tile.warpgroups_split_right and not self.tile.exchanges:
             return f" + (int)warpgroup * {self.tile.cta_rows // 2}"
         whole = self.tile.warpgroups_split_n or self.tile.swapped or self.tile.pingpong
         return "" if whole else f" + (int)warpgroup * {64 * self.tile.m64}"

@@ -75,6 +75,12 @@ class Tile:
         return self.cta_rows == 64
 
     @property
+    def halved(self) -> bool:
+        """Whether the math warpgroups have half each of what the CTAs of a cluster that splits K finish parts
+        of: of the columns, or of the rows of a swapped tile."""
+        return self.warpgroups_split_n or self.warpgroups_split_right
+
+    @property
     def alternates(self) -> bool:
         """Whether they get there by every other slice of K each, for all columns, and swap sums at the end:
         activations are read once."""
@@ -113,18 +119,19 @@ class Tile:
 
     @property
     def parts(self) -> int:
-        """CTAs that each finish a part of the columns of which a math warpgroup has the sums."""
-        return self.cluster.k // 2 if self.exchanges and self.warpgroups_split_n else self.cluster.k
+        """CTAs that each finish a part of the columns, swapped: of the rows, of which a math warpgroup has
+        the sums."""
+        return self.cluster.k // 2 if self.exchanges and self.halved else self.cluster.k
 
     @property
     def sends(self) -> int:
-        """Parts that a math warpgroup sends, at most: where the warpgroups split the columns, one of them
-        finishes none."""
-        return self.parts if self.warpgroups_split_n else self.parts - 1
+        """Parts that a math warpgroup sends, at most: where each has half of them, one of them finishes
+        none."""
+        return self.parts if self.halved else self.parts - 1
 
     @property
     def finished_n8s(self) -> int:
-        """Eights of columns that a math warpgroup finishes."""
+        """Eights of columns that a math warpgroup finishes; swapped: of rows."""
         return self.n8s // ((2 if self.alternates else 1) * self.parts)
 
     @property
@@ -144,7 +151,7 @@ class Tile:
     @property
     def sums_bytes(self) -> int:
         """Bytes of sums that a math warpgroup is sent, by all others together."""
-        return self.m64 * self.groups * self.finished_n8s * 2048 * (self.cluster.k - 1)
+        return self.m64 * self.right_groups * self.finished_n8s * 2048 * (self.cluster.k - 1)
 
     @property
     def scratch_bytes(self) -> int:
@@ -207,8 +214,18 @@ class Tile:
                 "math warpgroups take turns over 128 or 192 rows, or eights of other numbers, of which a CTA"
                 f" has all sums, not over {self.cta_rows} of a cluster of {self.cluster.option}"
             )
-        if self.swapped:
-            return self._swapped_problem
+        if self.exchanges and self.cluster.finishes_rows != self.swapped:
+            return (
+                "where a cluster splits a sum its CTAs finish columns of 64, 128, 192 or 256 rows (k), rows"
+                f" where there are other numbers of them (km), not {self.cluster.option} of {self.cta_rows}"
+            )
+        problem = self._swapped_problem if self.swapped else self._blocks_problem
+        if not problem and self.exchanges and self.steps < self.cluster.k:
+            return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
+        return problem
+
+    @property
+    def _blocks_problem(self) -> str:
         if self.cta_rows not in HEIGHTS:
             return f"a CTA computes 64, 128, 192 or 256 rows, not {self.cta_rows}"
         parts = max(self.cluster.k, 2 if self.warpgroups_split_n else 1)
@@ -219,8 +236,6 @@ class Tile:
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
                 " not fit its registers"
             )
-        if self.exchanges and self.steps < self.cluster.k:
-            return f"its {self.steps} steps cannot be shared by {self.cluster.k} CTAs"
         return ""
 
     @property
@@ -232,8 +247,8 @@ class Tile:
             )
         if self.warpgroups_split_right and self.cta_rows % 16:
             return f"two math warpgroups do not share {self.cta_rows} rows of 64 columns in eights"
-        if self.exchanges:
-            return f"a cluster splits a sum of 64, 128, 192 or 256 rows, not of {self.cta_rows}"
+        if self.cta_rows % (8 * self.cluster.k):
+            return f"a CTA's {self.cta_rows} rows do not split into {self.cluster.k} times eight"
         if self.m64 * self.registers > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
