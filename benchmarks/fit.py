@@ -51,11 +51,12 @@ NEAREST, FARTHEST = 0.15, 0.05  # by how much slower than its program's best a p
 @dataclass(frozen=True)
 class Sweep:
     """Linears of a GPU, with its rates: what they are called, and the result file, whose name ends with the
-    GPU's."""
+    GPU's. seen: whether anything was fitted to them; else they were measured after it."""
 
     told: str
     path: Path
     family: str
+    seen: bool = True
 
     @property
     def gpu(self) -> str:
@@ -75,7 +76,11 @@ SWEEPS = (
         )
     ),
     *(
-        Sweep(f"{told}, deep steps among them, on an H200", FOLDER / "calibration-deep-h200.json", family)
+        Sweep(f"{told}, {new} among them, on an H200", FOLDER / f"calibration-{name}-h200.json", family, seen)
+        for new, name, seen in (
+            ("deep steps", "deep", True),
+            ("shared sums of swapped tiles", "shared", False),
+        )
         for told, family in (
             ("linears", "linear"),
             ("long sums", "sums"),
@@ -329,7 +334,7 @@ def lines(
     for name, chosen in groups(linears).items():
         yield _line(name, e := error_of(chosen, rates), f"{e.spearman:.2f}")
     for sweep, some in zip(SWEEPS, swept, strict=True):
-        for what, held in (("held out", True), ("fitted to", False)):
+        for what, held in (("held out", True), ("fitted to" if sweep.seen else "measured later", False)):
             if chosen := [p for p in some if p.held_out is held]:
                 e = error_of(chosen, of_sweeps.get(sweep.gpu))
                 yield _line(f"{sweep.told}, {what}", e, f"{e.spearman:.2f}")
@@ -358,7 +363,8 @@ def tell(folder: Path) -> None:
     print("\n".join(lines(some, swept, convs, attention)))
     to_fit: dict[str, list[Pair[Rates]]] = {"h200": [p for p in some if p.weight < 1]}  # bound by weights
     for sweep, of in zip(SWEEPS, swept, strict=True):
-        to_fit.setdefault(sweep.gpu, []).extend(of)
+        if sweep.seen:
+            to_fit.setdefault(sweep.gpu, []).extend(of)
     of_sweeps = {
         gpu: fitted([p for p in to_fit[gpu] if not p.held_out], rates) for gpu, rates in RATES_OF.items()
     }

@@ -61,7 +61,7 @@ def _kept(tree: Any, node: int) -> Tree:
 def grow() -> None:
     """Into tilegen/residuals.json. Where traits change, {"h200": {}} stands there first: other trees than
     products tell of are refused."""
-    linears = [*pairs(RESULTS), *(p for s in SWEEPS if s.gpu == "h200" for p in s.pairs())]
+    linears = [*pairs(RESULTS), *(p for s in SWEEPS if s.gpu == "h200" and s.seen for p in s.pairs())]
     of: dict[type[Traits], Sequence[Pair[Any]]] = {LinearTraits: linears, ConvTraits: conv_pairs()}
     kept = {
         traits.__name__: {

@@ -33,7 +33,7 @@ class Options:
     policies: "up->down", or a tensor -> lattice point.
     split_k: linear -> splits of its sum. split_kv: attention over caches -> splits of its keys.
     cluster: op -> CTAs of a cluster, and what they split (TileOp.cluster_split): 2, "2", "2:m",
-    "2x4".
+    "4:km", "2x4".
     pingpong: op -> whether math warpgroups compute its tiles in turn (TileOp.pingpong).
     order: auto, op_major, op_major:GROUP, banded:N or banded:N:LAG.
     scheduling: auto, dynamic (an atomic counter hands out ranks), static (CTA c of C runs ranks c, c + C, …)

@@ -78,7 +78,8 @@ def time_of_cut(
     each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
     beside = read_beside(b) * min(height, rows) * width
     curved = rates.curve_turned if swapped else rates.curve
-    each += rates.sent * 2 * (1 - 1 / cluster.k) + curves(b) * curved / groups(b)
+    sent = rates.sent_turned if swapped else rates.sent
+    each += sent * 2 * (1 - 1 / cluster.k) + curves(b) * curved / groups(b)
     staged = height >= STAGED_ROWS and not swapped
     by_threads = rates.beside_turned if swapped else rates.beside
     fetched = beside / cluster.k * by_threads

@@ -71,6 +71,7 @@ class Rates:
     curve: float = 6.5e-05
     curve_turned: float = 1.6e-05
     sent: float = 4.201e-05  # where the CTAs of a pair send each other half of them
+    sent_turned: float = 2.1e-05  # of those of a swapped tile
     # of a number that the epilogue reads, a residual's: by threads, by those of a swapped tile, by TMA
     beside: float = 2.6e-04
     beside_turned: float = 2.35e-04

@@ -50,6 +50,16 @@ def test_empty_blocks_of_rows_are_not_multiplied(rows: int) -> None:
     assert three.step == pytest.approx(four.step) and three.waves == four.waves
 
 
+@pytest.mark.parametrize("k", [2, 4])
+def test_who_has_one_of_odd_steps_more_is_waited_for(k: int) -> None:
+    cluster = ClusterShape(k=k)
+    even, odd, more = (
+        time_of_cut(linear(300, 512, 64 * steps), H200, 128, 128, cluster).steps
+        for steps in (12 * k, 12 * k + 1, 13 * k)
+    )
+    assert even < odd == more
+
+
 def test_a_ring_of_few_stages_waits_for_its_loads() -> None:
     time = time_of_cut(linear(300), H200, 128, 192)
     tiles = [time.tile(stages) for stages in (2, 3, 4, 8)]
