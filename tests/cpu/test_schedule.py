@@ -103,7 +103,7 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
         for (rank, last), part in itertools.product(zip(ranks, steps, strict=True), range(b.op.cluster)):
             mine = (
                 range(last * part // b.op.cluster, last * (part + 1) // b.op.cluster)
-                if b.op.cluster_split == "k"
+                if b.op.cluster_split in ("k", "km")
                 else range(last)
             )
             at = {"first": (-1,), "step": mine, "epilogue": (last,)}
@@ -178,7 +178,9 @@ def test_random_plans_have_everything() -> None:
         True,
         False,
     }
-    assert {op.cluster_split for p in plans for op in p.graph.ops if op.cluster > 1} == {"k", "m", "n"}
+    assert {op.cluster_split for p in plans for op in p.graph.ops if op.cluster > 1} == {
+        *("k", "km", "m", "n")
+    }
     assert any(s.group > 1 for p in plans for s in p.order.segments)
     assert any(s.last_first for p in plans for s in p.order.segments)
     assert any(p.order.name.startswith("banded") for p in plans)

@@ -235,7 +235,7 @@ BAD = [
     (["plan", *MLP, "--tile", "none=8x8"], "no such op; the ops are down, up"),
     (["plan", *MLP, "--cluster", "none=2"], "cluster of none: no such op"),
     (["plan", *MLP, "--pingpong", "none"], "pingpong of none: no such op"),
-    (["plan", *MLP, "--cluster", "up=2:diagonal"], "k, m, n"),
+    (["plan", *MLP, "--cluster", "up=2:diagonal"], "k, km, m, n"),
     (["plan", *MLP, "--split-k", "up=x"], "--split-k up=x"),
     (["plan", *MLP, "--policy", "up->down=some"], "no policy 'some'"),
     (["plan", *MLP, "--order", "some"], "unknown order 'some'"),

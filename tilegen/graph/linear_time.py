@@ -51,7 +51,8 @@ def time_of_cut(
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it; rates: of the formula alone, where they are given."""
     learned, rates = rates is None, rates or rates_of(machine)
-    rows, columns = (int(n) for n in b.out)
+    # in eights, as wgmma and TMA take them: so sizes that move have the tiles of kernels of their own
+    rows, columns = 8 * ceil_div(int(b.out[0]), 8), int(b.out[1])
     wide = groups(b) * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
     waves = ceil_div(count, machine.clusters(cluster.size))

@@ -132,10 +132,15 @@ class _Choice:
         return {name: ClusterShape.of_option(given) for name, given in self.options.cluster}
 
     def raised(self, rows: int, height: int) -> _Choice:
-        """With tiles of this height where they hold all rows already."""
+        """With tiles of this height, one of HEIGHTS, where they hold all rows already. Of such a tile CTAs
+        that share K finish columns."""
         of = {n: max(t[0], height) if t[0] >= rows else t[0] for n, t in self.options.tiles}
         tiles = tuple((n, (of[n], *t[1:])) for n, t in self.options.tiles)
-        return replace(self, options=replace(self.options, tiles=tiles))
+        clusters = tuple(
+            (n, replace(c, finishes_rows=c.finishes_rows and of[n] != height).option if n in of else c.option)
+            for n, c in self.clusters.items()
+        )
+        return replace(self, options=replace(self.options, tiles=tiles, cluster=clusters))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def test_weights_are_packed_again_where_others_tiles_lose(lowering: str) -> None
         found = regimes(program, H200, Options(), lower=lambda p, made: lowering)
         forms = [packed_forms(program, r) for r in found]
         assert len({f for f, r in zip(forms, found, strict=True) if r.most <= 64}) == 1
-        assert len(set(forms)) <= len(HEIGHTS) + 1
+        assert len(set(forms)) <= len(HEIGHTS) + 2
 
 
 @pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
@@ -68,8 +68,7 @@ def test_up_to_each_height_rings_are_deeper_and_packed_weights_the_same(
     for program in (mlp(300), mlp(300, H=4096, I=11008)):
         found = regimes(program, H200, Options(), lower=lambda p, made: lowering)
         few = [r for r in found if r.most <= 256]
-        assert [r.ranges for r in few[:8]] == [((n - 7, n),) for n in range(8, 65, 8)]
-        assert [r.most for r in few[8:]] == [80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
+        assert [r.ranges for r in few] == [((n - 7, n),) for n in range(8, 257, 8)]
         for below, height in pairwise((0, *HEIGHTS)):
             shared = [packed_forms(program, r) for r in few if below < r.most <= height]
             assert len(shared[0]) == 2 and len(set(shared)) == 1

@@ -219,7 +219,7 @@ NO_GANGS = [0, -2, 1.5, None, True, "", "two", " 2", "2:", "2:diagonal", "2:rows
 @pytest.mark.parametrize("parts", NO_GANGS)
 def test_wrong_gang(mlp, parts):
     refused(
-        ["'up'", f"cluster of {parts}", "expected its size", "k, m, n"],
+        ["'up'", f"cluster of {parts}", "expected its size", "k, km, m, n"],
         mlp,
         on="h200",
         cluster={"up": parts},

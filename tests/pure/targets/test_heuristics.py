@@ -79,6 +79,14 @@ def test_few_tiles_of_long_sums_are_split_by_rows_where_eights_of_rows_fit_bette
     assert best.cluster.finishes_rows and best.cluster.k == 4 and best.tile[0] % 64
 
 
+@pytest.mark.parametrize("rows", [3, 67, 129, 300, 777, 1281])
+@pytest.mark.parametrize(("N", "K"), [(12288, 6144), (768, 8192)])
+def test_rows_of_an_eight_have_the_same_tiles(rows: int, N: int, K: int) -> None:
+    """So a size that moves, whose regimes end where eights do, has the tiles of a kernel of its own."""
+    own, last = (best_configs(fuse(gemm(M=m, N=N, K=K)), H200)["y"] for m in (rows, -(-rows // 8) * 8))
+    assert (own.tile, own.cluster, own.pingpong) == (last.tile, last.cluster, last.pingpong)
+
+
 @pytest.mark.parametrize(("K", "k"), [(13248, 2), (12992, 4)])
 def test_odd_steps_are_shared_by_a_cluster_in_a_launch_alone(K: int, k: int) -> None:
     """One CTA has a step more: 207 steps of two, 203 of four. Beside other ops it must not."""
