@@ -249,20 +249,17 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
     attributes = op["attributes"] | {"vectors": 2 if op["kind"] == "layer_norm" else 1}
     tile, parts = _OP_DEFS[op["kind"]](attributes, tuple(op["tile"]), coord, shapes), op["cluster"]
     axis, first, size, steps = -1, tile.first, tile.width, range(tile.steps)
-    match op.get("cluster_split", "k"):
-        case "k":
-            steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
-        case "km":
-            steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
-            axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
-        case "m":
-            axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
-        case shape if "x" in shape:  # 2x4: two rows of four CTAs
-            down, across = map(int, shape.split("x"))
-            top, height = min(at[0] for at in tile.writes), op["tile"][0]
-            row, part, parts = part // across, part % across, across
-            rows = range(top + row * height // down, top + (row + 1) * height // down)
-            tile = replace(tile, writes=[at for at in tile.writes if at[0] in rows])
+    shared = op.get("cluster_split", "k")
+    if shared in ("k", "km"):
+        steps = range(part * tile.steps // parts, (part + 1) * tile.steps // parts)
+    if shared in ("m", "km"):
+        axis, first, size = 0, min(at[0] for at in tile.writes), op["tile"][0]
+    if "x" in shared:  # 2x4: two rows of four CTAs
+        down, across = map(int, shared.split("x"))
+        top, height = min(at[0] for at in tile.writes), op["tile"][0]
+        row, part, parts = part // across, part % across, across
+        rows = range(top + row * height // down, top + (row + 1) * height // down)
+        tile = replace(tile, writes=[at for at in tile.writes if at[0] in rows])
     mine = range(first + part * size // parts, first + (part + 1) * size // parts)
     writes = [at for at in tile.writes if at[axis] in mine]
     reads = {views[operand][1](at) for step, operand, at in tile.reads if step is None or step in steps}

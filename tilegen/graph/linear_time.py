@@ -28,9 +28,15 @@ RESULTS = 32_768  # bytes of the buffers that a warpgroup with a tile to itself 
 ALONE = ClusterShape()
 
 
+def rows_in_eights(b: OpInstance) -> int:
+    """Of the result, as wgmma and TMA take them. Times depend on no other number of rows: so a size that
+    moves has the tiles of a kernel of its own."""
+    return ceil_div(int(b.out[0]), 8) * 8
+
+
 def rows_loaded(b: OpInstance, height: int) -> int:
-    """Of activations, by a CTA of so many rows: in eights, no more than there are."""
-    return min(height, ceil_div(int(b.out[0]), 8) * 8)
+    """Of activations, by a CTA of so many rows: no more than there are."""
+    return min(height, rows_in_eights(b))
 
 
 def rows_of_block(b: OpInstance, height: int, width: int) -> int:
@@ -51,8 +57,7 @@ def time_of_cut(
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it; rates: of the formula alone, where they are given."""
     learned, rates = rates is None, rates or rates_of(machine)
-    # in eights, as wgmma and TMA take them: so sizes that move have the tiles of kernels of their own
-    rows, columns = 8 * ceil_div(int(b.out[0]), 8), int(b.out[1])
+    rows, columns = rows_in_eights(b), int(b.out[1])
     wide = groups(b) * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
     waves = ceil_div(count, machine.clusters(cluster.size))

@@ -137,7 +137,7 @@ class _Choice:
         of = {n: max(t[0], height) if t[0] >= rows else t[0] for n, t in self.options.tiles}
         tiles = tuple((n, (of[n], *t[1:])) for n, t in self.options.tiles)
         clusters = tuple(
-            (n, replace(c, finishes_rows=c.finishes_rows and of[n] != height).option if n in of else c.option)
+            (n, replace(c, finishes_rows=c.finishes_rows and of[n] != height).option)
             for n, c in self.clusters.items()
         )
         return replace(self, options=replace(self.options, tiles=tiles, cluster=clusters))

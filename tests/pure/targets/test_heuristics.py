@@ -12,6 +12,7 @@ from tilegen.arch.machine import machine
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import splits as splits_of
+from tilegen.ops.base import ceil_div
 from tilegen.schedule.plan import static_persistent
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.base import unproved
@@ -83,14 +84,16 @@ def test_few_tiles_of_long_sums_are_split_by_rows_where_eights_of_rows_fit_bette
 @pytest.mark.parametrize(("N", "K"), [(12288, 6144), (768, 8192)])
 def test_rows_of_an_eight_have_the_same_tiles(rows: int, N: int, K: int) -> None:
     """So a size that moves, whose regimes end where eights do, has the tiles of a kernel of its own."""
-    own, last = (best_configs(fuse(gemm(M=m, N=N, K=K)), H200)["y"] for m in (rows, -(-rows // 8) * 8))
+    eights = ceil_div(rows, 8) * 8
+    own, last = (best_configs(fuse(gemm(M=m, N=N, K=K)), H200)["y"] for m in (rows, eights))
     assert (own.tile, own.cluster, own.pingpong) == (last.tile, last.cluster, last.pingpong)
 
 
 @pytest.mark.parametrize(("K", "k"), [(13248, 2), (12992, 4)])
 def test_odd_steps_are_shared_by_a_cluster_in_a_launch_alone(K: int, k: int) -> None:
     """One CTA has a step more: 207 steps of two, 203 of four. Beside other ops it must not."""
-    b = fuse(gemm(M=2075, N=576, K=K)).bound(fuse(gemm(M=2075, N=576, K=K)).ops[0])
+    graph = fuse(gemm(M=2075, N=576, K=K))
+    b = graph.bound(graph.op("y"))
     assert any(c.cluster.k == k for c in linear_configs(b, H200, k))
     assert not any(c.cluster.k == k for c in linear_configs(b, H200, k, stage=384))
 

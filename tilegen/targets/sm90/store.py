@@ -128,22 +128,18 @@ class Store:
     @property
     def row(self) -> str:
         """First row that the CTA finishes."""
-        row = to_c(self.code.bound.write[0].lo)
-        if self.tile.cluster.m > 1:
-            return f"{row} + {self.tile.cta_row} * {self.tile.cta_rows}"
-        if self.tile.cluster.finishes_rows:
-            return f"{row} + cta_rank * {self.tile.rows // self.tile.cluster.k}"
-        return row
+        down, _ = self.tile.cluster.finished
+        shared = f" + {self.tile.cta_row} * {self.tile.rows // down}" if down > 1 else ""
+        return to_c(self.code.bound.write[0].lo) + shared
 
     @property
     def column(self) -> str:
         """First column that the CTA finishes."""
         column = to_c(self.code.bound.write[-1].lo)
-        if self.tile.cluster.n > 1:
-            return f"{column} + {self.tile.cta_column} * {self.tile.cta_columns}"
-        shared = self.tile.exchanges and not self.tile.warpgroups_split_n
-        shared &= not self.tile.cluster.finishes_rows
-        return f"{column} + cta_rank * {self.tile.columns // self.tile.cluster.k}" if shared else column
+        _, across = self.tile.cluster.finished
+        # where warpgroups split columns that a cluster exchanges, column_of_warpgroup tells the CTA's part
+        shared = across > 1 and not (self.tile.exchanges and self.tile.warpgroups_split_n)
+        return f"{column} + {self.tile.cta_column} * {self.tile.columns // across}" if shared else column
 
     @property
     def moves(self) -> bool:

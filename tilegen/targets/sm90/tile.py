@@ -76,8 +76,8 @@ class Tile:
 
     @property
     def halved(self) -> bool:
-        """Whether the math warpgroups have half each of what the CTAs of a cluster that splits K finish parts
-        of: of the columns, or of the rows of a swapped tile."""
+        """Whether the math warpgroups have half of the right operand's rows each. These become columns, or
+        rows of a swapped tile, of which the CTAs of a cluster that splits K finish parts."""
         return self.warpgroups_split_n or self.warpgroups_split_right
 
     @property
@@ -165,16 +165,14 @@ class Tile:
         """Of the left operand, in bytes."""
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        whole = self.warpgroups_split_n or self.warpgroups_split_right or self.pingpong
-        return "0" if whole else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
+        return "0" if self.halved or self.pingpong else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
     def b_offset(self) -> str:
         """Of the right one."""
         if self.alternates:
             return f"warpgroup * {SLICE}"
-        halves = self.warpgroups_split_n or self.warpgroups_split_right
-        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if halves else "0"
+        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.halved else "0"
 
     @property
     def slices(self) -> int:
