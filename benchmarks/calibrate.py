@@ -7,6 +7,7 @@ python -m benchmarks.calibrate measure --mixed …                of several ops
 python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
 python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
 python -m benchmarks.calibrate measure --linears …              of linears, long sums and turns among them
+python -m benchmarks.calibrate measure --rivals …               of the same, the best of each way to cut them
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
@@ -45,7 +46,6 @@ from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import AttentionAttributes, keys_of_block
-from tilegen.ops.base import ClusterShape
 from tilegen.options import Options
 from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, best_of_kinds, kind_of
 from tilegen.targets.sm90.linear_cuts import SHAPES
@@ -61,9 +61,11 @@ MIXED = "mixed"  # programs of several ops, as planned
 SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
 LINEARS = "linears"  # of all these kinds
+RIVALS = "rivals"  # of the same programs, each cut by the best of every way in which warpgroups and CTAs share it
 CONVS = "convs"  # convolutions alone, of any channels and images
 NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
+MOST_WAYS, FAR = 9, 1.35  # ways to share work, of a program, and by how much slower than the best they may be
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -212,6 +214,10 @@ def _summed(r: random.Random) -> tuple[str, dict[str, Any]]:
             return "gemm", {"M": m, "N": n, "K": k}
 
 
+def _any_linear(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return r.choice([_linear, _linear, _summed, _tall])(r)
+
+
 def _several(r: random.Random) -> tuple[str, dict[str, Any]]:
     """As benchmarks.shapes draws them."""
     while True:
@@ -239,6 +245,7 @@ SWEEPS: Mapping[str, Families] = {
     SUMS: {SUMS: (_summed, 1)},
     TURNS: {TURNS: (_tall, 1)},
     LINEARS: {"linear": (_linear, 3), SUMS: (_summed, 1), TURNS: (_tall, 1)},
+    RIVALS: {RIVALS: (_any_linear, 1)},
     CONVS: {CONVS: (_any_conv, 1)},
     NETS: {NETS: (_net, 1)},
 }
@@ -311,6 +318,9 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     if drawn.family == TURNS:
         (op,) = graph.ops
         return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in _turns(graph, op.name, r)]
+    if drawn.family == RIVALS:
+        (op,) = graph.ops
+        return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in _rivals(graph, op.name, r)]
     sizes = tuple(SHAPES) if len(graph.ops) == 1 else PAIRS
     every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in sizes]
     chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
@@ -329,7 +339,7 @@ def _split(graph: Graph) -> list[Config]:
     return [
         c
         for k in SPLITS
-        for c in best_of_kinds(c for c in every if c.cluster == ClusterShape(k=k))[:BEST]
+        for c in best_of_kinds(c for c in every if c.cluster.size == c.cluster.k == k)[:BEST]
     ]
 
 
@@ -341,6 +351,18 @@ def _turns(graph: Graph, name: str, r: random.Random) -> list[Config]:
     best = best_of_kinds(in_turn)
     others = [r.choice([c for c in in_turn if kind_of(c) == kind_of(b)]) for b in best]
     return [*best, *others, *best_of_kinds(c for c in every if not c.pingpong)[:BEST]]
+
+
+def _rivals(graph: Graph, name: str, r: random.Random) -> list[Config]:
+    """Of each way in which warpgroups and the CTAs of a cluster share a tile the model's best, where that is
+    near its best of all; the best of other heights; and some that are drawn."""
+    every = sorted((c for cluster in SHAPES for c in _all(graph, name, cluster)), key=lambda c: c.us)
+    near = [c for c in every if c.us < FAR * every[0].us]
+    ways: dict[Any, Config] = {}
+    for c in near:
+        ways.setdefault((c.cluster, c.pingpong, c.tile[0] // c.cluster.m % 64 == 0), c)
+    found = [*list(ways.values())[:MOST_WAYS], *best_of_kinds(near)[:BEST], *r.sample(near, min(3, len(near)))]
+    return list({str(Candidate.of({name: c}, LOWERINGS[0])): c for c in found}.values())
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first
@@ -488,6 +510,7 @@ def main(arguments: Sequence[str]) -> int:
         MIXED: "programs of several ops",
         SUMS: "linears whose sums are split",
         TURNS: "linears whose math warpgroups take turns",
+        RIVALS: "linears, the best of each way to share work",
         LINEARS: "linears of all kinds",
         CONVS: "convolutions alone",
         NETS: "nets of convolutions",

@@ -137,9 +137,9 @@ class _Load:
         for block in range(self.stage.blocks):
             channel = self._channel(0 if self.box.slides else block)
             in_line = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
-            for _, first, at, _ in self.tile.b_pieces:
-                row = f"{column} + {first}" if first else column
-                to = block * self.stage.b_block + at * ROW_BYTES
+            for piece in self.tile.b_pieces:
+                row = f"{column} + {piece.first}" if piece.first else column
+                to = block * self.stage.b_block + piece.at * ROW_BYTES
                 out.append(Copy(address, (channel, in_line if self.box.slides else position, row), to))
         return out
 
@@ -155,7 +155,7 @@ class _Load:
         return [
             BoxMap(f"{name}_a", x, sizes, pitches, (64, self.box.line, th, tb), (1, sw, sh, 1)),
             BoxMap(
-                f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0][3]), (1, 1, 1)
+                f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0].rows), (1, 1, 1)
             ),
         ]
 

@@ -21,6 +21,16 @@ SUMS = 192  # accumulators that a math thread can hold beside everything else
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Rows of a group's weights that a copy brings. first: column of the CTA's result; at: row of a block."""
+
+    group: int
+    first: int
+    at: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Tile:
     """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a cluster that split it;
     pingpong: the math warpgroups of a CTA take turns, else they share it."""
@@ -180,20 +190,22 @@ class Tile:
         return 2 if self.alternates else 4
 
     @property
-    def b_pieces(self) -> list[tuple[int, int, int, int]]:
-        """(group, warpgroup's first column, first row in a block, rows): how the weights of one 64-column
-        block lie in shared memory."""
+    def b_pieces(self) -> list[Piece]:
+        """How the weights of one 64-column block lie in shared memory."""
         left = self.swapped and not self.warpgroups_split_right
+        columns = self.cta_columns
         if not (self.warpgroups_split_n or left) or self.alternates or self.pingpong:
-            return [(g, 0, g * self.cta_columns, self.cta_columns) for g in range(self.groups)]
-        half = self.cta_columns // 2
+            return [Piece(g, 0, g * columns, columns) for g in range(self.groups)]
+        half = columns // 2
         if self.groups == 1:  # in one copy where it may move so many rows
             return (
-                [(0, 0, 0, self.cta_columns)]
-                if self.cta_columns <= BOX
-                else [(0, w * half, w * half, half) for w in (0, 1)]
+                [Piece(0, 0, 0, columns)]
+                if columns <= BOX
+                else [Piece(0, w * half, w * half, half) for w in (0, 1)]
             )
-        return [(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)]
+        return [
+            Piece(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)
+        ]
 
     # --- limits ---------------------------------------------------------------------------------------------
 

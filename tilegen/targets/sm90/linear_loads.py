@@ -1,0 +1,364 @@
+"""What a linear loads on sm_90a: rows of activations and of weights, 64 columns at a time, by TMA.
+
+Rows beyond a tensor's last would be filled with zeros, which takes three times as long as to load as many. So
+tiles of the last row and of the last column load fewer, by maps of their own; what stands in shared memory
+below them goes into sums that nobody stores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from sympy import Expr
+
+from tilegen.analysis.regions import Array, to_c
+from tilegen.frontend.dims import dims_of, most
+from tilegen.frontend.program import Size
+from tilegen.graph.product_time import ROW_BYTES
+from tilegen.ops.base import Access, ceil_div
+from tilegen.ops.extrema import smallest
+from tilegen.ops.gemm import LinearAttributes
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.product import waits_for_activations, waits_for_weights
+from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, Share, Wait
+from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
+
+MOST_TAILS = 40  # linears of a kernel whose last tiles have maps of their own: parameters hold some 255
+
+
+def _times(rank: str, each: Size) -> str:
+    return f"{rank} * {each}" if isinstance(each, int) else f"{rank} * ({to_c(each)})"
+
+
+@dataclass(frozen=True)
+class LinearLoads:
+    """The load role: what a step brings of activations and of weights. packed: weights come packed."""
+
+    code: Code
+    tile: Tile
+    stage: Stage
+    packed: bool
+    weights_once: bool
+
+    @property
+    def _sharing_a(self) -> int:
+        """CTAs of a row of the cluster that load activations together, each its share of the rows."""
+        return self.tile.cluster.n if self.stage.a_rows >= 64 else 1
+
+    @property
+    def _sharing_b(self) -> int:
+        """CTAs of a column of it that load weights together."""
+        pair = self.tile.cluster.size == 2
+        return 1 if pair and self.tile.cta_columns % 16 else self.tile.cluster.m
+
+    @property
+    def a(self) -> Loads:
+        policy = "evict_last" if self.weights_once else ""
+        waits = waits_for_activations(self.code)
+        copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing_a * self._copied_rows)
+        load = _load_of(copies, bytes, waits, self._others(policy))
+        return Loads((load,), policy=policy, together=self._sharing_a > 1)
+
+    def _a_bytes(self, rows: Size) -> Size:
+        return rows * ROW_BYTES * self.stage.blocks
+
+    # --- the last row of tiles ------------------------------------------------------------------------------
+
+    @cached_property
+    def _moves(self) -> bool:
+        """Whether how many rows there are is known at run time only."""
+        return bool(dims_of(self.code.bound.out[0]))
+
+    @cached_property
+    def _height(self) -> int:
+        """Of a row of tiles, or where rows move of a row of CTAs, of which a cluster may have several."""
+        return self.tile.cta_rows if self._moves else self.tile.rows
+
+    @cached_property
+    def _down(self) -> Size:
+        """How many such rows."""
+        return ceil_div(self.code.bound.out[0], self._height)
+
+    @cached_property
+    def _last_rows(self) -> Size:
+        """Of activations, in the last of them. Each quotient rises with a size that moves, as rounding needs
+        it; their difference does not."""
+        rows = self.code.bound.out[0]
+        unit = 8 * self._sharing_a
+        return unit * ceil_div(rows, unit) - self._height * (self._down - 1)
+
+    @cached_property
+    def _too_many(self) -> bool:
+        """Linears, for maps of their last tiles."""
+        return len(self.code.plan.graph.ops_of(LinearAttributes)) > MOST_TAILS
+
+    @cached_property
+    def _tail(self) -> Size:
+        """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0."""
+        if self._too_many:
+            return 0
+        rows, tail = self.code.bound.out[0], self._last_rows
+        if self._moves:
+            return 0 if most(rows) <= self.stage.a_rows else tail
+        tail -= self.tile.cta_rows * (self._last_ctas - 1)
+        return tail if tail < self.stage.a_rows else 0
+
+    @property
+    def _last_ctas(self) -> int:
+        """Rows of CTAs of the last row of tiles that have any."""
+        return ceil_div(int(self._last_rows), self.tile.cta_rows)
+
+    def _others(self, policy: str) -> Iterator[Other]:
+        """What tiles of the last row load: fewer rows, or nothing."""
+        if self._moves:
+            yield from self._others_where_rows_move(policy)
+            return
+        tail = None
+        if self._tail:
+            tail = Other("", self._a_copies(policy, self._tail), self._a_bytes(self._tail))
+        last = _is_last(self.code.bound.coords[0], int(self._down))
+        yield from _of_last(last, self.tile.cta_row, self._last_ctas, self.tile.cluster.m, tail)
+
+    def _others_where_rows_move(self, policy: str) -> Iterator[Other]:
+        """The last row of CTAs is any of its cluster, and those below have no rows."""
+        row, m = to_c(self.code.bound.coords[0]), self.tile.cluster.m
+        if m > 1:
+            row = f"{m} * {row} + {self.tile.cta_row}"
+            yield Other(f"{row} {'==' if m == 2 else '>='} {to_c(self._down)}", (), 0)
+        if self._tail:
+            when = f"{row} == {to_c(self._down - 1)}"
+            yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
+
+    @property
+    def b(self) -> Loads:
+        policy = "evict_first" if self.weights_once else ""
+        copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
+        waits, others = waits_for_weights(self.code), self._others_of_weights(policy)
+        load = _load_of(tuple(copies), self.stage.b_bytes, waits, others)
+        return Loads((load,), at=self.stage.b_at, policy=policy, together=self._sharing_b > 1)
+
+    # --- the last column of tiles ---------------------------------------------------------------------------
+
+    @cached_property
+    def _across(self) -> int:
+        """How many columns of tiles."""
+        return ceil_div(int(self.code.bound.out[1]), self.tile.columns)
+
+    @cached_property
+    def _last_columns(self) -> int:
+        """Of the result, in the last of them."""
+        return int(self.code.bound.out[1]) - self.tile.columns * (self._across - 1)
+
+    @cached_property
+    def _last_ctas_across(self) -> int:
+        """Columns of CTAs of the last column of tiles that have any."""
+        return ceil_div(self._last_columns, self.tile.cta_columns)
+
+    def _rows_there(self, piece: Piece) -> int:
+        """Of a piece of the weights, in the last CTA that has any; eights for each CTA that loads a share."""
+        left = self._last_columns - self.tile.cta_columns * (self._last_ctas_across - 1) - piece.first
+        unit = 8 * self._sharing_b
+        return max(0, min(piece.rows, unit * ceil_div(left, unit)))
+
+    @cached_property
+    def _b_tail(self) -> int:
+        """Rows of a piece of the weights that the tensor ends in, or 0: at most one of a group's is such, and
+        those of all groups are alike. Packed weights have no end."""
+        if self.packed or self._too_many:
+            return 0
+        return max((n for p in self.tile.b_pieces if 0 < (n := self._rows_there(p)) < p.rows), default=0)
+
+    @cached_property
+    def _always_tail(self) -> bool:
+        """Whether there are no other copies of weights: of all CTAs one column has any, and a piece."""
+        single = self._across == self._last_ctas_across == 1
+        return single and not any(self._rows_there(p) == p.rows for p in self.tile.b_pieces)
+
+    def _others_of_weights(self, policy: str) -> Iterator[Other]:
+        """What tiles of the last column load: fewer rows, or nothing."""
+        if self.packed or self._too_many:
+            return
+        there = sum(self._rows_there(piece) for piece in self.tile.b_pieces)
+        tail = None
+        if there < self.stage.b_rows:
+            bytes = there * ROW_BYTES * self.stage.blocks
+            tail = Other("", tuple(self._b_copies(policy, last=True)), bytes)
+        last = _is_last(self.code.bound.coords[1], self._across)
+        yield from _of_last(last, self.tile.cta_column, self._last_ctas_across, self.tile.cluster.n, tail)
+
+    @property
+    def _copied_rows(self) -> Size:
+        """Of activations that a CTA copies in a step: where few rows move, in eights no more than there
+        are."""
+        rows, most_rows = self.code.bound.out[0], self.stage.a_rows
+        share = most_rows // self._sharing_a
+        if not self._moves or most(rows) > most_rows:
+            return share
+        return smallest(share, 8 * ceil_div(rows, 8 * self._sharing_a))
+
+    def _copy(self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE) -> Copy:
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, share, policy)
+
+    def _access(self, operand: int) -> list[Access]:
+        return [a for a in self.code.bound.reads if a.operand == operand and a.when == "step"]
+
+    def _a_copies(self, policy: str, tail: Size = 0) -> tuple[Copy, ...]:
+        """tail: the rows of the last row of tiles, which have a map of their own."""
+        letter = "a_tail" if tail else "a"
+        rows, columns = self._access(0)[0].box
+        row = to_c(rows.lo) + (
+            f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
+        )
+        out = []
+        for block in range(self.stage.blocks):
+            column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
+            at = block * self.stage.a_block
+            if self._sharing_a > 1:
+                own = tail // self._sharing_a if tail else self._copied_rows
+                share = Share(_times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
+                own_row = f"{row} + {_times(self.tile.cta_column, own)}"
+                out.append(self._copy(letter, column, own_row, at, policy, share))
+            else:
+                out.append(self._copy(letter, column, row, at, policy))
+        return tuple(out)
+
+    @property
+    def _to_row(self) -> str:
+        """The CTAs of this one's row, where a cluster has others."""
+        return "row_ctas" if self.tile.cluster.m > 1 else "all_ctas"
+
+    @property
+    def _to_column(self) -> str:
+        return "column_ctas" if self.tile.cluster.n > 1 else "all_ctas"
+
+    # --- weights --------------------------------------------------------------------------------------------
+
+    @property
+    def _packed_box(self) -> int:
+        """Rows of one copy from packed weights: all blocks of a step in as few copies as possible."""
+        total = self.stage.b_rows * self.stage.blocks // self._sharing_b
+        eights = 8 if total % 8 == 0 else 1
+        count = next(n for n in range(1, total + 1) if total % (eights * n) == 0 and total // n <= BOX)
+        return total // count
+
+    @property
+    def _piece_rows(self) -> int:
+        """Rows of one copy from weights as they are."""
+        return self.tile.b_pieces[0].rows // self._sharing_b
+
+    def _packed_copies(self, policy: str) -> list[Copy]:
+        j = to_c(self.code.bound.coords[1])
+        n = self.tile.cluster.n
+        tile = f"({j} * {n} + {self.tile.cta_column})" if n > 1 else j
+        rows = self.stage.b_rows * self.stage.blocks
+        row = f"({tile} * {self.code.number('steps', self.tile.steps)} + k) * {rows}"
+        if self._sharing_b > 1:
+            own, rank = rows // self._sharing_b, self.tile.cta_row
+            share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
+            return [
+                self._copy("b", "0", f"{row} + {rank} * {own} + {n}", n * ROW_BYTES, policy, share)
+                for n in range(0, own, self._packed_box)
+            ]
+        starts = range(0, rows, self._packed_box)
+        return [self._copy("b", "0", f"{row} + {n}" if n else row, n * ROW_BYTES, policy) for n in starts]
+
+    def _b_copies(self, policy: str, last: bool = False) -> Iterator[Copy]:
+        """last: those of the last CTA that has columns."""
+        accesses = self._access(1)
+        for block in range(self.stage.blocks):
+            for piece in self.tile.b_pieces:
+                rows = self._rows_there(piece) if last else piece.rows
+                if not rows:
+                    continue
+                letter = "b" if rows == piece.rows else "b_tail"
+                box = accesses[piece.group].box
+                column = to_c(box[1].lo) + (f" + {64 * block}" if block else "")
+                row = to_c(box[0].lo) + (f" + {piece.first}" if piece.first else "")
+                if self.tile.cluster.n > 1:
+                    row += f" + {self.tile.cta_column} * {self.tile.cta_columns}"
+                to = block * self.stage.b_block + piece.at * ROW_BYTES
+                if self._sharing_b > 1:
+                    own, rank = rows // self._sharing_b, self.tile.cta_row
+                    share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
+                    yield self._copy(letter, column, f"{row} + {rank} * {own}", to, policy, share)
+                else:
+                    yield self._copy(letter, column, row, to, policy)
+
+    @cached_property
+    def packed_rows(self) -> Array:
+        """(tiles, rows): which row of the weight lies in each row of a packed tile's block; -1 where there is
+        none."""
+        n, width = int(self.code.bound.out[1]), self.tile.cta_columns
+        tiles = math.ceil(n / self.tile.columns) * self.tile.cluster.n
+        out = np.full((tiles, self.stage.b_rows), -1, dtype=np.int64)
+        for piece in self.tile.b_pieces:
+            column = np.arange(tiles)[:, None] * width + piece.first + np.arange(piece.rows)[None, :]
+            row = np.where(column < n, piece.group * n + column, -1)
+            out[:, piece.at : piece.at + piece.rows] = row
+        return out
+
+    # --- maps -----------------------------------------------------------------------------------------------
+
+    @property
+    def maps(self) -> list[Map]:
+        found = [self._map("a", 0, self._copied_rows)]
+        if self._tail:
+            found.append(self._map("a_tail", 0, self._tail // self._sharing_a))
+        if self.packed:
+            return [*found, self._packed_map()]
+        if not self._always_tail:
+            found.append(self._map("b", 1, self._piece_rows))
+        if self._b_tail:
+            found.append(self._map("b_tail", 1, self._b_tail // self._sharing_b))
+        return found
+
+    def _packed_map(self) -> Map:
+        rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
+        name, weight = f"{self.code.name}_b", self.code.bound.operand("w").tensor
+        return Map(name, weight, rows, 64, 64, 0, (self._packed_box, 64), True, True)
+
+    def _map(self, letter: str, n: int, box_rows: Size) -> Map:
+        operand = self.code.bound.op.operands[n]
+        shape = self.code.bound.tensors[operand.tensor].plan_shape
+        pitch = math.prod(int(s) for s in shape[1:])
+        first = operand.columns[0] if operand.columns else 0
+        rows, columns = self.code.bound.shape(n)
+        return Map(
+            f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True
+        )
+
+
+def _load_of(
+    copies: tuple[Copy, ...], bytes: Size, waits: tuple[Wait, ...], others: Iterator[Other]
+) -> Load:
+    """Another without a condition is what all tiles load for which no condition holds."""
+    some = []
+    for other in others:
+        if not other.condition:
+            copies, bytes = other.copies, other.bytes
+            break
+        some.append(other)
+    return Load(copies, bytes, waits, others=tuple(some))
+
+
+def _is_last(coordinate: Expr, count: int) -> str:
+    """Whether a tile is in the last of so many rows or columns of tiles, as C; "" where there is one."""
+    return "" if count == 1 else f"{to_c(coordinate)} == {count - 1}"
+
+
+def _of_last(last: str, cta: str, ctas: int, of_cluster: int, tail: Other | None) -> Iterator[Other]:
+    """What tiles of the last row or column load: of a cluster's CTAs `ctas` have any; those after them load
+    nothing, and the last that has any the tail, where it loads less than others."""
+
+    def when(condition: str) -> str:
+        return " && ".join(filter(None, (last, condition)))
+
+    below = of_cluster - ctas
+    if below:
+        yield Other(when(f"{cta} {'>=' if below > 1 else '=='} {ctas}"), (), 0)
+    if tail:
+        yield replace(tail, condition=when(f"{cta} == {ctas - 1}" if ctas > 1 else ""))
