@@ -61,11 +61,12 @@ MIXED = "mixed"  # programs of several ops, as planned
 SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
 LINEARS = "linears"  # of all these kinds
-RIVALS = "rivals"  # of the same programs, each cut by the best of every way in which warpgroups and CTAs share it
+RIVALS = "rivals"  # of the same kinds, each cut by the best of each way in which CTAs and warpgroups share it
 CONVS = "convs"  # convolutions alone, of any channels and images
 NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
 MOST_WAYS, FAR = 9, 1.35  # ways to share work, of a program, and by how much slower than the best they may be
+DRAWN = 3  # others of it
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -361,7 +362,8 @@ def _rivals(graph: Graph, name: str, r: random.Random) -> list[Config]:
     ways: dict[Any, Config] = {}
     for c in near:
         ways.setdefault((c.cluster, c.pingpong, c.tile[0] // c.cluster.m % 64 == 0), c)
-    found = [*list(ways.values())[:MOST_WAYS], *best_of_kinds(near)[:BEST], *r.sample(near, min(3, len(near)))]
+    drawn = r.sample(near, min(DRAWN, len(near)))
+    found = [*list(ways.values())[:MOST_WAYS], *best_of_kinds(near)[:BEST], *drawn]
     return list({str(Candidate.of({name: c}, LOWERINGS[0])): c for c in found}.values())
 
 

@@ -24,11 +24,12 @@ from tilegen.graph import attention_time, conv_time
 from tilegen.graph.attention_time import AttentionRates
 from tilegen.graph.conv_time import ConvRates
 from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import linear_time
 from tilegen.graph.product_time import RATES, RATES_OF, ProductTime, Rates
-from tilegen.ops.base import ClusterShape, OpInstance
+from tilegen.ops.base import ClusterShape, OpInstance, TileOp
 from tilegen.schedule.planner import checked_cluster
-from tilegen.targets.sm90.linear_cuts import linear_configs
+from tilegen.targets.sm90.linear_cuts import Cut, cuts_alone
 
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
@@ -79,7 +80,7 @@ SWEEPS = (
         Sweep(f"{told}, {new} among them, on an H200", FOLDER / f"calibration-{name}-h200.json", family, seen)
         for new, name, seen in (
             ("deep steps", "deep", True),
-            ("shared sums of swapped tiles", "shared", False),
+            ("shared sums of swapped tiles", "shared", True),
         )
         for told, family in (
             ("linears", "linear"),
@@ -87,6 +88,7 @@ SWEEPS = (
             ("warpgroups in turn", "turns"),
         )
     ),
+    Sweep("rivals on an H200", FOLDER / "calibration-rivals-h200.json", "rivals"),
     Sweep("linears on an H100", FOLDER / "calibration-h100.json", "linear"),
     Sweep("long sums on an H100", FOLDER / "calibration-sums-h100.json", "sums"),
     Sweep("warpgroups in turn on an H100", FOLDER / "calibration-turns-h100.json", "turns"),
@@ -166,15 +168,27 @@ def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[P
             yield found
 
 
-def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | None:
-    graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
+@lru_cache(maxsize=16)
+def _linear(workload: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Graph, TileOp]:
+    """A program of one op."""
+    graph = fuse(Task("calibrate", workload, dict(sizes)).program)
     (op,) = graph.ops
+    return graph, op
+
+
+@lru_cache(maxsize=64)
+def _cuts(workload: str, sizes: tuple[tuple[str, Any], ...], cluster: int, on: Machine) -> frozenset[Cut]:
+    graph, op = _linear(workload, sizes)
+    return cuts_alone(graph.bound(op), on, cluster)
+
+
+def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | None:
+    graph, op = _linear(row["workload"], tuple(row["sizes"].items()))
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
-    b = graph.bound(op)
-    size = ClusterShape.of_option(cluster).size
+    shape = ClusterShape.of_option(cluster)
     pingpong = row.get("pingpong", {}).get(op.name, False)
-    wanted = tile, cluster, pingpong
-    if not any((c.tile, c.option, c.pingpong) == wanted for c in linear_configs(b, on, size)):
+    known = _cuts(row["workload"], tuple(row["sizes"].items()), shape.size, on)
+    if Cut.of(tile, shape, pingpong) not in known:
         return None
     cut = checked_cluster(graph, replace(op, tile=tile, pingpong=pingpong), cluster, on)
     name, bound = f"{row['workload']} {row['sizes']}", graph.with_op(op.name, cut).bound(cut)

@@ -25,6 +25,7 @@ from tilegen.ops.gemm import curves, groups, k_range, normed, read_beside
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
 RESULTS = 32_768  # bytes of the buffers that a warpgroup with a tile to itself has besides
+PACKED = 2  # rows of tiles up to which weights may be packed: they are read once or twice
 ALONE = ClusterShape()
 
 
@@ -95,6 +96,8 @@ def time_of_cut(
     moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     steps = ceil_div(ceil_div(hi - lo, 64 * deep), cluster.k)
+    down, across = ceil_div(rows, height), ceil_div(columns, width)
+    stage = deep * rows_of_block(b, height, width)
     traits = LinearTraits(
         height=height,
         width=width,
@@ -108,8 +111,14 @@ def time_of_cut(
         filled=filled,
         steps=steps,
         rows=rows,
-        rows_there=rows / (ceil_div(rows, height) * height),
-        columns_there=columns / (ceil_div(columns, width) * width),
+        rows_there=rows / (down * height),
+        columns_there=columns / (across * width),
+        columns=columns,
+        swapped=swapped,
+        packed=ceil_div(down, cluster.m) <= PACKED,
+        down=down,
+        across=across,
+        stage=stage,
     )
     # linears with norms in them, or of several groups, were not measured
     measured = learned and not normed(b) and groups(b) == 1
@@ -122,7 +131,7 @@ def time_of_cut(
         rings_us(machine),
         min(1.0, tiles),
         filled,
-        deep * rows_of_block(b, height, width),
+        stage,
         rates.trip_of_clusters if shared.m * shared.n > 2 else rates.trip,
         RESULTS if pingpong and staged else sums,
         pingpong,

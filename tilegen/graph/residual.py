@@ -43,6 +43,12 @@ class LinearTraits(NamedTuple):
     rows: int
     rows_there: float  # of all rows of tiles, the share that the result has
     columns_there: float
+    columns: int
+    swapped: bool  # weights are wgmma's left operand
+    packed: bool  # weights are
+    down: int  # CTAs, by their rows, and by their columns
+    across: int
+    stage: int  # rows of 128 bytes that a step loads
 
 
 class ConvTraits(NamedTuple):

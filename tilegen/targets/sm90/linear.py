@@ -7,6 +7,7 @@ import math
 
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.frontend.dims import most
+from tilegen.graph.linear_time import PACKED
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
@@ -67,7 +68,7 @@ def _stage(b: OpInstance, tile: Tile) -> Stage:
 def _weights_once(code: Code) -> bool:
     b = code.bound
     stored = code.plan.graph.tensors[b.operand("w").tensor].role in ("weight", "input")
-    return stored and math.ceil(most(b.out[0]) / b.tile[0]) <= 2
+    return stored and math.ceil(most(b.out[0]) / b.tile[0]) <= PACKED
 
 
 def _operands_problem(b: OpInstance) -> str:

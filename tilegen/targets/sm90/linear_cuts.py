@@ -51,6 +51,11 @@ class Cut:
     pingpong: bool = False
     deep: int = 1
 
+    @staticmethod
+    def of(tile: tuple[int, ...], cluster: ClusterShape, pingpong: bool) -> Cut:
+        """A tile of a cluster."""
+        return Cut(tile[0] // cluster.m, tile[1] // cluster.n, cluster, pingpong, tile[2] // 64)
+
 
 @dataclass(frozen=True)
 class _Linear:
@@ -101,6 +106,11 @@ def linear_configs(
         config = config_of(b, machine, cut, stage, mixed)
         if config.us < math.inf:
             yield config
+
+
+def cuts_alone(b: OpInstance, machine: Machine, cluster: int) -> frozenset[Cut]:
+    """Every cut that clusters of so many CTAs can compute in a launch of its own."""
+    return frozenset(_fitting_cuts(b, machine, cluster, True))
 
 
 def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
