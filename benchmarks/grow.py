@@ -20,7 +20,7 @@ from tilegen.graph.cost_model import product_time
 from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Traits, Tree, names_of
 
 ROOT = Path(__file__).resolve().parent.parent
-TREES, LEAVES, RATE, LEAST_PAIRS = 150, 24, 0.15, 15
+TREES, LEAVES, RATE, LEAST_PAIRS = 200, 24, 0.12, 15
 DIGITS, OF_THRESHOLDS = 3, 5  # of leaves, and of thresholds, that are kept
 
 

@@ -35,14 +35,10 @@ def rows_in_eights(b: OpInstance) -> int:
     return ceil_div(int(b.out[0]), 8) * 8
 
 
-def rows_loaded(b: OpInstance, height: int) -> int:
-    """Of activations, by a CTA of so many rows: no more than there are."""
-    return min(height, rows_in_eights(b))
-
-
 def rows_of_block(b: OpInstance, height: int, width: int) -> int:
-    """Rows of 128 bytes of activations and weights that 64 columns of K bring a CTA of height x width."""
-    return rows_loaded(b, height) + int(groups(b)) * width
+    """Rows of 128 bytes of activations and weights that 64 columns of K bring a CTA of height x width: of
+    activations no more than there are."""
+    return min(height, rows_in_eights(b)) + int(groups(b)) * width
 
 
 def time_of_cut(
@@ -58,13 +54,14 @@ def time_of_cut(
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it; rates: of the formula alone, where they are given."""
     learned, rates = rates is None, rates or rates_of(machine)
-    rows, columns = rows_in_eights(b), int(b.out[1])
-    wide = groups(b) * width
+    rows, columns, of_groups = rows_in_eights(b), int(b.out[1]), int(groups(b))
+    read, curved = read_beside(b), curves(b)
+    wide = of_groups * width
     count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
     waves = ceil_div(count, machine.clusters(cluster.size))
     filled = min(1.0, count * cluster.size / waves / machine.sms)
     lo, hi = k_range(b)
-    loaded = rows_loaded(b, height)
+    loaded = min(height, rows)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
     activations = rates.activations if cluster.size == 1 else rates.activations_of_clusters
     bytes = ROW_BYTES * deep * (activations * loaded / shared.n + wide / shared.m)
@@ -74,7 +71,7 @@ def time_of_cut(
     apart = rates.apart if shared.k > 1 else 1.0
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
-    clocks = deep * products_clocks(occupied, width, int(groups(b)), pingpong, loaded + wide, rates)
+    clocks = deep * products_clocks(occupied, width, of_groups, pingpong, loaded + wide, rates)
     step = rates.side_by_side(
         clocks / clock + scaling,
         apart * bytes / (rates.l2 * rates.clock) * filled,
@@ -83,21 +80,21 @@ def time_of_cut(
     waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
     numbers, tiles = height * wide, count * cluster.size / machine.sms
     each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
-    beside = read_beside(b) * min(height, rows) * width
-    curved = rates.curve_turned if swapped else rates.curve
+    beside = read * min(height, rows) * width
+    curve = rates.curve_turned if swapped else rates.curve
     sent = rates.sent_turned if swapped else rates.sent
-    each += sent * 2 * (1 - 1 / cluster.k) + curves(b) * curved / groups(b)
+    each += sent * 2 * (1 - 1 / cluster.k) + curved * curve / of_groups
     staged = height >= STAGED_ROWS and not swapped
     by_threads = rates.beside_turned if swapped else rates.beside
     fetched = beside / cluster.k * by_threads
     loaded_beside = beside / cluster.k * rates.beside_by_tma if staged else fetched
     # constants were fitted to pairs without their sums
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
-    moved = 2.0 * (groups(b) * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
+    moved = 2.0 * (of_groups * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     steps = ceil_div(ceil_div(hi - lo, 64 * deep), cluster.k)
     down, across = ceil_div(rows, height), ceil_div(columns, width)
-    stage = deep * rows_of_block(b, height, width)
+    stage = deep * (loaded + wide)
     traits = LinearTraits(
         height=height,
         width=width,
@@ -119,9 +116,11 @@ def time_of_cut(
         down=down,
         across=across,
         stage=stage,
+        beside=read,
+        curves=curved,
     )
     # linears with norms in them, or of several groups, were not measured
-    measured = learned and not normed(b) and groups(b) == 1
+    measured = learned and not normed(b) and of_groups == 1
     return ProductTime(
         step * waiting,
         steps,

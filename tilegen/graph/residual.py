@@ -49,6 +49,8 @@ class LinearTraits(NamedTuple):
     down: int  # CTAs, by their rows, and by their columns
     across: int
     stage: int  # rows of 128 bytes that a step loads
+    beside: int  # numbers that the epilogue reads for each of the result
+    curves: int  # calls of curved functions for each
 
 
 class ConvTraits(NamedTuple):
