@@ -14,7 +14,7 @@ from tests.moving import drawn
 from tilegen.kernels.kernel import Kernel
 from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
 from tilegen.targets.select import known
-from tilegen.targets.sm90 import shared_bodies
+from tilegen.targets.sm90 import linear_loads
 
 WIDTHS = (64, 128, 72, 200)
 
@@ -38,7 +38,7 @@ def net(M=17, N=10, dtype="bfloat16"):
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten are many here."""
-    monkeypatch.setattr(shared_bodies, "FEW_LINEARS", 8)
+    monkeypatch.setattr(linear_loads, "FEW_LINEARS", 8)
 
 
 def compiled(M: int, **options: Any) -> Kernel:

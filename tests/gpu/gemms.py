@@ -264,6 +264,19 @@ CASES = [
         sms=20,
     ),
     Case(
+        "clusters of 2 x 4, CTAs without columns",
+        gemm,
+        {"M": 300, "N": 600, "K": 264},
+        {"tiles": {"y": (256, 288, 64)}, "cluster": {"y": "2x4"}},
+        sms=20,
+    ),
+    Case(
+        "more columns than there are",
+        gemm,
+        {"M": 300, "N": 200, "K": 264},
+        {"tiles": {"y": (128, 256, 64)}},
+    ),
+    Case(
         "clusters of 4 x 2, swapped",
         gemm,
         {"M": 500, "N": 600, "K": 264},

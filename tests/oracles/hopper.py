@@ -68,7 +68,9 @@ class Tile:
                 at = base + copy.to + (value(copy.share.before, **names) if copy.share.before else 0)
                 assert at % 128 == 0, copy
                 name, (column, row) = copy.map.removeprefix("&maps."), copy.at
-                box = copied(maps[name], memory[name], value(row, **names), value(column, **names))
+                first = value(row, **names)
+                box = copied(maps[name], memory[name], first, value(column, **names))
+                assert first + len(box) - maps[name].rows < 8 * self.op.cluster, "rows beyond take longer"
                 for target in self.getting(copy, cta_rank, ranks):
                     elements, times = made[target]
                     elements[at // 128 : at // 128 + len(box)] = box

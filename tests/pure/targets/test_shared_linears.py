@@ -15,7 +15,7 @@ from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.emit import generate
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary
-from tilegen.targets.sm90.shared_bodies import FEW_LINEARS
+from tilegen.targets.sm90.linear_loads import FEW_LINEARS
 
 TILE = (64, 32, 64)
 

@@ -27,7 +27,8 @@ from tilegen.targets.sm90.product import waits_for_activations, waits_for_weight
 from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, Share, Wait
 from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
 
-MOST_TAILS = 40  # linears of a kernel whose last tiles have maps of their own: parameters hold some 255
+MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
+FEW_LINEARS = 16  # of a kernel, whose code is their own: columns that are looked up cost 2 %
 
 
 def _times(rank: str, each: Size) -> str:
@@ -92,14 +93,14 @@ class LinearLoads:
         return unit * ceil_div(rows, unit) - self._height * (self._down - 1)
 
     @cached_property
-    def _too_many(self) -> bool:
-        """Linears, for maps of their last tiles."""
-        return len(self.code.plan.graph.ops_of(LinearAttributes)) > MOST_TAILS
+    def _linears(self) -> int:
+        """Of the kernel."""
+        return len(self.code.plan.graph.ops_of(LinearAttributes))
 
     @cached_property
     def _tail(self) -> Size:
         """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0."""
-        if self._too_many:
+        if self._linears > MOST_TAILS:
             return 0
         rows, tail = self.code.bound.out[0], self._last_rows
         if self._moves:
@@ -144,6 +145,11 @@ class LinearLoads:
     # --- the last column of tiles ---------------------------------------------------------------------------
 
     @cached_property
+    def _ends(self) -> bool:
+        """Whether tiles of the last column load less: packed weights have no end."""
+        return not self.packed and self._linears <= FEW_LINEARS
+
+    @cached_property
     def _across(self) -> int:
         """How many columns of tiles."""
         return ceil_div(int(self.code.bound.out[1]), self.tile.columns)
@@ -167,20 +173,20 @@ class LinearLoads:
     @cached_property
     def _b_tail(self) -> int:
         """Rows of a piece of the weights that the tensor ends in, or 0: at most one of a group's is such, and
-        those of all groups are alike. Packed weights have no end."""
-        if self.packed or self._too_many:
+        those of all groups are alike."""
+        if not self._ends:
             return 0
         return max((n for p in self.tile.b_pieces if 0 < (n := self._rows_there(p)) < p.rows), default=0)
 
     @cached_property
     def _always_tail(self) -> bool:
         """Whether there are no other copies of weights: of all CTAs one column has any, and a piece."""
-        single = self._across == self._last_ctas_across == 1
+        single = self._ends and self._across == self._last_ctas_across == 1
         return single and not any(self._rows_there(p) == p.rows for p in self.tile.b_pieces)
 
     def _others_of_weights(self, policy: str) -> Iterator[Other]:
         """What tiles of the last column load: fewer rows, or nothing."""
-        if self.packed or self._too_many:
+        if not self._ends:
             return
         there = sum(self._rows_there(piece) for piece in self.tile.b_pieces)
         tail = None

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from tilegen.codegen.cuda_op import TYPES
+from tilegen.targets.sm90 import linear_loads
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.conv2d import convolution
@@ -25,7 +26,6 @@ from tilegen.targets.sm90.store import PixelStore
 from tilegen.targets.sm90.thread_tile import ThreadTile
 
 Op = Product | Attention | ThreadTile
-FEW_LINEARS = 16  # of a kernel, whose code is their own: numbers that are looked up cost 2 %
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def bodies(ops: Sequence[Op]) -> tuple[Body, ...]:
     in even steps, so that a tile's op says which of them it is of; linears share where there are many."""
     found: list[list[int]] = []
     last: dict[Hashable, list[int]] = {}
-    many = sum(_multiplies(op) for op in ops) > FEW_LINEARS
+    many = sum(_multiplies(op) for op in ops) > linear_loads.FEW_LINEARS
     for n, op in enumerate(ops):
         likeness = likeness_of(op) if many or not _multiplies(op) else op.name
         alike = last.get(likeness, [])
