@@ -70,7 +70,8 @@ class Tile:
                 name, (column, row) = copy.map.removeprefix("&maps."), copy.at
                 first = value(row, **names)
                 box = copied(maps[name], memory[name], first, value(column, **names))
-                assert first + len(box) - maps[name].rows < 8 * self.op.cluster, "rows beyond take longer"
+                beyond = first + len(box) - maps[name].rows
+                assert beyond < 8 * self.op.cluster or beyond >= len(box), "rows beyond take longer"
                 for target in self.getting(copy, cta_rank, ranks):
                     elements, times = made[target]
                     elements[at // 128 : at // 128 + len(box)] = box

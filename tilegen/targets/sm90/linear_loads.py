@@ -67,6 +67,13 @@ class LinearLoads:
     def _a_bytes(self, rows: Size) -> Size:
         return rows * ROW_BYTES * self.stage.blocks
 
+    @property
+    def _coupled(self) -> bool:
+        """Whether CTAs load together with those of their row and with those of their column. Then each loads
+        in every step, if only zeros: one that waits for no load of its row could release a stage a second
+        time before one of another row has released it once, and who loads into both would not see which."""
+        return self.tile.cluster.m > 1 and self.tile.cluster.n > 1
+
     # --- the last row of tiles ------------------------------------------------------------------------------
 
     @cached_property
@@ -122,16 +129,18 @@ class LinearLoads:
         if self._tail:
             tail = Other("", self._a_copies(policy, self._tail), self._a_bytes(self._tail))
         last = _is_last(self.code.bound.coords[0], int(self._down))
-        yield from _of_last(last, self.tile.cta_row, self._last_ctas, self.tile.cluster.m, tail)
+        of_cluster = self.tile.cluster.m, self._coupled
+        yield from _of_last(last, self.tile.cta_row, self._last_ctas, *of_cluster, tail)
 
     def _others_where_rows_move(self, policy: str) -> Iterator[Other]:
         """The last row of CTAs is any of its cluster, and those below have no rows."""
         row, m = to_c(self.code.bound.coords[0]), self.tile.cluster.m
         if m > 1:
             row = f"{m} * {row} + {self.tile.cta_row}"
+        if m > 1 and not self._coupled:
             yield Other(f"{row} {'==' if m == 2 else '>='} {to_c(self._down)}", (), 0)
         if self._tail:
-            when = f"{row} == {to_c(self._down - 1)}"
+            when = f"{row} {'>=' if self._coupled else '=='} {to_c(self._down - 1)}"
             yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
 
     @property
@@ -194,7 +203,8 @@ class LinearLoads:
             bytes = there * ROW_BYTES * self.stage.blocks
             tail = Other("", tuple(self._b_copies(policy, last=True)), bytes)
         last = _is_last(self.code.bound.coords[1], self._across)
-        yield from _of_last(last, self.tile.cta_column, self._last_ctas_across, self.tile.cluster.n, tail)
+        of_cluster = self.tile.cluster.n, self._coupled
+        yield from _of_last(last, self.tile.cta_column, self._last_ctas_across, *of_cluster, tail)
 
     @property
     def _copied_rows(self) -> Size:
@@ -356,15 +366,18 @@ def _is_last(coordinate: Expr, count: int) -> str:
     return "" if count == 1 else f"{to_c(coordinate)} == {count - 1}"
 
 
-def _of_last(last: str, cta: str, ctas: int, of_cluster: int, tail: Other | None) -> Iterator[Other]:
-    """What tiles of the last row or column load: of a cluster's CTAs `ctas` have any; those after them load
-    nothing, and the last that has any the tail, where it loads less than others."""
+def _of_last(
+    last: str, cta: str, ctas: int, of_cluster: int, coupled: bool, tail: Other | None
+) -> Iterator[Other]:
+    """What tiles of the last row or column load: of a cluster's CTAs `ctas` have any; the last of them the
+    tail, where it loads less than others, and those after it nothing, or the tail, too."""
 
     def when(condition: str) -> str:
         return " && ".join(filter(None, (last, condition)))
 
     below = of_cluster - ctas
-    if below:
+    if below and not coupled:
         yield Other(when(f"{cta} {'>=' if below > 1 else '=='} {ctas}"), (), 0)
     if tail:
-        yield replace(tail, condition=when(f"{cta} == {ctas - 1}" if ctas > 1 else ""))
+        to_end = ">=" if below and coupled else "=="
+        yield replace(tail, condition=when(f"{cta} {to_end} {ctas - 1}" if ctas > 1 else ""))
