@@ -264,11 +264,11 @@ CASES = [
         sms=20,
     ),
     Case(
-        "clusters of 2 x 4, CTAs without columns",
+        "clusters of 2 x 2, CTAs without rows and columns",
         gemm,
-        {"M": 300, "N": 600, "K": 264},
-        {"tiles": {"y": (256, 288, 64)}, "cluster": {"y": "2x4"}},
-        sms=20,
+        {"M": 300, "N": 224, "K": 264},
+        {"tiles": {"y": (256, 128, 64)}, "cluster": {"y": "2x2"}},
+        sms=8,
     ),
     Case(
         "more columns than there are",
