@@ -7,7 +7,7 @@ python -m benchmarks.calibrate measure --mixed …                of several ops
 python -m benchmarks.calibrate measure --sums …                 of long sums, split by up to eight CTAs
 python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
 python -m benchmarks.calibrate measure --linears …              of linears, long sums and turns among them
-python -m benchmarks.calibrate measure --rivals …               of the same, the best of each way to cut them
+python -m benchmarks.calibrate measure --rivals …               of these, the best of each way to cut them
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
@@ -309,19 +309,15 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     found = [Candidate({}, {}, lowering) for lowering in lowerings]
     if drawn.family in (MIXED, NETS):
         return found
-    if drawn.family == SUMS:
-        return found + [Candidate.of({"gemm": c}, LOWERINGS[0]) for c in _split(graph)]
     if drawn.workload == "one_attention":
         return found + [Candidate({"attn": tile}, {"attn": "1"}, LOWERINGS[0]) for tile in _tiles(graph)]
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
         return found
     r = random.Random(str(drawn))
-    if drawn.family == TURNS:
+    if drawn.family in CHOSEN:
         (op,) = graph.ops
-        return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in _turns(graph, op.name, r)]
-    if drawn.family == RIVALS:
-        (op,) = graph.ops
-        return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in _rivals(graph, op.name, r)]
+        configs = CHOSEN[drawn.family](_every(graph, op.name), r)
+        return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in configs]
     sizes = tuple(SHAPES) if len(graph.ops) == 1 else PAIRS
     every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in sizes]
     chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
@@ -334,9 +330,13 @@ def _tiles(graph: Graph) -> list[tuple[int, ...]]:
     return [(rows, keys_of_block(rows, d), 1) for rows in (64, 128)]
 
 
-def _split(graph: Graph) -> list[Config]:
+def _every(graph: Graph, name: str) -> list[Config]:
+    """All that the kernel can run, the best by the model first."""
+    return sorted((c for cluster in SHAPES for c in _all(graph, name, cluster)), key=lambda c: c.us)
+
+
+def _split(every: Sequence[Config], r: random.Random) -> list[Config]:
     """Of each number of CTAs that split its sum the model's best, each of another kind."""
-    every = [c for cluster in SHAPES for c in _all(graph, "gemm", cluster)]
     return [
         c
         for k in SPLITS
@@ -344,27 +344,27 @@ def _split(graph: Graph) -> list[Config]:
     ]
 
 
-def _turns(graph: Graph, name: str, r: random.Random) -> list[Config]:
+def _turns(every: Sequence[Config], r: random.Random) -> list[Config]:
     """Of each height that a warpgroup can have alone the model's best and another; and the model's best where
     both share a tile."""
-    every = sorted((c for cluster in SHAPES for c in _all(graph, name, cluster)), key=lambda c: c.us)
     in_turn = [c for c in every if c.pingpong and c.us < 2 * every[0].us]
     best = best_of_kinds(in_turn)
     others = [r.choice([c for c in in_turn if kind_of(c) == kind_of(b)]) for b in best]
     return [*best, *others, *best_of_kinds(c for c in every if not c.pingpong)[:BEST]]
 
 
-def _rivals(graph: Graph, name: str, r: random.Random) -> list[Config]:
+def _rivals(every: Sequence[Config], r: random.Random) -> list[Config]:
     """Of each way in which warpgroups and the CTAs of a cluster share a tile the model's best, where that is
     near its best of all; the best of other heights; and some that are drawn."""
-    every = sorted((c for cluster in SHAPES for c in _all(graph, name, cluster)), key=lambda c: c.us)
     near = [c for c in every if c.us < FAR * every[0].us]
     ways: dict[Any, Config] = {}
     for c in near:
         ways.setdefault((c.cluster, c.pingpong, c.tile[0] // c.cluster.m % 64 == 0), c)
     drawn = r.sample(near, min(DRAWN, len(near)))
-    found = [*list(ways.values())[:MOST_WAYS], *best_of_kinds(near)[:BEST], *drawn]
-    return list({str(Candidate.of({name: c}, LOWERINGS[0])): c for c in found}.values())
+    return list(dict.fromkeys([*list(ways.values())[:MOST_WAYS], *best_of_kinds(near)[:BEST], *drawn]))
+
+
+CHOSEN = {SUMS: _split, TURNS: _turns, RIVALS: _rivals}  # configs of a family's linears, of all of them
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first

@@ -155,8 +155,7 @@ def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]
     """Of programs of one op those whose tile is given."""
     for row in json.loads(path.read_text())["rows"]:
         if row["family"] == family and row["tiles"]:
-            graph = fuse(Task("calibrate", row["workload"], row["sizes"]).program)
-            (op,) = graph.ops
+            graph, op = _single(row["workload"], tuple(row["sizes"].items()))
             cluster = ClusterShape.of_option(row["cluster"][op.name])
             cut = replace(op, tile=tuple(row["tiles"][op.name]), cluster=cluster.size)
             b = graph.with_op(op.name, cut).bound(cut)
@@ -171,7 +170,7 @@ def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[P
 
 
 @lru_cache(maxsize=16)
-def _linear(workload: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Graph, TileOp]:
+def _single(workload: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Graph, TileOp]:
     """A program of one op."""
     graph = fuse(Task("calibrate", workload, dict(sizes)).program)
     (op,) = graph.ops
@@ -180,17 +179,17 @@ def _linear(workload: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Graph, T
 
 @lru_cache(maxsize=64)
 def _cuts(workload: str, sizes: tuple[tuple[str, Any], ...], cluster: int, on: Machine) -> frozenset[Cut]:
-    graph, op = _linear(workload, sizes)
+    graph, op = _single(workload, sizes)
     return cuts_alone(graph.bound(op), on, cluster)
 
 
 def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | None:
-    graph, op = _linear(row["workload"], tuple(row["sizes"].items()))
+    program = row["workload"], tuple(row["sizes"].items())
+    graph, op = _single(*program)
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
     shape = ClusterShape.of_option(cluster)
     pingpong = row.get("pingpong", {}).get(op.name, False)
-    known = _cuts(row["workload"], tuple(row["sizes"].items()), shape.size, on)
-    if Cut.of(tile, shape, pingpong) not in known:
+    if Cut.of(tile, shape, pingpong) not in _cuts(*program, shape.size, on):
         return None
     cut = checked_cluster(graph, replace(op, tile=tile, pingpong=pingpong), cluster, on)
     name, bound = f"{row['workload']} {row['sizes']}", graph.with_op(op.name, cut).bound(cut)

@@ -99,6 +99,7 @@ class Tile:
             for cta_rank, (elements, times) in self.stages(memory, k).items():
                 b_at, names = self.op.stage.b_at // 128, {**self.names, "cta_rank": cta_rank}
                 assert (times <= 1).all(), "a row of the stage is written twice"
+                assert not self.op.packing or (times[b_at:] == 1).all(), "a packed row is never written"
                 for role, rows in ((self.op.a, times[:b_at]), (self.op.b, times[b_at:])):
                     assert sum(filling(load, names).bytes for load in role.each) == 128 * rows.sum(), (
                         "the barrier counts other bytes than arrive"

@@ -57,7 +57,8 @@ def time_of_cut(
     rows, columns, of_groups = rows_in_eights(b), int(b.out[1]), int(groups(b))
     read, curved = read_beside(b), curves(b)
     wide = of_groups * width
-    count = ceil_div(rows, height * cluster.m) * ceil_div(columns, width * cluster.n)
+    down, across = ceil_div(rows, height), ceil_div(columns, width)
+    count = ceil_div(down, cluster.m) * ceil_div(across, cluster.n)
     waves = ceil_div(count, machine.clusters(cluster.size))
     filled = min(1.0, count * cluster.size / waves / machine.sms)
     lo, hi = k_range(b)
@@ -93,7 +94,6 @@ def time_of_cut(
     moved = 2.0 * (of_groups * columns * (hi - lo) + rows * (hi - lo) + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     steps = ceil_div(ceil_div(hi - lo, 64 * deep), cluster.k)
-    down, across = ceil_div(rows, height), ceil_div(columns, width)
     stage = deep * (loaded + wide)
     traits = LinearTraits(
         height=height,

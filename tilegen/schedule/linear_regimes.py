@@ -16,7 +16,7 @@ from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
-from tilegen.graph.linear_time import time_of_tile
+from tilegen.graph.linear_time import PACKED, time_of_tile
 from tilegen.graph.product_time import stages_of
 from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import LinearAttributes
@@ -111,7 +111,7 @@ def _packings(choice: _Choice, sized: Sized, size: int) -> list[_Packing]:
         # of 64 rows, or of a swapped tile of more columns than both share by rows
         apart = rows == 64 or (rows % 64 != 0 and columns // shape.n > 64)
         halved = apart and not turns.get(name, False) and sized.groups[name] > 1
-        found.append(_Packing(name, columns, depth, shape.n, halved, tiles <= 2))
+        found.append(_Packing(name, columns, depth, shape.n, halved, tiles <= PACKED))
     return found
 
 

@@ -121,29 +121,34 @@ class LinearLoads:
         return ceil_div(int(self._last_rows), self.tile.cta_rows)
 
     def _others(self, policy: str) -> Iterator[Other]:
-        """What tiles of the last row load: fewer rows, or nothing."""
-        if self._moves:
-            yield from self._others_where_rows_move(policy)
-            return
+        """What tiles of the last row load: fewer rows, or nothing. Where rows move, the last row of CTAs is
+        any of its cluster."""
         tail = None
         if self._tail:
             tail = Other("", self._a_copies(policy, self._tail), self._a_bytes(self._tail))
-        last = _is_last(self.code.bound.coords[0], int(self._down))
-        of_cluster = self.tile.cluster.m, self._coupled
-        yield from _of_last(last, self.tile.cta_row, self._last_ctas, *of_cluster, tail)
+        i, m, row = self.code.bound.coords[0], self.tile.cluster.m, self.tile.cta_row
+        if self._moves:
+            row = f"{m} * {to_c(i)} + {row}" if m > 1 else to_c(i)
+            yield from self._of_last("", row, self._down, m - 1, tail)
+        else:
+            ctas = self._last_ctas
+            yield from self._of_last(_is_last(i, int(self._down)), row, ctas, m - ctas, tail)
 
-    def _others_where_rows_move(self, policy: str) -> Iterator[Other]:
-        """The last row of CTAs is any of its cluster, and those below have no rows."""
-        row, m = to_c(self.code.bound.coords[0]), self.tile.cluster.m
-        if m > 1:
-            row = f"{m} * {row} + {self.tile.cta_row}"
-        if m > 1 and not self._coupled:
-            yield Other(f"{row} {'==' if m == 2 else '>='} {to_c(self._down)}", (), 0)
-        if self._tail:
-            when = f"{row} {'>=' if self._coupled else '=='} {to_c(self._down - 1)}"
-            yield Other(when, self._a_copies(policy, self._tail), self._a_bytes(self._tail))
+    def _of_last(self, last: str, cta: str, ctas: Size, beyond: int, tail: Other | None) -> Iterator[Other]:
+        """What tiles of the last row or column load. ctas: how many CTAs have any; so many beyond them load
+        nothing, unless they are coupled. The last that has any, and coupled ones beyond it, load the tail,
+        where it is less than others load."""
 
-    @property
+        def when(condition: str) -> str:
+            return " && ".join(filter(None, (last, condition)))
+
+        if beyond and not self._coupled:
+            yield Other(when(f"{cta} {'>=' if beyond > 1 else '=='} {to_c(ctas)}"), (), 0)
+        if tail:
+            to_end = ">=" if beyond and self._coupled else "=="
+            yield replace(tail, condition=when(f"{cta} {to_end} {to_c(ctas - 1)}" if ctas != 1 else ""))
+
+    @cached_property
     def b(self) -> Loads:
         policy = "evict_first" if self.weights_once else ""
         copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
@@ -183,15 +188,7 @@ class LinearLoads:
     def _b_tail(self) -> int:
         """Rows of a piece of the weights that the tensor ends in, or 0: at most one of a group's is such, and
         those of all groups are alike."""
-        if not self._ends:
-            return 0
         return max((n for p in self.tile.b_pieces if 0 < (n := self._rows_there(p)) < p.rows), default=0)
-
-    @cached_property
-    def _always_tail(self) -> bool:
-        """Whether there are no other copies of weights: of all CTAs one column has any, and a piece."""
-        single = self._ends and self._across == self._last_ctas_across == 1
-        return single and not any(self._rows_there(p) == p.rows for p in self.tile.b_pieces)
 
     def _others_of_weights(self, policy: str) -> Iterator[Other]:
         """What tiles of the last column load: fewer rows, or nothing."""
@@ -202,9 +199,8 @@ class LinearLoads:
         if there < self.stage.b_rows:
             bytes = there * ROW_BYTES * self.stage.blocks
             tail = Other("", tuple(self._b_copies(policy, last=True)), bytes)
-        last = _is_last(self.code.bound.coords[1], self._across)
-        of_cluster = self.tile.cluster.n, self._coupled
-        yield from _of_last(last, self.tile.cta_column, self._last_ctas_across, *of_cluster, tail)
+        last, ctas = _is_last(self.code.bound.coords[1], self._across), self._last_ctas_across
+        yield from self._of_last(last, self.tile.cta_column, ctas, self.tile.cluster.n - ctas, tail)
 
     @property
     def _copied_rows(self) -> Size:
@@ -326,11 +322,13 @@ class LinearLoads:
             found.append(self._map("a_tail", 0, self._tail // self._sharing_a))
         if self.packed:
             return [*found, self._packed_map()]
-        if not self._always_tail:
-            found.append(self._map("b", 1, self._piece_rows))
-        if self._b_tail:
-            found.append(self._map("b_tail", 1, self._b_tail // self._sharing_b))
-        return found
+        weights = (
+            self._map("b", 1, self._piece_rows),
+            self._map("b_tail", 1, self._b_tail // self._sharing_b),
+        )
+        (load,) = self.b.each
+        named = {c.map for copies in (load.copies, *(o.copies for o in load.others)) for c in copies}
+        return [*found, *(m for m in weights if self.code.map_address(m.name) in named)]
 
     def _packed_map(self) -> Map:
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
@@ -364,20 +362,3 @@ def _load_of(
 def _is_last(coordinate: Expr, count: int) -> str:
     """Whether a tile is in the last of so many rows or columns of tiles, as C; "" where there is one."""
     return "" if count == 1 else f"{to_c(coordinate)} == {count - 1}"
-
-
-def _of_last(
-    last: str, cta: str, ctas: int, of_cluster: int, coupled: bool, tail: Other | None
-) -> Iterator[Other]:
-    """What tiles of the last row or column load: of a cluster's CTAs `ctas` have any; the last of them the
-    tail, where it loads less than others, and those after it nothing, or the tail, too."""
-
-    def when(condition: str) -> str:
-        return " && ".join(filter(None, (last, condition)))
-
-    below = of_cluster - ctas
-    if below and not coupled:
-        yield Other(when(f"{cta} {'>=' if below > 1 else '=='} {ctas}"), (), 0)
-    if tail:
-        to_end = ">=" if below and coupled else "=="
-        yield replace(tail, condition=when(f"{cta} {to_end} {ctas - 1}" if ctas > 1 else ""))
