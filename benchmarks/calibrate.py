@@ -49,7 +49,7 @@ from tilegen.ops.attention import AttentionAttributes, keys_of_block
 from tilegen.options import Options
 from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, best_of_kinds, kind_of
 from tilegen.targets.sm90.linear_cuts import SHAPES
-from tilegen.targets.sm90.tile import SPLITS
+from tilegen.targets.sm90.tile import MOST_CTAS
 
 ROOT = Path(__file__).resolve().parent
 SEED, HELD_OUT = 20261124, 5  # one program in so many is held out
@@ -339,7 +339,7 @@ def _split(every: Sequence[Config], r: random.Random) -> list[Config]:
     """Of each number of CTAs that split its sum the model's best, each of another kind."""
     return [
         c
-        for k in SPLITS
+        for k in range(1, MOST_CTAS + 1)
         for c in best_of_kinds(c for c in every if c.cluster.size == c.cluster.k == k)[:BEST]
     ]
 

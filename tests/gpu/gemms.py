@@ -230,6 +230,21 @@ CASES = [
         sms=12,
     ),
     Case(
+        "swapped, five CTAs, steps shared, a residual",
+        added,
+        {"M": 130, "N": 600, "K": 1032},
+        {"tiles": {"y": (80, 256, 64)}, "cluster": {"y": "5:km"}},
+        packed=True,
+        sms=15,
+    ),
+    Case(
+        "swapped, six CTAs, steps shared, 64 columns",
+        gemm,
+        {"M": 200, "N": 200, "K": 584},
+        {"tiles": {"y": (144, 64, 64)}, "cluster": {"y": "6:km"}},
+        sms=18,
+    ),
+    Case(
         "swapped, four CTAs, steps shared, 64 columns",
         gemm,
         {"M": 200, "N": 200, "K": 584},
@@ -310,6 +325,21 @@ CASES = [
         {"M": 130, "N": 200, "K": 520, "dtype": "float16"},
         {"tiles": {"y": (64, 128, 64)}, "cluster": {"y": "4:k"}, "scheduling": "dynamic"},
         sms=12,
+    ),
+    Case(
+        "three CTAs, steps shared",
+        gemm,
+        {"M": 300, "N": 1000, "K": 1096},
+        {"tiles": {"y": (256, 96, 64)}, "cluster": {"y": "3:k"}},
+        packed=True,
+        sms=12,
+    ),
+    Case(
+        "six CTAs, steps shared, 64 rows, drawn",
+        gemm,
+        {"M": 130, "N": 200, "K": 1032, "dtype": "float16"},
+        {"tiles": {"y": (64, 96, 64)}, "cluster": {"y": "6:k"}, "scheduling": "dynamic"},
+        sms=18,
     ),
     Case(
         "eight CTAs, steps shared, warpgroups alternate",

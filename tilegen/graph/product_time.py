@@ -50,7 +50,7 @@ class Rates:
     # factors of a step: what the CTAs of a pair wait for each other, by what they share; and of a larger
     # cluster
     shared_k: float = 1.019
-    shared_k4: float = 1.097  # by four CTAs, and by eight
+    shared_k4: float = 1.097  # by up to four CTAs, and by more
     shared_k8: float = 1.281
     shared_m: float = 1.034
     shared_n: float = 1.108
@@ -97,7 +97,7 @@ class Rates:
     def waiting(self, shared: ClusterShape) -> float:
         """The factor of a step where CTAs share these: what they wait for each other."""
         if shared.k > 1:
-            return {2: self.shared_k, 4: self.shared_k4}.get(shared.k, self.shared_k8)
+            return self.shared_k if shared.k == 2 else self.shared_k4 if shared.k <= 4 else self.shared_k8
         if shared.size > 2:
             if shared.n == 1:
                 return self.shared_by_rows

@@ -124,7 +124,7 @@ def test_shapes(sizes: dict[str, Any], words: str) -> None:
             "'y', tile 64x64x32, on sm_90a: steps are 32 wide, expected a multiple of 64 up to 512",
         ),
         ((64, 64, 576), 1, "steps are 576 wide"),
-        ((64, 96, 64), 3, "a cluster of 3: a sum is split between 1, 2, 4, 8 CTAs"),
+        ((64, 96, 64), 3, "half of 64 x 96 each, of which 3 CTAs cannot finish equal parts"),
         ((64, 48, 64), 4, "a CTA's 48 columns do not split into 4 times eight"),
         ((128, 96, 64), 8, "a CTA's 96 columns do not split into 8 times eight"),
         ((64, 1024, 64), "16:n", "a cluster of 16: 8 CTAs are the most that share a tile"),

@@ -30,7 +30,7 @@ from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
-from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
+from tilegen.targets.sm90.linear_cuts import SHARED, by_least_time, config_of, linear_configs
 from tilegen.targets.sm90.pixels import by_threads
 
 GATHERED = 52_000  # of it for a first layer of few channels
@@ -41,6 +41,7 @@ TOGETHER = 1.5
 # clusters of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that
 # one runs
 MIXED = 0.97
+PLANNED = 1, 2, 4, 8  # sizes of clusters for a linear in a launch of its own; others were not measured yet
 PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
 
 Configs = Callable[[OpInstance, Machine, int], Iterator[Config]]
@@ -57,7 +58,7 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = ()) -
     """
     products = [op for op in graph.ops if type(op.attributes) in CONFIGS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and graph.consists_of(LinearAttributes)
-    clusters = clusters or (tuple(SHAPES) if alone and len(products) == 1 else PAIRS)
+    clusters = clusters or (PLANNED if alone and len(products) == 1 else PAIRS)
     between = not graph.consists_of(*CONFIGS, PoolAttributes, GlobalAvgPoolAttributes)
     if not between and any(isinstance(op.attributes, ConvAttributes) for op in products):
         return _net_configs(graph, products, machine, clusters)

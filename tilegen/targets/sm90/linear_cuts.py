@@ -33,7 +33,11 @@ SUMS_OF_PAIRS, UNEVEN_SUMS_OF_PAIRS = 144, 176
 SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     1: (ALONE,),
     2: (ClusterShape(k=2), ClusterShape(m=2), ClusterShape(n=2)),
+    3: (ClusterShape(k=3),),
     4: (ClusterShape(m=4), ClusterShape(n=4), ClusterShape(2, 2), ClusterShape(k=4)),
+    5: (ClusterShape(k=5),),
+    6: (ClusterShape(k=6),),
+    7: (ClusterShape(k=7),),
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
@@ -250,6 +254,9 @@ def _time(b: OpInstance, machine: Machine, cut: Cut) -> ProductTime:
 def _fits(b: OpInstance, cut: Cut) -> bool:
     """Whether a CTA can compute height x width."""
     height, width, cluster = cut.height, cut.width, cut.cluster
+    halved = width == 64 if height % 64 else height == 64  # math warpgroups have half of the sums each
+    if halved and cluster.k > 1 and cluster.k % 2:
+        return False
     if height % 64:
         if height % (8 * max(cluster.k, 2 if width == 64 else 1)) or groups(b) * width * height > 256 * SUMS:
             return False

@@ -14,7 +14,6 @@ SLICE = 32  # bytes of the 16 columns that one wgmma sums over
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
 HEIGHTS_IN_TURN = (128, 192)  # rows that one math warpgroup can, where they take turns, unless swapped
 MOST_CTAS = 8  # of a cluster that any GPU runs
-SPLITS = (1, 2, 4, 8)  # CTAs that may split a sum
 SWAPPED_COLUMNS = (64, 128, 256)  # that a CTA computes of a swapped tile
 TWO_BYTES = ("bfloat16", "float16")
 SUMS = 192  # accumulators that a math thread can hold beside everything else
@@ -216,8 +215,11 @@ class Tile:
             return f"steps are {self.depth} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
         if self.cluster.size > MOST_CTAS:
             return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
-        if self.cluster.k not in SPLITS:
-            return f"a cluster of {self.cluster.k}: a sum is split between {', '.join(map(str, SPLITS))} CTAs"
+        if self.exchanges and self.halved and self.cluster.k % 2:
+            return (
+                f"its math warpgroups have half of {self.cta_rows} x {self.cta_columns} each, of which"
+                f" {self.cluster.k} CTAs cannot finish equal parts"
+            )
         in_turn = self.swapped or self.cta_rows in HEIGHTS_IN_TURN
         if self.pingpong and (self.exchanges or not in_turn):
             return (
