@@ -38,6 +38,14 @@ def gated(M=128, H=512, I=344, dtype="bfloat16"):
 
 
 @tg.spec
+def gate(M=128, H=72, I=101, dtype="bfloat16"):
+    """h = silu(x w1ᵀ) · x w2ᵀ"""
+    x, w = tg.input("x", (M, H), dtype), tg.weight("w", (2 * I, H), dtype)
+    left, right = tg.linear(x, w, name="pair").chunk(2)
+    return tg.mul(tg.silu(left), right, name="h")
+
+
+@tg.spec
 def block(M=128, H=256, I=512, dtype="bfloat16"):
     """Bias, erf GeLU, a residual, a scale."""
     x = tg.input("x", (M, H), dtype)
@@ -60,6 +68,14 @@ def added(M=128, N=256, K=512, dtype="bfloat16"):
     x, r = tg.input("x", (M, K), dtype), tg.input("r", (M, N), dtype)
     w, b = tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
     return tg.add(tg.gelu(tg.linear(x, w, b, name="y"), name="g"), r, name="z")
+
+
+@tg.spec
+def viewed(M=128, N=77, K=72, dtype="bfloat16"):
+    """y = x wᵀ + r, r some columns of a wider tensor, from an odd one on"""
+    x, w = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype)
+    _, r, _ = tg.input("z", (M, N + 4), dtype).split([1, N, 3])
+    return tg.add(tg.linear(x, w, name="y"), r, name="sum")
 
 
 @tg.spec
@@ -125,6 +141,24 @@ def both(
 
 CASES = [
     Case("one tile", gemm, {}, {"tiles": {"y": (128, 256, 64)}}),
+    *(
+        Case(f"{n} columns, {m} rows", added, {"M": m, "N": n, "K": 72})
+        for m, n in ((1, 1), (17, 10), (64, 101), (150, 77), (300, 1001), (1000, 2))
+    ),
+    *(
+        Case(f"{n} columns, {name}, {of.name}", of, {"M": 150, "N": n, "K": 136, "dtype": dtype}, options)
+        for name, of, dtype, options in (
+            ("128 rows", added, "float16", {"tiles": {"y": (128, 96, 64)}}),
+            ("swapped", biased, "bfloat16", {"tiles": {"y": (144, 128, 64)}}),
+            ("swapped", added, "bfloat16", {"tiles": {"y": (80, 256, 64)}}),
+            ("a pair, steps shared", added, "bfloat16", {"tiles": {"y": (256, 96, 64)}, "cluster": {"y": 2}}),
+        )
+        for n in (301, 302)
+    ),
+    Case("a residual from column 1", viewed, {}),
+    Case("a residual from column 1, 78 columns", viewed, {"N": 78}),
+    Case("a residual from column 1, 80 columns, swapped", viewed, {"N": 80, "M": 90}),
+    Case("gated, 101 columns", gate, {"M": 150}),
     Case("one gemm, 64 rows", gemm, {"M": 17, "N": 1000, "K": 520}, {"tiles": {"y": (64, 96, 64)}}),
     Case("one gemm, 256 rows", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 128, 64)}}),
     Case("one gemm, 256 x 176", gemm, {"M": 1000, "N": 1000, "K": 1032}, {"tiles": {"y": (256, 176, 64)}}),
@@ -496,6 +530,15 @@ CASES = [
 ]
 # math warpgroups that take turns, which only a Hopper kernel has
 IN_TURN = [
+    *(
+        Case(
+            f"{n} columns, in turn",
+            added,
+            {"M": 150, "N": n, "K": 136},
+            {"tiles": {"y": (128, 96, 64)}, "pingpong": {"y": True}},
+        )
+        for n in (301, 302)
+    ),
     Case(
         "in turn",
         gemm,

@@ -64,8 +64,35 @@ def products(B=2, M=40, K=72, N=88, dtype="bfloat16", transpose_a=False, transpo
     )
 
 
+@tg.spec
+def unaligned(M=37, N=197, causal=False, scale=1.0, dtype="bfloat16"):
+    """Softmax, both norms with an epilogue, and views of columns, over rows that are no whole eights."""
+    x, y = tg.input("x", (M, N), dtype), tg.input("y", (M, N), dtype)
+    g, bias = tg.weight("g", (N,), dtype), tg.weight("bias", (N,), dtype)
+    left, right = x.split([N // 2, N - N // 2])
+    return (
+        tg.softmax(x, scale=scale, causal=causal, name="s"),
+        tg.add(tg.rms_norm(x, g, name="r"), y, name="added"),
+        tg.layer_norm(tg.gelu(tg.add(x, g), name="e"), g, bias, name="l"),
+        tg.silu(left, name="of_left"),
+        tg.mul(tg.softmax(right, name="of_right"), right, name="z"),
+    )
+
+
 THREADS = [
     Case("softmax", soft, {}),
+    *(
+        Case(f"{n} columns, {m} rows, {dtype}", unaligned, {"M": m, "N": n, "dtype": dtype})
+        for m, n, dtype in (
+            (37, 197, "bfloat16"),
+            (1, 10, "float16"),
+            (17, 1023, "float32"),
+            (64, 3, "float16"),
+        )
+    ),
+    Case("41 columns, causal", unaligned, {"M": 41, "N": 41, "causal": True, "scale": -0.7}),
+    *(Case(f"{n} columns, rows read anew", unaligned, {"M": 3, "N": n}) for n in (20480, 32001)),
+    Case("rows read anew, causal", unaligned, {"M": 2, "N": 17001, "causal": True}),
     Case("softmax, one row of 8192", soft, {"M": 1, "N": 8192}),
     Case("softmax, negative scale", soft, {"M": 17, "N": 1000, "scale": -1.0, "dtype": "float16"}),
     Case("softmax, causal", soft, {"M": 41, "N": 264, "causal": True, "batch": 2}, {"tiles": {"y": (8,)}}),
@@ -82,9 +109,15 @@ THREADS = [
     Case("pointwise", alone, {}),
     Case("pointwise, float32", alone, {"dtype": "float32"}),
     Case("pools", pools, {}),
+    *(Case(f"pools, {c} channels", pools, {"C": c}) for c in (3, 20)),
     Case("pools, 57 x 57, bfloat16", pools, {"B": 1, "HW": 57, "C": 64, "dtype": "bfloat16"}),
     *(
         Case(f"matmul {a} {b}", products, {"transpose_a": a, "transpose_b": b})
+        for a in (False, True)
+        for b in (False, True)
+    ),
+    *(
+        Case(f"matmul {a} {b}, 77 columns", products, {"K": 51, "N": 77, "transpose_a": a, "transpose_b": b})
         for a in (False, True)
         for b in (False, True)
     ),
@@ -187,12 +220,22 @@ def of_blocks(tile: tuple[int, ...], count: int = 3, parts: int = 1, **given: An
     }
 
 
+@tg.spec
+def one(B=2, HW=9, C=64, N=10, size=3, dtype="bfloat16"):
+    x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, size, size, C), dtype)
+    return tg.relu(tg.conv2d(x, w, tg.weight("b", (N,), dtype), padding=size // 2, name="conv"), name="y")
+
+
 CONVOLUTIONS = [
     Case("3 channels", pair, {"HW": 57, "C": 3, "N": 64, "B": 2}),
     Case(
         "3 channels, 7 x 7, stride 2",
         pair,
         {"HW": 57, "C": 3, "N": 64, "size": 7, "stride": 2, "dtype": "bfloat16"},
+    ),
+    *(
+        Case(f"{n} filters, {size} x {size}", one, {"N": n, "size": size, "HW": hw})
+        for n, size, hw in ((10, 3, 9), (7, 3, 30), (21, 1, 20), (1, 5, 7))
     ),
     Case("14 x 14 x 64", pair, {}),
     Case(
@@ -412,6 +455,21 @@ ATTENTIONS = [
     Case("full, float16", attended, {"causal": False, "dtype": "float16"}),
     Case("heads of 128", attended, {"D": 128, "heads": 3, "kv_heads": 3, "B": 1}),
     Case("heads of 96", attended, {"D": 96, "heads": 2, "kv_heads": 1}),
+    *(
+        Case(f"heads of {d}, {s} tokens", attended, {"D": d, "S": s, "dtype": dtype})
+        for d, s, dtype in (
+            (8, 130, "float16"),
+            (40, 100, "bfloat16"),
+            (72, 1, "bfloat16"),
+            (72, 197, "float16"),
+            (120, 17, "bfloat16"),
+            (192, 100, "bfloat16"),
+            (192, 17, "float16"),
+            (256, 130, "bfloat16"),
+            (256, 1, "bfloat16"),
+        )
+    ),
+    Case("heads of 72, alone", heads_alone, {"D": 72, "causal": False}, sms=3),
     Case("one token", attended, {"S": 1}),
     Case("17 tokens", attended, {"S": 17, "D": 128}),
     Case(

@@ -36,6 +36,12 @@ class EpilogueOperand:
         return f"T.{self.tensor} + {self.at}"
 
     @property
+    def row(self) -> str:
+        """Where the elements of the row begin."""
+        first = f"T.{self.tensor}" + (f" + {self.first}" if self.first else "")
+        return first if self.vector else f"{first} + (long long)row * {self.pitch}"
+
+    @property
     def stays(self) -> bool:
         """Whether L1 may keep it for the rows and tiles to come."""
         return self.vector and self.constant

@@ -139,8 +139,11 @@ STATE = 8
 
 def keys_of_block(rows: int, head_dim: int) -> int:
     """Of a tile of so many rows of queries. One warpgroup's keys and values lie in one stage, which is to be
-    no longer than those of products are; of more rows the registers of an SM's math warps hold so many."""
-    return 128 // ceil_div(head_dim, 64) if rows <= FEW else 128
+    no longer than those of products are; of more rows the registers of an SM's math warps hold so many, with
+    the sums of a head."""
+    if rows <= FEW:
+        return 128 // ceil_div(head_dim, 64) // 16 * 16
+    return 128 if head_dim <= 128 else 64
 
 
 def splits(b: OpInstance) -> int:
@@ -286,7 +289,7 @@ class Attention(OpDef):
         q = a.q_len if isinstance(a.q_len, int) else 4096
         group, d = a.heads // a.kv_heads, a.head_dim if isinstance(a.head_dim, int) else 128
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
-            return [(q, 96 // ceil_div(d, 64), group)]
+            return [(q, max(32, 96 // ceil_div(d, 64)), group)]
         return [(min(128, q), keys_of_block(q, d), 1)]
 
     def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:

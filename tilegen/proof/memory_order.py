@@ -152,10 +152,10 @@ def ways_of(target: str, op: Op, dtype: str, dtypes: Sequence[str], alone: bool)
 
 
 def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Both factors come by TMA; so leaves a result of two bytes an element, if a CTA has 128 rows of it or
-    more, in whole blocks of 64."""
-    rows = op.tile[0] // op.ctas[0]
-    return (0, 1), dtype in TWO_BYTES and rows >= 128 and rows % 64 == 0
+    """Both factors come by TMA; so leaves a result of two bytes an element, in rows of whole 16-byte units,
+    if a CTA has 128 of them or more, in whole blocks of 64."""
+    rows, units = op.tile[0] // op.ctas[0], op.result.full[-1] % 8 == 0
+    return (0, 1), dtype in TWO_BYTES and units and rows >= 128 and rows % 64 == 0
 
 
 def _residual(op: Op, dtypes: Sequence[str]) -> tuple[int, ...]:
@@ -179,7 +179,8 @@ def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     slides = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128
     rows = images * lines * (line if slides else pixels)
     finished = filters // (op.cluster if op.cluster_split == "n" or rows > 64 else 1)
-    return (0, 1), dtype in TWO_BYTES and rows > 64 and finished % 64 == 0
+    units = op.result.full[-1] % 8 == 0
+    return (0, 1), dtype in TWO_BYTES and units and rows > 64 and finished % 64 == 0
 
 
 def _attention(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:

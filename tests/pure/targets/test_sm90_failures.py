@@ -29,12 +29,6 @@ def sliced(first=4, dtype="bfloat16"):
 
 
 @tg.spec
-def residual(first=1, dtype="bfloat16"):
-    x, z = tg.input("x", (64, 64), dtype), tg.input("z", (64, 64 + first), dtype)
-    return tg.add(tg.linear(x, tg.weight("w", (64, 64), dtype), name="y0"), z.split([first, 64])[1], name="y")
-
-
-@tg.spec
 def convolution(C=64, N=64, stride=1, dtype="bfloat16"):
     x, w = tg.input("x", (1, 32, 32, C), dtype), tg.weight("w", (N, 3, 3, C), dtype)
     return tg.conv2d(x, w, padding=1, stride=stride, name="y")
@@ -54,18 +48,6 @@ def cached(S=40, D=64, dtype="bfloat16"):
 
 
 @tg.spec
-def rows(N=100, first=0, dtype="bfloat16"):
-    return tg.softmax(
-        (
-            tg.input("x", (64, N + first), dtype).split([first, N])[1]
-            if first
-            else tg.input("x", (64, N), dtype)
-        ),
-        name="y",
-    )
-
-
-@tg.spec
 def roped(dtype="bfloat16"):
     return tg.rope(tg.input("x", (1, 64, 48), dtype), heads=2, name="y")
 
@@ -73,13 +55,6 @@ def roped(dtype="bfloat16"):
 @tg.spec
 def kept(dtype="bfloat16"):
     return tg.append(tg.state("cache", (1, 64, 40), dtype), tg.input("x", (1, 8, 40), dtype), at=8, name="y")
-
-
-@tg.spec
-def weighted(dtype="bfloat16"):
-    return tg.rms_norm(
-        tg.input("x", (64, 128), dtype), tg.weight("g", (132,), dtype).split([4, 128])[1], name="y"
-    )
 
 
 def refused(words: str, program: Any, **options: Any) -> None:
@@ -108,7 +83,6 @@ def refused_by_generator(plan: Plan, words: str) -> None:
     [
         ({"dtype": "float32"}, "'y', tile .* on sm_90a: wgmma takes bfloat16 and float16, 'x' is float32"),
         ({"K": 250}, "'x' has columns 250: rows must be whole 16-byte units; pad it to 256"),
-        ({"N": 250}, "'y' has 250 columns: rows must be whole 16-byte units; pad to 256"),
     ],
 )
 def test_shapes(sizes: dict[str, Any], words: str) -> None:
@@ -159,12 +133,6 @@ def test_windows() -> None:
     generate(tg.plan(sliced(first=8), "h200", tiles={"y": (64, 64, 64)}))
 
 
-def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
-    words = "'z' has rows of 65 elements and is read from column 1: both must be even"
-    refused(words, residual(), tiles={"y0": (64, 64, 64)})
-    generate(tg.plan(residual(first=2), "h200", tiles={"y0": (64, 64, 64)}))
-
-
 @pytest.mark.parametrize(
     "program, tile, words",
     [
@@ -183,11 +151,6 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
             (1, 4, 8, 64, 3),
             "mma.sync takes bfloat16 and float16 here, 'x' is float32",
         ),
-        (
-            lambda: convolution(N=12),
-            (1, 4, 8, 16, 64),
-            "'y' has 12 channels: pixels must be whole 16-byte units; pad to 16",
-        ),
         (lambda: convolution(), (1, 16, 16, 64, 64), "a tile has 256 pixels, expected at most 128"),
         (lambda: convolution(), (1, 4, 8, 64, 48), "steps are 48 wide"),
         (
@@ -200,23 +163,13 @@ def test_operands_of_an_epilogue_are_read_in_pairs() -> None:
             (1, 4, 8, 64, 64),
             "wgmma takes bfloat16 and float16, 'x' is float32",
         ),
-        (lambda: heads(D=24), (64, 64), "heads have 24 columns, expected a multiple of 16 up to 128"),
+        (lambda: heads(D=20), (64, 64), "heads have 20 columns, expected a multiple of 8 up to 256"),
+        (lambda: heads(D=264), (64, 64), "heads have 264 columns, expected a multiple of 8 up to 256"),
         (lambda: heads(), (256, 64), "a tile has 256 queries of 1 heads, expected at most 128 in all"),
         (lambda: heads(), (64, 136), "a block has 136 keys, expected a multiple of 16 up to 128"),
         (lambda: heads(scale=-1.0), (64, 64), "the scale is -1.0, expected a positive number"),
-        (
-            lambda: rows(),
-            (8,),
-            "'x' has rows of 100 elements and is read from column 0: both must be multiples of 8; pad it",
-        ),
         (lambda: roped(), (8, 2), "heads have 24 columns, expected a multiple of 16"),
         (lambda: kept(), (20,), "a tile is 20 columns wide, expected a multiple of 8"),
-        (
-            lambda: weighted(),
-            (8,),
-            "'g' has rows of .* and is read from column 4: both must be multiples of 8; pad it",
-        ),
-        (lambda: rows(N=32768), (8,), "rows of 32768 columns; on a GPU a CTA holds rows of at most 16384"),
     ],
 )
 def test_kinds(program: Any, tile: tuple[int, ...], words: str) -> None:
@@ -232,7 +185,7 @@ def test_shares_of_keys_have_few_rows() -> None:
     with pytest.raises(
         PlanError,
         match=(
-            "'y', tile 1x2, on a GPU: heads have 20 columns|heads have 20 columns, expected a multiple of 16"
+            "'y', tile 1x2, on a GPU: heads have 20 columns|heads have 20 columns, expected a multiple of 8"
         ),
     ):
         generate(tg.plan(cached(D=20), "h200", tiles={"y": (1, 64, 2)}, split_kv={"y": 2}))

@@ -11,6 +11,7 @@ from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.op_text import OpText
 from tilegen.frontend.dims import most
+from tilegen.frontend.program import Operand, Size
 from tilegen.graph.forms import Proxies
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import FEW, AttentionAttributes, halved, over_caches, queries
@@ -35,8 +36,10 @@ class Attention(OpText):
         b, a = self.bound, AttentionAttributes.of(self.bound)
         if b.dtype(0) not in MMA_TYPES:
             return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
-        if self.head % 16 or not 16 <= self.head <= 128:
-            return f"heads have {self.head} columns, expected a multiple of 16 up to 128"
+        if self.columns % 8 or not 8 <= self.columns <= 256:
+            return f"heads have {self.columns} columns, expected a multiple of 8 up to 256"
+        if self.forwarded and self.padded:
+            return f"heads have {self.columns} columns, expected whole sixteens where new keys are forwarded"
         if self.rows > 128:
             return f"a tile has {b.tile[0]} queries of {b.tile[2]} heads, expected at most 128 in all"
         if self.kv_splits > 1 and not self.halved:
@@ -70,9 +73,19 @@ class Attention(OpText):
     # --- numbers --------------------------------------------------------------------------------------------
 
     @property
+    def columns(self) -> int:
+        """Of a head."""
+        return int(AttentionAttributes.of(self.bound).head_dim)
+
+    @property
     def head(self) -> int:
-        a = AttentionAttributes.of(self.bound)
-        return int(a.head_dim)
+        """Columns of a head as wgmma takes them: in sixteens. TMA fills those that are not there with zeros,
+        in queries and keys; of values they hold anything, and the columns of the result are not stored."""
+        return math.ceil(self.columns / 16) * 16
+
+    @property
+    def padded(self) -> bool:
+        return self.head > self.columns
 
     @property
     def keys(self) -> int:
@@ -281,32 +294,32 @@ class Attention(OpText):
         row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
         if self.kv_splits > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
+
+        def place(n: int) -> tuple[str, ...]:
+            if self.padded:
+                return str(64 * n), to_c(columns.lo / self.columns), row
+            return f"{column}{f' + {64 * n}' if n else ''}", row
+
         return tuple(
-            Copy(
-                f"&maps.{self.name}_{letter}",
-                (f"{column}{f' + {64 * n}' if n else ''}", row),
-                at + n * self.key_block,
-            )
-            for n in range(self.blocks)
+            Copy(f"&maps.{self.name}_{letter}", place(n), at + n * self.key_block) for n in range(self.blocks)
+        )
+
+    def _map_of_heads(
+        self, letter: str, operand: Operand, heads: int, rows: Size, box: tuple[int, int]
+    ) -> BoxMap:
+        """In which a head ends with its last column, beyond which TMA fills in zeros. box: heads and rows."""
+        sizes, pitches = (self.columns, heads, rows), (self.columns, self._pitch(operand.tensor))
+        first = (operand.columns or (0, 0))[0]
+        return BoxMap(
+            f"{self.name}_{letter}", operand.tensor, sizes, pitches, (64, *box), (1, 1, 1), first
         )
 
     @property
     def maps(self) -> list[Map | BoxMap]:
         a = AttentionAttributes.of(self.bound)
         b, (q, k, v), new = self.bound, self.bound.op.operands[:3], self.bound.op.operands[4:]
-        (tq, _, th), pitch = b.tile, self._pitch(q.tensor)
-        shape = (self.head, int(a.heads), a.batch * a.q_len)
-        found: list[Map | BoxMap] = [
-            BoxMap(
-                f"{self.name}_q",
-                q.tensor,
-                shape,
-                (self.head, pitch),
-                (64, th, tq),
-                (1, 1, 1),
-                (q.columns or (0, 0))[0],
-            ),
-        ]
+        tq, _, th = b.tile
+        found: list[Map | BoxMap] = [self._map_of_heads("q", q, int(a.heads), a.batch * a.q_len, (th, tq))]
         boxes = [
             ("k", k, self.keys),
             ("v", v, self.keys),
@@ -314,7 +327,10 @@ class Attention(OpText):
         ]
         for letter, operand, height in boxes:
             rows, first = b.tensors[operand.tensor].plan_shape[0], (operand.columns or (0, 0))[0]
-            columns = int(a.kv_heads) * self.head
+            if self.padded:
+                found.append(self._map_of_heads(letter, operand, int(a.kv_heads), rows, (1, height)))
+                continue
+            columns = int(a.kv_heads) * self.columns
             found.append(
                 Map(
                     f"{self.name}_{letter}",
@@ -361,7 +377,7 @@ class Attention(OpText):
     @property
     def width(self) -> int:
         """Columns of a head in the result."""
-        return self.head + self.STATE if self.kv_splits > 1 else self.head
+        return self.columns + self.STATE if self.kv_splits > 1 else self.columns
 
     @property
     def corner(self) -> str:

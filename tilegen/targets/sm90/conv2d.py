@@ -40,7 +40,7 @@ def convolution(code: Code) -> Product:
     )
     store = PixelStore(code, tile, box.loaded, box.line, box.slides)
     extras = Extras(code, tile, store.staged, weights_once=False)
-    refuse(b, "sm_90a", tile.problem or extras.text.problem)
+    refuse(b, "sm_90a", tile.problem)
     load = _Load(code, tile, _stage(box, tile), box)
     return Product(
         code.plan,
@@ -59,12 +59,7 @@ def convolution(code: Code) -> Product:
 def _box_problem(b: OpInstance) -> str:
     """Why TMA does not take its pixels, or an empty string."""
     a = ConvAttributes.of(b)
-    columns, pixels = int(b.out[-1]), math.prod(b.tile[:3])
-    if columns % 8:
-        return (
-            f"{b.op.result!r} has {columns} channels: pixels must be whole 16-byte units; pad to"
-            f" {math.ceil(columns / 8) * 8}"
-        )
+    pixels = math.prod(b.tile[:3])
     if pixels > 128:
         return f"a tile has {pixels} pixels, expected at most 128"
     if max(a.stride) > MOST_STRIDE:

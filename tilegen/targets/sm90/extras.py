@@ -10,6 +10,7 @@ from typing import Any
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.store import unit_of
 from tilegen.targets.sm90.tile import TWO_BYTES, Tile
 
 MOST_HELD = 8  # eights of columns of operands of the epilogue
@@ -59,6 +60,15 @@ class Extras:
         """Loads are guarded, since a tile may hang over the result's edge."""
         return [self._operand(e) for e in self.text.operands]
 
+    @property
+    def by_ones(self) -> bool:
+        """Whether any operand is fetched number by number."""
+        return any(map(self._one_by_one, self.text.operands))
+
+    def _one_by_one(self, e: EpilogueOperand) -> bool:
+        """Whether its pairs of columns are not aligned, or the last is half a pair."""
+        return unit_of(int(self.code.bound.out[-1]), e.first, 0 if e.vector else e.pitch) == 1
+
     def _operand(self, e: EpilogueOperand) -> dict[str, Any]:
         fetch, near = (
             "tg_fetch_constant" if e.stays else "tg_fetch",
@@ -69,16 +79,19 @@ class Extras:
         tensor = f"T.{self.code.tensor_member(e.name, e.tensor)}"
         own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
         pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"
-        fetched = f"{fetch}({pointer}, {inside})" if e != self.residual else "{}"
+        if self._one_by_one(e):
+            fetched = f"tg_fetch_ones({pointer}, {inside}, column + 1 < {width})"
+            warm = f"tg_warm({pointer});"
+        else:
+            fetched = f"{fetch}({pointer}, {inside})" if e != self.residual else "{}"
+            warm = f"(void){fetch}({pointer}, true);" if e.vector else f"{near}({pointer});"
         return {
             "name": e.name,
             "tensor": tensor,
             "of_columns": fetched if e.vector else "{}",
             "of_row": f"beside.{e.name}" if e.vector else fetched,
             "word": "tg_pair" if e.dtype == "float32" else "unsigned",
-            "warm": f"if (thread * 2 < WIDTH && {inside}) (void){fetch}({pointer}, true);"
-            if e.vector
-            else f"if ({inside}) {near}({pointer});",
+            "warm": f"if ({'thread * 2 < WIDTH && ' if e.vector else ''}{inside}) {warm}",
             "columns": e.vector,
             "twice": f"tg_twice(of.{e.name}, which)",
             "staged": e == self.residual,
@@ -136,4 +149,5 @@ class Extras:
     def touches(self) -> bool:
         """Whether a tile looks at what its epilogue will read and write long before, so that its pages are
         known to the SM: where weights stream once, and ops of other kinds let it wait for its activations."""
-        return self.weights_once and not self.code.plan.graph.consists_of(LinearAttributes)
+        aligned = unit_of(int(self.code.bound.out[-1])) == 8
+        return self.weights_once and aligned and not self.code.plan.graph.consists_of(LinearAttributes)

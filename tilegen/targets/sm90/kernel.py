@@ -96,6 +96,24 @@ class Kernel:
         return [op for op in self.ops if isinstance(op, ThreadTile)]
 
     @property
+    def unaligned(self) -> bool:
+        return any(op.unaligned for op in self.thread_tiles)
+
+    @property
+    def unit(self) -> int:
+        """How many neighbours in a row of any product one store is aligned for."""
+        return min((op.store.unit for op in self.products), default=8)
+
+    @property
+    def by_ones(self) -> bool:
+        """Whether the epilogue of any product fetches numbers one by one."""
+        return any(op.extras.by_ones for op in self.products)
+
+    @property
+    def rereads(self) -> bool:
+        return any(op.rereads for op in self.thread_tiles)
+
+    @property
     def gathers(self) -> bool:
         return any(op.gather for op in self.thread_tiles)
 
@@ -112,6 +130,11 @@ class Kernel:
     def attends_in_turn(self) -> bool:
         """Whether the math warpgroups, each with its own queries, begin products of attention in turn."""
         return any(not op.halved for op in self.attentions)
+
+    @property
+    def pads_heads(self) -> bool:
+        """Whether heads of any attention have fewer columns than wgmma multiplies."""
+        return any(op.padded for op in self.attentions)
 
     @property
     def attends_halved(self) -> bool:

@@ -29,9 +29,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     tile = _tile(b)
     store = RowStore(code, tile)
     extras = Extras(code, tile, store.staged, _weights_once(code))
-    refuse(
-        b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile) or extras.text.problem
-    )
+    refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile))
     stage = _stage(b, tile)
     packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
     packed = extras.weights_once and may_pack.issuperset(packs)
@@ -87,11 +85,6 @@ def _operands_problem(b: OpInstance) -> str:
                     f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it"
                     f" to {padded}"
                 )
-    if int(b.out[1]) % 8:
-        return (
-            f"{b.op.result!r} has {b.out[1]} columns: rows must be whole 16-byte units; pad to"
-            f" {math.ceil(int(b.out[1]) / 8) * 8}"
-        )
     return ""
 
 

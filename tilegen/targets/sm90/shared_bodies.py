@@ -111,7 +111,8 @@ def _linear_likeness(op: Product) -> Hashable:
     texts = loads, own.range, own.store.corner, own.finish, extras.operands, extras.text.expression
     types = b.result.dtype, tuple(b.tensors[o.tensor].dtype for o in b.op.operands)
     flags = extras.held, extras.holds_late, extras.warms, extras.touches, epilogue_is_older(op), own.one_turn
-    tile = replace(own.tile, steps=0), own.stage, own.store.staged, bool(own.packing), own.weights_once
+    store = own.store.unit, own.store.staged
+    tile = replace(own.tile, steps=0), own.stage, store, bool(own.packing), own.weights_once
     told = repr(texts).replace(none, "").replace(f"maps.{op.name}_", "maps._")
     return told, types, flags, repr(tile), op.rows, b.op.cluster, b.op.cluster_split
 

@@ -114,6 +114,12 @@ def _sent(parts: Sequence[_Part], own: _Part | None = None) -> tuple[Step, ...]:
     return tuple(found)
 
 
+def unit_of(*sizes: int) -> int:
+    """Of rows that have so many numbers, or begin there, how many neighbours are aligned: eight, two or
+    one."""
+    return next(unit for unit in (8, 2, 1) if not any(n % unit for n in sizes))
+
+
 @dataclass(frozen=True)
 class Store:
     """Where a tile's results go, of which a math warpgroup finishes some rows or columns."""
@@ -124,6 +130,11 @@ class Store:
     @property
     def two_bytes(self) -> bool:
         return self.code.bound.result.dtype in TWO_BYTES
+
+    @property
+    def unit(self) -> int:
+        """How many neighbours in a row of the result one store is aligned for: eight, two or one."""
+        return unit_of(int(self.code.bound.out[-1]))
 
     @property
     def row(self) -> str:
@@ -201,7 +212,8 @@ class RowStore(Store):
     def staged(self) -> bool:
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
-        return self.tile.cta_rows >= 128 and self.two_bytes and not self.tile.swapped
+        fits = self.two_bytes and self.unit == 8
+        return self.tile.cta_rows >= 128 and fits and not self.tile.swapped
 
     @property
     def corner(self) -> str:
@@ -246,7 +258,8 @@ class PixelStore(Store):
     @property
     def staged(self) -> bool:
         """By TMA where a tile takes more than 64 rows of shared memory, in whole blocks of 64 channels."""
-        return self.a_rows > 64 and 8 * self.tile.finished_n8s % 64 == 0 and self.two_bytes
+        fits = self.two_bytes and self.unit == 8
+        return self.a_rows > 64 and 8 * self.tile.finished_n8s % 64 == 0 and fits
 
     @property
     def first(self) -> tuple[str, str, str]:

@@ -1,5 +1,6 @@
 """An op that the 256 threads of the math warps compute from global memory: softmax, norms, rope, pools,
-pointwise maths, and ops of users' own. Threads take eight neighbouring columns at a time.
+pointwise maths, and ops of users' own. Threads take eight neighbouring columns at a time; of rows that are no
+whole eights, eight that lie apart.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from tilegen.graph.forms import Proxies
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import CombineAttributes
 from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.norm import NormAttributes, vectors_of
-from tilegen.ops.pool import PoolAttributes
+from tilegen.ops.pointwise import PointwiseAttributes
+from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.targets.sm90.code import Needs
@@ -36,6 +39,15 @@ EARLY = 128  # bytes of each of a norm's vectors besides
 VECTOR = 8
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
 WHOLE_ROWS = ("softmax", "rms_norm", "layer_norm")  # whose threads hold a row
+# whose rows may have any number of columns
+ANY_COLUMNS = (
+    SoftmaxAttributes,
+    NormAttributes,
+    PointwiseAttributes,
+    PoolAttributes,
+    GlobalAvgPoolAttributes,
+    MatmulAttributes,
+)
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
 
@@ -91,6 +103,31 @@ class ThreadTile(MacroOp):
                 f" at most {SCRATCH:,}"
             )
             return f"{taken}; {as_rows(b) or 'choose smaller tiles, or pad the channels to a multiple of 8'}"
+        if self._no_eights and not self.unaligned:
+            return self._no_eights
+        match b.attributes:
+            case CombineAttributes(head_dim=d) if d % VECTOR:
+                return f"heads have {d} columns, expected a multiple of {VECTOR}"
+            case (
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
+            ) if d % (2 * VECTOR):
+                return f"heads have {d} columns, expected a multiple of {2 * VECTOR}"
+        width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
+        if width is None or self.unaligned:
+            return ""
+        if b.tile[width] % VECTOR and b.tile[width] < self.columns:
+            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {VECTOR}"
+        return ""
+
+    @property
+    def unaligned(self) -> bool:
+        """Whether rows are no whole eights, so that they have no aligned vectors."""
+        return isinstance(self.attributes, ANY_COLUMNS) and bool(self._no_eights)
+
+    @cached_property
+    def _no_eights(self) -> str:
+        """What is no whole eights, if anything."""
+        b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
             if tensor.dtype == "int32" or (self.gather and n < 2):  # which are read number by number
@@ -108,19 +145,18 @@ class ThreadTile(MacroOp):
                 f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"
                 f" {math.ceil(self.columns / VECTOR) * VECTOR}"
             )
-        match b.attributes:
-            case CombineAttributes(head_dim=d) if d % VECTOR:
-                return f"heads have {d} columns, expected a multiple of {VECTOR}"
-            case (
-                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
-            ) if d % (2 * VECTOR):
-                return f"heads have {d} columns, expected a multiple of {2 * VECTOR}"
-            case NormAttributes() | SoftmaxAttributes() if self.too_wide:
-                return self.too_wide
-        width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
-        if width is not None and b.tile[width] % VECTOR and b.tile[width] < self.columns:
-            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {VECTOR}"
         return ""
+
+    @property
+    def apart(self) -> str:
+        """How far the eight columns of a thread of an unaligned op lie apart, as C, so that the threads of a
+        warp have neighbours: as many as a row has threads, or a tile eights of columns."""
+        return "THREADS" if self.bound.op.kind in WHOLE_ROWS else "across"
+
+    @property
+    def end(self) -> str:
+        """The column after its last, as C."""
+        return "COLUMNS" if self.bound.op.kind in WHOLE_ROWS else f"hi{self.last}"
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -181,9 +217,14 @@ class ThreadTile(MacroOp):
 
     @property
     def vectors_of_thread(self) -> int:
-        if self.too_wide:  # an op of a user's own, whose template holds rows
+        if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
             raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
         return math.ceil(self.columns / VECTOR / self.threads_of_row)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether rows are read anew for each pass over them, since a CTA cannot hold one."""
+        return self.bound.op.kind in WHOLE_ROWS and bool(self.too_wide)
 
     @property
     def too_wide(self) -> str:
@@ -198,7 +239,7 @@ class ThreadTile(MacroOp):
     @property
     def even(self) -> bool:
         """Whether all threads of a row hold as many of its columns."""
-        return self.columns % (self.threads_of_row * VECTOR) == 0
+        return not self.unaligned and self.columns % (self.threads_of_row * VECTOR) == 0
 
     @property
     def inside(self) -> str:
@@ -225,7 +266,7 @@ class ThreadTile(MacroOp):
     def early(self) -> bool:
         """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile
         begins."""
-        if not isinstance(self.attributes, NormAttributes):
+        if not isinstance(self.attributes, NormAttributes) or self.unaligned or self.rereads:
             return False
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
@@ -275,7 +316,7 @@ class ThreadTile(MacroOp):
     def cut(self) -> str:
         return (
             f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by"
-            " threads, eight columns at a time"
+            f" threads, eight columns at a time{', apart from each other' if self.unaligned else ''}"
         )
 
     @cached_property

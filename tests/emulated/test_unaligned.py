@@ -1,0 +1,42 @@
+"""Rows that are no whole 16-byte units, on the emulator: right results whatever lies beside them, and nothing
+of that written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.emulated.kernels import emulated, replaced
+from tests.gpu.gemms import Case, added, biased, viewed
+from tests.gpu.ops import attended, pools, unaligned
+
+ROWS = Case("rows", unaligned, {"M": 5, "N": 61})
+PRODUCT = Case("product", added, {"M": 17, "N": 13, "K": 72})
+HEADS = Case("heads", attended, {"D": 40, "S": 33, "B": 1})
+CASES = [
+    ROWS,
+    Case("rows read anew", unaligned, {"M": 1, "N": 16999}),
+    Case("pools", pools, {"HW": 9, "C": 5}),
+    PRODUCT,
+    Case("swapped", biased, {"M": 90, "N": 67, "K": 72}, {"tiles": {"y": (48, 64, 64)}}),
+    Case("a view", viewed, {"M": 9, "N": 22}),
+    HEADS,
+]
+FAULTS = [
+    (ROWS, "a column behind a row is stored", "if (column + i * apart < end) tg_put1", "tg_put1"),
+    (ROWS, "a column behind a row is read", "if (column + i * apart < end) y.v[i]", "y.v[i]"),
+    (PRODUCT, "half a pair behind a row is stored", "if (column + 1 < end) tg_put1", "tg_put1"),
+    (PRODUCT, "half a pair behind an operand is read", "if (inside && both)", "if (inside)"),
+    (HEADS, "columns behind a head are stored", "if (8 * (n8 + o) < Op::COLUMNS)", ""),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(2)) == ""
+
+
+@pytest.mark.parametrize(("case", "what", "old", "new"), FAULTS, ids=[what for _, what, _, _ in FAULTS])
+def test_a_fault_is_seen(case: Case, what: str, old: str, new: Any) -> None:
+    assert emulated(case, range(4), replaced(old, new)) != ""
