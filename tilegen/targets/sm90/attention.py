@@ -79,8 +79,8 @@ class Attention(OpText):
 
     @property
     def head(self) -> int:
-        """Columns of a head as wgmma takes them: in sixteens. TMA fills those that are not there with zeros,
-        in queries and keys; of values they hold anything, and the columns of the result are not stored."""
+        """Columns of a head as wgmma takes them: in sixteens. TMA fills those that are not there with zeros;
+        of the result they are not stored."""
         return math.ceil(self.columns / 16) * 16
 
     @property
