@@ -515,7 +515,7 @@ CASES = [
 UNALIGNED = [
     *(
         Case(f"{n} columns, {m} rows", added, {"M": m, "N": n, "K": 72})
-        for m, n in ((1, 1), (17, 10), (64, 101), (150, 77), (300, 1001), (1000, 2))
+        for m, n in ((1, 1), (17, 10), (64, 101), (150, 77), (300, 1001), (400, 77), (1000, 2))
     ),
     *(
         Case(f"{n} columns, {name}, {of.name}", of, {"M": 150, "N": n, "K": 136, "dtype": dtype}, options)

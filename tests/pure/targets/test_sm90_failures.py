@@ -128,6 +128,11 @@ def test_tiles(tile: tuple[int, int, int], parts: Any, words: str) -> None:
     refused(words, product(), tiles={"y": tile}, cluster={"y": parts})
 
 
+def test_uneven_tiles_are_stored_by_tma() -> None:
+    words = "a tile of 192 rows is stored by TMA, .* whole 16-byte units; .* bfloat16, 250 columns"
+    refused(words, product(N=250), tiles={"y": (192, 64, 64)})
+
+
 def test_windows() -> None:
     refused("'x' has first column 4: .* pad it to 8", sliced(), tiles={"y": (64, 64, 64)})
     generate(tg.plan(sliced(first=8), "h200", tiles={"y": (64, 64, 64)}))

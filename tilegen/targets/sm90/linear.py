@@ -15,7 +15,7 @@ from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.linear_loads import LinearLoads
 from tilegen.targets.sm90.product import Norm, Packing, Product, types_problem
-from tilegen.targets.sm90.store import RowStore
+from tilegen.targets.sm90.store import RowStore, unit_of
 from tilegen.targets.sm90.tile import TWO_BYTES, Stage, Tile
 
 NORMED_STEP = 256
@@ -104,10 +104,11 @@ def _sum_problem(code: Code, tile: Tile) -> str:
         return "math warpgroups take turns in a launch of one op; leave pingpong out, or ask for launches"
     if tile.pingpong and b.result.dtype not in TWO_BYTES:
         return f"math warpgroups take turns over results of two bytes a number, not {b.result.dtype}"
-    if tile.uneven and b.result.dtype not in TWO_BYTES:
+    columns = int(b.out[1])
+    if tile.uneven and (b.result.dtype not in TWO_BYTES or unit_of(columns) < 8):
         return (
-            f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number; the result is"
-            f" {b.result.dtype}"
+            f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number and whole 16-byte units;"
+            f" the result is {b.result.dtype}, {columns} columns"
         )
     if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
         return (

@@ -267,7 +267,8 @@ def _fits(b: OpInstance, cut: Cut) -> bool:
     exchanges = cluster.k > 1
     across = groups(b) * width // (2 if split else 1)
     least = 8 * max(cluster.k, 2 if split else 1)
-    if width % least or across > 256 or (uneven and DTYPES[b.result.dtype] != 2):
+    by_tma = DTYPES[b.result.dtype] == 2 and int(b.out[1]) % 8 == 0  # as results of such tiles leave
+    if width % least or across > 256 or (uneven and not by_tma):
         return False
     most = SUMS
     if height > 128 and exchanges:
