@@ -604,4 +604,4 @@ IN_TURN = [
         sms=3,
     ),
 ]
-HOPPER = [*CASES, *UNALIGNED, *IN_TURN]
+HOPPER = [*CASES, *IN_TURN, *UNALIGNED]
