@@ -108,7 +108,7 @@ class Extras:
         fit = (
             e
             for e in self.text.operands
-            if not e.vector and e.dtype in TWO_BYTES and e.first % 8 == 0 and e.pitch % 8 == 0
+            if not e.vector and e.dtype in TWO_BYTES and unit_of(e.first, e.pitch) == 8
         )
         return next(fit, None)
 
