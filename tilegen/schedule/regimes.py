@@ -1,7 +1,7 @@
 """Regimes of a size that moves: ranges of its values, each with a plan and a kernel of its own.
 
     1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
-    1 … 4, … 16, … 32, 33 … 64       where all sizes are few rows, and not of a few linears
+    1 … 4, … 8, … 16, … 32, … 64     where all sizes are few rows, and not of a few linears
     1 … 1,024, … 4,096, all others   where a sequence alone has more than 256
     1, 2 … 8, all others             images
 
@@ -25,7 +25,7 @@ from tilegen.schedule.linear_regimes import few_linears, narrow, wide
 from tilegen.schedule.planner import Progress, plan
 from tilegen.schedule.sized import FEW_ROWS, SOME_ROWS, Lower, Regime, Settle, Sized, tiles_of
 
-FEWER = (4, 16, 32)  # where regimes end if all sizes are few rows
+FEWER = (4, 8, 16, 32)  # where regimes end if all sizes are few rows
 MANY = (1024, 4096)  # and if the least is many
 IMAGES = (1, 8)
 STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
