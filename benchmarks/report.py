@@ -56,6 +56,7 @@ TITLES = {
     "decode": "Llama-3-8B layer, one token in each of B sequences over 1,024 cached ones, bfloat16",
     "prefill": "Whole layers, many tokens at once, bfloat16",
     "cusync": "cuSync's MLP shapes, float16, on random and on constant inputs",
+    "widths": "Widths that are no multiple of anything, each beside its aligned neighbour, bfloat16",
     "random": "Shapes drawn at random, which nobody tuned",
     "shapes": "Programs drawn at random, which nobody tuned",
     "host": "What a call and a compilation cost the host",
@@ -70,6 +71,7 @@ SHORT = {
     "decode": "Llama-3-8B layer, one token",
     "prefill": "whole layers, many tokens",
     "cusync": "cuSync's shapes",
+    "widths": "odd widths and heads, and their aligned neighbours",
     "random": "random shapes that nobody tuned",
     "shapes": "random programs that nobody tuned",
 }

@@ -19,7 +19,7 @@ from tilegen.frontend.program import Program
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 GROUPS = (
     *("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync"),
-    *("random", "shapes", "host"),
+    *("widths", "random", "shapes", "host"),
 )
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CONSTANT = 2.0**-7
@@ -109,6 +109,11 @@ def one_norm(M=512, H=1024, kind="rms_norm", dtype="bfloat16"):
 
 
 @tg.spec
+def one_softmax(M=64, N=1024, dtype="bfloat16"):
+    return tg.softmax(tg.input("x", (M, N), dtype), name="softmax")
+
+
+@tg.spec
 def mlp3(M=64, A=1024, B=4096, C=4096, D=1024, dtype="bfloat16"):
     """Three linears with bias, ReLU between them."""
     x = tg.input("x", (M, A), dtype)
@@ -173,6 +178,7 @@ OWN = (
     added_linear,
     one_attention,
     one_norm,
+    one_softmax,
     mlp3,
     four_gemms,
     fan,
@@ -190,6 +196,20 @@ GEMMS = (
     (16, 5504, 8192),
     (512, 6144, 12288),
     (512, 12288, 6144),
+)
+
+# programs whose rows are no whole 16-byte units, or whose heads no sixteens, each beside the nearest that are
+WIDTHS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    *(("gemm", {"M": m, "K": 768, "N": 50257}, {"N": 50264}) for m in (1, 64, 512)),
+    *(("one_linear", {"M": 512, "K": k, "N": n}, {"N": n + 1}) for n, k in ((1023, 1024), (4095, 4096))),
+    ("one_linear", {"M": 64, "K": 2048, "N": 10}, {"N": 16}),
+    ("one_linear", {"M": 4096, "K": 4096, "N": 4094}, {"N": 4096}),
+    ("gpt_layer", {"B": 8, "S": 197, "H": 768, "heads": 12, "I": 3072}, {"S": 200}),
+    ("one_attention", {"B": 4, "S": 197, "T": 197, "D": 64}, {"S": 200, "T": 200}),
+    *(("one_attention", {"B": 4, "S": 1024, "T": 1024, "D": d}, {"D": d + 8}) for d in (40, 72, 104)),
+    *(("one_norm", {"M": 4096, "H": 1023, "kind": kind}, {"H": 1024}) for kind in ("rms_norm", "layer_norm")),
+    *(("one_softmax", {"M": m, "N": n}, {"N": n + 1}) for m, n in ((8192, 1023), (2048, 4095))),
+    ("one_softmax", {"M": 256, "N": 50257}, {"N": 50264}),
 )
 
 
@@ -234,6 +254,9 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
             ]
         case "decode":
             return [("llama_layer", {"B": b, "S": 1}) for b in (1, 8, 32)]
+        case "widths":
+            pairs = [(name, odd, {**odd, **aligned}) for name, odd, aligned in WIDTHS]
+            return [(name, sizes) for name, *both in pairs for sizes in both]
         case "prefill":
             behind = [("llama_layer", {"S": s, "S_max": s + 64}) for s in (512, 777, 2048)]
             return [*behind, ("llama_layer", {"S": 777, "S_max": 777}), ("gpt_layer", {"S": 512})]
