@@ -198,6 +198,9 @@ struct float4 {
 };
 EMU_HERE void __syncwarp() { emu::meet_warp(); }
 EMU_HERE void __syncthreads() { emu::meet_cta(); }
+EMU_HERE unsigned __funnelshift_r(unsigned low, unsigned high, int by) {
+  return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
+}
 EMU_HERE unsigned __shfl_sync(unsigned, unsigned v, int from) { return emu::show(v, from); }
 EMU_HERE int __shfl_sync(unsigned, int v, int from) { return (int)emu::show((unsigned)v, from); }
 EMU_HERE float __shfl_sync(unsigned, float v, int from) { return emu::f32(emu::show(emu::bits(v), from)); }

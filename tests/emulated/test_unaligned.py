@@ -24,8 +24,10 @@ CASES = [
     HEADS,
 ]
 FAULTS = [
-    (ROWS, "a column behind a row is stored", "if (column + i * apart < end) tg_put1", "tg_put1"),
-    (ROWS, "a column behind a row is read", "if (column + i * apart < end) y.v[i]", "y.v[i]"),
+    (ROWS, "a column behind a row is stored", "if (column + i >= begin && column + i < end) tg_put1", "tg_put1"),
+    (ROWS, "a column before a row is read", "if (column + i >= begin && column + i < end) y.v[i]", "y.v[i]"),
+    (ROWS, "a vector behind a row is read", "(skew > 0 ? 16 : 8) <= end", "(skew > 0 ? 16 : 8) <= end + 8"),
+    (ROWS, "the second vector is left out", "there && skew > 0", "false"),
     (PRODUCT, "half a pair behind a row is stored", "if (column + 1 < end) tg_put1", "tg_put1"),
     (PRODUCT, "half a pair behind an operand is read", "if (inside && both)", "if (inside)"),
     (HEADS, "columns behind a head are stored", "if (8 * (n8 + o) < Op::COLUMNS)", ""),

@@ -105,6 +105,15 @@ class Kernel:
         return min((op.store.unit for op in self.products), default=8)
 
     @property
+    def joins_lanes(self) -> bool:
+        """Whether any product's rows of two-byte numbers leave from registers in vectors that begin
+        anywhere."""
+        return any(
+            op.store.unit < 8 and op.store.two_bytes and not op.tile.swapped and op.tile.finished_n8s >= 4
+            for op in self.products
+        )
+
+    @property
     def by_ones(self) -> bool:
         """Whether the epilogue of any product fetches numbers one by one."""
         return any(op.extras.by_ones for op in self.products)

@@ -1,6 +1,6 @@
 """An op that the 256 threads of the math warps compute from global memory: softmax, norms, rope, pools,
 pointwise maths, and ops of users' own. Threads take eight neighbouring columns at a time; of rows that are no
-whole eights, eight that lie apart.
+whole eights, those that one vector of the result holds.
 """
 
 from __future__ import annotations
@@ -148,15 +148,19 @@ class ThreadTile(MacroOp):
         return ""
 
     @property
-    def apart(self) -> str:
-        """How far the eight columns of a thread of an unaligned op lie apart, as C, so that the threads of a
-        warp have neighbours: as many as a row has threads, or a tile eights of columns."""
-        return "THREADS" if self.bound.op.kind in WHOLE_ROWS else "across"
+    def skew(self) -> str:
+        """By how many columns the first of a tile's row of the result is behind the begin of a vector, as
+        C."""
+        rest = self.columns % VECTOR
+        row = {0: "0", 1: "row"}.get(rest, f"row * {rest}")
+        if self.bound.op.kind in WHOLE_ROWS:
+            return f"{row} % {VECTOR}"
+        return f"({row} + lo{self.last}) % {VECTOR}"
 
     @property
-    def end(self) -> str:
-        """The column after its last, as C."""
-        return "COLUMNS" if self.bound.op.kind in WHOLE_ROWS else f"hi{self.last}"
+    def range_of_columns(self) -> str:
+        """The first and the column after the last of a tile, as C."""
+        return "0, COLUMNS" if self.bound.op.kind in WHOLE_ROWS else f"lo{self.last}, hi{self.last}"
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -219,7 +223,8 @@ class ThreadTile(MacroOp):
     def vectors_of_thread(self) -> int:
         if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
             raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
-        return math.ceil(self.columns / VECTOR / self.threads_of_row)
+        most = (self.columns + 2 * (VECTOR - 1)) // VECTOR if self.unaligned else self.columns / VECTOR
+        return math.ceil(most / self.threads_of_row)
 
     @property
     def rereads(self) -> bool:
@@ -272,6 +277,11 @@ class ThreadTile(MacroOp):
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
 
+    @property
+    def held_late(self) -> bool:
+        """A norm: whether a thread loads its part of the vectors with each row."""
+        return isinstance(self.attributes, NormAttributes) and self.unaligned and not self.rereads
+
     # --- loads ----------------------------------------------------------------------------------------------
 
     @property
@@ -316,7 +326,7 @@ class ThreadTile(MacroOp):
     def cut(self) -> str:
         return (
             f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by"
-            f" threads, eight columns at a time{', apart from each other' if self.unaligned else ''}"
+            f" threads, eight columns at a time{', as vectors of the result lie' if self.unaligned else ''}"
         )
 
     @cached_property
