@@ -71,7 +71,6 @@ SHORT = {
     "decode": "Llama-3-8B layer, one token",
     "prefill": "whole layers, many tokens",
     "cusync": "cuSync's shapes",
-    "widths": "odd widths and heads, and their aligned neighbours",
     "random": "random shapes that nobody tuned",
     "shapes": "random programs that nobody tuned",
 }
@@ -252,7 +251,7 @@ def glance(found: Sequence[Group]) -> str:
     compared = ("best peer / tilegen", "least to most", "losses", "torch.compile")
     head = ("workloads", *compared, "single launches / one")
     lines = []
-    for g in found:
+    for g in (g for g in found if g.name in SHORT):
         cells = [c for c in g.cells.values() if over_peers(c) is not None]
         known = [r for r in map(over_peers, cells) if r is not None]
         if not known:
@@ -283,6 +282,8 @@ def _section(g: Group, where: str = "") -> str:
     if (ROOT / "docs" / picture).exists():
         image = f"![{TITLES[g.name]}]({picture})"
         parts.append(f"<details><summary>The same as a chart</summary>\n\n{image}\n\n</details>")
+    if g.name == "widths":
+        parts.insert(2, _beside_neighbours(g))
     if g.name in DRAWN:
         parts.insert(2, histogram([r for r in map(over_peers, g.cells.values()) if r is not None]))
     if g.name != "host" and (missing := g.data.get("missing")):
@@ -342,6 +343,25 @@ def _workload(g: Group, kind: str) -> str:
             (label, *times, *other, _ratio(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell))
         )
     return _table(head, lines)
+
+
+_NEIGHBOURS = (
+    "What tilegen takes for each width or head, over what it takes for the next aligned one. Ratios to peers"
+    " flatter in this group: they are given the same program, and libraries are slow where rows are no whole"
+    " 16 bytes. Who pads weights and results by hand has the neighbour's time. So the group has no line at a"
+    " glance."
+)
+
+
+def _beside_neighbours(g: Group) -> str:
+    """Cells stand in pairs: a width, then its aligned neighbour."""
+    cells = list(g.cells.items())
+    lines = []
+    for (k, odd), (_, aligned) in zip(cells[::2], cells[1::2], strict=True):
+        us, least = best_us(odd, ["tilegen"]), best_us(aligned, ["tilegen"])
+        known = us and least
+        lines.append((g.label(k), *((f"{us:.1f}", f"{least:.1f}", f"{us / least:.2f}") if known else "–––")))
+    return f"{_wrapped(_NEIGHBOURS)}\n\n{_table(('', 'µs', 'aligned', 'ratio'), lines)}"
 
 
 def _host(g: Group) -> str:

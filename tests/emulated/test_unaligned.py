@@ -23,9 +23,10 @@ CASES = [
     Case("a view", viewed, {"M": 9, "N": 22}),
     HEADS,
 ]
+INSIDE = "column + i >= begin && column + i < end"
 FAULTS = [
-    (ROWS, "a column behind a row is stored", "if (column + i >= begin && column + i < end) tg_put1", "tg_put1"),
-    (ROWS, "a column before a row is read", "if (column + i >= begin && column + i < end) y.v[i]", "y.v[i]"),
+    (ROWS, "a column behind a row is stored", f"if ({INSIDE}) tg_put1", "tg_put1"),
+    (ROWS, "a column before a row is read", f"left && {INSIDE}", "left"),
     (ROWS, "a vector behind a row is read", "(skew > 0 ? 16 : 8) <= end", "(skew > 0 ? 16 : 8) <= end + 8"),
     (ROWS, "the second vector is left out", "there && skew > 0", "false"),
     (PRODUCT, "half a pair behind a row is stored", "if (column + 1 < end) tg_put1", "tg_put1"),

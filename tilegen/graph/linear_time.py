@@ -81,7 +81,8 @@ def time_of_cut(
     waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
     numbers, tiles = height * wide, count * cluster.size / machine.sms
     each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
-    beside = read * min(height, rows) * width
+    stored = min(height, rows) * width
+    beside = read * stored
     curve = rates.curve_turned if swapped else rates.curve
     sent = rates.sent_turned if swapped else rates.sent
     each += sent * 2 * (1 - 1 / cluster.k) + curved * curve / of_groups
@@ -124,7 +125,7 @@ def time_of_cut(
     return ProductTime(
         step * waiting,
         steps,
-        numbers * each + loaded_beside,
+        numbers * each + loaded_beside + stored / cluster.k * rates.leaving(columns, swapped),
         waves,
         rates.from_memory(moved, machine, filled) + numbers * rates.epilogue,
         rings_us(machine),

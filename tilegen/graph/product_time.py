@@ -76,6 +76,10 @@ class Rates:
     beside: float = 2.6e-04
     beside_turned: float = 2.35e-04
     beside_by_tma: float = 1.2e-04
+    # of a number in rows that are no whole eights, which leave in vectors that begin anywhere; of a swapped
+    # tile, whose numbers leave one by one, or in pairs (benchmarks.ladders widths)
+    unaligned: float = 2e-04
+    one_by_one: float = 1.1e-03
     launch: float = 1.14  # before the first step and after the last
     launch_of_clusters: float = 0.4123  # besides, where CTAs meet at the start and the end
     start: float = 1.242  # besides, where all SMs have a CTA; bytes come from memory meanwhile
@@ -85,6 +89,12 @@ class Rates:
     scaled_row: float = 0.0004502
     between: float = 1.4  # two tiles of an SM that wait for their weights
     sharp: float = 4.214
+
+    def leaving(self, columns: int, swapped: bool) -> float:
+        """Of a number of a row of so many, what it takes longer to leave than in whole vectors."""
+        if columns % 8 == 0:
+            return 0.0
+        return (self.one_by_one if columns % 2 else self.one_by_one / 2) if swapped else self.unaligned
 
     def scaling(self, rows: int) -> float:
         """Of 64 columns of so many rows, which a fused norm scales."""

@@ -169,3 +169,25 @@ def test_among_ops_of_other_kinds_idle_sms_cost_what_their_rings_would_hold() ->
     alone, among = few.formula(stages) - most.formula(stages), few.among(stages) - most.among(stages)
     assert few.busy < 0.7 < 0.9 < most.busy
     assert among > alone + 1.5
+
+
+def leaving(columns: int, height: int) -> float:
+    """What a tile's results take longer to leave than those of 1,024 columns."""
+    own, aligned = (time_of_cut(linear(512, n, 1024), H200, height, 64) for n in (columns, 1024))
+    return own.epilogue - aligned.epilogue
+
+
+@pytest.mark.parametrize("height", [64, 80, 128])
+def test_rows_that_are_no_whole_eights_take_longer_to_leave(height: int) -> None:
+    assert leaving(1023, height) >= leaving(1022, height) > 0 == leaving(1016, height)
+
+
+@pytest.mark.parametrize("columns", [1022, 1023])
+def test_those_of_a_swapped_tile_longer_than_of_a_larger_one_that_is_not(columns: int) -> None:
+    assert leaving(columns, 80) > leaving(columns, 128)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(512, 1023, 1024), (200, 301, 2048), (90, 101, 512)])
+def test_where_rows_are_no_whole_eights_tiles_are_not_swapped(m: int, n: int, k: int) -> None:
+    plan = tg.plan(gemm(M=m, N=n, K=k), "h200", target="sm_90a")
+    assert plan.graph.ops[0].tile[0] % 64 == 0
