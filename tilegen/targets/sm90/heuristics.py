@@ -111,9 +111,13 @@ def _net_configs(
     and stages of the ring, which are all of one size, not so large for some that too few bytes of others are
     on their way."""
     fitting: dict[str, list[Staged]] = {}
+    known: dict[Any, list[Staged]] = {}  # of ops alike, of which a net has many
     alone = len(graph.ops) == 1
     for op in products:
         b = graph.bound(op)
+        if (alike := _alike(b)) in known:
+            fitting[op.name] = known[alike]
+            continue
         configs_of = partial(conv_configs, alone=alone) if by_boxes(b) else CONFIGS[type(op.attributes)]
         every = (
             c
@@ -121,7 +125,7 @@ def _net_configs(
             for c in configs_of(b, machine, cluster)
             if cluster == 1 or not _loads_together(b, c)
         )
-        fitting[op.name] = [(c, stage_bytes(b, c)) for c in every]
+        fitting[op.name] = known[alike] = [(c, stage_bytes(b, c)) for c in every]
     gathers = any(by_threads(b) for b in graph.ops_of(ConvAttributes))
     room = SHARED - (GATHERED if gathers else 0)
     best, least = dict[str, Staged](), math.inf
@@ -133,6 +137,12 @@ def _net_configs(
             if us < least:
                 best, least = chosen, us
     return _deepened(graph, {name: config for name, (config, _) in best.items()}, machine)
+
+
+def _alike(b: OpInstance) -> tuple[Any, ...]:
+    """All of an op that its configs and their times depend on: not how its tensors are called."""
+    operands = tuple((b.shape(n), b.dtype(n)) for n in range(len(b.op.operands)))
+    return b.op.kind, b.attributes, b.op.epilogue, operands, b.out, b.result.dtype
 
 
 def _cheapest(configs: Sequence[Staged], allowed: Sequence[int], most: int) -> Staged:
