@@ -67,7 +67,8 @@ class Drawn(nn.Module):
         n, bias = self.chance.choice([16, 40, self.width]), self.chance.random() < 0.5
         up, down = (self._module(nn.Linear(*s, bias=bias)) for s in ((self.width, n), (n, self.width)))
         act = self.chance.choice(
-            [F.relu, F.silu, F.gelu, torch.sigmoid, lambda a: F.gelu(a, approximate="tanh")]
+            [F.relu, F.silu, F.gelu, torch.sigmoid, lambda a: F.gelu(a, approximate="tanh"), torch.tanh,
+             F.softplus, F.hardswish, F.relu6, lambda a: F.leaky_relu(a, 0.2), lambda a: a / (1 + a.abs())]
         )
         if self.chance.random() < 0.5:
             return lambda x: down(act(up(x))) + x
@@ -119,7 +120,9 @@ class Drawn(nn.Module):
         n = round(self.chance.uniform(-2, 2), 2) or 1.0
         return self.chance.choice(
             [lambda x: x * n, lambda x: n + x, lambda x: n - x, lambda x: x - n, lambda x: x / 3 - x * n,
-             lambda x: -x + x.pow(2), lambda x: (x - n) * torch.sigmoid(1.7 * x)]
+             lambda x: -x + x.pow(2), lambda x: (x - n) * torch.sigmoid(1.7 * x),
+             lambda x: x.abs().add(0.1).log() - x.clamp(-0.5, n + 3).exp(),
+             lambda x: n / (x.abs() + 1).sqrt()]
         )  # fmt: skip
 
     def _vectors(self) -> Step:

@@ -13,7 +13,7 @@ from typing import Any
 __version__ = "0.2.0"
 
 _HOME = {
-    "tilegen.ops": ("spec",),  # with all ops, which a tensor's + and * are
+    "tilegen.ops": ("spec",),  # with all ops, which a tensor's + - * / are
     "tilegen.frontend.program": ("Program",),
     "tilegen.frontend.spec": ("input", "weight", "state", "Spec", "symbol"),
     "tilegen.frontend.dims": ("dim",),
@@ -35,6 +35,20 @@ _HOME = {
         "scale",
         "batch_norm",
         "pointwise",
+    ),
+    "tilegen.ops.maths": (
+        "tanh",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "abs",
+        "softplus",
+        "hardswish",
+        "leaky_relu",
+        "clamp",
+        "sub",
+        "div",
     ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
     "tilegen.nn.module": ("module",),

@@ -533,4 +533,32 @@ EXAMPLE_CASES = [
     )
     for name, sizes in EXAMPLE_SIZES
 ]
-OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES]
+
+
+@tg.spec
+def words(M=17, N=40, dtype="bfloat16"):
+    """Every word of pointwise maths, and every operator."""
+    x, y, v = tg.input("x", (M, N), dtype), tg.input("y", (M, N), dtype), tg.weight("v", (N,), dtype)
+    p = tg.abs(x) + 0.5
+    return (
+        *(tg.log(p), tg.sqrt(p), tg.rsqrt(p), tg.exp(x), tg.tanh(y), tg.softplus(x)),
+        *(tg.hardswish(3.0 * x), tg.leaky_relu(x, 0.2), tg.clamp(x, -0.5, 1.0)),
+        *(x - y, 1.0 - x, x / p, 2 / p, -x, x**3, v - x, (x + y) / 4.0),
+    )
+
+
+@tg.spec
+def words_behind(M=33, N=96, K=72, dtype="bfloat16"):
+    """The same in an epilogue of a linear, whose sums leave without being written."""
+    x, w = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype)
+    return tg.softplus(tg.linear(x, w, name="y")) / 2.5 - tg.tanh(tg.input("r", (M, N), dtype))
+
+
+WORDS = [
+    Case("words", words, {}),
+    Case("words, float32", words, {"dtype": "float32", "M": 1}),
+    Case("words, 21 columns", words, {"N": 21, "dtype": "float16"}),
+    Case("words behind a linear", words_behind, {}),
+    Case("words behind a linear, 77 columns", words_behind, {"N": 77, "M": 300}),
+]
+OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES, *WORDS]

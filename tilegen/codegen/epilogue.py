@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tilegen.codegen.expression import to_cpp
 from tilegen.ops.base import OpInstance
 
 
@@ -69,7 +70,7 @@ class EpilogueText:
 
     @property
     def expression(self) -> str:
-        return self.bound.op.epilogue.expression if self.bound.op.epilogue else "acc0"
+        return to_cpp(self.bound.op.epilogue.expression, "tg_") if self.bound.op.epilogue else "acc0"
 
     @property
     def accumulators(self) -> tuple[str, ...]:

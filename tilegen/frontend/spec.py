@@ -209,21 +209,39 @@ class Value:
             at = at + size
         return tuple(views)
 
-    def __add__(self, other: Value) -> Value:
-        return OPERATORS["add"](self, other)
+    def __add__(self, other: Value | float) -> Value:
+        return OPERATORS["+"](self, other)
+
+    def __radd__(self, other: float) -> Value:
+        return OPERATORS["+"](self, other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return OPERATORS["-"](self, other)
+
+    def __rsub__(self, other: float) -> Value:
+        return OPERATORS["-"](other, self)
 
     def __mul__(self, other: Value | float) -> Value:
-        return OPERATORS["mul"](self, other)
+        return OPERATORS["*"](self, other)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return OPERATORS["/"](self, other)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return OPERATORS["/"](other, self)
+
+    def __pow__(self, n: int) -> Value:
+        return OPERATORS["**"](self, n)
+
+    def __neg__(self) -> Value:
+        return OPERATORS["*"](self, -1.0)
 
     def __matmul__(self, other: Any) -> Value:
         raise SpecError(
             "x @ w is not known; tg.linear(x, w) with w (N, K), or tg.matmul(x, w) with w (K, N)", caller()
         )
-
-    def __sub__(self, other: Any) -> Value:
-        raise SpecError("x - y is not known; tg.add(x, tg.scale(y, -1.0))", caller())
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -21,6 +21,7 @@ from tilegen.nn.views import View
 from tilegen.ops.attention import attention
 from tilegen.ops.conv2d import conv2d
 from tilegen.ops.gemm import linear
+from tilegen.ops.maths import clamp, leaky_relu, softplus
 from tilegen.ops.norm import layer_norm, rms_norm
 from tilegen.ops.pointwise import gelu, pointwise
 from tilegen.ops.pool import flatten, global_avg_pool, max_pool2d
@@ -267,7 +268,39 @@ TABLE |= {
     aten.silu.default: _maps("silu(e0)"),
     aten.sigmoid.default: _maps("sigmoid(e0)"),
     aten.neg.default: _maps("scale(e0, -1.0)"),
+    aten.tanh.default: _maps("tanh(e0)"),
+    aten.exp.default: _maps("exp(e0)"),
+    aten.log.default: _maps("log(e0)"),
+    aten.sqrt.default: _maps("sqrt(e0)"),
+    aten.rsqrt.default: _maps("rsqrt(e0)"),
+    aten.abs.default: _maps("abs(e0)"),
+    aten.reciprocal.default: _maps("1.0 / e0"),
+    aten.hardswish.default: _maps("hardswish(e0)"),
 }
+
+
+@entry(aten.softplus.default)
+def _softplus(t: Trace, x: View, beta: float = 1.0, threshold: float = 20.0) -> View:
+    if beta != 1 or threshold < 20:
+        raise SpecError(f"softplus with beta = {beta} and threshold = {threshold}; expected 1 and 20")
+    return View(softplus(x.value), x.dims)
+
+
+@entry(aten.leaky_relu.default)
+def _leaky_relu(t: Trace, x: View, slope: float = 0.01) -> View:
+    return View(leaky_relu(x.value, slope), x.dims)
+
+
+@entry(aten.hardtanh.default)
+def _hardtanh(t: Trace, x: View, low: float = -1.0, high: float = 1.0) -> View:
+    return View(clamp(x.value, low, high), x.dims)
+
+
+@entry(aten.clamp.default)
+def _clamp(t: Trace, x: View, low: float | None = None, high: float | None = None) -> View:
+    if low is None or high is None:
+        raise SpecError("clamp with one end; expected both")
+    return View(clamp(x.value, low, high), x.dims)
 
 
 @entry(aten.pow.Tensor_Scalar)
@@ -318,9 +351,9 @@ def _mul(t: Trace, a: Any, b: Any) -> View:
 
 @entry(aten.div.Tensor)
 def _div(t: Trace, a: Any, b: Any) -> View:
-    if not isinstance(a, View) or isinstance(b, View):
-        raise SpecError("a division by a tensor that is no weight")
-    return _each(t, "e0 * e1", a, 1 / b)
+    if isinstance(a, View) and isinstance(b, View):
+        return _each(t, "e0 / e1", a, b)
+    return _each(t, "e0 * e1", a, 1 / b) if isinstance(a, View) else _each(t, "e1 / e0", b, a)
 
 
 # --- heads --------------------------------------------------------------------------------------------------

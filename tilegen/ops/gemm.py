@@ -172,7 +172,7 @@ def read_beside(b: OpInstance) -> int:
 def curves(b: OpInstance) -> int:
     """Calls of curved functions, such as gelu, that the epilogue makes for each number of the result."""
     text = b.op.epilogue.expression if b.op.epilogue else ""
-    return len(re.findall(r"\b(?:gelu_tanh|gelu_erf|silu|sigmoid)\(", text))
+    return len(re.findall(r"\b(?:gelu_tanh|gelu_erf|silu|sigmoid|tanh|exp|log|softplus)\(", text))
 
 
 def normed(b: OpInstance) -> bool:

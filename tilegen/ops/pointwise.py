@@ -1,8 +1,9 @@
 """Pointwise maths: y = f(a, b, …) element by element. The planner folds it into the epilogue of the op before
 wherever it can.
 
-An expression is text that Python, C++ and CUDA read alike: calls of FUNCTIONS, +, -, * and parentheses over
-acc0, acc1 (accumulators) and e0, e1, … (operands), all float32.
+An expression is text that Python, C++ and CUDA read alike: calls of FUNCTIONS, +, -, *, / and parentheses
+over acc0, acc1 (accumulators) and e0, e1, … (operands), all float32. What has other names in C++ is told in
+tilegen.codegen.expression.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from typing import Any
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Operand
-from tilegen.frontend.spec import OPERATORS, Value, builder, call, caller, number, tensors
+from tilegen.frontend.spec import Value, builder, call, caller, number, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles
 
 # name -> number of arguments; each is a C++ and a CUDA function of the same name and a torch expression below
 LONGEST = 4000  # characters of an expression
-FUNCTIONS = {"gelu_tanh": 1, "gelu_erf": 1, "relu": 1, "silu": 1, "sigmoid": 1, "scale": 2, "batch_norm": 6}
+FUNCTIONS = {
+    **dict.fromkeys(("gelu_tanh", "gelu_erf", "relu", "silu", "sigmoid", "hardswish", "softplus"), 1),
+    **dict.fromkeys(("tanh", "exp", "log", "sqrt", "rsqrt", "abs"), 1),
+    "leaky_relu": 2,
+    "clamp": 3,
+    "scale": 2,
+    "batch_norm": 6,
+}
 
 
 @dataclass(frozen=True)
@@ -115,13 +123,6 @@ def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
     return pointwise(f"scale(e0, {float(factor)!r})", x, name=name, where=where)
 
 
-def _times(x: Value, other: Value | float) -> Value:
-    return scale(x, other) if isinstance(other, (int, float)) else mul(x, other)
-
-
-OPERATORS.update(add=add, mul=_times)
-
-
 def batch_norm(
     x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
 ) -> Value:
@@ -144,8 +145,9 @@ def batch_norm(
 def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
     """y = expression(e0 = x, e1, …), element by element in float32.
 
-    x (…, N); the others have x's shape, or are vectors (N,); all of one dtype, y too. expression: + - *,
-    numbers, and calls of gelu_erf, gelu_tanh, relu, silu, sigmoid, scale and batch_norm.
+    x (…, N); the others have x's shape, or are vectors (N,); all of one dtype, y too. expression: + - * /,
+    numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu, log, relu,
+    rsqrt, scale, sigmoid, silu, softplus, sqrt and tanh.
 
     Raises:
         SpecError: the expression holds anything else, or an operand has another shape or dtype.
@@ -199,14 +201,17 @@ def shared_form(values: Sequence[Value]) -> str:
 
 
 def check_expression(expression: str, names: set[str], where: str = "") -> None:
-    """Refuse everything but calls of FUNCTIONS, + - *, the given names and numbers: expressions are compiled,
-    also those from files."""
+    """Refuse everything but calls of FUNCTIONS, + - * /, the given names and numbers: expressions are
+    compiled, also those from files. Of two whole numbers C++ would divide otherwise than Python."""
 
     def walk(node: ast.AST) -> None:
         match node:
             case ast.Expression(body=body):
                 walk(body)
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+                walk(left)
+                walk(right)
+            case ast.BinOp(left=left, op=ast.Div(), right=right) if _names(left) | _names(right):
                 walk(left)
                 walk(right)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if plain(value):
@@ -224,7 +229,7 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
                 raise PlanError(
                     f"expression {expression!r}:"
                     f" {ast.unparse(node) if not isinstance(node, ast.Expression) else expression!r} is not"
-                    f" allowed; expected {', '.join(FUNCTIONS)}, + - * and {', '.join(sorted(names))}",
+                    f" allowed; expected {', '.join(FUNCTIONS)}, + - * / and {', '.join(sorted(names))}",
                     where,
                 )
 
@@ -234,13 +239,17 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
             f"expression {given[:80]}: expected text of at most {LONGEST} characters, given {len(given)}",
             where,
         )
-    strange = re.search(r"[^\w+*(),. -]|[^\x20-\x7e]|\b\d+_|\b0[xXoObB]", expression)
+    strange = re.search(r"[^\w+*/(),. -]|[^\x20-\x7e]|\b\d+_|\b0[xXoObB]", expression)
     try:
         walk(ast.parse(expression, mode="eval"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PlanError(f"expression {expression!r}: {getattr(error, 'msg', error)}", where) from None
     if strange:  # comments, line ends and such numbers mean something else in C++
         raise PlanError(f"expression {expression!r}: {strange[0]!r} is not allowed", where)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def plain(value: object) -> bool:
@@ -264,6 +273,11 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
         "relu": F.relu,
         "silu": F.silu,
         "sigmoid": torch.sigmoid,
+        "hardswish": F.hardswish,
+        "softplus": F.softplus,
+        "leaky_relu": F.leaky_relu,
+        "clamp": torch.clamp,
+        **{name: getattr(torch, name) for name in ("tanh", "exp", "log", "sqrt", "rsqrt", "abs")},
         "scale": lambda x, c: x * c,
         "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,
     }

@@ -23,7 +23,7 @@ from typing import Any
 from tilegen.proof.footprint_frame import Malformed
 
 Environment = dict[str, int]  # tensor -> its term
-_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 

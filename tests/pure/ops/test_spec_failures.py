@@ -111,14 +111,14 @@ OPS = [
     ("tg.add(x, h)", "float32", "float16"),
     ("tg.mul(x, v5)", "'v5' (5,)", "(6,)"),
     ("tg.mul(x, None)", "tensors", "None"),
-    ("x + 1.0", "tensors", "1.0"),
-    ("x * 'a'", "tensors", "'a'"),
+    ("x + None", "finite number", "None"),
+    ("x * 'a'", "finite number", "'a'"),
     ("tg.scale(x, float('nan'))", "finite", "nan"),
     ("tg.scale(x, '2')", "finite", "'2'"),
     ("x * float('inf')", "finite", "inf"),
     ("tg.batch_norm(x, v, v, v, v5)", "'v5' (5,)", "(6,)"),
     ("tg.batch_norm(x, v, v, v, v, eps=0.0)", "eps", "positive", "0.0"),
-    ("tg.pointwise('tanh(e0)', x)", "tanh(e0)", "gelu_tanh"),
+    ("tg.pointwise('sin(e0)', x)", "sin(e0)", "gelu_tanh"),
     # attention and its caches
     ("tg.attention(x, x, x, heads=2)", "(B, S, heads·D)", "(4, 6)"),
     ("tg.attention(x3, x3, x3, heads=4)", "6 columns", "4 heads"),
@@ -460,9 +460,8 @@ def test_sizes_from_the_command_line(text):
         (lambda x: torch.nn.functional.softmax(x, dim=-1), ["torch's softmax", "tg.softmax"]),
         (lambda x: torch.logsumexp(x, -1), ["torch's logsumexp", "no elements"]),
         (lambda x: x @ x, ["x @ w", "tg.linear", "tg.matmul"]),
-        (lambda x: x - x, ["tg.add"]),
     ],
-    ids=["relu", "softmax", "unknown", "@", "-"],
+    ids=["relu", "softmax", "unknown", "@"],
 )
 def test_words_of_torch_are_told_with_ours(write, words):
     @tg.spec

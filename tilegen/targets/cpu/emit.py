@@ -9,6 +9,7 @@ from typing import Any
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.environment import macro_text, render
+from tilegen.codegen.expression import to_cpp
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
@@ -107,7 +108,7 @@ class CpuOp(MacroOp):
 
     @property
     def expression(self) -> str:
-        return self.bound.op.epilogue.expression if self.bound.op.epilogue else "acc0"
+        return to_cpp(self.bound.op.epilogue.expression, "tg::") if self.bound.op.epilogue else "acc0"
 
     def _epilogue_operands(self, how: str) -> list[dict[str, Any]]:
         epilogue = self.bound.op.epilogue
