@@ -19,7 +19,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Products": ("linear", "matmul", "conv2d"),
     "Attention and caches": ("attention", "append", "rope", "rotary", "softmax"),
     "Norms and pools": ("rms_norm", "layer_norm", "max_pool2d", "global_avg_pool", "flatten"),
-    "Pointwise": (*("gelu", "relu", "silu", "sigmoid", "add", "mul", "scale", "batch_norm", "pointwise"),),
+    "Pointwise": (
+        *("gelu", "relu", "leaky_relu", "silu", "sigmoid", "hardswish", "softplus", "tanh", "exp", "log"),
+        *("sqrt", "rsqrt", "abs", "clamp", "add", "sub", "mul", "div", "scale", "batch_norm", "pointwise"),
+    ),
     "Planning and compiling": (
         *("compile", "generate", "plan", "explain", "verify", "simulate", "reference", "Options", "Plan"),
     ),

@@ -24,7 +24,7 @@ FORBIDDEN = [
     "relu(*acc0)",
     "relu(x=acc0)",
     "acc0 ** 2",
-    "acc0 / 2",
+    "acc0 // 2",
     "acc0 < 1",
     "acc1",
     "e0",
