@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import model_tables
 from benchmarks.histogram import histogram
-from benchmarks.workloads import GROUPS
+from benchmarks.workloads import GROUPS, tasks
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
 from tilegen.bench.compare import (
@@ -34,6 +34,7 @@ from tilegen.bench.compare import (
     key,
     one_launch,
     rows_of,
+    sizes_of,
 )
 from tilegen.bench.names import Name, names
 from tilegen.config import write_whole
@@ -354,13 +355,13 @@ _NEIGHBOURS = (
 
 
 def _beside_neighbours(g: Group) -> str:
-    """Cells stand in pairs: a width, then its aligned neighbour."""
-    cells = list(g.cells.items())
+    """A line for each width that was measured with its aligned neighbour: tasks stand in such pairs."""
+    named = [(t.workload, tuple(sizes_of(t.program).items())) for t in tasks(g.name)]
     lines = []
-    for (k, odd), (_, aligned) in zip(cells[::2], cells[1::2], strict=True):
-        us, least = best_us(odd, ["tilegen"]), best_us(aligned, ["tilegen"])
-        known = us and least
-        lines.append((g.label(k), *((f"{us:.1f}", f"{least:.1f}", f"{us / least:.2f}") if known else "–––")))
+    for odd, aligned in zip(named[::2], named[1::2], strict=True):
+        us, least = (best_us(g.cells.get(k, []), ["tilegen"]) for k in (odd, aligned))
+        if us and least:
+            lines.append((g.label(odd), f"{us:.1f}", f"{least:.1f}", f"{us / least:.2f}"))
     return f"{_wrapped(_NEIGHBOURS)}\n\n{_table(('', 'µs', 'aligned', 'ratio'), lines)}"
 
 

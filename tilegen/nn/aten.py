@@ -21,9 +21,9 @@ from tilegen.nn.views import View
 from tilegen.ops.attention import attention
 from tilegen.ops.conv2d import conv2d
 from tilegen.ops.gemm import linear
-from tilegen.ops.maths import clamp, leaky_relu, softplus
+from tilegen.ops.maths import clamp, gelu, leaky_relu, softplus
 from tilegen.ops.norm import layer_norm, rms_norm
-from tilegen.ops.pointwise import gelu, pointwise
+from tilegen.ops.pointwise import pointwise
 from tilegen.ops.pool import flatten, global_avg_pool, max_pool2d
 from tilegen.ops.rope import rotary
 from tilegen.ops.softmax import softmax

@@ -26,7 +26,7 @@ from tilegen.ops.base import (
     whole,
 )
 from tilegen.ops.extrema import largest, smallest
-from tilegen.ops.pointwise import add
+from tilegen.ops.maths import add
 from tilegen.ops.spatial import spatial_tiles
 
 

@@ -25,7 +25,7 @@ from tilegen.ops.base import (
     whole,
 )
 from tilegen.ops.extrema import smallest
-from tilegen.ops.pointwise import add
+from tilegen.ops.maths import add
 
 
 @dataclass(frozen=True)

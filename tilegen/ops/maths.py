@@ -1,4 +1,4 @@
-"""Words for pointwise maths that are one expression each, and what + - * / ** and unary minus of a tensor
+"""The words of pointwise maths, one expression each, and what + - * / ** and unary minus of a tensor
 mean."""
 
 from __future__ import annotations
@@ -10,7 +10,53 @@ from typing import Any
 from tilegen.errors import SpecError
 from tilegen.frontend.spec import OPERATORS, Value, caller, number
 from tilegen.ops.base import need
-from tilegen.ops.pointwise import pointwise, scale
+from tilegen.ops.pointwise import plain, pointwise
+
+
+def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Value:
+    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))).
+
+    x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: approximate is neither "none" nor "tanh".
+
+    Source: arXiv 1606.08415; torch.nn.functional.gelu.
+    """
+    where = caller()
+    need(
+        approximate in ("none", "tanh"),
+        f"gelu: approximate is 'none' or 'tanh', given {approximate!r}",
+        where,
+    )
+    return pointwise("gelu_tanh(e0)" if approximate == "tanh" else "gelu_erf(e0)", x, name=name, where=where)
+
+
+def relu(x: Value, *, name: str | None = None) -> Value:
+    """y = max(x, 0). x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: x is no tensor of this spec, or has one dimension.
+    """
+    return pointwise("relu(e0)", x, name=name)
+
+
+def silu(x: Value, *, name: str | None = None) -> Value:
+    """y = x / (1 + exp(-x)). x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: x is no tensor of this spec, or has one dimension.
+    """
+    return pointwise("silu(e0)", x, name=name)
+
+
+def sigmoid(x: Value, *, name: str | None = None) -> Value:
+    """y = 1 / (1 + exp(-x)). x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: x is no tensor of this spec, or has one dimension.
+    """
+    return pointwise("sigmoid(e0)", x, name=name)
 
 
 def tanh(x: Value, *, name: str | None = None) -> Value:
@@ -111,6 +157,15 @@ def clamp(x: Value, low: float, high: float, *, name: str | None = None) -> Valu
     return pointwise(f"clamp(e0, {ends[0]!r}, {ends[1]!r})", x, name=name, where=where)
 
 
+def add(a: Value, b: Value, *, name: str | None = None) -> Value:
+    """y = a + b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+
+    Raises:
+        SpecError: b has another shape or dtype.
+    """
+    return pointwise("e0 + e1", a, b, name=name)
+
+
 def sub(a: Value, b: Value, *, name: str | None = None) -> Value:
     """y = a - b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
 
@@ -118,6 +173,15 @@ def sub(a: Value, b: Value, *, name: str | None = None) -> Value:
         SpecError: b has another shape or dtype.
     """
     return pointwise("e0 - e1", a, b, name=name)
+
+
+def mul(a: Value, b: Value, *, name: str | None = None) -> Value:
+    """y = a · b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+
+    Raises:
+        SpecError: b has another shape or dtype.
+    """
+    return pointwise("e0 * e1", a, b, name=name)
 
 
 def div(a: Value, b: Value, *, name: str | None = None) -> Value:
@@ -129,6 +193,40 @@ def div(a: Value, b: Value, *, name: str | None = None) -> Value:
     return pointwise("e0 / e1", a, b, name=name)
 
 
+def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
+    """y = factor · x. x of at least two dimensions; y of its shape and dtype.
+
+    Raises:
+        SpecError: factor is not a finite number.
+    """
+    where = caller()
+    need(
+        isinstance(factor, (int, float)) and math.isfinite(factor),
+        f"scale: the factor is a finite number, given {factor!r}",
+        where,
+    )
+    return pointwise(f"scale(e0, {float(factor)!r})", x, name=name, where=where)
+
+
+def batch_norm(
+    x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
+) -> Value:
+    """y = (x - mean) · w / √(var + eps) + bias over the last dimension, the channels; for inference only.
+
+    x (…, C), the others (C,), of one dtype; y of x's shape and dtype.
+
+    Raises:
+        SpecError: a vector is not (C,), the dtypes differ, or eps is not positive.
+
+    Source: arXiv 1502.03167; torch.nn.functional.batch_norm with training=False.
+    """
+    where = caller()
+    eps = number("batch_norm: eps", eps, where, positive=True)
+    return pointwise(
+        f"batch_norm(e0, e1, e2, e3, e4, {eps!r})", x, mean, var, w, bias, name=name, where=where
+    )
+
+
 # --- operators ----------------------------------------------------------------------------------------------
 
 
@@ -138,22 +236,17 @@ def _arithmetic(sign: str) -> Callable[[Any, Any], Value]:
     def of(a: Any, b: Any) -> Value:
         where = caller()
         for value in (a, b):
-            known = isinstance(value, Value) or (_is_number(value) and math.isfinite(value))
-            expected = "expected a tensor of this spec or a finite number"
-            need(known, f"a tensor {sign} {value!r}: {expected}", where)
-        if _is_number(a):
+            expected = "expected a tensor of this spec or a finite number below 2³¹"
+            need(isinstance(value, Value) or plain(value), f"a tensor {sign} {value!r}: {expected}", where)
+        if plain(a):
             return pointwise(f"{float(a)!r} {sign} e0", b, where=where)
-        if _is_number(b):
+        if plain(b):
             return scale(a, b) if sign == "*" else pointwise(f"e0 {sign} {float(b)!r}", a, where=where)
         if len(a.shape) == 1 < len(b.shape):
             return pointwise(f"e1 {sign} e0", b, a, where=where)
         return pointwise(f"e0 {sign} e1", a, b, where=where)
 
     return of
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _power(x: Value, n: Any) -> Value:

@@ -18,7 +18,7 @@ from typing import Any
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Operand
-from tilegen.frontend.spec import Value, builder, call, caller, number, tensors
+from tilegen.frontend.spec import Value, builder, call, caller, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles
@@ -42,104 +42,6 @@ class PointwiseAttributes(Attributes):
 
     expression: str = ""
     how: tuple[str, ...] = ()
-
-
-def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Value:
-    """y = x·Φ(x); approximate="tanh": y = ½x(1 + tanh(√(2/π)(x + 0.044715x³))).
-
-    x of at least two dimensions; y of its shape and dtype.
-
-    Raises:
-        SpecError: approximate is neither "none" nor "tanh".
-
-    Source: arXiv 1606.08415; torch.nn.functional.gelu.
-    """
-    where = caller()
-    need(
-        approximate in ("none", "tanh"),
-        f"gelu: approximate is 'none' or 'tanh', given {approximate!r}",
-        where,
-    )
-    return pointwise("gelu_tanh(e0)" if approximate == "tanh" else "gelu_erf(e0)", x, name=name, where=where)
-
-
-def relu(x: Value, *, name: str | None = None) -> Value:
-    """y = max(x, 0). x of at least two dimensions; y of its shape and dtype.
-
-    Raises:
-        SpecError: x is no tensor of this spec, or has one dimension.
-    """
-    return pointwise("relu(e0)", x, name=name)
-
-
-def silu(x: Value, *, name: str | None = None) -> Value:
-    """y = x / (1 + exp(-x)). x of at least two dimensions; y of its shape and dtype.
-
-    Raises:
-        SpecError: x is no tensor of this spec, or has one dimension.
-    """
-    return pointwise("silu(e0)", x, name=name)
-
-
-def sigmoid(x: Value, *, name: str | None = None) -> Value:
-    """y = 1 / (1 + exp(-x)). x of at least two dimensions; y of its shape and dtype.
-
-    Raises:
-        SpecError: x is no tensor of this spec, or has one dimension.
-    """
-    return pointwise("sigmoid(e0)", x, name=name)
-
-
-def add(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a + b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
-
-    Raises:
-        SpecError: b has another shape or dtype.
-    """
-    return pointwise("e0 + e1", a, b, name=name)
-
-
-def mul(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a · b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
-
-    Raises:
-        SpecError: b has another shape or dtype.
-    """
-    return pointwise("e0 * e1", a, b, name=name)
-
-
-def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
-    """y = factor · x. x of at least two dimensions; y of its shape and dtype.
-
-    Raises:
-        SpecError: factor is not a finite number.
-    """
-    where = caller()
-    need(
-        isinstance(factor, (int, float)) and math.isfinite(factor),
-        f"scale: the factor is a finite number, given {factor!r}",
-        where,
-    )
-    return pointwise(f"scale(e0, {float(factor)!r})", x, name=name, where=where)
-
-
-def batch_norm(
-    x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
-) -> Value:
-    """y = (x - mean) · w / √(var + eps) + bias over the last dimension, the channels; for inference only.
-
-    x (…, C), the others (C,), of one dtype; y of x's shape and dtype.
-
-    Raises:
-        SpecError: a vector is not (C,), the dtypes differ, or eps is not positive.
-
-    Source: arXiv 1502.03167; torch.nn.functional.batch_norm with training=False.
-    """
-    where = caller()
-    eps = number("batch_norm: eps", eps, where, positive=True)
-    return pointwise(
-        f"batch_norm(e0, e1, e2, e3, e4, {eps!r})", x, mean, var, w, bias, name=name, where=where
-    )
 
 
 def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:

@@ -13,7 +13,8 @@ import pytest
 from benchmarks import report
 from benchmarks.ladders import elsewhere
 from benchmarks.report import MARKERS, glance, groups, page, placed
-from tilegen.bench.compare import Cell, Note, Row, result_file, save
+from benchmarks.workloads import tasks
+from tilegen.bench.compare import Cell, Note, Row, result_file, save, sizes_of
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {
@@ -212,3 +213,16 @@ def test_prose_lines_are_short() -> None:
         if not re.match(r"\||<|\[", line)
     ]
     assert max(map(len, prose)) <= 110
+
+
+def test_a_width_stands_beside_its_own_neighbour_or_not_at_all(tmp_path: Path) -> None:
+    """Where a neighbour is missing, the next cell is not taken for it."""
+    named = [t for t in tasks("widths") if t.workload == "one_softmax"]
+    cells = [
+        Cell((replace(row("tilegen", us), workload=t.workload, sizes=sizes_of(t.program)),))
+        for t, us in zip(named, (30.0, 20.0, 50.0, 40.0), strict=False)
+    ]
+    write(tmp_path, "widths", [*cells[:1], *cells[2:]])
+    _, _, told = page(tmp_path).partition("| aligned | ratio |")
+    lines = told.split("\n\n")[0].splitlines()[2:]
+    assert len(lines) == 1 and lines[0].endswith("| 50.0 | 40.0 | 1.25 |")

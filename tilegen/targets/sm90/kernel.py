@@ -108,10 +108,7 @@ class Kernel:
     def joins_lanes(self) -> bool:
         """Whether any product's rows of two-byte numbers leave from registers in vectors that begin
         anywhere."""
-        return any(
-            op.store.unit < 8 and op.store.two_bytes and not op.tile.swapped and op.tile.finished_n8s >= 4
-            for op in self.products
-        )
+        return any(op.store.joins_lanes for op in self.products)
 
     @property
     def by_ones(self) -> bool:

@@ -137,6 +137,17 @@ class Store:
         return unit_of(int(self.code.bound.out[-1]))
 
     @property
+    def by_tma(self) -> bool:
+        """Whether TMA may store results: two bytes a number, in rows of whole 16-byte units."""
+        return self.two_bytes and self.unit == 8
+
+    @property
+    def joins_lanes(self) -> bool:
+        """Whether rows of two-byte numbers leave from registers in vectors that begin anywhere."""
+        in_rows = not self.tile.swapped and self.tile.finished_n8s >= 4
+        return self.two_bytes and self.unit < 8 and in_rows
+
+    @property
     def row(self) -> str:
         """First row that the CTA finishes."""
         down, _ = self.tile.cluster.finished
@@ -212,8 +223,7 @@ class RowStore(Store):
     def staged(self) -> bool:
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
-        fits = self.two_bytes and self.unit == 8
-        return self.tile.cta_rows >= 128 and fits and not self.tile.swapped
+        return self.tile.cta_rows >= 128 and self.by_tma and not self.tile.swapped
 
     @property
     def corner(self) -> str:
@@ -258,8 +268,7 @@ class PixelStore(Store):
     @property
     def staged(self) -> bool:
         """By TMA where a tile takes more than 64 rows of shared memory, in whole blocks of 64 channels."""
-        fits = self.two_bytes and self.unit == 8
-        return self.a_rows > 64 and 8 * self.tile.finished_n8s % 64 == 0 and fits
+        return self.a_rows > 64 and 8 * self.tile.finished_n8s % 64 == 0 and self.by_tma
 
     @property
     def first(self) -> tuple[str, str, str]:

@@ -152,10 +152,10 @@ class ThreadTile(MacroOp):
         """By how many columns the first of a tile's row of the result is behind the begin of a vector, as
         C."""
         rest = self.columns % VECTOR
-        row = {0: "0", 1: "row"}.get(rest, f"row * {rest}")
-        if self.bound.op.kind in WHOLE_ROWS:
-            return f"{row} % {VECTOR}"
-        return f"({row} + lo{self.last}) % {VECTOR}"
+        before = [f"row * {rest}" if rest > 1 else "row"] if rest else []
+        if self.bound.op.kind not in WHOLE_ROWS:
+            before.append(f"lo{self.last}")
+        return f"({' + '.join(before)}) % {VECTOR}" if before else "0"
 
     @property
     def range_of_columns(self) -> str:
