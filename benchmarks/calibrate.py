@@ -215,8 +215,18 @@ def _summed(r: random.Random) -> tuple[str, dict[str, Any]]:
             return "gemm", {"M": m, "N": n, "K": k}
 
 
+def _of_models(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """As models have them: feed-forward blocks, projections, and vocabulary heads."""
+    h = r.choice([512, 768, 1024, 1280, 2048, 2560, 3072, 3584, 4096, 5120, 8192])
+    if r.random() < 0.25:
+        return "gemm", {"M": between(r, 16, 512), "N": r.choice([32000, 50264, 128256]), "K": h}
+    other = r.choice([256, 512, h, 2 * h, 3 * h, 4 * h, 11008, 14336, 18944])
+    n, k = r.choice([(h, other), (other, h)])
+    return r.choice(["gemm", "one_linear"]), {"M": _rows(r), "N": n, "K": k}
+
+
 def _any_linear(r: random.Random) -> tuple[str, dict[str, Any]]:
-    return r.choice([_linear, _linear, _summed, _tall])(r)
+    return r.choice([_linear, _linear, _summed, _tall, _of_models, _of_models, _of_models, _of_models])(r)
 
 
 def _several(r: random.Random) -> tuple[str, dict[str, Any]]:
