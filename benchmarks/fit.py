@@ -90,6 +90,7 @@ SWEEPS = (
     ),
     Sweep("rivals on an H200", FOLDER / "calibration-rivals-h200.json", "rivals"),
     Sweep("rivals again, on an H200", FOLDER / "calibration-rivals-again-h200.json", "rivals"),
+    Sweep("rivals of models' linears, on an H200", FOLDER / "calibration-rivals-models-h200.json", "rivals"),
     Sweep("rivals at last, on an H200", FOLDER / "calibration-rivals-last-h200.json", "rivals", False),
     Sweep("linears on an H100", FOLDER / "calibration-h100.json", "linear"),
     Sweep("long sums on an H100", FOLDER / "calibration-sums-h100.json", "sums"),

@@ -158,13 +158,52 @@ void cluster_wait() {
 
 // --- bulk tensor copies ---------------------------------------------------------------------------------------------
 
+// Some neighbours, 16 bytes at a time, for the swizzle: see over_box. inside: whether there is such a row.
+template <class F>
+static void over_row(const TensorMap& m, int at, int count, bool inside, const unsigned char* row, unsigned& place, F f) {
+  const int unit = m.bytes;
+  for (int first = 0; first < count;) {
+    const int n = count - first < 16 / unit ? count - first : 16 / unit;
+    const unsigned to = m.swizzle ? place ^ (place >> 7 & 7) << 4 : place;
+    const int x = at + first;
+    int there = inside ? m.shape[0] - x : 0;
+    there = there < 0 ? 0 : there > n ? n : there;
+    const int before = x < 0 ? (-x < n ? -x : n) : 0;
+    f(to, n * unit, inside && there > before ? row + (int64_t)x * unit : nullptr, before * unit, there * unit);
+    place += n * unit, first += n;
+  }
+}
+
+// The same in im2col mode: one pixel of each of the patches from the one at `at` on, line by line, image by image.
+// at: channel, pixel, line, image; pixel and line of the filter.
+template <class F>
+static void over_patches(const TensorMap& m, const int* at, unsigned shared, F f) {
+  unsigned place = shared;
+  int x = at[1], y = at[2], image = at[3];
+  for (int n = 0; n < m.pixels; ++n) {
+    const int where[3] = {x + at[4], y + at[5], image};
+    bool inside = true;
+    const unsigned char* row = m.base;
+    for (int d = 1; d < 4; ++d) {
+      inside &= where[d - 1] >= 0 && where[d - 1] < m.shape[d];
+      row += (int64_t)where[d - 1] * m.pitch[d - 1];
+    }
+    over_row(m, at[0], m.box[0], inside, row, place, f);
+    x += m.traversal[1];
+    if (x < m.shape[1] + m.upper[0]) continue;
+    x = m.lower[0], y += m.traversal[2];
+    if (y < m.shape[2] + m.upper[1]) continue;
+    y = m.lower[1], ++image;
+  }
+}
+
 // The rows of a box, one after the other: f(place in shared memory, bytes, where in global memory or null).
 template <class F>
 static void over_box(const TensorMap& m, const int* at, unsigned shared, F f) {
+  if (m.pixels) return over_patches(m, at, shared, f);
   int count[5] = {1, 1, 1, 1, 1};
   for (int d = 0; d < m.rank; ++d) count[d] = (m.box[d] + m.traversal[d] - 1) / m.traversal[d];
   unsigned place = shared;
-  const int unit = m.bytes;
   for (int e = 0; e < count[4]; ++e)
     for (int l = 0; l < count[3]; ++l)
       for (int k = 0; k < count[2]; ++k)
@@ -177,23 +216,14 @@ static void over_box(const TensorMap& m, const int* at, unsigned shared, F f) {
             inside &= x >= 0 && x < m.shape[d];
             row += (int64_t)x * m.pitch[d - 1];
           }
-          for (int first = 0; first < count[0];) {  // 16 bytes at a time, for the swizzle
-            const int n = count[0] - first < 16 / unit ? count[0] - first : 16 / unit;
-            const unsigned to = m.swizzle ? place ^ (place >> 7 & 7) << 4 : place;
-            const int x = at[0] + first;
-            int there = inside ? m.shape[0] - x : 0;
-            there = there < 0 ? 0 : there > n ? n : there;
-            const int before = x < 0 ? (-x < n ? -x : n) : 0;
-            f(to, n * unit, inside && there > before ? row + (int64_t)x * unit : nullptr, before * unit, there * unit);
-            place += n * unit, first += n;
-          }
+          over_row(m, at[0], count[0], inside, row, place, f);
         }
 }
 
 struct Loading : Async {
   Cta* cta;  // whose thread asked
   TensorMap map;
-  int at[5];
+  int at[6];
   unsigned to, bar, ctas, bytes;
   uint32_t phases[16];
   int first;  // the agent that its reads are noted by, and when
@@ -234,11 +264,16 @@ void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const 
   Loading* const l = new Loading;
   memcpy(&l->map, map, sizeof(TensorMap)), memcpy(l->at, at, rank * sizeof(int));
   const TensorMap& m = l->map;
-  if (m.rank != rank) fail("bulk copy: " + std::to_string(rank) + " coordinates for a map of " +
-      std::to_string(m.rank) + here(pc));
+  const int expected = m.pixels ? m.rank + 2 : m.rank;
+  if (rank != expected) fail("bulk copy: " + std::to_string(rank) + " coordinates for a map that takes " +
+      std::to_string(expected) + here(pc));
+  if (m.pixels && (at[1] < m.lower[0] || at[2] < m.lower[1]))
+    fail("bulk copy: patches begin outside of their box" + here(pc));
   if (to % 128) fail("bulk copy: shared memory at " + std::to_string(to) + ", no multiple of 128" + here(pc));
   l->cta = me.cta, l->to = to, l->bar = bar, l->ctas = ctas, l->bytes = m.bytes;
-  for (int d = 0; d < rank; ++d) l->bytes *= (m.box[d] + m.traversal[d] - 1) / m.traversal[d];
+  if (m.pixels) l->bytes *= m.pixels * m.box[0];
+  else
+    for (int d = 0; d < rank; ++d) l->bytes *= (m.box[d] + m.traversal[d] - 1) / m.traversal[d];
   bool first = true;
   l->first = -1;
   l->each([&](Cta& c, int n) {

@@ -54,6 +54,8 @@ struct TensorMap {
   int32_t rank, swizzle;
   int32_t shape[5], box[5], traversal[5], bytes;  // bytes: of an element
   int64_t pitch[4];
+  int32_t pixels;  // in im2col mode: that one copy moves, and the corners of the box in which they begin
+  int8_t lower[2], upper[2];
 };
 
 enum Sem { WEAK, RELAXED, ACQUIRE, RELEASE, ACQ_REL };

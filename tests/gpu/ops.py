@@ -226,7 +226,44 @@ def one(B=2, HW=9, C=64, N=10, size=3, dtype="bfloat16"):
     return tg.relu(tg.conv2d(x, w, tg.weight("b", (N,), dtype), padding=size // 2, name="conv"), name="y")
 
 
+@tg.spec
+def patches(B=2, HW=9, C=64, N=64, size=3, stride=1, padding=1, dilation=1, dtype="bfloat16"):
+    """A convolution that is a linear of patches where its tile says so, with a residual where the shape is
+    kept: y = relu(conv(x) + b + x)"""
+    x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, size, size, C), dtype)
+    how = {"stride": stride, "padding": padding, "dilation": dilation}
+    y = tg.conv2d(x, w, tg.weight("b", (N,), dtype), **how, name="conv")
+    return tg.relu(y + x if y.shape == x.shape else y, name="y")
+
+
+def _patches(
+    name: str, sizes: dict[str, Any], tile: tuple[int, ...], cluster: str = "1", sms: int = 4, **given: Any
+) -> Case:
+    options = {"tiles": {"conv": tile}, "cluster": {"conv": cluster}, **given}
+    return Case(f"patches, {name}", patches, sizes, options, sms=sms)
+
+
+PATCHES = [
+    _patches("two images in a tile", {"N": 72}, (128, 64, 64)),
+    _patches("residual", {"HW": 13, "B": 3}, (128, 64, 64)),
+    _patches("one image, 256 rows, 5 x 5", {"HW": 19, "B": 1, "size": 5, "padding": 2, "N": 72}, (256, 64, 64)),
+    _patches("stride 2, two blocks in a step", {"HW": 11, "B": 3, "C": 128, "stride": 2}, (64, 32, 128)),
+    _patches("stride 2, of one pixel", {"HW": 11, "size": 1, "padding": 0, "stride": 2}, (64, 64, 64)),
+    _patches("stride 3, no padding, last pixels unseen", {"HW": 12, "padding": 0, "stride": 3}, (64, 64, 64)),
+    _patches("dilation 2", {"HW": 13, "dilation": 2, "padding": 2, "dtype": "float16"}, (192, 64, 64)),
+    _patches("padding beyond the filter", {"HW": 5, "padding": 4, "N": 40}, (64, 48, 64)),
+    _patches("swapped", {"HW": 10, "C": 128}, (80, 128, 64)),
+    _patches("24 filters", {"N": 24}, (64, 32, 64)),
+    _patches("one pixel of the result", {"HW": 3, "padding": 0, "B": 5}, (64, 64, 64)),
+    _patches("pairs that share steps", {"HW": 7, "C": 192}, (64, 64, 64), "2:k"),
+    _patches("swapped pairs that share steps", {"HW": 9, "C": 128, "N": 128}, (144, 128, 64), "2:km"),
+    _patches("pairs that share patches", {"HW": 12, "N": 120}, (128, 128, 64), "2:n"),
+    _patches("pairs that share filters", {"HW": 12, "N": 120}, (256, 64, 64), "2:m"),
+    _patches("four CTAs that share both", {"HW": 20, "N": 120}, (256, 128, 64), "2x2", sms=8),
+    _patches("warpgroups in turn", {"HW": 21}, (128, 64, 64), pingpong={"conv": True}),
+]
 CONVOLUTIONS = [
+    *PATCHES,
     Case("3 channels", pair, {"HW": 57, "C": 3, "N": 64, "B": 2}),
     Case(
         "3 channels, 7 x 7, stride 2",

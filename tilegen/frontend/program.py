@@ -34,17 +34,21 @@ class Tensor:
 
     @property
     def plan_shape(self) -> tuple[Size, ...]:
-        """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; vector: (n,)."""
+        """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; filter rows: (N,
+        R·S·C); vector: (n,)."""
         if self.form == "heads":
             return (math.prod(self.shape[:2]), math.prod(self.shape[2:]))
         if self.form in ("spatial", "filter", "vector"):
             return self.shape
+        if self.form == "filter rows":
+            return (self.shape[0], math.prod(self.shape[1:]))
         return (math.prod(self.shape[:-1]), self.shape[-1])
 
     @property
     def as_rows(self) -> Tensor:
-        """An image or a filter as the rows of its pixels; another tensor as it is."""
-        return replace(self, form="rows") if self.form in ("spatial", "filter") else self
+        """An image as the rows of its pixels, filters as a row each; another tensor as it is."""
+        form = {"spatial": "rows", "filter": "filter rows"}.get(self.form, self.form)
+        return replace(self, form=form)
 
 
 @dataclass(frozen=True)

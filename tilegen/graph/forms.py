@@ -47,6 +47,7 @@ class Forms(ABC):
     fuses_norms: ClassVar[bool] = False  # a linear may norm its rows (tilegen.graph.fuse_norms)
     # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
     forwards_kv: ClassVar[bool] = False
+    multiplies_patches: ClassVar[bool] = False  # a linear may be of patches of images (tilegen.graph.pixels)
     launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
     takes_turns: ClassVar[bool] = False  # math warpgroups may compute tiles in turn (TileOp.pingpong)
 

@@ -1,13 +1,18 @@
-"""A convolution of one pixel as a linear over all pixels.
+"""A convolution as a linear over all pixels.
 
-    conv2d(x, w) -> linear(x, w),    w (N, 1, 1, C), stride 1, no padding
+    conv2d(x, w) -> linear(A, w),    w (N, R, S, C)
 
-    y[b, p, q, n] = Σ_c x[b, p, q, c] w[n, 0, 0, c]  is  y[i, n] = Σ_c x[i, c] w[n, c],  i = (b·H + p)·W + q
+    y[b, p, q, n] = Σ_rsc x[b, p·stride + r·dilation - padding, …, c] w[n, r, s, c]  is
+    y[i, n] = Σ_k A[i, k] w[n, k],  i = (b·P + p)·Q + q,  k = (r·S + s)·C + c
 
-Images are stored channels last, so the rows of x, of y and of what the epilogue reads are where they were.
+Images are stored channels last, so the rows of w, of y and of what the epilogue reads are where they were. Of
+one pixel, stride 1 and no padding, A is x itself. Of others a row of A is a patch of x (tilegen.ops.patches),
+which bulk copies put together as they load it, where C is a multiple of 64.
+
 Tiles of rows are whole where boxes of pixels are not (14 rows of an image in boxes of 9), and a linear has
-more forms: clusters that share rows, warpgroups in turn, residuals by TMA. Only of an op that stands alone: a
-tile of rows and the boxes of another op's pixels do not cut an image alike.
+more forms: clusters that share rows, warpgroups in turn, residuals by TMA. But each pixel of a patch is
+loaded, where a box of pixels slides over some: so it is a linear where that takes less time. Only of an op
+that stands alone: a tile of rows and the boxes of another op's pixels do not cut an image alike.
 """
 
 from __future__ import annotations
@@ -20,32 +25,53 @@ from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import TileOp
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.ops.gemm import LinearAttributes
+from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.options import Options
+
+MOST_STRIDE = 8  # of a tensor map
+TILE_OF_LINEAR = 3  # sizes of its tile: rows, columns, depth
 
 
 def alone_as_linear(graph: Graph, place: Place, options: Options) -> Graph:
-    """The graph of one convolution of one pixel as that of a linear, where a pixel of x and one of y are
-    whole 16-byte units of 2-byte numbers, and unless the options cut it as a convolution."""
+    """The graph of one convolution as that of a linear, where a pixel of x and one of y are whole 16-byte
+    units of 2-byte numbers, and that takes less time; or as the options cut it."""
     (op, *others) = graph.ops
-    if others or not (place.target.on_gpu and of_one_pixel(graph, op) and _in_units(graph, op)):
+    if others or not isinstance(op.attributes, ConvAttributes):
         return graph
-    if _cut(op, options):
+    if not (place.target.on_gpu and _in_units(graph, op)):
         return graph
+    if not (of_one_pixel(graph, op) or place.target.multiplies_patches and _in_blocks(graph, op)):
+        return graph
+    linear = _as_linear(graph, op)
+    asked = _in_rows(op, options)
+    if asked is None:
+        asked = of_one_pixel(graph, op) or _faster(op, linear, graph, place)
+    return linear if asked else graph
+
+
+def _faster(op: TileOp, linear: Graph, boxes: Graph, place: Place) -> bool:
+    as_linear, in_boxes = (place.forms.choose(g, place.machine).get(op.name) for g in (linear, boxes))
+    return bool(as_linear and in_boxes and as_linear.us < in_boxes.us)
+
+
+def _as_linear(graph: Graph, op: TileOp) -> Graph:
     return replace(
-        graph,
-        ops=(as_linear(op),),
-        tensors={name: t.as_rows for name, t in graph.tensors.items()},
+        graph, ops=(as_linear(op),), tensors={name: t.as_rows for name, t in graph.tensors.items()}
     )
 
 
 def of_one_pixel(graph: Graph, op: TileOp) -> bool:
-    """Whether each pixel of its result is made of the same pixel of x alone."""
-    if not isinstance(op.attributes, ConvAttributes):
-        return False
+    """Whether each pixel of a convolution's result is made of the same pixel of x alone."""
     _, rows, columns, _ = graph.bound(op).shape(1)
-    a = op.attributes
+    a = ConvAttributes.of(op)
     return (rows, columns, a.stride, a.padding, a.dilation) == (1, 1, (1, 1), (0, 0), (1, 1))
+
+
+def _in_blocks(graph: Graph, op: TileOp) -> bool:
+    """Whether a step of the sum is channels of one pixel of the filter, and all sizes are known."""
+    b, a = graph.bound(op), ConvAttributes.of(op)
+    sizes = (*b.shape(0), *b.shape(1), *b.out)
+    return all(isinstance(n, int) for n in sizes) and b.shape(0)[-1] % 64 == 0 and max(a.stride) <= MOST_STRIDE
 
 
 def _in_units(graph: Graph, op: TileOp) -> bool:
@@ -55,21 +81,30 @@ def _in_units(graph: Graph, op: TileOp) -> bool:
 
 
 def as_linear(op: TileOp) -> TileOp:
-    return replace(op, kind="linear", attributes=LinearAttributes(groups=1), pixels=True)
+    a = ConvAttributes.of(op)
+    attributes = LinearAttributes(1, stride=a.stride, padding=a.padding, dilation=a.dilation)
+    return replace(op, kind="linear", attributes=attributes, pixels=True)
 
 
-def _cut(op: TileOp, options: Options) -> bool:
-    """Whether they have a tile for it, which is one of boxes of pixels, or clusters."""
-    return op.name in dict(options.tiles) or op.name in dict(options.cluster)
+def _in_rows(op: TileOp, options: Options) -> bool | None:
+    """Whether they cut it as a linear: its tile has three sizes. None where they leave it open."""
+    if op.name in dict(options.tiles):
+        return len(dict(options.tiles)[op.name]) == TILE_OF_LINEAR
+    return False if op.name in dict(options.cluster) or op.name in dict(options.split_k) else None
 
 
 def lines(graph: Graph, place: Place) -> list[str]:
     """For `explain`: each convolution that is a linear."""
     return [
-        f"convolution {op.name} is a linear: each pixel is made of one, rows are pixels"
+        f"convolution {op.name} is a linear: each pixel is made of {_made_of(graph, op)}, rows are pixels"
         for op in graph.ops
         if op.pixels
     ]
+
+
+def _made_of(graph: Graph, op: TileOp) -> str:
+    seen = patches(graph.bound(op))
+    return f"a patch of {seen.window[0]} x {seen.window[1]}" if seen else "one"
 
 
 REWRITE = Rewrite(5, alone_as_linear, lines)

@@ -26,16 +26,21 @@ from tilegen.ops.base import (
 )
 from tilegen.ops.extrema import smallest
 from tilegen.ops.maths import add
+from tilegen.ops.patches import Patches
 
 
 @dataclass(frozen=True)
 class LinearAttributes(Attributes):
     """groups: accumulators, 2 for a gated pair. k_range: the columns of x that it sums over, [lo, hi); None
-    for all. norm_eps: where an rms_norm was fused into it (tilegen.graph.fuse_norms)."""
+    for all. norm_eps: where an rms_norm was fused into it (tilegen.graph.fuse_norms). stride, padding,
+    dilation: of the convolution that it was (tilegen.graph.pixels)."""
 
     groups: int
     k_range: tuple[Size, Size] | None = None
     norm_eps: float | None = None
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,28 @@ def of_groups(tiles: Sequence[tuple[int, int, int]], groups: int) -> list[tuple[
 
 def k_range(b: OpInstance) -> tuple[Size, Size]:
     """The columns of x that a linear sums over, [lo, hi): all, or a split of them."""
-    return LinearAttributes.of(b).k_range or (0, b.shape(0)[1])
+    return LinearAttributes.of(b).k_range or (0, b.shape(1)[1])
+
+
+def patches(b: OpInstance) -> Patches | None:
+    """What a linear that was a convolution multiplies instead of rows of x; None where a row of x is one."""
+    if not b.op.pixels or not isinstance(b.attributes, LinearAttributes):
+        return None
+    a, x, w = b.attributes, *(b.tensors[o.tensor].shape for o in b.op.operands[:2])
+    size, window = (x[1], x[2]), (w[1], w[2])
+    if (window, a.stride, a.padding) == ((1, 1), (1, 1), (0, 0)):
+        return None
+    lines, pixels = (
+        (n + 2 * p - d * (r - 1) - 1) // s + 1
+        for n, r, s, p, d in zip(size, window, a.stride, a.padding, a.dilation, strict=True)
+    )
+    return Patches(x[0], size, x[3], window, (lines, pixels), a.stride, a.padding, a.dilation)
+
+
+def numbers_read(b: OpInstance) -> float:
+    """Of x, each once."""
+    seen, (lo, hi) = patches(b), k_range(b)
+    return seen.numbers if seen else float(int(b.out[0]) * (int(hi) - int(lo)))
 
 
 def groups(b: OpInstance) -> int:
@@ -185,7 +211,8 @@ class Linear(OpDef):
     """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only
     k_range of it.
 
-    With a norm fused in (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N +
+    Of pixels, where it was a convolution, with its patches (tilegen.ops.patches) for x. With a norm fused in
+    (attribute norm_eps; operand 2 is its weight v): y[m, n] = Σ_k x[m, k] v[k] w[g·N +
     n, k] / √(mean_k x[m, k]² + norm_eps).
     """
 
@@ -208,7 +235,10 @@ class Linear(OpDef):
         n = b.out[1]
         groups = [Access(1, (blocks(j, tn, n, g * n), chunk)) for g in range(a.groups)]
         norm = [Access(2, (whole(b.shape(0)[1]),), "first")] if normed(b) else []
-        return (Access(0, (blocks(i, tm, b.out[0]), chunk)), *groups, *norm)
+        rows, seen = blocks(i, tm, b.out[0]), patches(b)
+        if seen:
+            return (Access(0, (seen.seen(rows), whole(seen.channels)), exact=False), *groups)
+        return (Access(0, (rows, chunk)), *groups, *norm)
 
     def write(self, b: OpInstance) -> Box:
         return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
@@ -228,6 +258,9 @@ class Linear(OpDef):
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = LinearAttributes.of(b)
         lo, hi = k_range(b)
+        seen = patches(b)
+        if seen:
+            return [seen.multiplied(*operands[:2])]
         x, w = operands[0][:, lo:hi], operands[1][:, lo:hi]
         if normed(b):
             x = x * (x.square().mean(-1, keepdim=True) + a.norm_eps).rsqrt() * operands[2]

@@ -9,7 +9,7 @@ once, one array row per CTA.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,8 +33,9 @@ SPLIT_STATE = 8  # columns beside the sums of a head in an attention's partial r
 
 def _linear(op: Op) -> Footprint:
     (m, n), (tm, tn, tk), groups = op.target(None, None).shape, op.tiles(3), op.integer("groups")
-    x = op.operand(0, m, None)
-    k = x.shape[1]
+    patches = _patches(op, m)
+    x = op.operand(0, None if patches else m, None)
+    k = op.operand(1, groups * n, None).shape[1] if patches else x.shape[1]
     w = op.operand(1, groups * n, k)
     k0, k1 = op.pair("k_range") if "k_range" in op.attributes else (0, k)
     if not k0 < k1 <= k:
@@ -42,7 +43,10 @@ def _linear(op: Op) -> Footprint:
     f = op.frame(ceil_div(m, tm), ceil_div(n, tn))
     first, end = f.split_k(ceil_div(k1 - k0, tk))
     depth, start = f.span(k0 + tk * first, k0 + tk * end, k1), tn * f.coord[1]
-    reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
+    if patches:
+        reads = f.read(x, patches.images_of(f.block(0, tm, m)), f.span(0, x.shape[1], x.shape[1]))
+    else:
+        reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
     for g in range(groups):
         reads += f.read(
             w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk
@@ -55,6 +59,42 @@ def _linear(op: Op) -> Footprint:
             )
         reads += f.read(op.operand(2, k), f.span(0, k, k), base=FIRST)
     return f.footprint(reads, f.lines(tm * f.coord[0], tm, m), f.columns(start, tn, n))
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """How many patches an image has, a row of the result each, and how many pixels."""
+
+    rows: int
+    pixels: int
+
+    def images_of(self, rows: Span) -> Span:
+        """All pixels of the images that these rows of the result belong to."""
+        last = (rows.high - 1) // self.rows
+        return Span(rows.low // self.rows * self.pixels, (last + 1) * self.pixels)
+
+
+def _patches(op: Op, m: int) -> _Patches | None:
+    """None where each row of the result is made of the same row of x alone."""
+    if op.images is None:
+        return None
+    (images, *size, c), (_, *window, channels) = op.images
+    stride, padding, dilation = (
+        op.pair(key, least) if key in op.attributes else (usual, usual)
+        for key, least, usual in (("stride", 1, 1), ("padding", 0, 0), ("dilation", 1, 1))
+    )
+    p, q = (
+        (n + 2 * pad - d * (r - 1) - 1) // s + 1
+        for n, r, s, pad, d in zip(size, window, stride, padding, dilation, strict=True)
+    )
+    if (c, m) != (channels, images * p * q):
+        raise Malformed(
+            f"{m} rows of {images} images of {size[0]} x {size[1]} x {c}, filters of {window[0]} x {window[1]} x"
+            f" {channels}: expected {images} x {p} x {q} rows, and the same channels"
+        )
+    if (*window, *stride, *padding) == (1, 1, 1, 1, 0, 0):
+        return None
+    return _Patches(p * q, size[0] * size[1])
 
 
 def _matmul(op: Op) -> Footprint:

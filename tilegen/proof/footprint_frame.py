@@ -94,6 +94,8 @@ class Op:
     # rows of four
     cluster_split: str
     coords: Sequence[Sequence[int]]
+    # of a linear of pixels: the sizes of its images and of its filters
+    images: tuple[Sequence[int], Sequence[int]] | None = None
 
     @property
     def ctas(self) -> tuple[int, int]:

@@ -398,7 +398,15 @@ class _Reader:
             cluster,
             cluster_split,
             self.coords.get(name, []),
+            self._images(views) if op.get("pixels") else None,
         )
+
+    def _images(self, views: Sequence[View]) -> tuple[Sequence[int], Sequence[int]]:
+        """Of a linear of pixels, x and w as they were declared."""
+        x, w = (_expect(self.plan["tensors"][v.tensor]["declared"], list, "declared") for v in views[:2])
+        if not all(len(sizes) == DIMENSIONS and all(is_int(n, 1) for n in sizes) for sizes in (x, w)):
+            raise Malformed(f"images {x} and filters {w} of pixels, expected four sizes each")
+        return x, w
 
     def _view(self, operand: Any) -> View:
         if isinstance(operand, str):

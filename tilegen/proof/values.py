@@ -7,7 +7,7 @@ an operand. The graph rewrites are undone by what each says of itself:
     linear(x, w) with the epilogue f(acc0, e0)    is f(linear(x, w), e0)
     columns a..b of f(x, y)                       are f(columns a..b of x, columns a..b of y)
     linear(x, w) that norms its rows              is linear(rms_norm(x, v), w)
-    linear(x, w) of pixels, w (n, 1, 1, c)        is conv2d(x, w) of stride 1 without padding
+    linear(x, w) of pixels                        is conv2d(x, w) of its stride, padding and dilation
     acc0 + partial sums                           is acc0 (tilegen.proof.split_sums: the ranges of k fill it)
     append(cache, x) that turns its rows          is append(cache, rope(x))
     attention(q, caches, k, v), rows forwarded    is attention(rope(q), append(k_cache, rope(k)), …)
@@ -25,6 +25,7 @@ from tilegen.proof.footprint_frame import Malformed
 Environment = dict[str, int]  # tensor -> its term
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
+_OF_ONE_PIXEL = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}  # of a convolution, unless it says
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 
 
@@ -133,10 +134,11 @@ class _Terms:
     def _pixels(self, op: Mapping[str, Any], operands: Sequence[int]) -> int:
         if op["kind"] != "linear" or op["attributes"].get("groups") != 1 or len(operands) != 2:
             raise Malformed(f"a {op['kind']} of pixels, expected a linear of x and w")
-        filters = self.tensors[op["operands"][1]]["declared"]
-        if len(filters) != 4 or filters[1:3] != [1, 1]:
-            raise Malformed(f"a linear of pixels with filters {filters}, expected (n, 1, 1, c)")
-        each = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+        for n, what in enumerate(("images", "filters")):
+            declared = self.tensors[op["operands"][n]]["declared"]
+            if len(declared) != 4:
+                raise Malformed(f"a linear of pixels with {what} {declared}, expected four sizes")
+        each = {key: op["attributes"].get(key, usual) for key, usual in _OF_ONE_PIXEL.items()}
         return self.of("conv2d", _frozen(each), *operands)
 
     def _append(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:

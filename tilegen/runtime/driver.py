@@ -232,26 +232,25 @@ class Module:
 
 def encode(address: int, m: TensorMap) -> bytes:
     """The 128 bytes of a tensor map whose first element is at the address (CUDA driver API,
-    cuTensorMapEncodeTiled)."""
+    cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col)."""
     from cuda.bindings import driver
 
     u64, u32 = driver.cuuint64_t, driver.cuuint32_t
-    made = checked(
-        driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, m.data_type),
-            m.rank,
-            address,
-            [u64(n) for n in m.shape],
-            [u64(n) for n in m.pitches],
-            [u32(n) for n in m.box],
-            [u32(n) for n in m.element_strides],
-            getattr(driver.CUtensorMapInterleave, m.interleave),
-            getattr(driver.CUtensorMapSwizzle, m.swizzle),
-            getattr(driver.CUtensorMapL2promotion, m.l2_promotion),
-            getattr(driver.CUtensorMapFloatOOBfill, m.oob_fill),
-        )
+    where = getattr(driver.CUtensorMapDataType, m.data_type), m.rank, address
+    sizes = [u64(n) for n in m.shape], [u64(n) for n in m.pitches]
+    how = (
+        [u32(n) for n in m.element_strides],
+        getattr(driver.CUtensorMapInterleave, m.interleave),
+        getattr(driver.CUtensorMapSwizzle, m.swizzle),
+        getattr(driver.CUtensorMapL2promotion, m.l2_promotion),
+        getattr(driver.CUtensorMapFloatOOBfill, m.oob_fill),
     )
-    return ctypes.string_at(made.getPtr(), 128)
+    if m.im2col:
+        corners = list(m.im2col.lower), list(m.im2col.upper)
+        made = driver.cuTensorMapEncodeIm2col(*where, *sizes, *corners, m.box[0], m.im2col.pixels, *how)
+    else:
+        made = driver.cuTensorMapEncodeTiled(*where, *sizes, [u32(n) for n in m.box], *how)
+    return ctypes.string_at(checked(made).getPtr(), 128)
 
 
 @contextmanager

@@ -29,9 +29,19 @@ RECORD_BYTES = 64  # of both
 
 
 @dataclass(frozen=True)
+class Im2col:
+    """What cuTensorMapEncodeIm2col is given besides: how many pixels one copy moves, and the corners of the
+    box in which they begin, innermost dimension first."""
+
+    pixels: int
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorMap:
-    """What cuTensorMapEncodeTiled is given, innermost dimension first. The driver's enumerators stand under
-    their own names."""
+    """What cuTensorMapEncodeTiled is given, or cuTensorMapEncodeIm2col where im2col says more, innermost
+    dimension first. The driver's enumerators stand under their own names."""
 
     name: str  # of it in the kernel's text, without the index of those that share code
     tensor: str  # that it is a window of
@@ -48,6 +58,7 @@ class TensorMap:
     oob_fill: str = (
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"  # elements beyond the edge read as zero and are not written
     )
+    im2col: Im2col | None = None
 
     @property
     def rank(self) -> int:

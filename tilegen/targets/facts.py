@@ -180,9 +180,10 @@ def _buffer(b: Buffer) -> dict[str, Any]:
 
 
 def _map(m: TensorMap) -> dict[str, Any]:
-    """All that cuTensorMapEncodeTiled is given; sizes innermost first, the address is that of `buffer` plus
-    `offset`."""
-    return {**asdict(m), "rank": m.rank, "buffer": m.buffer, "alignment": MAP_ALIGNMENT}
+    """All that cuTensorMapEncodeTiled is given, or cuTensorMapEncodeIm2col where there is an im2col; sizes
+    innermost first, the address is that of `buffer` plus `offset`."""
+    known = {key: value for key, value in asdict(m).items() if value is not None}
+    return {**known, "rank": m.rank, "buffer": m.buffer, "alignment": MAP_ALIGNMENT}
 
 
 def _packed(p: Packed) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tilegen.config import own_templates
 from tilegen.errors import ArgumentError, HangError, RaceError
 from tilegen.runtime import cache
 from tilegen.runtime.cxx import compile_source, compiler, native, version
-from tilegen.runtime.launch import HANG, MISPLACED, RECORD_BYTES, TensorMap
+from tilegen.runtime.launch import HANG, MAP_BYTES, MISPLACED, RECORD_BYTES, TensorMap
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted
@@ -341,8 +341,9 @@ def _map(m: TensorMap, held: Mapping[str, torch.Tensor]) -> bytes:
     def padded(sizes: Sequence[int], count: int, fill: int) -> list[int]:
         return [*sizes, *[fill] * (count - len(sizes))]
 
+    of = m.im2col
     data = struct.pack(
-        "<Qii16i4q",
+        "<Qii16i4qi4b",
         held[m.buffer].data_ptr() + m.offset,
         m.rank,
         m.swizzle.endswith("128B"),
@@ -351,8 +352,9 @@ def _map(m: TensorMap, held: Mapping[str, torch.Tensor]) -> bytes:
         *padded(m.element_strides, 5, 1),
         2,
         *padded(m.pitches, 4, 0),
+        *((of.pixels, *of.lower, *of.upper) if of else (0, 0, 0, 0, 0)),
     )
-    return data.ljust(128, b"\0")
+    return data.ljust(MAP_BYTES, b"\0")
 
 
 def _lines(library: Path, places: Sequence[int]) -> dict[int, str]:

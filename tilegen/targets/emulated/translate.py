@@ -247,7 +247,9 @@ def _copy(i: Instruction) -> str:
             return f"emu::tensor_store({map_}, {i.one(1)}, {_list(at)})"
         case ("async", "bulk", "tensor", *_):
             map_, *at = i.many(1)
-            ctas = i.one(3) if i.has("multicast") else "0"
+            patches = i.has("im2col")  # the pixel of the filter stands before the CTAs
+            at += i.many(3) if patches else ()
+            ctas = i.one(3 + patches) if i.has("multicast") else "0"
             return f"emu::tensor_load({i.one(0)}, {map_}, {i.one(2)}, {ctas}, {_list(at)})"
         case ("async", "bulk", "commit_group"):
             return "emu::bulk_commit()"

@@ -28,7 +28,7 @@ from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.pixels import by_threads
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Body, Op, bodies
-from tilegen.targets.sm90.stage import BoxMap, Map
+from tilegen.targets.sm90.stage import AnyMap
 from tilegen.targets.sm90.thread_tile import ThreadTile
 
 KERNEL = "tg_kernel"
@@ -43,7 +43,7 @@ class HopperSource(Source):
 
     # the text with more registers for threads that load: many ops with waits need them
     roomy: Callable[[], str]
-    maps: tuple[Map | BoxMap, ...]
+    maps: tuple[AnyMap, ...]
     # whose addresses the kernel is given: the plan's, then those that shared bodies see under other names
     tensors: tuple[str, ...]
     packed: tuple[tuple[str, Product], ...]  # map -> the op whose weight it packs

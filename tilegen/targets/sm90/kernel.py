@@ -19,7 +19,7 @@ from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.product import MMA_TYPES, Product
 from tilegen.targets.sm90.shared_bodies import Body, Op, convolves
-from tilegen.targets.sm90.stage import BoxMap, Loads, Map
+from tilegen.targets.sm90.stage import AnyMap, Loads, PatchMap
 from tilegen.targets.sm90.thread_tile import THREADS, ThreadTile
 
 NOTES = (
@@ -225,6 +225,11 @@ class Kernel:
         return any(op.store.staged for op in self.products)
 
     @property
+    def patches(self) -> bool:
+        """Whether it multiplies patches of images."""
+        return any(isinstance(m, PatchMap) for op in self.products for m in op.maps)
+
+    @property
     def boxed(self) -> bool:
         return any(op.store.staged for op in self.products if convolves(op))
 
@@ -301,7 +306,7 @@ class Kernel:
         return sum(role["waits"] for role in self.loaders)
 
 
-def _map(same: Sequence[Map | BoxMap]) -> dict[str, Any]:
+def _map(same: Sequence[AnyMap]) -> dict[str, Any]:
     """A tensor map of an op's code; an array where a body is shared."""
     first, n = same[0], len(same)
     if n == 1:

@@ -19,7 +19,7 @@ from tilegen.runtime.launch import (
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.emit import HopperSource
 from tilegen.targets.sm90.product import Product
-from tilegen.targets.sm90.stage import BoxMap, Map
+from tilegen.targets.sm90.stage import AnyMap, PatchMap
 
 
 def hopper_launch(
@@ -50,7 +50,7 @@ def hopper_launch(
     )
 
 
-def _formula(m: Map | BoxMap) -> MapFormula:
+def _formula(m: AnyMap) -> MapFormula:
     return MapFormula(m.name, *(tuple(map(str, sizes)) for sizes in (m.geometry.shape, m.geometry.box)))
 
 
@@ -66,7 +66,7 @@ def hopper_ctas(plan: Plan, cluster: int) -> int:
     return cluster * (1 + max((worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0))
 
 
-def tensor_map(plan: Plan, m: Map | BoxMap) -> TensorMap:
+def tensor_map(plan: Plan, m: AnyMap) -> TensorMap:
     """A map of the generated text over two-byte elements."""
     g, dtype = m.geometry, plan.graph.tensors[m.tensor].dtype
     kind = {"bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"}[
@@ -87,6 +87,7 @@ def tensor_map(plan: Plan, m: Map | BoxMap) -> TensorMap:
         box,
         strides,
         swizzle,
+        im2col=m.im2col if isinstance(m, PatchMap) else None,
     )
 
 

@@ -10,7 +10,7 @@ from tilegen.frontend.dims import most
 from tilegen.graph.linear_time import PACKED
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
-from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed
+from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed, patches
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.linear_loads import LinearLoads
@@ -85,6 +85,9 @@ def _operands_problem(b: OpInstance) -> str:
                     f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it"
                     f" to {padded}"
                 )
+    seen = patches(b)
+    if seen and seen.channels % 64:
+        return f"patches have {seen.channels} channels a pixel, expected a multiple of 64"
     return ""
 
 
@@ -110,7 +113,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
             f"a tile of {tile.cta_rows} rows is stored by TMA, in two bytes a number and whole 16-byte units;"
             f" the result is {b.result.dtype}, {columns} columns"
         )
-    if hi < b.shape(0)[1] and (hi - lo) % tile.depth:
+    if hi < b.shape(1)[1] and (hi - lo) % tile.depth:
         return (
             f"its share of the sum ends at column {hi}, inside a step of {tile.depth}, which would bring the"
             " next share's columns too"

@@ -21,10 +21,11 @@ from tilegen.frontend.program import Size
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import Access, ceil_div
 from tilegen.ops.extrema import smallest
-from tilegen.ops.gemm import LinearAttributes
+from tilegen.ops.gemm import LinearAttributes, patches
+from tilegen.ops.patches import Patches
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.product import waits_for_activations, waits_for_weights
-from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, Share, Wait
+from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, PatchMap, Share, Wait
 from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
 
 MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
@@ -44,6 +45,10 @@ class LinearLoads:
     stage: Stage
     packed: bool
     weights_once: bool
+
+    @cached_property
+    def _patches(self) -> Patches | None:
+        return patches(self.code.bound)
 
     @property
     def _sharing_a(self) -> int:
@@ -221,26 +226,49 @@ class LinearLoads:
     def _a_copies(self, policy: str, tail: Size = 0) -> tuple[Copy, ...]:
         """tail: the rows of the last row of tiles, which have a map of their own."""
         letter = "a_tail" if tail else "a"
-        rows, columns = self._access(0)[0].box
-        row = to_c(rows.lo) + (
+        row = to_c(self.code.bound.write[0].lo) + (
             f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
         )
-        out = []
-        for block in range(self.stage.blocks):
-            column = to_c(columns.lo) + (f" + {64 * block}" if block else "")
-            at = block * self.stage.a_block
-            if self._sharing_a > 1:
-                own = tail // self._sharing_a if tail else self._copied_rows
-                share = Share(_times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
-                own_row = f"{row} + {_times(self.tile.cta_column, own)}"
-                out.append(self._copy(letter, column, own_row, at, policy, share))
-            else:
-                out.append(self._copy(letter, column, row, at, policy))
-        return tuple(out)
+        copy = self._copy if self._patches is None else self._copy_of_patches
+        share = ALONE
+        if self._sharing_a > 1:
+            own = tail // self._sharing_a if tail else self._copied_rows
+            share = Share(_times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
+            row = f"{row} + {_times(self.tile.cta_column, own)}"
+        return tuple(
+            copy(letter, self._column(block), row, block * self.stage.a_block, policy, share)
+            for block in range(self.stage.blocks)
+        )
+
+    def _column(self, block: int) -> str:
+        """The first of a block of a step, of activations and of weights."""
+        _, columns = self._access(1)[0].box
+        return to_c(columns.lo) + (f" + {64 * block}" if block else "")
+
+    def _copy_of_patches(
+        self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE
+    ) -> Copy:
+        """64 columns of the matrix of patches are 64 channels of a pixel of each patch."""
+        p = self._patches
+        assert p
+        geometry = (*p.result, *p.stride, *p.padding)
+        first = f"tg_patch_of<{', '.join(map(str, geometry))}>({row})"
+        (lines, pixels), (down, across) = p.window, p.dilation
+        channel = f"({column}) % {p.channels}" if lines * pixels > 1 else column
+        pixel = f"({column}) / {p.channels}"
+        at = (
+            channel,
+            first,
+            _scaled(f"{pixel} % {pixels}" if lines > 1 else pixel, across) if pixels > 1 else "0",
+            _scaled(f"({column}) / {p.channels * pixels}", down) if lines > 1 else "0",
+        )
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), at, to, share, policy, patches=True)
 
     @property
     def _to_row(self) -> str:
         """The CTAs of this one's row, where a cluster has others."""
+        if self._patches and self.tile.cluster.size == 2:
+            return "3"
         return "row_ctas" if self.tile.cluster.m > 1 else "all_ctas"
 
     @property
@@ -287,8 +315,7 @@ class LinearLoads:
                 if not rows:
                     continue
                 letter = "b" if rows == piece.rows else "b_tail"
-                box = accesses[piece.group].box
-                column = to_c(box[1].lo) + (f" + {64 * block}" if block else "")
+                box, column = accesses[piece.group].box, self._column(block)
                 row = to_c(box[0].lo) + (f" + {piece.first}" if piece.first else "")
                 if self.tile.cluster.n > 1:
                     row += f" + {self.tile.cta_column} * {self.tile.cta_columns}"
@@ -316,10 +343,10 @@ class LinearLoads:
     # --- maps -----------------------------------------------------------------------------------------------
 
     @property
-    def maps(self) -> list[Map]:
-        found = [self._map("a", 0, self._copied_rows)]
+    def maps(self) -> list[Map | PatchMap]:
+        found = [self._map_of_activations("a", self._copied_rows)]
         if self._tail:
-            found.append(self._map("a_tail", 0, self._tail // self._sharing_a))
+            found.append(self._map_of_activations("a_tail", self._tail // self._sharing_a))
         if self.packed:
             return [*found, self._packed_map()]
         weights = (
@@ -334,6 +361,12 @@ class LinearLoads:
         rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
         name, weight = f"{self.code.name}_b", self.code.bound.operand("w").tensor
         return Map(name, weight, rows, 64, 64, 0, (self._packed_box, 64), True, True)
+
+    def _map_of_activations(self, letter: str, rows: Size) -> Map | PatchMap:
+        if self._patches is None:
+            return self._map(letter, 0, rows)
+        name, x = f"{self.code.name}_{letter}", self.code.bound.operand("x").tensor
+        return PatchMap(name, x, self._patches, int(rows))
 
     def _map(self, letter: str, n: int, box_rows: Size) -> Map:
         operand = self.code.bound.op.operands[n]
@@ -357,6 +390,10 @@ def _load_of(
             break
         some.append(other)
     return Load(copies, bytes, waits, others=tuple(some))
+
+
+def _scaled(index: str, by: int) -> str:
+    return f"{by} * ({index})" if by > 1 else index
 
 
 def _is_last(coordinate: Expr, count: int) -> str:

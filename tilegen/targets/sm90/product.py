@@ -15,7 +15,7 @@ from tilegen.graph.forms import Proxies
 from tilegen.ops.base import OpInstance
 from tilegen.targets.sm90.code import Code, Needs
 from tilegen.targets.sm90.extras import Extras, epilogue_is_older
-from tilegen.targets.sm90.stage import BoxMap, Loads, Map, Wait, step_waits
+from tilegen.targets.sm90.stage import AnyMap, Loads, Wait, step_waits
 from tilegen.targets.sm90.store import PixelStore, RowStore, Steps, finish
 from tilegen.targets.sm90.tile import Stage, Tile
 
@@ -57,7 +57,7 @@ class Product(Code):
     stage: Stage = field(kw_only=True)
     a: Loads = field(kw_only=True)
     b: Loads = field(kw_only=True)
-    maps: tuple[Map | BoxMap, ...] = field(kw_only=True)
+    maps: tuple[AnyMap, ...] = field(kw_only=True)
     store: RowStore | PixelStore = field(kw_only=True)
     extras: Extras = field(kw_only=True)
     weights_once: bool = field(default=False, kw_only=True)

@@ -21,7 +21,7 @@ from tilegen.targets.sm90.conv2d import convolution
 from tilegen.targets.sm90.extras import epilogue_is_older
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
-from tilegen.targets.sm90.stage import BoxMap, Map
+from tilegen.targets.sm90.stage import AnyMap
 from tilegen.targets.sm90.store import PixelStore
 from tilegen.targets.sm90.thread_tile import ThreadTile
 
@@ -48,7 +48,7 @@ class Body:
         return len(self.members) > 1
 
     @property
-    def maps(self) -> tuple[tuple[Map | BoxMap, ...], ...]:
+    def maps(self) -> tuple[tuple[AnyMap, ...], ...]:
         """Each tensor map of the code, as all members have it."""
         return tuple(zip(*(op.maps for op in self.members), strict=True))
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 from tilegen.codegen.op_text import OpText
 from tilegen.frontend.program import Size
+from tilegen.ops.patches import Patches
+from tilegen.runtime.launch import Im2col
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,42 @@ class BoxMap:
 
 
 @dataclass(frozen=True)
+class PatchMap:
+    """A tensor map in im2col mode: one copy moves 64 channels of so many rows of the matrix of patches, for
+    one pixel of the filter (PTX ISA, tensor data movement, im2col mode)."""
+
+    name: str
+    tensor: str
+    patches: Patches
+    rows: int
+    offset: int = 0
+    swizzle: bool = True
+    packed: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        """The box is that of one pixel; how many a copy moves stands beside."""
+        p, ((height, width), c) = self.patches, (self.patches.size, self.patches.channels)
+        (down, across), pitches = p.stride, (c, width * c, height * width * c)
+        return Geometry((c, width, height, p.images), pitches, (64, 1, 1, 1), (1, across, down, 1))
+
+    @property
+    def im2col(self) -> Im2col:
+        lower, upper = self.patches.corners
+        return Im2col(self.rows, lower[::-1], upper[::-1])
+
+    @property
+    def comment(self) -> str:
+        p = self.patches
+        of, window = "x".join(map(str, p.size)), "x".join(map(str, p.window))
+        images = f"{p.images} x {of} x {p.channels}"
+        return f"{self.tensor}: {images}, {self.rows} patches of {window}, 64 channels of a pixel at a time"
+
+
+AnyMap = Map | BoxMap | PatchMap
+
+
+@dataclass(frozen=True)
 class Wait:
     """Semaphores of one operand that a step or the epilogue reads, awaited before all steps, before each
     step's load, or before that of the first or the last one."""
@@ -111,6 +149,7 @@ class Copy:
     to: int = 0
     share: Share = ALONE
     policy: str = ""
+    patches: bool = False  # by a PatchMap: at holds the pixel of the first patch, then of the filter
 
 
 @dataclass(frozen=True)

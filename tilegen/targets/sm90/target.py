@@ -22,7 +22,7 @@ from tilegen.targets.sm90.shared_bodies import bodies
 
 class Sm90(Target):
     name, on_gpu = ARCHITECTURE, True
-    fuses_norms = forwards_kv = launches_early = takes_turns = True
+    fuses_norms = forwards_kv = multiplies_patches = launches_early = takes_turns = True
 
     def fits(self, machine: Machine) -> bool:
         return machine.architecture.tma and machine.architecture.wgmma

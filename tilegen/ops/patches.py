@@ -1,0 +1,75 @@
+"""The patches of images that a filter sees, as the rows of a matrix: a convolution as a linear (implicit
+GeMM).
+
+    A[i, (r·S + s)·C + c] = x[b, p·stride + r·dilation - padding, q·stride + s·dilation - padding, c],
+    i = (b·P + p)·Q + q;    zero beside the image
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+
+from tilegen.ops.base import Interval
+
+Pair = tuple[int, int]  # of lines, of pixels
+
+
+@dataclass(frozen=True)
+class Patches:
+    """x: images of `size` pixels of so many channels; a row of the matrix for each of `result` places of a
+    filter of `window` pixels."""
+
+    images: int
+    size: Pair
+    channels: int
+    window: Pair
+    result: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    @property
+    def rows_of_image(self) -> int:
+        return math.prod(self.result)
+
+    @property
+    def columns(self) -> int:
+        return math.prod(self.window) * self.channels
+
+    @property
+    def numbers(self) -> float:
+        """Of x that the filter sees, where it leaves none out between its places."""
+        seen = (min(1.0, w / s) for w, s in zip(self.window, self.stride, strict=True))
+        return self.images * math.prod(self.size) * self.channels * math.prod(seen)
+
+    @property
+    def corners(self) -> tuple[Pair, Pair]:
+        """Of the box in which the first pixel of a patch lies: how far it begins behind an image's first
+        pixel, and ends behind its last."""
+        lines, pixels = (
+            p - d * (n - 1) for p, n, d in zip(self.padding, self.window, self.dilation, strict=True)
+        )
+        return (-self.padding[0], -self.padding[1]), (lines, pixels)
+
+    def seen(self, rows: Interval) -> Interval:
+        """Rows of x, a pixel each, that rows of the matrix may be made of: all of the images that they
+        belong to."""
+        each, all = self.rows_of_image, sp.Integer(self.images * math.prod(self.size))
+        if self.images == 1:
+            return Interval(sp.Integer(0), all)
+        first, last = sp.floor(rows.lo / sp.Integer(each)), sp.floor((rows.hi - 1) / sp.Integer(each))
+        pixels = math.prod(self.size)
+        return Interval(pixels * first, pixels * (last + 1))
+
+    def multiplied(self, x: Any, w: Any) -> Any:
+        """A wᵀ of x (pixels, C) and w (N, R·S·C)."""
+        import torch.nn.functional as F
+
+        images = x.reshape(self.images, *self.size, self.channels).permute(0, 3, 1, 2)
+        filters = w.reshape(w.shape[0], *self.window, self.channels).permute(0, 3, 1, 2)
+        y = F.conv2d(images, filters, stride=self.stride, padding=self.padding, dilation=self.dilation)
+        return y.permute(0, 2, 3, 1).reshape(-1, w.shape[0])
