@@ -9,6 +9,7 @@ python -m benchmarks.calibrate measure --turns …                of linears who
 python -m benchmarks.calibrate measure --linears …              of linears, long sums and turns among them
 python -m benchmarks.calibrate measure --rivals …               of these, the best of each way to cut them
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
+python -m benchmarks.calibrate measure --patches …              of these as linears of patches, and in boxes
 python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 python -m benchmarks.calibrate grow                             what formulas leave out, anew; needs no GPU
@@ -45,6 +46,7 @@ from tilegen.frontend.program import Program
 from tilegen.graph.forms import Config
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
+from tilegen.graph.pixels import in_rows
 from tilegen.ops.attention import AttentionAttributes, keys_of_block
 from tilegen.options import Options
 from tilegen.targets.sm90.heuristics import CONFIGS, PAIRS, best_of_kinds, kind_of
@@ -62,11 +64,13 @@ SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
 LINEARS = "linears"  # of all these kinds
 RIVALS = "rivals"  # of the same kinds, each cut by the best of each way in which CTAs and warpgroups share it
+PATCHES = "patches"  # convolutions alone, as linears of patches in each of these ways, and in boxes of pixels
 CONVS = "convs"  # convolutions alone, of any channels and images
 NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
 MOST_WAYS, FAR = 9, 1.35  # ways to share work, of a program, and by how much slower than the best they may be
 DRAWN = 3  # others of it
+BOXES = 2  # of a convolution, the best of each kind of box
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
 
@@ -150,6 +154,14 @@ def _any_conv(r: random.Random) -> tuple[str, dict[str, Any]]:
         where = {"B": r.choice([1, 2, 4, 8, 16, 32]), "HW": between(r, 7, 112)}
         if 2 * where["B"] * (where["HW"] * size // stride) ** 2 * wide["C"] * wide["N"] < MOST_FLOPS:
             return "one_conv", {**where, **wide, "size": size, "stride": stride}
+
+
+def _patches(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """Of those that may be linears."""
+    while True:
+        name, sizes = _any_conv(r)
+        if sizes["C"] % 64 == 0:
+            return name, sizes
 
 
 def _net(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -258,6 +270,7 @@ SWEEPS: Mapping[str, Families] = {
     LINEARS: {"linear": (_linear, 3), SUMS: (_summed, 1), TURNS: (_tall, 1)},
     RIVALS: {RIVALS: (_any_linear, 1)},
     CONVS: {CONVS: (_any_conv, 1)},
+    PATCHES: {PATCHES: (_patches, 1)},
     NETS: {NETS: (_net, 1)},
 }
 
@@ -324,6 +337,11 @@ def candidates(drawn: Drawn) -> list[Candidate]:
     if any(type(op.attributes) not in CONFIGS for op in graph.ops):
         return found
     r = random.Random(str(drawn))
+    if drawn.family == PATCHES:
+        (op,) = graph.ops
+        boxes, rows = _every(graph, op.name), _rivals(_every(in_rows(graph), op.name), r)
+        chosen = [*best_of_kinds(boxes)[:BOXES], *rows]
+        return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in chosen]
     if drawn.family in CHOSEN:
         (op,) = graph.ops
         configs = CHOSEN[drawn.family](_every(graph, op.name), r)
@@ -525,6 +543,7 @@ def main(arguments: Sequence[str]) -> int:
         RIVALS: "linears, the best of each way to share work",
         LINEARS: "linears of all kinds",
         CONVS: "convolutions alone",
+        PATCHES: "convolutions alone, as linears and in boxes",
         NETS: "nets of convolutions",
     }
     for name, help in told.items():

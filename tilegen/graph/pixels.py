@@ -42,7 +42,7 @@ def alone_as_linear(graph: Graph, place: Place, options: Options) -> Graph:
         return graph
     if not (of_one_pixel(graph, op) or place.target.multiplies_patches and _in_blocks(graph, op)):
         return graph
-    linear = _as_linear(graph, op)
+    linear = in_rows(graph)
     asked = _in_rows(op, options)
     if asked is None:
         asked = of_one_pixel(graph, op) or _faster(op, linear, graph, place)
@@ -54,7 +54,9 @@ def _faster(op: TileOp, linear: Graph, boxes: Graph, place: Place) -> bool:
     return bool(as_linear and in_boxes and as_linear.us < in_boxes.us)
 
 
-def _as_linear(graph: Graph, op: TileOp) -> Graph:
+def in_rows(graph: Graph) -> Graph:
+    """The graph of one convolution as that of a linear."""
+    (op,) = graph.ops
     return replace(
         graph, ops=(as_linear(op),), tensors={name: t.as_rows for name, t in graph.tensors.items()}
     )
