@@ -26,6 +26,7 @@ from tilegen.graph.conv_time import ConvRates
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import linear_time
+from tilegen.graph.pixels import TILE_OF_LINEAR, in_rows
 from tilegen.graph.product_time import RATES, RATES_OF, ProductTime, Rates
 from tilegen.ops.base import ClusterShape, OpInstance, TileOp
 from tilegen.schedule.planner import checked_cluster
@@ -34,7 +35,8 @@ from tilegen.targets.sm90.linear_cuts import Cut, cuts_alone
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
-CONVS = FOLDER / "calibration-convs-h200.json", FOLDER / "calibration-convs-again-h200.json"
+PATCHES = FOLDER / "calibration-patches-h200.json"
+CONVS = FOLDER / "calibration-convs-h200.json", FOLDER / "calibration-convs-again-h200.json", PATCHES
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
@@ -91,6 +93,7 @@ SWEEPS = (
     Sweep("rivals on an H200", FOLDER / "calibration-rivals-h200.json", "rivals"),
     Sweep("rivals again, on an H200", FOLDER / "calibration-rivals-again-h200.json", "rivals"),
     Sweep("rivals of models' linears, on an H200", FOLDER / "calibration-rivals-models-h200.json", "rivals"),
+    Sweep("convolutions as linears of patches, on an H200", PATCHES, "patches"),
     Sweep("rivals at last, on an H200", FOLDER / "calibration-rivals-last-h200.json", "rivals", False),
     Sweep("linears on an H100", FOLDER / "calibration-h100.json", "linear"),
     Sweep("long sums on an H100", FOLDER / "calibration-sums-h100.json", "sums"),
@@ -143,7 +146,9 @@ def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
 @lru_cache
 def conv_pairs(paths: tuple[Path, ...] = CONVS) -> tuple[Pair[ConvRates], ...]:
     """Every convolution of sweeps, once for each of its tiles."""
-    return tuple(p for path in paths for p in _cut(path, "convs", _conv_us))
+    return tuple(
+        p for path in paths for family in ("convs", "patches") for p in _cut(path, family, _conv_us)
+    )
 
 
 @lru_cache
@@ -153,9 +158,10 @@ def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
 
 
 def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]) -> Iterator[Pair[R]]:
-    """Of programs of one op those whose tile is given."""
+    """Of programs of one op those whose tile is given; of convolutions, boxes."""
     for row in json.loads(path.read_text())["rows"]:
-        if row["family"] == family and row["tiles"]:
+        tile = next(iter(row["tiles"].values()), ())
+        if row["family"] == family and tile and (family != "patches" or len(tile) != TILE_OF_LINEAR):
             graph, op = _single(row["workload"], tuple(row["sizes"].items()))
             cluster = ClusterShape.of_option(row["cluster"][op.name])
             cut = replace(op, tile=tuple(row["tiles"][op.name]), cluster=cluster.size)
@@ -166,26 +172,34 @@ def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]
 def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[Pair[Rates]]:
     weight = STREAMED if "streamed" in path.name else 1.0
     for row in json.loads(path.read_text())["rows"]:
-        if row["family"] == family and row["tiles"] and (found := _pair(row, weight, on)) is not None:
+        if row["family"] != family or len(next(iter(row["tiles"].values()), ())) != TILE_OF_LINEAR:
+            continue
+        if (found := _pair(row, weight, on)) is not None:
             yield found
 
 
 @lru_cache(maxsize=16)
-def _single(workload: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Graph, TileOp]:
-    """A program of one op."""
+def _single(
+    workload: str, sizes: tuple[tuple[str, Any], ...], patches: bool = False
+) -> tuple[Graph, TileOp]:
+    """A program of one op. patches: a convolution as a linear."""
     graph = fuse(Task("calibrate", workload, dict(sizes)).program)
+    if patches:
+        graph = in_rows(graph)
     (op,) = graph.ops
     return graph, op
 
 
 @lru_cache(maxsize=64)
-def _cuts(workload: str, sizes: tuple[tuple[str, Any], ...], cluster: int, on: Machine) -> frozenset[Cut]:
-    graph, op = _single(workload, sizes)
+def _cuts(
+    workload: str, sizes: tuple[tuple[str, Any], ...], patches: bool, cluster: int, on: Machine
+) -> frozenset[Cut]:
+    graph, op = _single(workload, sizes, patches)
     return cuts_alone(graph.bound(op), on, cluster)
 
 
 def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | None:
-    program = row["workload"], tuple(row["sizes"].items())
+    program = row["workload"], tuple(row["sizes"].items()), row["family"] == "patches"
     graph, op = _single(*program)
     tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
     shape = ClusterShape.of_option(cluster)

@@ -113,6 +113,11 @@ def time_of_box(
         columns_there=columns / (parts * width),
         stride=a.stride[1],
         channels_there=channels / (ceil_div(channels, 64) * 64),
+        down=count // parts,
+        across=parts,
+        stage=box.loaded_whole * box.blocks_loaded + width * box.blocks,
+        rows=box.rows,
+        columns=columns,
     )
     return ProductTime(
         step * rates.waiting(ClusterShape(k=cluster)),

@@ -9,6 +9,8 @@ scaling is what a norm that was fused into the linear adds; its constants were m
 
 from __future__ import annotations
 
+import math
+
 from tilegen.arch.machine import Machine
 from tilegen.graph.product_time import (
     ROW_BYTES,
@@ -20,7 +22,7 @@ from tilegen.graph.product_time import (
 )
 from tilegen.graph.residual import LinearTraits, residual_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import curves, groups, k_range, normed, numbers_read, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, numbers_read, patches, read_beside
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
@@ -54,7 +56,7 @@ def time_of_cut(
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it; rates: of the formula alone, where they are given."""
     learned, rates = rates is None, rates or rates_of(machine)
-    rows, columns, of_groups = rows_in_eights(b), int(b.out[1]), int(groups(b))
+    rows, columns, of_groups, seen = rows_in_eights(b), int(b.out[1]), int(groups(b)), patches(b)
     read, curved = read_beside(b), curves(b)
     wide = of_groups * width
     down, across = ceil_div(rows, height), ceil_div(columns, width)
@@ -119,6 +121,8 @@ def time_of_cut(
         stage=stage,
         beside=read,
         curves=curved,
+        patches=math.prod(seen.window) if seen else 0,
+        stride=seen.stride[1] if seen else 0,
     )
     # linears with norms in them, or of several groups, were not measured
     measured = learned and not normed(b) and of_groups == 1

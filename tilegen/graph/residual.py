@@ -51,6 +51,8 @@ class LinearTraits(NamedTuple):
     stage: int  # rows of 128 bytes that a step loads
     beside: int  # numbers that the epilogue reads for each of the result
     curves: int  # calls of curved functions for each
+    patches: int  # pixels of the filter whose patches are multiplied, 0 of rows
+    stride: int  # of patches
 
 
 class ConvTraits(NamedTuple):
@@ -69,6 +71,11 @@ class ConvTraits(NamedTuple):
     columns_there: float
     stride: int
     channels_there: float  # of whole blocks of 64
+    down: int  # boxes of pixels, and tiles of columns
+    across: int
+    stage: int  # rows of 128 bytes that a step loads
+    rows: int  # that tensor cores read
+    columns: int
 
 
 Traits = LinearTraits | ConvTraits

@@ -30,7 +30,7 @@ from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
-from tilegen.targets.sm90.linear_cuts import SHARED, by_least_time, config_of, linear_configs
+from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
 from tilegen.targets.sm90.pixels import by_threads
 
 GATHERED = 52_000  # of it for a first layer of few channels
@@ -41,7 +41,7 @@ TOGETHER = 1.5
 # clusters of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that
 # one runs
 MIXED = 0.97
-PLANNED = 1, 2, 4, 8  # sizes of clusters for a linear in a launch of its own; others were not measured yet
+PLANNED = tuple(SHAPES)  # sizes of clusters for a linear in a launch of its own
 PAIRS = 1, 2  # sizes of clusters whose CTAs can also run an op each
 
 Configs = Callable[[OpInstance, Machine, int], Iterator[Config]]
