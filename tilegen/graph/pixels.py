@@ -70,9 +70,10 @@ def of_one_pixel(graph: Graph, op: TileOp) -> bool:
 
 
 def _in_blocks(graph: Graph, op: TileOp) -> bool:
-    """Whether a step of the sum is channels of one pixel of the filter, and all sizes are known."""
+    """Whether a step of the sum is channels of one pixel of the filter, and no size but the batch
+    moves."""
     b, a = graph.bound(op), ConvAttributes.of(op)
-    sizes = (*b.shape(0), *b.shape(1), *b.out)
+    sizes = (*b.shape(0)[1:], *b.shape(1))
     return all(isinstance(n, int) for n in sizes) and b.shape(0)[-1] % 64 == 0 and max(a.stride) <= MOST_STRIDE
 
 
@@ -83,6 +84,9 @@ def _in_units(graph: Graph, op: TileOp) -> bool:
 
 
 def as_linear(op: TileOp) -> TileOp:
+    """A convolution; one that is a linear stays."""
+    if op.pixels:
+        return op
     a = ConvAttributes.of(op)
     attributes = LinearAttributes(1, stride=a.stride, padding=a.padding, dilation=a.dilation)
     return replace(op, kind="linear", attributes=attributes, pixels=True)

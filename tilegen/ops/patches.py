@@ -13,7 +13,8 @@ from typing import Any
 
 import sympy as sp
 
-from tilegen.ops.base import Interval
+from tilegen.frontend.program import Size
+from tilegen.ops.base import Interval, whole
 
 Pair = tuple[int, int]  # of lines, of pixels
 
@@ -23,7 +24,7 @@ class Patches:
     """x: images of `size` pixels of so many channels; a row of the matrix for each of `result` places of a
     filter of `window` pixels."""
 
-    images: int
+    images: Size
     size: Pair
     channels: int
     window: Pair
@@ -44,7 +45,7 @@ class Patches:
     def numbers(self) -> float:
         """Of x that the filter sees, where it leaves none out between its places."""
         seen = (min(1.0, w / s) for w, s in zip(self.window, self.stride, strict=True))
-        return self.images * math.prod(self.size) * self.channels * math.prod(seen)
+        return int(self.images) * math.prod(self.size) * self.channels * math.prod(seen)
 
     @property
     def corners(self) -> tuple[Pair, Pair]:
@@ -58,11 +59,10 @@ class Patches:
     def seen(self, rows: Interval) -> Interval:
         """Rows of x, a pixel each, that rows of the matrix may be made of: all of the images that they
         belong to."""
-        each, all = self.rows_of_image, sp.Integer(self.images * math.prod(self.size))
+        pixels, each = math.prod(self.size), sp.Integer(self.rows_of_image)
         if self.images == 1:
-            return Interval(sp.Integer(0), all)
-        first, last = sp.floor(rows.lo / sp.Integer(each)), sp.floor((rows.hi - 1) / sp.Integer(each))
-        pixels = math.prod(self.size)
+            return whole(pixels)
+        first, last = sp.floor(rows.lo / each), sp.floor((rows.hi - 1) / each)
         return Interval(pixels * first, pixels * (last + 1))
 
     def multiplied(self, x: Any, w: Any) -> Any:

@@ -197,8 +197,10 @@ def _numbers(sizes: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
 def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options: Options) -> Graph:
     """The graph over what moves, with the splits and tiles of the one at the largest value."""
     bounds = [chosen.bound(op) for op in chosen.ops]
+    cut = {op.name: op.tile for op in chosen.ops if op.pixels or op.kind == "conv2d"}
     same = replace(
         options,
+        tiles=tuple({**dict(options.tiles), **cut}.items()),
         norms="fused" if any(normed(b) for b in bounds) else "separate",
         appends="forwarded" if any(forwarded(b) for b in bounds) else "awaited",
     )

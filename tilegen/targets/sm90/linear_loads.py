@@ -366,7 +366,7 @@ class LinearLoads:
         if self._patches is None:
             return self._map(letter, 0, rows)
         name, x = f"{self.code.name}_{letter}", self.code.bound.operand("x").tensor
-        return PatchMap(name, x, self._patches, int(rows))
+        return PatchMap(name, x, self._patches, rows)
 
     def _map(self, letter: str, n: int, box_rows: Size) -> Map:
         operand = self.code.bound.op.operands[n]

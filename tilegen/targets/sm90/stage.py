@@ -89,7 +89,7 @@ class PatchMap:
     name: str
     tensor: str
     patches: Patches
-    rows: int
+    rows: Size
     offset: int = 0
     swizzle: bool = True
     packed: bool = False
@@ -104,7 +104,7 @@ class PatchMap:
     @property
     def im2col(self) -> Im2col:
         lower, upper = self.patches.corners
-        return Im2col(self.rows, lower[::-1], upper[::-1])
+        return Im2col(int(self.rows), lower[::-1], upper[::-1])
 
     @property
     def comment(self) -> str:
