@@ -246,7 +246,7 @@ def _patches(
 PATCHES = [
     _patches("two images in a tile", {"N": 72}, (128, 64, 64)),
     _patches("residual", {"HW": 13, "B": 3}, (128, 64, 64)),
-    _patches("one image, 256 rows, 5 x 5", {"HW": 19, "B": 1, "size": 5, "padding": 2, "N": 72}, (256, 64, 64)),
+    _patches("5 x 5, 256 rows", {"HW": 19, "B": 1, "size": 5, "padding": 2, "N": 72}, (256, 64, 64)),
     _patches("stride 2, two blocks in a step", {"HW": 11, "B": 3, "C": 128, "stride": 2}, (64, 32, 128)),
     _patches("stride 2, of one pixel", {"HW": 11, "size": 1, "padding": 0, "stride": 2}, (64, 64, 64)),
     _patches("stride 3, no padding, last pixels unseen", {"HW": 12, "padding": 0, "stride": 3}, (64, 64, 64)),

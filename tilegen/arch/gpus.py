@@ -81,8 +81,8 @@ ARCHITECTURES = {a.name: a for a in (CPU, SM_80, SM_86, SM_87, SM_89, SM_90, SM_
 GUIDE = "CUDA C++ Programming Guide, compute capabilities"
 A100 = f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
 H100 = f"NVIDIA H100 datasheet; H100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
-# of an H200 (docs/perf-log.md): of 4 and 8 by cuOccupancyMaxActiveClusters, of others one less than times show,
-# for GPCs differ from one chip to the next
+# of an H200 (docs/perf-log.md): of 4 and 8 by cuOccupancyMaxActiveClusters, of others one less than times
+# show, for GPCs differ from one chip to the next
 CLUSTERS = ((3, 38), (4, 30), (5, 21), (6, 16), (7, 14), (8, 15))
 H200 = f"NVIDIA H200 datasheet; the chip is that of the H100 whitepaper; {GUIDE}"
 B200 = (

@@ -17,9 +17,11 @@ that stands alone: a tile of rows and the boxes of another op's pixels do not cu
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tilegen.frontend.program import DTYPES
+from tilegen.graph.conv_box import MOST_ROWS
 from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
@@ -74,7 +76,8 @@ def _in_blocks(graph: Graph, op: TileOp) -> bool:
     moves."""
     b, a = graph.bound(op), ConvAttributes.of(op)
     sizes = (*b.shape(0)[1:], *b.shape(1))
-    return all(isinstance(n, int) for n in sizes) and b.shape(0)[-1] % 64 == 0 and max(a.stride) <= MOST_STRIDE
+    known = all(isinstance(n, int) for n in sizes)
+    return known and int(b.shape(0)[-1]) % 64 == 0 and max(a.stride) <= MOST_STRIDE
 
 
 def _in_units(graph: Graph, op: TileOp) -> bool:
@@ -93,9 +96,11 @@ def as_linear(op: TileOp) -> TileOp:
 
 
 def _in_rows(op: TileOp, options: Options) -> bool | None:
-    """Whether they cut it as a linear: its tile has three sizes. None where they leave it open."""
-    if op.name in dict(options.tiles):
-        return len(dict(options.tiles)[op.name]) == TILE_OF_LINEAR
+    """Whether they cut it as a linear: its tile has three sizes and is more than a box of pixels, of which
+    others may be left out. None where they leave it open."""
+    tile = dict(options.tiles).get(op.name)
+    if tile:
+        return len(tile) == TILE_OF_LINEAR and math.prod(tile) > MOST_ROWS
     return False if op.name in dict(options.cluster) or op.name in dict(options.split_k) else None
 
 

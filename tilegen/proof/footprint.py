@@ -89,8 +89,8 @@ def _patches(op: Op, m: int) -> _Patches | None:
     )
     if (c, m) != (channels, images * p * q):
         raise Malformed(
-            f"{m} rows of {images} images of {size[0]} x {size[1]} x {c}, filters of {window[0]} x {window[1]} x"
-            f" {channels}: expected {images} x {p} x {q} rows, and the same channels"
+            f"{m} rows of {images} images of {size[0]} x {size[1]} x {c}, filters of {window[0]} x"
+            f" {window[1]} x {channels}: expected {images} x {p} x {q} rows, and the same channels"
         )
     if (*window, *stride, *padding) == (1, 1, 1, 1, 0, 0):
         return None

@@ -31,6 +31,7 @@ from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import split_kv
 from tilegen.ops.attention import forwarded, splits
+from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, normed
 from tilegen.options import Options
 from tilegen.schedule.order import SUPER_TILE, by_name
@@ -197,10 +198,10 @@ def _numbers(sizes: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
 def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options: Options) -> Graph:
     """The graph over what moves, with the splits and tiles of the one at the largest value."""
     bounds = [chosen.bound(op) for op in chosen.ops]
-    cut = {op.name: op.tile for op in chosen.ops if op.pixels or op.kind == "conv2d"}
+    convolutions = [op for op in chosen.ops if op.pixels or isinstance(op.attributes, ConvAttributes)]
     same = replace(
         options,
-        tiles=tuple({**dict(options.tiles), **cut}.items()),
+        tiles=tuple({**dict(options.tiles), **{op.name: op.tile for op in convolutions}}.items()),
         norms="fused" if any(normed(b) for b in bounds) else "separate",
         appends="forwarded" if any(forwarded(b) for b in bounds) else "awaited",
     )

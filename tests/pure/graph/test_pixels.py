@@ -1,4 +1,5 @@
-"""Convolutions of one pixel are linears where they are alone: which, and what plans and proofs say."""
+"""Convolutions are linears where they are alone, those of more than a pixel of patches: which, and what plans
+and proofs say."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ import tilegen as tg
 from benchmarks.families import resnet50_block
 from tests.gpu.ops import pixels
 from tilegen.arch.machine import machine
+from tilegen.errors import PlanError
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.graph.pixels import in_rows
 from tilegen.kernels.tuning import explicit
+from tilegen.ops.gemm import patches
 from tilegen.options import Options
 from tilegen.runtime.verify_launches import prove_launches
 from tilegen.schedule.launches import launches_of, moving_launches
@@ -32,8 +37,8 @@ def bottleneck(B=3) -> Program:
     return resnet50_block(B=B, HW=13)
 
 
-def kinds(program: Program, **options: Any) -> list[str]:
-    return [op.kind for op in tg.plan(program, "h200", **options).graph.ops]
+def kinds(program: Program, on: str = "h200", **options: Any) -> list[str]:
+    return [op.kind for op in tg.plan(program, on, **options).graph.ops]
 
 
 @pytest.mark.parametrize("sizes", [{"B": 1}, {"HW": 1}, {"C": 8, "N": 8}, {"dtype": "bfloat16"}])
@@ -48,9 +53,48 @@ def test_alone_it_is_a_linear_over_all_pixels(sizes: dict[str, Any]) -> None:
     assert made.graph.tensors["x"].shape == program.tensor("x").shape
 
 
-@pytest.mark.parametrize("sizes", [{"size": 3}, {"stride": 2}, {"padding": 1}, {"C": 12}, {"dilation": 2}])
-def test_what_is_no_linear_over_pixels_in_units_stays(sizes: dict[str, Any]) -> None:
+LARGE = {"HW": 75, "C": 512, "N": 512, "size": 3, "padding": 1}  # rows that no boxes of pixels fill
+
+
+@pytest.mark.parametrize("sizes", [{}, {"stride": 2}, {"dilation": 2, "padding": 2}, {"B": 1}])
+def test_of_a_large_image_it_is_a_linear_of_patches(sizes: dict[str, Any]) -> None:
+    program = conv(**{**LARGE, **sizes})
+    made = tg.plan(program, "h200")
+    (b,) = made.bounds
+    seen = patches(b)
+    assert b.op.kind == "linear" and seen is not None and seen.window == (3, 3)
+    assert b.shape(1) == (512, 9 * 512) and b.steps * b.tile[2] == 9 * 512
+    assert tg.verify(made).ok and Plan.from_json(made.to_json()).digest == made.digest
+
+
+@pytest.mark.parametrize("sizes", [{"C": 12}, {"C": 96, "size": 3, "padding": 1}, {"N": 10, "size": 3}])
+def test_what_is_not_in_units_or_in_blocks_of_channels_stays(sizes: dict[str, Any]) -> None:
     assert kinds(conv(**sizes)) == ["conv2d"]
+
+
+@pytest.mark.parametrize("on", ["a100", "cpu"])
+def test_other_targets_multiply_no_patches(on: str) -> None:
+    if on == "cpu":
+        assert kinds(conv(**LARGE), on) == ["conv2d"]
+    else:  # which has no form for either
+        with pytest.raises(PlanError, match=r"\(conv2d\)"):
+            tg.plan(conv(**LARGE), on)
+
+
+def test_whichever_takes_less_time_by_the_model_is_planned() -> None:
+    for sizes in (LARGE, {"HW": 14, "C": 64, "N": 64, "size": 3, "padding": 1}):
+        graph = fuse(conv(**sizes))
+        ways = {"conv2d": graph, "linear": in_rows(graph)}
+        times = {kind: H200.forms.choose(g, H200.machine)["y"].us for kind, g in ways.items()}
+        assert kinds(conv(**sizes)) == [min(times, key=times.__getitem__)]
+
+
+def test_options_that_cut_it_as_a_linear_hold() -> None:
+    small = conv(size=3, padding=1, HW=7)
+    assert kinds(small, tiles={"y": (128, 64, 64)}) == ["linear"]
+    assert kinds(small, tiles={"y": (128, 64, 64)}, cluster={"y": "2:m"}) == ["linear"]
+    with pytest.raises(PlanError, match="96x40x64"):
+        tg.plan(small, "h200", tiles={"y": (96, 40, 64)})
 
 
 def test_options_that_cut_it_as_a_convolution_hold() -> None:

@@ -36,6 +36,7 @@ PLANS = {
     "norms": small("norms"),
     "split sum": expanded(NAMED["split sum"].plan("h200")),
     "one pixel": expanded(NAMED["one pixel"].plan("h200")),
+    "patches": expanded(NAMED["patches, dilation 2"].plan("h200")),
 }
 
 
@@ -108,8 +109,10 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("split sum", expression("up", "gelu_tanh", "silu"), "silu where the program has gelu_tanh"),
     ("one pixel", called("stride", [2, 2]), "conv2d with (('dilation', (1, 1)), ('padding', (0, 0))"),
     ("one pixel", called("padding", [1, 1]), "('padding', (0, 0))"),
-    ("one pixel", filters([136, 2, 1, 68]), "a linear of pixels with filters [136, 2, 1, 68]"),
-    ("one pixel", filters([136, 136]), "a linear of pixels with filters [136, 136]"),
+    ("one pixel", filters([136, 136]), "a linear of pixels with filters [136, 136], expected four sizes"),
+    ("patches", called("stride", [2, 2]), "('stride', (1, 1))"),
+    ("patches", attribute("conv", "dilation", [1, 1]), "conv2d with (('dilation', (1, 1))"),
+    ("patches", attribute("conv", "padding", [1, 1]), "('padding', (1, 1))"),
     ("one pixel", attribute("conv", "groups", 2), "a linear of pixels, expected a linear of x and w"),
     ("one pixel", expression("conv", "relu", "silu"), "silu where the program has relu"),
 ]
