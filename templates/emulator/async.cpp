@@ -160,7 +160,8 @@ void cluster_wait() {
 
 // Some neighbours, 16 bytes at a time, for the swizzle: see over_box. inside: whether there is such a row.
 template <class F>
-static void over_row(const TensorMap& m, int at, int count, bool inside, const unsigned char* row, unsigned& place, F f) {
+static void over_row(const TensorMap& m, int at, int count, bool inside, const unsigned char* row, unsigned& place,
+    F f) {
   const int unit = m.bytes;
   for (int first = 0; first < count;) {
     const int n = count - first < 16 / unit ? count - first : 16 / unit;

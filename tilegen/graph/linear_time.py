@@ -67,6 +67,8 @@ def time_of_cut(
     loaded = min(height, rows)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
     activations = rates.activations if cluster.size == 1 else rates.activations_of_clusters
+    if seen:
+        activations *= rates.patches_apart if max(seen.stride) > 1 else rates.patches
     bytes = ROW_BYTES * deep * (activations * loaded / shared.n + wide / shared.m)
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
     swapped = height % 64 != 0
