@@ -20,16 +20,17 @@ from tilegen.graph.cost_model import product_time
 from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Traits, Tree, names_of
 
 ROOT = Path(__file__).resolve().parent.parent
-TREES, LEAVES, RATE, LEAST_PAIRS = 200, 24, 0.12, 15
+TREES, RATE, LEAST_PAIRS = 200, 0.12, 15
+LEAVES: dict[type[Traits], int] = {LinearTraits: 64, ConvTraits: 24}  # of 37,000 pairs, and of 8,000
 DIGITS, OF_THRESHOLDS = 3, 5  # of leaves, and of thresholds, that are kept
 
 
-def grown(some: Sequence[Pair[Any]]) -> list[Tree]:
+def grown(some: Sequence[Pair[Any]], leaves: int) -> list[Tree]:
     """On pairs of one kind of product."""
     seen, left, weights = zip(*(_left(p) for p in nearest(some)), strict=True)
     trees = GradientBoostingRegressor(
         n_estimators=TREES,
-        max_leaf_nodes=LEAVES,
+        max_leaf_nodes=leaves,
         max_depth=None,
         learning_rate=RATE,
         min_samples_leaf=LEAST_PAIRS,
@@ -66,7 +67,7 @@ def grow() -> None:
     kept = {
         traits.__name__: {
             "seen": names_of(traits),
-            "trees": grown([p for p in some if not p.held_out]),
+            "trees": grown([p for p in some if not p.held_out], LEAVES[traits]),
         }
         for traits, some in of.items()
     }

@@ -27,7 +27,7 @@ CUresult noted(const char* call, Fields fields, bool right = true) {
 }
 
 template <class T>
-std::string number(T value) { return std::to_string(static_cast<unsigned long long>(value)); }
+std::string number(T value) { return std::to_string(static_cast<long long>(value)); }
 
 std::string text(const std::string& value) { return "\"" + value + "\""; }
 
@@ -131,19 +131,44 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+static cuuint64_t maps_made = 0;
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* at,
                                 const cuuint64_t* shape, const cuuint64_t* pitches, const cuuint32_t* box,
                                 const cuuint32_t* strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
-  static cuuint64_t made = 0;
-  map->opaque[0] = made++;
+  map->opaque[0] = maps_made++;
   return noted("map",
                {{"at", number(address(at))},
                 {"data_type", number(type)},
                 {"shape", numbers(shape, rank)},
                 {"pitches", numbers(pitches, rank - 1)},
                 {"box", numbers(box, rank)},
+                {"element_strides", numbers(strides, rank)},
+                {"interleave", number(interleave)},
+                {"swizzle", number(swizzle)},
+                {"l2_promotion", number(promotion)},
+                {"oob_fill", number(fill)}},
+               address(map) % 64 == 0);
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* at,
+                                 const cuuint64_t* shape, const cuuint64_t* pitches, const int* lower,
+                                 const int* upper, cuuint32_t channels, cuuint32_t pixels,
+                                 const cuuint32_t* strides, CUtensorMapInterleave interleave,
+                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                 CUtensorMapFloatOOBfill fill) {
+  map->opaque[0] = maps_made++;
+  return noted("map",
+               {{"at", number(address(at))},
+                {"data_type", number(type)},
+                {"shape", numbers(shape, rank)},
+                {"pitches", numbers(pitches, rank - 1)},
+                {"lower", numbers(lower, rank - 2)},
+                {"upper", numbers(upper, rank - 2)},
+                {"channels", number(channels)},
+                {"pixels", number(pixels)},
                 {"element_strides", numbers(strides, rank)},
                 {"interleave", number(interleave)},
                 {"swizzle", number(swizzle)},

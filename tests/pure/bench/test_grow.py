@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 
 from benchmarks.fit import Pair, pairs
-from benchmarks.grow import grown
+from benchmarks.grow import LEAVES, grown
 from tilegen.arch.machine import H200
 from tilegen.graph.linear_time import linear_time
 from tilegen.graph.product_time import RATES, Rates
-from tilegen.graph.residual import factor_of
+from tilegen.graph.residual import LinearTraits, factor_of
 
 HIGH = 1.15  # by which tiles of 128 rows and more take longer here
 
@@ -22,7 +22,7 @@ def planted(p: Pair[Rates]) -> Pair[Rates]:
 
 def test_what_all_pairs_of_a_kind_take_longer_is_found() -> None:
     some = [planted(p) for p in itertools.islice(pairs(), 600)]
-    trees, off = grown(some[:400]), []
+    trees, off = grown(some[:400], LEAVES[LinearTraits]), []
     for p in some[400:]:
         time = linear_time(p.bound, H200)
         us = time.formula(time.stages)
@@ -33,4 +33,4 @@ def test_what_all_pairs_of_a_kind_take_longer_is_found() -> None:
 
 def test_trees_are_grown_alike_each_time() -> None:
     some = list(itertools.islice(pairs(), 100))
-    assert grown(some) == grown(some)
+    assert grown(some, 24) == grown(some, 24)

@@ -45,9 +45,9 @@ def chain(M=64, H=256, I=192, dtype="bfloat16"):
 
 
 @tg.spec
-def convolutions(B=1, HW=14, C=64, dtype="float16"):
+def convolutions(B=1, HW=14, C=64, count=4, dtype="float16"):
     x = tg.input("x", (B, HW, HW, C), dtype)
-    w = [tg.weight(f"w{n}", (C, 3, 3, C), dtype) for n in range(4)]
+    w = [tg.weight(f"w{n}", (C, 3, 3, C), dtype) for n in range(count)]
     for n, weight in enumerate(w):
         x = tg.relu(tg.conv2d(x, weight, padding=1, name=f"c{n}"), name=f"a{n}")
     return x
@@ -72,6 +72,7 @@ def cached(B=2, S=1, P=256, heads=4, D=64, dtype="bfloat16"):
 MADE: dict[str, tuple[Program, str, str]] = {
     "chain, sm_90a": (chain(), "sm_90a", "h200"),
     "convolutions, sm_90a": (convolutions(), "sm_90a", "h200"),
+    "patches, sm_90a": (convolutions(HW=75, C=512, count=1), "sm_90a", "h200"),
     "attention over caches, sm_90a": (cached(), "sm_90a", "h200"),
     "chain, sm_80": (chain(), "sm_80", "a100"),
     "chain, sm_80 with little shared memory": (chain(M=300), "sm_80", "rtx-3090"),
@@ -319,7 +320,12 @@ def test_launcher(name: str, tmp_path: Path, driver: Path) -> None:
     ) and room[zeroed["at"]] == facts["semaphores"]["bytes"]
     for m, call in zip(facts["tensor_maps"], of(calls, "map"), strict=True):
         assert call["at"] == at[m["buffer"]] + m["offset"]
-        assert all(call[key] == m[key] for key in ("shape", "pitches", "box", "element_strides"))
+        assert all(call[key] == m[key] for key in ("shape", "pitches", "element_strides"))
+        if "im2col" in m:
+            assert all(call[key] == m["im2col"][key] for key in ("pixels", "lower", "upper"))
+            assert m["box"] == [call["channels"], 1, 1, 1]
+        else:
+            assert call["box"] == m["box"]
         assert all(
             call[key] == number(m[key])
             for key in ("data_type", "interleave", "swizzle", "l2_promotion", "oob_fill")

@@ -11,7 +11,7 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import Case
-from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, EXAMPLES, OPS, pixels
+from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, EXAMPLES, OPS, PATCHES, patches, pixels
 from tests.oracles.sass import Sass
 from tests.shares import share
 from tilegen.frontend.loader import load_program
@@ -74,7 +74,7 @@ def copies_of(loads: Loads) -> list[Copy]:
     return [copy for load in loads.each for copy in load.copies]
 
 
-IN_BOXES = [c for c in CONVOLUTIONS if c.spec is not pixels]  # those are linears
+IN_BOXES = [c for c in CONVOLUTIONS if c.spec not in (pixels, patches)]  # those are linears
 
 
 @pytest.mark.parametrize("case", IN_BOXES[2::3], ids=lambda c: c.name)
@@ -89,6 +89,16 @@ def test_convolutions(case: Case, tmp_path: Path) -> None:
     assert sorted(len(loop) for loop in loops) == sorted(
         op.tile.slices * op.stage.blocks * op.tile.m64 for op in ops
     )
+    assert not sass.at(r"(LDL|STL)\b")
+
+
+@pytest.mark.parametrize("case", PATCHES[1::4], ids=lambda c: c.name)
+def test_patches_come_in_im2col_mode_and_results_leave_as_rows(case: Case, tmp_path: Path) -> None:
+    sass, plan = machine_code(case, tmp_path), case.plan()
+    [op] = [op for op in (hopper_op(plan, b) for b in plan.bounds) if isinstance(op, Product)]
+    of_last_rows = [copy for load in op.a.each for other in load.others for copy in other.copies]
+    assert len(sass.at(r"UTMALDG\.4D\.IM2COL")) == len(copies_of(op.a)) + len(of_last_rows) > 0
+    assert bool(sass.at(r"UTMASTG\.2D")) == op.store.staged
     assert not sass.at(r"(LDL|STL)\b")
 
 
