@@ -20,8 +20,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tilegen.errors import PlanError
 from tilegen.frontend.program import DTYPES
-from tilegen.graph.conv_box import MOST_ROWS
+from tilegen.graph.conv_box import MOST_ROWS, by_boxes
 from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
@@ -30,25 +31,55 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.options import Options
 
-MOST_STRIDE = 8  # of a tensor map
+MOST_STRIDE, MOST_CORNER = 8, 128  # of a tensor map in im2col mode
 TILE_OF_LINEAR = 3  # sizes of its tile: rows, columns, depth
 
 
 def alone_as_linear(graph: Graph, place: Place, options: Options) -> Graph:
-    """The graph of one convolution as that of a linear, where a pixel of x and one of y are whole 16-byte
-    units of 2-byte numbers, and that takes less time; or as the options cut it."""
+    """The graph of one convolution as that of a linear, where it may be one and that takes less time; or as
+    the options cut it.
+
+    Raises:
+        PlanError: they cut it as a linear, which it cannot be, and bulk copies bring its pixels: no box of
+            these is so large.
+    """
     (op, *others) = graph.ops
     if others or not isinstance(op.attributes, ConvAttributes):
         return graph
-    if not (place.target.on_gpu and _in_units(graph, op)):
-        return graph
-    if not (of_one_pixel(graph, op) or place.target.multiplies_patches and _in_blocks(graph, op)):
+    why, asked = _problem(graph, op, place), _in_rows(op, options)
+    if why:
+        if asked and place.target.multiplies_patches and by_boxes(graph.bound(op)):
+            tile = "x".join(map(str, dict(options.tiles)[op.name]))
+            raise PlanError(f"tile {tile} of {op.name!r} is a linear's, and {why}", op.where)
         return graph
     linear = in_rows(graph)
-    asked = _in_rows(op, options)
     if asked is None:
         asked = of_one_pixel(graph, op) or _faster(op, linear, graph, place)
     return linear if asked else graph
+
+
+def _problem(graph: Graph, op: TileOp, place: Place) -> str:
+    """Why a convolution can be no linear, or an empty string."""
+    b, a = graph.bound(op), ConvAttributes.of(op)
+    numbers = (b.shape(0)[-1], b.out[-1])
+    units = DTYPES[b.result.dtype] == 2 and all(isinstance(n, int) and n % 8 == 0 for n in numbers)
+    if not (place.target.on_gpu and units):
+        return "its pixels are no whole 16-byte units of 2-byte numbers"
+    if of_one_pixel(graph, op):
+        return ""
+    sizes, window = (*b.shape(0)[1:], *b.shape(1)), b.shape(1)[1:3]
+    if not place.target.multiplies_patches or not all(isinstance(n, int) for n in sizes):
+        return "its patches are of no fixed size"
+    if int(b.shape(0)[-1]) % 64:
+        return f"a pixel of its patches has {b.shape(0)[-1]} channels, expected a multiple of 64"
+    reach = (d * (int(n) - 1) for d, n in zip(a.dilation, window, strict=True))
+    if max(a.stride) > MOST_STRIDE or max(*a.padding, *reach) >= MOST_CORNER:
+        return (
+            f"a tensor map of patches takes strides up to {MOST_STRIDE}, and padding and filters that reach"
+            f" less than {MOST_CORNER} pixels; given stride {a.stride}, padding {a.padding}, {window[0]} x"
+            f" {window[1]} pixels of dilation {a.dilation}"
+        )
+    return ""
 
 
 def _faster(op: TileOp, linear: Graph, boxes: Graph, place: Place) -> bool:
@@ -69,21 +100,6 @@ def of_one_pixel(graph: Graph, op: TileOp) -> bool:
     _, rows, columns, _ = graph.bound(op).shape(1)
     a = ConvAttributes.of(op)
     return (rows, columns, a.stride, a.padding, a.dilation) == (1, 1, (1, 1), (0, 0), (1, 1))
-
-
-def _in_blocks(graph: Graph, op: TileOp) -> bool:
-    """Whether a step of the sum is channels of one pixel of the filter, and no size but the batch
-    moves."""
-    b, a = graph.bound(op), ConvAttributes.of(op)
-    sizes = (*b.shape(0)[1:], *b.shape(1))
-    known = all(isinstance(n, int) for n in sizes)
-    return known and int(b.shape(0)[-1]) % 64 == 0 and max(a.stride) <= MOST_STRIDE
-
-
-def _in_units(graph: Graph, op: TileOp) -> bool:
-    b = graph.bound(op)
-    numbers = (b.shape(0)[-1], b.out[-1])
-    return DTYPES[b.result.dtype] == 2 and all(isinstance(n, int) and n % 8 == 0 for n in numbers)
 
 
 def as_linear(op: TileOp) -> TileOp:

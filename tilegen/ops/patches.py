@@ -69,7 +69,7 @@ class Patches:
         """A wᵀ of x (pixels, C) and w (N, R·S·C)."""
         import torch.nn.functional as F
 
-        images = x.reshape(self.images, *self.size, self.channels).permute(0, 3, 1, 2)
+        images = x.reshape(-1, *self.size, self.channels).permute(0, 3, 1, 2)
         filters = w.reshape(w.shape[0], *self.window, self.channels).permute(0, 3, 1, 2)
         y = F.conv2d(images, filters, stride=self.stride, padding=self.padding, dilation=self.dilation)
         return y.permute(0, 2, 3, 1).reshape(-1, w.shape[0])

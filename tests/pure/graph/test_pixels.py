@@ -72,6 +72,21 @@ def test_what_is_not_in_units_or_in_blocks_of_channels_stays(sizes: dict[str, An
     assert kinds(conv(**sizes)) == ["conv2d"]
 
 
+@pytest.mark.parametrize("sizes", [{"padding": 128}, {"dilation": 64, "padding": 64}, {"stride": 9}])
+def test_what_no_tensor_map_takes_stays(sizes: dict[str, Any]) -> None:
+    within = {"padding": 127, "dilation": 63, "stride": 8}
+    far = conv(**{**LARGE, **sizes})
+    near = conv(**{**LARGE, **{key: min(value, within[key]) for key, value in sizes.items()}})
+    tile = {"y": (128, 64, 64)}
+    assert kinds(near, tiles=tile) == ["linear"]
+    with pytest.raises(PlanError, match="128x64x64 of 'y' is a linear's, and a tensor map of patches takes"):
+        tg.plan(far, "h200", tiles=tile)
+    with pytest.raises(PlanError, match="has 96 channels, expected a multiple of 64"):
+        tg.plan(conv(C=96, size=3), "h200", tiles=tile)
+    with pytest.raises(PlanError, match="no whole 16-byte units"):
+        tg.plan(conv(N=10, size=3), "h200", tiles=tile)
+
+
 @pytest.mark.parametrize("on", ["a100", "cpu"])
 def test_other_targets_multiply_no_patches(on: str) -> None:
     if on == "cpu":

@@ -128,6 +128,23 @@ def test_an_op_that_computes_something_else_is_refused(name: str, change: Change
     assert not check(plan).ok
 
 
+@pytest.mark.parametrize(
+    "tensor, declared, says",
+    [
+        ("x", [2, 13, 12, 64], "expected 2 x 13 x 12 rows"),
+        ("x", [1, 13, 13, 64], "expected 1 x 13 x 13 rows"),
+        ("w", [64, 3, 3, 32], "filters of 3 x 3 x 32"),
+        ("x", [2, 13, 13 * 64], "expected four sizes each"),
+    ],
+)
+def test_patches_of_other_images_are_refused(tensor: str, declared: list[int], says: str) -> None:
+    plan = copy.deepcopy(PLANS["patches"])
+    assert check(plan).ok
+    plan["tensors"][tensor]["declared"] = declared
+    with pytest.raises(ProofError, match=says):
+        prove(plan)
+
+
 def test_outputs_in_another_order_are_refused() -> None:
     case = NAMED["rope"]
     plan = expanded(case.plan(4))
