@@ -58,6 +58,7 @@ TITLES = {
     "prefill": "Whole layers, many tokens at once, bfloat16",
     "cusync": "cuSync's MLP shapes, float16, on random and on constant inputs",
     "widths": "Widths that are no multiple of anything, each beside its aligned neighbour, bfloat16",
+    "lost": "Programs that lost on 2026-11-22, when nobody had tuned for them",
     "random": "Shapes drawn at random, which nobody tuned",
     "shapes": "Programs drawn at random, which nobody tuned",
     "host": "What a call and a compilation cost the host",
@@ -72,6 +73,7 @@ SHORT = {
     "decode": "Llama-3-8B layer, one token",
     "prefill": "whole layers, many tokens",
     "cusync": "cuSync's shapes",
+    "lost": "programs that lost at first",
     "random": "random shapes that nobody tuned",
     "shapes": "random programs that nobody tuned",
 }

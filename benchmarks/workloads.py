@@ -13,13 +13,14 @@ from typing import Any
 import tilegen as tg
 from benchmarks import families
 from benchmarks.families import Drawn, between
+from benchmarks.lost import LOST
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 GROUPS = (
     *("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync"),
-    *("widths", "random", "shapes", "host"),
+    *("widths", "lost", "random", "shapes", "host"),
 )
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CONSTANT = 2.0**-7
@@ -257,6 +258,8 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
         case "widths":
             pairs = [(name, odd, {**odd, **aligned}) for name, odd, aligned in WIDTHS]
             return [(name, sizes) for name, *both in pairs for sizes in both]
+        case "lost":
+            return list(LOST)
         case "prefill":
             behind = [("llama_layer", {"S": s, "S_max": s + 64}) for s in (512, 777, 2048)]
             return [*behind, ("llama_layer", {"S": 777, "S_max": 777}), ("gpt_layer", {"S": 512})]
