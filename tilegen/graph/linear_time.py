@@ -22,7 +22,7 @@ from tilegen.graph.product_time import (
 )
 from tilegen.graph.residual import LinearTraits, residual_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import curves, groups, k_range, normed, numbers_read, patches, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
@@ -96,7 +96,8 @@ def time_of_cut(
     loaded_beside = beside / cluster.k * rates.beside_by_tma if staged else fetched
     # constants were fitted to pairs without their sums
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
-    moved = 2.0 * (of_groups * columns * (hi - lo) + numbers_read(b) + rows * columns)
+    read_of_x = seen.numbers if seen else rows * (hi - lo)
+    moved = 2.0 * (of_groups * columns * (hi - lo) + read_of_x + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     steps = ceil_div(ceil_div(hi - lo, 64 * deep), cluster.k)
     stage = deep * (loaded + wide)

@@ -178,12 +178,6 @@ def patches(b: OpInstance) -> Patches | None:
     return Patches(x[0], size, x[3], window, (lines, pixels), a.stride, a.padding, a.dilation)
 
 
-def numbers_read(b: OpInstance) -> float:
-    """Of x, each once."""
-    seen, (lo, hi) = patches(b), k_range(b)
-    return seen.numbers if seen else float(int(b.out[0]) * (int(hi) - int(lo)))
-
-
 def groups(b: OpInstance) -> int:
     """Accumulators of an element of the result."""
     return b.attributes.groups if isinstance(b.attributes, LinearAttributes) else 1

@@ -31,6 +31,14 @@ def alone(b: OpInstance, height: int, width: int) -> float:
     return time.alone(stages_of(time.stage))
 
 
+@pytest.mark.parametrize("rows", [1, 65, 129, 1001, 3000])
+@pytest.mark.parametrize("height", [64, 72, 128])
+def test_it_depends_on_rows_in_eights_alone(rows: int, height: int) -> None:
+    """So a kernel whose rows move has the tiles of a kernel of its own."""
+    eights = math.ceil(rows / 8) * 8
+    assert len({alone(linear(m), height, 128) for m in range(eights - 7, eights + 1)}) == 1
+
+
 @pytest.mark.parametrize("height", [64, 128, 192, 256])
 def test_more_rows_columns_and_sums_take_no_less(height: int) -> None:
     least = alone(linear(300, 2048, 2048), height, 128)

@@ -23,7 +23,7 @@ from tilegen.graph.linear_time import (
 )
 from tilegen.graph.product_time import ProductTime, stages_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import curves, groups, k_range, normed, numbers_read, patches, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import Patches
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
@@ -74,7 +74,6 @@ class _Linear:
     beside: int  # numbers that its epilogue reads for each of the result
     curves: int  # calls of curved functions for each
     result: str  # its dtype
-    read: float  # numbers of x
     patches: Patches | None
 
     @staticmethod
@@ -84,7 +83,7 @@ class _Linear:
             rows, columns = (int(n) for n in b.out)
             lo, hi = (int(n) for n in k_range(b))
             share = groups(b), normed(b), read_beside(b), curves(b)
-            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, numbers_read(b), patches(b))
+            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b))
             b.__dict__["_linear"] = found
         return found
 
