@@ -44,8 +44,8 @@ class Rates:
     activations: float = 0.2988
     activations_of_clusters: float = 0.45
     # by how much longer a row of patches takes to come, and where they lie a stride apart
-    patches: float = 1.75
-    patches_apart: float = 2.25
+    patches: float = 2.0
+    patches_apart: float = 2.5
     least_step: float = 0.117  # from one stage of the ring to the next
     least_step_of_pairs: float = 0.1404
     trip: float = 0.728  # from the request of a stage's bytes until they are there
