@@ -91,7 +91,7 @@ def facts(n: int, plan: Plan) -> dict[tuple[Any, ...], str]:
     tiles, table = expanded(plan)["tiles"], plan.wait_table
     ops = {op.name: number for number, op in enumerate(plan.graph.ops)}
     out: dict[tuple[Any, ...], str] = {
-        (n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.sms // plan.cluster}"
+        (n, "c"): f"{len(ops)} {len(tiles)} {len(plan.targets)} {plan.machine.clusters(plan.cluster)}"
     }
     out[(n, "r")] = " ".join(str(s) for s in range(len(plan.targets)))
     waits = defaultdict(list)

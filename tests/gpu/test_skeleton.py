@@ -27,7 +27,7 @@ class Skeleton:
         self.runs = torch.zeros(plan.order.count, dtype=torch.int32, device="cuda")
 
     def launch(self, patience_ns: int = 2_000_000_000) -> None:
-        workers = self.plan.machine.sms // self.plan.cluster
+        workers = self.plan.machine.clusters(self.plan.cluster)
         pointers = [
             self.counters.data_ptr(),
             self.hang.data_ptr(),
