@@ -238,7 +238,7 @@ def _of_models(r: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def _any_linear(r: random.Random) -> tuple[str, dict[str, Any]]:
-    return r.choice([_linear, _linear, _summed, _tall, _of_models, _of_models, _of_models, _of_models])(r)
+    return r.choice([_linear, _linear, _summed, _tall, *[_of_models] * 4])(r)
 
 
 def _several(r: random.Random) -> tuple[str, dict[str, Any]]:

@@ -160,11 +160,11 @@ def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
 def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]) -> Iterator[Pair[R]]:
     """Of programs of one op those whose tile is given; of convolutions, boxes."""
     for row in json.loads(path.read_text())["rows"]:
-        tile = next(iter(row["tiles"].values()), ())
+        tile = _tile(row)
         if row["family"] == family and tile and (family != "patches" or len(tile) != TILE_OF_LINEAR):
             graph, op = _single(row["workload"], tuple(row["sizes"].items()))
             cluster = ClusterShape.of_option(row["cluster"][op.name])
-            cut = replace(op, tile=tuple(row["tiles"][op.name]), cluster=cluster.size)
+            cut = replace(op, tile=tile, cluster=cluster.size)
             b = graph.with_op(op.name, cut).bound(cut)
             yield Pair(str(row["sizes"]), row["held_out"], b, row["us"], model)
 
@@ -172,10 +172,14 @@ def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]
 def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[Pair[Rates]]:
     weight = STREAMED if "streamed" in path.name else 1.0
     for row in json.loads(path.read_text())["rows"]:
-        if row["family"] != family or len(next(iter(row["tiles"].values()), ())) != TILE_OF_LINEAR:
-            continue
-        if (found := _pair(row, weight, on)) is not None:
+        mine = row["family"] == family and len(_tile(row)) == TILE_OF_LINEAR
+        if mine and (found := _pair(row, weight, on)) is not None:
             yield found
+
+
+def _tile(row: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of a program of one op; empty where it is cut as planned."""
+    return tuple(next(iter(row["tiles"].values()), ()))
 
 
 @lru_cache(maxsize=16)
@@ -201,7 +205,7 @@ def _cuts(
 def _pair(row: Mapping[str, Any], weight: float, on: Machine) -> Pair[Rates] | None:
     program = row["workload"], tuple(row["sizes"].items()), row["family"] == "patches"
     graph, op = _single(*program)
-    tile, cluster = tuple(row["tiles"][op.name]), row["cluster"][op.name]
+    tile, cluster = _tile(row), row["cluster"][op.name]
     shape = ClusterShape.of_option(cluster)
     pingpong = row.get("pingpong", {}).get(op.name, False)
     if Cut.of(tile, shape, pingpong) not in _cuts(*program, shape.size, on):

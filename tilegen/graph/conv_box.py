@@ -15,6 +15,7 @@ from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 
 MOST_ROWS = 128  # of a tile
+MOST_STRIDE = 8  # of a tensor map
 
 
 def by_boxes(b: OpInstance) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from tilegen.errors import PlanError
 from tilegen.frontend.program import DTYPES
-from tilegen.graph.conv_box import MOST_ROWS, by_boxes
+from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, by_boxes
 from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
@@ -31,7 +31,7 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.options import Options
 
-MOST_STRIDE, MOST_CORNER = 8, 128  # of a tensor map in im2col mode
+MOST_CORNER = 128  # of a tensor map in im2col mode
 TILE_OF_LINEAR = 3  # sizes of its tile: rows, columns, depth
 
 

@@ -24,6 +24,7 @@ from tilegen.ops.base import (
     register,
     whole,
 )
+from tilegen.ops.conv2d import output_size
 from tilegen.ops.extrema import smallest
 from tilegen.ops.maths import add
 from tilegen.ops.patches import Patches
@@ -171,10 +172,7 @@ def patches(b: OpInstance) -> Patches | None:
     size, window = (x[1], x[2]), (w[1], w[2])
     if (window, a.stride, a.padding) == ((1, 1), (1, 1), (0, 0)):
         return None
-    lines, pixels = (
-        (n + 2 * p - d * (r - 1) - 1) // s + 1
-        for n, r, s, p, d in zip(size, window, a.stride, a.padding, a.dilation, strict=True)
-    )
+    lines, pixels = map(output_size, size, window, a.stride, a.padding, a.dilation)
     return Patches(x[0], size, x[3], window, (lines, pixels), a.stride, a.padding, a.dilation)
 
 

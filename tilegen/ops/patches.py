@@ -38,10 +38,6 @@ class Patches:
         return math.prod(self.result)
 
     @property
-    def columns(self) -> int:
-        return math.prod(self.window) * self.channels
-
-    @property
     def numbers(self) -> float:
         """Of x that the filter sees, where it leaves none out between its places."""
         seen = (min(1.0, w / s) for w, s in zip(self.window, self.stride, strict=True))

@@ -35,8 +35,8 @@ def _linear(op: Op) -> Footprint:
     (m, n), (tm, tn, tk), groups = op.target(None, None).shape, op.tiles(3), op.integer("groups")
     patches = _patches(op, m)
     x = op.operand(0, None if patches else m, None)
-    k = op.operand(1, groups * n, None).shape[1] if patches else x.shape[1]
-    w = op.operand(1, groups * n, k)
+    w = op.operand(1, groups * n, None if patches else x.shape[1])
+    k = w.shape[1]
     k0, k1 = op.pair("k_range") if "k_range" in op.attributes else (0, k)
     if not k0 < k1 <= k:
         raise Malformed(f"k_range is [{k0}, {k1}], expected a range of [0, {k}]")

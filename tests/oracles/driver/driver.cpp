@@ -16,9 +16,9 @@
 
 namespace {
 
-using Fields = std::initializer_list<std::pair<const char*, std::string>>;
+using Fields = std::vector<std::pair<const char*, std::string>>;
 
-CUresult noted(const char* call, Fields fields, bool right = true) {
+CUresult noted(const char* call, const Fields& fields, bool right = true) {
   static std::ofstream file(std::getenv("TG_CALLS"));
   file << "{\"call\": \"" << call << "\"";
   for (const auto& [name, value] : fields) file << ", \"" << name << "\": " << value;
@@ -64,6 +64,26 @@ std::string hex(const void* data, std::size_t bytes) {
     out += digits;
   }
   return text(out);
+}
+
+// A map that both modes encode: what they are given alike, besides `own`.
+CUresult noted_map(CUtensorMap* map, Fields own, CUtensorMapDataType type, cuuint32_t rank, void* at,
+                   const cuuint64_t* shape, const cuuint64_t* pitches, const cuuint32_t* strides,
+                   CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                   CUtensorMapFloatOOBfill fill) {
+  static cuuint64_t made = 0;
+  map->opaque[0] = made++;
+  const Fields alike = {{"at", number(address(at))},
+                        {"data_type", number(type)},
+                        {"shape", numbers(shape, rank)},
+                        {"pitches", numbers(pitches, rank - 1)},
+                        {"element_strides", numbers(strides, rank)},
+                        {"interleave", number(interleave)},
+                        {"swizzle", number(swizzle)},
+                        {"l2_promotion", number(promotion)},
+                        {"oob_fill", number(fill)}};
+  own.insert(own.end(), alike.begin(), alike.end());
+  return noted("map", own, address(map) % 64 == 0);
 }
 
 }  // namespace
@@ -131,26 +151,13 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-static cuuint64_t maps_made = 0;
-
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* at,
                                 const cuuint64_t* shape, const cuuint64_t* pitches, const cuuint32_t* box,
                                 const cuuint32_t* strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
-  map->opaque[0] = maps_made++;
-  return noted("map",
-               {{"at", number(address(at))},
-                {"data_type", number(type)},
-                {"shape", numbers(shape, rank)},
-                {"pitches", numbers(pitches, rank - 1)},
-                {"box", numbers(box, rank)},
-                {"element_strides", numbers(strides, rank)},
-                {"interleave", number(interleave)},
-                {"swizzle", number(swizzle)},
-                {"l2_promotion", number(promotion)},
-                {"oob_fill", number(fill)}},
-               address(map) % 64 == 0);
+  return noted_map(map, {{"box", numbers(box, rank)}}, type, rank, at, shape, pitches, strides, interleave, swizzle,
+                   promotion, fill);
 }
 
 CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* at,
@@ -159,22 +166,12 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuu
                                  const cuuint32_t* strides, CUtensorMapInterleave interleave,
                                  CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                  CUtensorMapFloatOOBfill fill) {
-  map->opaque[0] = maps_made++;
-  return noted("map",
-               {{"at", number(address(at))},
-                {"data_type", number(type)},
-                {"shape", numbers(shape, rank)},
-                {"pitches", numbers(pitches, rank - 1)},
-                {"lower", numbers(lower, rank - 2)},
-                {"upper", numbers(upper, rank - 2)},
-                {"channels", number(channels)},
-                {"pixels", number(pixels)},
-                {"element_strides", numbers(strides, rank)},
-                {"interleave", number(interleave)},
-                {"swizzle", number(swizzle)},
-                {"l2_promotion", number(promotion)},
-                {"oob_fill", number(fill)}},
-               address(map) % 64 == 0);
+  return noted_map(map,
+                   {{"lower", numbers(lower, rank - 2)},
+                    {"upper", numbers(upper, rank - 2)},
+                    {"channels", number(channels)},
+                    {"pixels", number(pixels)}},
+                   type, rank, at, shape, pitches, strides, interleave, swizzle, promotion, fill);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** parameters, void**) {

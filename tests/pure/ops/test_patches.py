@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -24,10 +25,14 @@ def drawn(seed: int) -> Patches:
             return Patches(r.randint(1, 3), size, 2, window, result, stride, padding, dilation)
 
 
+def columns(p: Patches) -> int:
+    return math.prod(p.window) * p.channels
+
+
 def matrix(p: Patches, x: torch.Tensor) -> torch.Tensor:
     """Row by row, as the equation says."""
     images = x.reshape(p.images, *p.size, p.channels)
-    out = torch.zeros(p.images * p.rows_of_image, p.columns)
+    out = torch.zeros(p.images * p.rows_of_image, columns(p))
     for i in range(len(out)):
         b, line, pixel = i // p.rows_of_image, i // p.result[1] % p.result[0], i % p.result[1]
         for r in range(p.window[0]):
@@ -44,7 +49,7 @@ def matrix(p: Patches, x: torch.Tensor) -> torch.Tensor:
 def test_its_product_with_filters_is_the_convolution(seed: int) -> None:
     p = drawn(seed)
     x = torch.randn(p.images * p.size[0] * p.size[1], p.channels)
-    w = torch.randn(3, p.columns)
+    w = torch.randn(3, columns(p))
     assert torch.allclose(p.multiplied(x, w), matrix(p, x) @ w.T, atol=1e-4)
 
 

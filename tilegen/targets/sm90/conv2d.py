@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import refuse
-from tilegen.graph.conv_box import ConvBox
+from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, ConvBox
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
@@ -26,8 +26,6 @@ from tilegen.targets.sm90.product import Product, types_problem, waits_for_activ
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads
 from tilegen.targets.sm90.store import PixelStore
 from tilegen.targets.sm90.tile import BOX, Stage, Tile
-
-MOST_STRIDE = 8  # of a tensor map
 
 
 def convolution(code: Code) -> Product:
@@ -60,8 +58,8 @@ def _box_problem(b: OpInstance) -> str:
     """Why TMA does not take its pixels, or an empty string."""
     a = ConvAttributes.of(b)
     pixels = math.prod(b.tile[:3])
-    if pixels > 128:
-        return f"a tile has {pixels} pixels, expected at most 128"
+    if pixels > MOST_ROWS:
+        return f"a tile has {pixels} pixels, expected at most {MOST_ROWS}"
     if max(a.stride) > MOST_STRIDE:
         return f"stride {a.stride}: a tensor map takes strides up to {MOST_STRIDE}"
     if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], a.stride, strict=True)):

@@ -262,13 +262,11 @@ class LinearLoads:
             _scaled(f"{pixel} % {pixels}" if lines > 1 else pixel, across) if pixels > 1 else "0",
             _scaled(f"({column}) / {p.channels * pixels}", down) if lines > 1 else "0",
         )
-        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), at, to, share, policy, patches=True)
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), at, to, share, policy)
 
     @property
     def _to_row(self) -> str:
         """The CTAs of this one's row, where a cluster has others."""
-        if self._patches and self.tile.cluster.size == 2:
-            return "3"
         return "row_ctas" if self.tile.cluster.m > 1 else "all_ctas"
 
     @property

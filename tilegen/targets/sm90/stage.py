@@ -4,7 +4,7 @@ roles."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tilegen.codegen.op_text import OpText
 from tilegen.frontend.program import Size
@@ -90,9 +90,9 @@ class PatchMap:
     tensor: str
     patches: Patches
     rows: Size
-    offset: int = 0
-    swizzle: bool = True
-    packed: bool = False
+    offset: ClassVar[int] = 0
+    swizzle: ClassVar[bool] = True
+    packed: ClassVar[bool] = False
 
     @property
     def geometry(self) -> Geometry:
@@ -142,14 +142,13 @@ ALONE = Share()
 @dataclass(frozen=True)
 class Copy:
     """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost
-    first."""
+    first; of a PatchMap, from the first pixel of a patch on, the pixel and the line of the filter."""
 
     map: str
     at: tuple[str, ...]
     to: int = 0
     share: Share = ALONE
     policy: str = ""
-    patches: bool = False  # by a PatchMap: at holds the pixel of the first patch, then of the filter
 
 
 @dataclass(frozen=True)
