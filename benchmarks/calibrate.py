@@ -10,6 +10,7 @@ python -m benchmarks.calibrate measure --linears …              of linears, lo
 python -m benchmarks.calibrate measure --rivals …               of these, the best of each way to cut them
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate measure --patches …              of these as linears of patches, and in boxes
+python -m benchmarks.calibrate measure --narrow …               the same of channels that are no blocks of 64
 python -m benchmarks.calibrate measure --nets …                 of nets of convolutions, both ways
 python -m benchmarks.calibrate fit [-o DIR]                     what the model says of them; needs no GPU
 python -m benchmarks.calibrate grow                             what formulas leave out, anew; needs no GPU
@@ -65,6 +66,7 @@ TURNS = "turns"  # linears whose math warpgroups take turns, beside the best whe
 LINEARS = "linears"  # of all these kinds
 RIVALS = "rivals"  # of the same kinds, each cut by the best of each way in which CTAs and warpgroups share it
 PATCHES = "patches"  # convolutions alone, as linears of patches in each of these ways, and in boxes of pixels
+NARROW = "narrow"  # the same of channels that are no multiples of 64
 CONVS = "convs"  # convolutions alone, of any channels and images
 NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
@@ -162,6 +164,15 @@ def _patches(r: random.Random) -> tuple[str, dict[str, Any]]:
         name, sizes = _any_conv(r)
         if sizes["C"] % 64 == 0:
             return name, sizes
+
+
+def _narrow(r: random.Random) -> tuple[str, dict[str, Any]]:
+    """Of those that may be linears, but do not fill blocks of 64 channels."""
+    name, sizes = _any_conv(r)
+    return name, {
+        **sizes,
+        "C": r.choice([16, 32, 32, 32, 48, 80, 96, 96, 96, 160, 176]),
+    }
 
 
 def _net(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -271,6 +282,7 @@ SWEEPS: Mapping[str, Families] = {
     RIVALS: {RIVALS: (_any_linear, 1)},
     CONVS: {CONVS: (_any_conv, 1)},
     PATCHES: {PATCHES: (_patches, 1)},
+    NARROW: {PATCHES: (_narrow, 1)},
     NETS: {NETS: (_net, 1)},
 }
 
@@ -544,6 +556,7 @@ def main(arguments: Sequence[str]) -> int:
         LINEARS: "linears of all kinds",
         CONVS: "convolutions alone",
         PATCHES: "convolutions alone, as linears and in boxes",
+        NARROW: "the same of channels that are no multiples of 64",
         NETS: "nets of convolutions",
     }
     for name, help in told.items():

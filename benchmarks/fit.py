@@ -36,7 +36,13 @@ FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
 PATCHES = FOLDER / "calibration-patches-h200.json"
-CONVS = FOLDER / "calibration-convs-h200.json", FOLDER / "calibration-convs-again-h200.json", PATCHES
+NARROW = FOLDER / "calibration-narrow-h200.json"
+CONVS = (
+    FOLDER / "calibration-convs-h200.json",
+    FOLDER / "calibration-convs-again-h200.json",
+    PATCHES,
+    NARROW,
+)
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
@@ -93,7 +99,9 @@ SWEEPS = (
     Sweep("rivals on an H200", FOLDER / "calibration-rivals-h200.json", "rivals"),
     Sweep("rivals again, on an H200", FOLDER / "calibration-rivals-again-h200.json", "rivals"),
     Sweep("rivals of models' linears, on an H200", FOLDER / "calibration-rivals-models-h200.json", "rivals"),
+    Sweep("rivals of more of them, on an H200", FOLDER / "calibration-rivals-more-h200.json", "rivals"),
     Sweep("convolutions as linears of patches, on an H200", PATCHES, "patches"),
+    Sweep("the same of narrow channels, on an H200", NARROW, "patches"),
     Sweep("rivals at last, on an H200", FOLDER / "calibration-rivals-last-h200.json", "rivals", False),
     Sweep("linears on an H100", FOLDER / "calibration-h100.json", "linear"),
     Sweep("long sums on an H100", FOLDER / "calibration-sums-h100.json", "sums"),

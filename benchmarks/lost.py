@@ -1,5 +1,5 @@
 """Programs that lost to the best of their peers on 2026-11-22, when nobody had tuned for them, the worst
-first, and those that were named beside them: what the group `lost` measures."""
+first; those that were named beside them; and those that lost since: what the group `lost` measures."""
 
 from __future__ import annotations
 
@@ -54,4 +54,27 @@ LOST: tuple[tuple[str, dict[str, Any]], ...] = (
     ("one_linear", {"M": 200, "N": 32000, "K": 2048}),
     ("gpt3_mlp", {"M": 592, "H": 2304, "I": 9216}),
     ("gpt3_mlp", {"M": 683, "H": 2304, "I": 9216}),
+    # of 900 that were drawn on 2026-11-27
+    ("one_linear", {"M": 439, "N": 1536, "K": 8192}),
+    ("conv_pair", {"B": 16, "HW": 56, "C": 96}),
+    ("one_conv", {"B": 4, "HW": 75, "C": 32, "N": 256, "size": 3, "stride": 1}),
+    ("gpt3_mlp", {"M": 771, "H": 1024, "I": 4096}),
+    ("one_conv", {"B": 16, "HW": 75, "C": 32, "N": 256, "size": 3, "stride": 2}),
+    ("mlp3", {"M": 834, "A": 4096, "B": 512, "C": 4096, "D": 1024}),
+    ("lora", {"M": 1183, "H": 1024, "R": 128}),
+    ("conv_pair", {"B": 16, "HW": 40, "C": 96}),
+    ("one_linear", {"M": 358, "N": 2304, "K": 8192}),
+    ("head", {"M": 316, "H": 1024, "V": 50264}),
+    ("gpt3_mlp", {"M": 1806, "H": 768, "I": 3072}),
+    ("conv_pair", {"B": 16, "HW": 75, "C": 384}),
+    ("narrow", {"M": 1468, "H": 512, "I": 512, "layers": 8}),
+    ("gpt3_mlp", {"M": 418, "H": 3072, "I": 12288}),
+    ("conv_pair", {"B": 16, "HW": 75, "C": 32}),
+    ("gpt3_mlp", {"M": 421, "H": 3072, "I": 3072}),
+    ("head", {"M": 427, "H": 1024, "V": 128256}),
+    ("narrow", {"M": 2953, "H": 256, "I": 1024, "layers": 8}),
+    ("mlp3", {"M": 1408, "A": 4096, "B": 1024, "C": 1024, "D": 512}),
+    ("gpt3_mlp", {"M": 275, "H": 8192, "I": 16384}),
+    ("gpt3_mlp", {"M": 298, "H": 5120, "I": 2560}),
+    ("head", {"M": 138, "H": 2048, "V": 128256}),
 )

@@ -16,6 +16,7 @@ from tilegen.runtime.data import relative_error
 
 BY_NAME = {c.name: c for c in PATCHES}
 PLAIN, DEEP = BY_NAME["patches, two images in a tile"], BY_NAME["patches, stride 2, two blocks in a step"]
+NARROW = BY_NAME["patches, 96 channels, swapped"]
 FAULTS = [
     (PLAIN, "another pixel of the filter", "(64 * k) / 64 % 3", "(64 * k + 64) / 64 % 3"),
     (PLAIN, "another line of the filter", "(64 * k) / 192", "(64 * k + 64) / 192"),
@@ -23,6 +24,8 @@ FAULTS = [
     (PLAIN, "patches of the next image", "row / (LINES * PIXELS)", "(row + 40) / (LINES * PIXELS)"),
     (PLAIN, "fewer bytes than are expected", "tg_expect(bar, 16384)", "tg_expect(bar, 16383)"),
     (DEEP, "the channels of the other block", "(128 * k + 64) % 128", "(128 * k) % 128"),
+    (NARROW, "a slice of the last block too few", "LAST_SLICES = 2", "LAST_SLICES = 1"),
+    (NARROW, "the next pixel's filter a block early", "maps.conv_b, 96 * k + 64", "maps.conv_b, 96 * k + 32"),
 ]
 
 

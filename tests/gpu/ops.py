@@ -261,6 +261,19 @@ PATCHES = [
     _patches("pairs that share filters", {"HW": 12, "N": 120}, (256, 64, 64), "2:m"),
     _patches("four CTAs that share both", {"HW": 20, "N": 120}, (256, 128, 64), "2x2", sms=8),
     _patches("warpgroups in turn", {"HW": 21}, (128, 64, 64), pingpong={"conv": True}),
+    _patches("32 channels", {"HW": 11, "C": 32, "N": 72}, (128, 64, 32)),
+    _patches("32 channels, every other slice", {"HW": 9, "C": 32}, (64, 64, 32)),
+    _patches("16 channels, residual", {"HW": 13, "C": 16, "N": 16, "B": 3}, (64, 32, 16)),
+    _patches("96 channels, swapped", {"HW": 10, "C": 96, "N": 128}, (80, 128, 96)),
+    _patches("96 channels, stride 2, 192 rows", {"HW": 21, "C": 96, "N": 96, "stride": 2}, (192, 96, 96)),
+    _patches("176 channels, pairs that share patches", {"HW": 9, "C": 176, "N": 96}, (64, 64, 176), "2:n"),
+    _patches("96 channels, pairs that share steps", {"HW": 9, "C": 96, "N": 64}, (128, 64, 96), "2:k"),
+    _patches("48 channels, in turn", {"HW": 21, "C": 48}, (128, 64, 48), pingpong={"conv": True}),
+    _patches(
+        "80 channels of one pixel, stride 2",
+        {"HW": 21, "C": 80, "size": 1, "padding": 0, "stride": 2},
+        (64, 64, 80),
+    ),
 ]
 CONVOLUTIONS = [
     *PATCHES,

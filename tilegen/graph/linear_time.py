@@ -23,6 +23,7 @@ from tilegen.graph.product_time import (
 from tilegen.graph.residual import LinearTraits, residual_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
+from tilegen.ops.patches import BLOCK, Patches
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
@@ -41,6 +42,12 @@ def rows_of_block(b: OpInstance, height: int, width: int) -> int:
     """Rows of 128 bytes of activations and weights that 64 columns of K bring a CTA of height x width: of
     activations no more than there are."""
     return min(height, rows_in_eights(b)) + int(groups(b)) * width
+
+
+def columns_of_step(b: OpInstance, deep: int) -> int:
+    """Of K; deep: blocks of 64 that hold them."""
+    seen = patches(b)
+    return seen.step if seen and seen.step != BLOCK else BLOCK * deep
 
 
 def time_of_cut(
@@ -67,8 +74,6 @@ def time_of_cut(
     loaded = min(height, rows)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
     activations = rates.activations if cluster.size == 1 else rates.activations_of_clusters
-    if seen:
-        activations *= rates.patches_apart if max(seen.stride) > 1 else rates.patches
     bytes = ROW_BYTES * deep * (activations * loaded / shared.n + wide / shared.m)
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
     swapped = height % 64 != 0
@@ -76,11 +81,15 @@ def time_of_cut(
     apart = rates.apart if shared.k > 1 else 1.0
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
-    clocks = deep * products_clocks(occupied, width, of_groups, pingpong, loaded + wide, rates)
+    in_step = columns_of_step(b, deep)
+    clocks = in_step / BLOCK * products_clocks(occupied, width, of_groups, pingpong, loaded + wide, rates)
     step = rates.side_by_side(
         clocks / clock + scaling,
         apart * bytes / (rates.l2 * rates.clock) * filled,
-        rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
+        max(
+            rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
+            deep * _copies_clocks(seen, loaded / shared.n, wide / shared.m, rates) / rates.clock,
+        ),
     )
     waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
     numbers, tiles = height * wide, count * cluster.size / machine.sms
@@ -99,7 +108,7 @@ def time_of_cut(
     read_of_x = seen.numbers if seen else rows * (hi - lo)
     moved = 2.0 * (of_groups * columns * (hi - lo) + read_of_x + rows * columns)
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
-    steps = ceil_div(ceil_div(hi - lo, 64 * deep), cluster.k)
+    steps = ceil_div(ceil_div(hi - lo, in_step), cluster.k)
     stage = deep * (loaded + wide)
     traits = LinearTraits(
         height=height,
@@ -109,7 +118,7 @@ def time_of_cut(
         n=cluster.n,
         k=cluster.k,
         pingpong=pingpong,
-        deep=deep,
+        deep=in_step / BLOCK,
         tiles=tiles,
         filled=filled,
         steps=steps,
@@ -150,6 +159,14 @@ def time_of_cut(
     )
 
 
+def _copies_clocks(seen: Patches | None, rows: float, weights: float, rates: Rates) -> float:
+    """Of an SM's bulk copies, which bring so many rows of patches and of weights: a row at a time."""
+    if not seen:
+        return 0.0
+    of_patches = rates.patches_apart if max(seen.stride) > 1 else rates.patches
+    return of_patches * rows + rates.beside_patches * weights
+
+
 def time_of_tile(
     b: OpInstance,
     machine: Machine,
@@ -173,5 +190,3 @@ def sums_bytes(rows: int, columns: int, k: int) -> int:
     math warpgroup, unless the tile is swapped."""
     whole = rows if rows == 64 or rows % 64 else 128 * ceil_div(rows, 128)
     return 4 * whole * columns * (k - 1) // k
-
-

@@ -7,7 +7,8 @@
 
 Images are stored channels last, so the rows of w, of y and of what the epilogue reads are where they were. Of
 one pixel, stride 1 and no padding, A is x itself. Of others a row of A is a patch of x (tilegen.ops.patches),
-which bulk copies put together as they load it, where C is a multiple of 64.
+which bulk copies put together as they load it, 64 channels of a pixel at a time; where C is no multiple of
+64, a step of the sum is a whole pixel of the filter.
 
 Tiles of rows are whole where boxes of pixels are not (14 rows of an image in boxes of 9), and a linear has
 more forms: clusters that share rows, warpgroups in turn, residuals by TMA. But each pixel of a patch is
@@ -70,8 +71,9 @@ def _problem(graph: Graph, op: TileOp, place: Place) -> str:
     sizes, window = (*b.shape(0)[1:], *b.shape(1)), b.shape(1)[1:3]
     if not place.target.multiplies_patches or not all(isinstance(n, int) for n in sizes):
         return "its patches are of no fixed size"
-    if int(b.shape(0)[-1]) % 64:
-        return f"a pixel of its patches has {b.shape(0)[-1]} channels, expected a multiple of 64"
+    seen = patches(in_rows(graph).bound(as_linear(op)))
+    if seen and seen.problem:
+        return seen.problem
     reach = (d * (int(n) - 1) for d, n in zip(a.dilation, window, strict=True))
     if max(a.stride) > MOST_STRIDE or max(*a.padding, *reach) >= MOST_CORNER:
         return (

@@ -43,9 +43,10 @@ class Rates:
     # of a byte's time in L2, that of one of activations; of a cluster's
     activations: float = 0.2988
     activations_of_clusters: float = 0.45
-    # by how much longer a row of patches takes to come, and where they lie a stride apart
-    patches: float = 2.0
-    patches_apart: float = 2.5
+    # clocks of a bulk copy for a row of patches, where they lie a stride apart, and for weights beside them
+    patches: float = 3.3
+    patches_apart: float = 3.6
+    beside_patches: float = 0.5
     least_step: float = 0.117  # from one stage of the ring to the next
     least_step_of_pairs: float = 0.1404
     trip: float = 0.728  # from the request of a stage's bytes until they are there

@@ -36,7 +36,7 @@ class LinearTraits(NamedTuple):
     n: int
     k: int
     pingpong: bool
-    deep: int  # blocks of 64 columns in a step
+    deep: float  # columns of a step / 64
     tiles: float  # CTAs for each SM
     filled: float  # of all waves, the share of their CTAs that are there
     steps: float

@@ -244,8 +244,9 @@ class Linear(OpDef):
         return 2.0 * b.tile[0] * b.tile[1] * a.groups * (hi - lo)
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
-        a = LinearAttributes.of(b)
-        return of_groups(gemm_tiles(b.out[0]), a.groups)
+        a, seen = LinearAttributes.of(b), patches(b)
+        found = of_groups(gemm_tiles(b.out[0]), a.groups)
+        return [(tm, tn, seen.step) for tm, tn, _ in found] if seen else found
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = LinearAttributes.of(b)

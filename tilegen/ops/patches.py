@@ -17,6 +17,9 @@ from tilegen.frontend.program import Size
 from tilegen.ops.base import Interval, whole
 
 Pair = tuple[int, int]  # of lines, of pixels
+BLOCK = 64  # columns of a matrix, as bulk copies bring them
+SLICE = 16  # columns that one wgmma sums over
+MOST_DEEP = 512  # columns of a step
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,22 @@ class Patches:
     @property
     def rows_of_image(self) -> int:
         return math.prod(self.result)
+
+    @property
+    def step(self) -> int:
+        """Columns of a step, of which a deeper one has a multiple: a block of 64, or a whole pixel's channels
+        where these are no whole blocks."""
+        return BLOCK if self.channels % BLOCK == 0 else self.channels
+
+    @property
+    def problem(self) -> str:
+        """Why tensor cores cannot multiply them step by step, or an empty string."""
+        if self.channels % BLOCK == 0 or (self.channels % SLICE == 0 and self.channels <= MOST_DEEP):
+            return ""
+        return (
+            f"a pixel of its patches has {self.channels} channels, expected a multiple of {BLOCK}, or of"
+            f" {SLICE} up to {MOST_DEEP}"
+        )
 
     @property
     def numbers(self) -> float:

@@ -67,8 +67,22 @@ def test_of_a_large_image_it_is_a_linear_of_patches(sizes: dict[str, Any]) -> No
     assert tg.verify(made).ok and Plan.from_json(made.to_json()).digest == made.digest
 
 
-@pytest.mark.parametrize("sizes", [{"C": 12}, {"C": 96, "size": 3, "padding": 1}, {"N": 10, "size": 3}])
-def test_what_is_not_in_units_or_in_blocks_of_channels_stays(sizes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("channels", [16, 32, 48, 96, 176])
+def test_a_step_of_pixels_that_fill_no_blocks_of_64_channels_is_a_pixel(channels: int) -> None:
+    program = conv(C=channels, size=3, padding=1)
+    made = tg.plan(program, "h200", tiles={"y": (128, 64, channels)})
+    (b,) = made.bounds
+    assert b.op.kind == "linear" and b.steps == 9 and tg.verify(made).ok
+    for depth in (64, 2 * channels):
+        words = f"steps are {depth} wide, expected a pixel's {channels} channels"
+        with pytest.raises(PlanError, match=words):
+            tg.generate(program, on="h200", tiles={"y": (128, 64, depth)})
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"C": 12}, {"C": 40, "size": 3}, {"C": 528, "size": 3}, {"N": 10, "size": 3}]
+)
+def test_what_is_not_in_units_or_in_slices_of_channels_stays(sizes: dict[str, Any]) -> None:
     assert kinds(conv(**sizes)) == ["conv2d"]
 
 
@@ -81,8 +95,10 @@ def test_what_no_tensor_map_takes_stays(sizes: dict[str, Any]) -> None:
     assert kinds(near, tiles=tile) == ["linear"]
     with pytest.raises(PlanError, match="128x64x64 of 'y' is a linear's, and a tensor map of patches takes"):
         tg.plan(far, "h200", tiles=tile)
-    with pytest.raises(PlanError, match="has 96 channels, expected a multiple of 64"):
-        tg.plan(conv(C=96, size=3), "h200", tiles=tile)
+    for channels in (40, 528):
+        words = f"has {channels} channels, expected a multiple of 64, or of 16 up to 512"
+        with pytest.raises(PlanError, match=words):
+            tg.plan(conv(C=channels, size=3), "h200", tiles=tile)
     with pytest.raises(PlanError, match="no whole 16-byte units"):
         tg.plan(conv(N=10, size=3), "h200", tiles=tile)
 

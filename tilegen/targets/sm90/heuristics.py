@@ -164,7 +164,7 @@ def _net_us(chosen: Collection[Staged], room: int) -> float:
 def stage_bytes(b: OpInstance, c: Config) -> int:
     """Of a product's step in the ring."""
     if isinstance(b.attributes, LinearAttributes):
-        return rows_of_block(b, c.tile[0], c.tile[1]) * ROW_BYTES * (c.tile[2] // 64)
+        return rows_of_block(b, c.tile[0], c.tile[1]) * ROW_BYTES * ceil_div(c.tile[2], 64)
     return _stage_rows(ConvBox.of(b, c.tile), c.tile[3]) * ROW_BYTES
 
 

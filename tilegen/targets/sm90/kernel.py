@@ -176,6 +176,11 @@ class Kernel:
         return any(op.tile.uneven for op in self.products)
 
     @property
+    def short_blocks(self) -> bool:
+        """Whether the last block of a step has fewer columns in any product."""
+        return any(op.tile.last_slices < op.tile.slices for op in self.products)
+
+    @property
     def swapped(self) -> bool:
         """Whether weights are wgmma's left operand in any product."""
         return any(op.tile.swapped for op in self.products)

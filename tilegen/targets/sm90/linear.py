@@ -9,8 +9,9 @@ from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.frontend.dims import most
 from tilegen.graph.linear_time import PACKED
 from tilegen.graph.product_time import ROW_BYTES
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed, patches
+from tilegen.ops.patches import BLOCK
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.linear_loads import LinearLoads
@@ -32,7 +33,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile))
     stage = _stage(b, tile)
     packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
-    packed = extras.weights_once and may_pack.issuperset(packs)
+    packed = extras.weights_once and may_pack.issuperset(packs) and tile.depth % BLOCK == 0
     load = LinearLoads(code, tile, stage, packed, extras.weights_once)
     return Product(
         code.plan,
@@ -54,11 +55,13 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
 
 def _tile(b: OpInstance) -> Tile:
     tm, tn, tk = b.tile
-    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape, b.op.pingpong)
+    seen = patches(b)
+    step = seen.step if seen else BLOCK
+    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape, b.op.pingpong, step)
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
-    blocks, a_rows = tile.depth // 64, min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8)
+    blocks, a_rows = ceil_div(tile.depth, BLOCK), min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8)
     a_bytes = a_rows * ROW_BYTES * blocks
     return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
 
@@ -86,9 +89,7 @@ def _operands_problem(b: OpInstance) -> str:
                     f" to {padded}"
                 )
     seen = patches(b)
-    if seen and seen.channels % 64:
-        return f"patches have {seen.channels} channels a pixel, expected a multiple of 64"
-    return ""
+    return seen.problem if seen else ""
 
 
 def _sum_problem(code: Code, tile: Tile) -> str:
@@ -122,7 +123,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
 
 
 def _norm(b: OpInstance, tile: Tile, packed: bool) -> Norm:
-    rows, blocks = most(b.out[0]), tile.depth // 64
+    rows, blocks = most(b.out[0]), tile.depth // BLOCK
     norm_eps = LinearAttributes.of(b).norm_eps
     assert norm_eps is not None  # it is normed
     lookers = 64 if packed and 8 * rows * blocks <= FEW_VECTORS else 256

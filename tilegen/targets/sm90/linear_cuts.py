@@ -16,15 +16,17 @@ from tilegen.graph.forms import Config
 from tilegen.graph.linear_time import (
     ALONE,
     DEEPEST,
+    RESULTS,
     STAGE_ROWS,
+    columns_of_step,
     rows_of_block,
     sums_bytes,
     time_of_cut,
 )
-from tilegen.graph.product_time import ProductTime, stages_of
+from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
-from tilegen.ops.patches import Patches
+from tilegen.ops.patches import BLOCK, Patches
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
@@ -42,13 +44,14 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
+LEAST_STAGES = 3  # of a ring
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 
 @dataclass(frozen=True)
 class Cut:
     """What a CTA computes of a linear's tile, and its cluster; pingpong: by its math warpgroups in turn;
-    deep: blocks of 64 columns in a step."""
+    deep: blocks of 64 columns in a step, of which the last may be filled in part (tilegen.ops.patches)."""
 
     height: int
     width: int
@@ -59,7 +62,7 @@ class Cut:
     @staticmethod
     def of(tile: tuple[int, ...], cluster: ClusterShape, pingpong: bool) -> Cut:
         """A tile of a cluster."""
-        return Cut(tile[0] // cluster.m, tile[1] // cluster.n, cluster, pingpong, tile[2] // 64)
+        return Cut(tile[0] // cluster.m, tile[1] // cluster.n, cluster, pingpong, ceil_div(tile[2], BLOCK))
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def cuts_alone(b: OpInstance, machine: Machine, cluster: int) -> frozenset[Cut]:
 
 
 def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
-    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, 64 * cut.deep
+    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, columns_of_step(b, cut.deep)
     return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong)
 
 
@@ -150,18 +153,25 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
     steps, too."""
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
-    deepest = DEEPEST if alone and not normed(b) else 1
     for shape in SHAPES[cluster]:
-        if depths := _depths(b, shape, deepest, alone):
+        if depths := _depths(b, shape, alone):
             yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
     if alone and cluster == 1 and not normed(b):
-        yield from _of_depths(b, _cuts_in_turn(b, machine), range(1, deepest + 1))
+        yield from _of_depths(b, _cuts_in_turn(b, machine), list(_steps(b, alone)))
 
 
-def _depths(b: OpInstance, shape: ClusterShape, deepest: int, alone: bool) -> list[int]:
+def _steps(b: OpInstance, alone: bool) -> dict[int, int]:
+    """Of how many blocks they may be, and how many there are then; alone: in a launch of its own."""
+    (lo, hi), seen = k_range(b), patches(b)
+    depths = range(1, (DEEPEST if alone and not normed(b) else 1) + 1)
+    if seen and seen.step != BLOCK:
+        depths = range(least := ceil_div(seen.step, BLOCK), least + 1)
+    return {deep: ceil_div(hi - lo, columns_of_step(b, deep)) for deep in depths}
+
+
+def _depths(b: OpInstance, shape: ClusterShape, alone: bool) -> list[int]:
     """Of steps that the CTAs of a cluster can share; alone: in a launch of its own."""
-    lo, hi = k_range(b)
-    steps = {deep: ceil_div(hi - lo, 64 * deep) for deep in range(1, deepest + 1)}
+    steps = _steps(b, alone)
     # beside other ops a pair must take equal parts of the steps, or its rings drift apart
     shared = {d: n for d, n in steps.items() if n >= shape.k and (alone or n % shape.k == 0)}
     return [d for d, n in shared.items() if shape.k <= 2 or n * d >= LONG_SUM]
@@ -169,12 +179,14 @@ def _depths(b: OpInstance, shape: ClusterShape, deepest: int, alone: bool) -> li
 
 def _of_depths(b: OpInstance, cuts: Iterable[Cut], depths: Sequence[int]) -> Iterator[Cut]:
     """Each as deep as its steps may be."""
+    seen = patches(b)
+    most = STAGE_ROWS if not seen or seen.step == BLOCK else (SHARED - RESULTS) // ROW_BYTES // LEAST_STAGES
     for cut in cuts:
         filled = rows_of_block(b, cut.height, cut.width)
         for deep in depths:
             if deep == 1:
                 yield cut
-            elif deep * filled <= STAGE_ROWS:
+            elif deep * filled <= most:
                 yield replace(cut, deep=deep)
 
 
@@ -263,7 +275,7 @@ def _fits(b: OpInstance, cut: Cut) -> bool:
         if height % (8 * max(cluster.k, 2 if width == 64 else 1)) or groups(b) * width * height > 256 * SUMS:
             return False
         exchanged = sums_bytes(height, groups(b) * width, cluster.k)
-        return 3 * (height + groups(b) * width) * 128 + exchanged <= SHARED
+        return LEAST_STAGES * (height + groups(b) * width) * ROW_BYTES + exchanged <= SHARED
     split = height == 64  # the two math warpgroups share the columns, else the rows
     uneven = not split and height % 128 != 0  # one of them has a block of rows less
     exchanges = cluster.k > 1
@@ -281,4 +293,4 @@ def _fits(b: OpInstance, cut: Cut) -> bool:
         return False
     exchanged = sums_bytes(height, groups(b) * width, cluster.k)
     results = 2 * 8192 if height > 64 else 0
-    return 3 * (height + groups(b) * width) * 128 + exchanged + results <= SHARED
+    return LEAST_STAGES * (height + groups(b) * width) * ROW_BYTES + exchanged + results <= SHARED

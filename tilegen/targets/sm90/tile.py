@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tilegen.graph.product_time import ALTERNATING, ROW_BYTES
 from tilegen.ops.base import ClusterShape
+from tilegen.ops.patches import BLOCK, MOST_DEEP, SLICE
 
 BOX = 256  # the most rows of one bulk tensor copy
-MOST_BLOCKS = 8  # of 64 columns in a step
-SLICE = 32  # bytes of the 16 columns that one wgmma sums over
+SLICE_BYTES = 2 * SLICE
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
 HEIGHTS_IN_TURN = (128, 192)  # rows that one math warpgroup can, where they take turns, unless swapped
 MOST_CTAS = 8  # of a cluster that any GPU runs
@@ -32,7 +32,7 @@ class Piece:
 @dataclass(frozen=True)
 class Tile:
     """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a cluster that split it;
-    pingpong: the math warpgroups of a CTA take turns, else they share it."""
+    pingpong: the math warpgroups of a CTA take turns, else they share it; step: depth is a multiple of it."""
 
     rows: int
     columns: int
@@ -41,6 +41,7 @@ class Tile:
     groups: int
     cluster: ClusterShape
     pingpong: bool = False
+    step: int = BLOCK
 
     @property
     def exchanges(self) -> bool:
@@ -93,7 +94,8 @@ class Tile:
     def alternates(self) -> bool:
         """Whether they get there by every other slice of K each, for all columns, and swap sums at the end:
         activations are read once."""
-        return self.warpgroups_split_n and self.groups == 1 and self.cta_columns <= ALTERNATING
+        pairs = self.depth % (2 * SLICE) == 0
+        return pairs and self.warpgroups_split_n and self.groups == 1 and self.cta_columns <= ALTERNATING
 
     @property
     def m64(self) -> int:
@@ -173,20 +175,25 @@ class Tile:
     def a_offset(self) -> str:
         """Of the left operand, in bytes."""
         if self.alternates:
-            return f"warpgroup * {SLICE}"
+            return f"warpgroup * {SLICE_BYTES}"
         return "0" if self.halved or self.pingpong else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
     def b_offset(self) -> str:
         """Of the right one."""
         if self.alternates:
-            return f"warpgroup * {SLICE}"
+            return f"warpgroup * {SLICE_BYTES}"
         return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.halved else "0"
 
     @property
     def slices(self) -> int:
         """Of 16 columns of K in a block of 64, that a warpgroup multiplies."""
         return 2 if self.alternates else 4
+
+    @property
+    def last_slices(self) -> int:
+        """The same in the last block of a step, which may have fewer columns."""
+        return (self.depth % BLOCK or BLOCK) * self.slices // BLOCK
 
     @property
     def b_pieces(self) -> list[Piece]:
@@ -211,8 +218,10 @@ class Tile:
     @property
     def problem(self) -> str:
         """Why the machine's instructions cannot compute it, or an empty string."""
-        if self.depth % 64 or self.depth > 64 * MOST_BLOCKS:
-            return f"steps are {self.depth} wide, expected a multiple of 64 up to {64 * MOST_BLOCKS}"
+        if self.step % BLOCK and self.depth != self.step:
+            return f"steps are {self.depth} wide, expected a pixel's {self.step} channels"
+        if self.depth % self.step or self.depth > MOST_DEEP:
+            return f"steps are {self.depth} wide, expected a multiple of {self.step} up to {MOST_DEEP}"
         if self.cluster.size > MOST_CTAS:
             return f"a cluster of {self.cluster.size}: {MOST_CTAS} CTAs are the most that share a tile"
         if self.exchanges and self.halved and self.cluster.k % 2:
