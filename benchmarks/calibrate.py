@@ -8,6 +8,7 @@ python -m benchmarks.calibrate measure --sums …                 of long sums, 
 python -m benchmarks.calibrate measure --turns …                of linears whose math warpgroups take turns
 python -m benchmarks.calibrate measure --linears …              of linears, long sums and turns among them
 python -m benchmarks.calibrate measure --rivals …               of these, the best of each way to cut them
+python -m benchmarks.calibrate measure --choices …              of these, what the model holds for the best
 python -m benchmarks.calibrate measure --convs …                of convolutions alone
 python -m benchmarks.calibrate measure --patches …              of these as linears of patches, and in boxes
 python -m benchmarks.calibrate measure --narrow …               the same of channels that are no blocks of 64
@@ -65,6 +66,7 @@ SUMS = "sums"  # linears whose sums are split by one, two, four and eight CTAs
 TURNS = "turns"  # linears whose math warpgroups take turns, beside the best where they do not
 LINEARS = "linears"  # of all these kinds
 RIVALS = "rivals"  # of the same kinds, each cut by the best of each way in which CTAs and warpgroups share it
+CHOICES = "choices"  # of the same kinds, each cut in the ways that the model holds for the best
 PATCHES = "patches"  # convolutions alone, as linears of patches in each of these ways, and in boxes of pixels
 NARROW = "narrow"  # the same of channels that are no multiples of 64
 CONVS = "convs"  # convolutions alone, of any channels and images
@@ -72,6 +74,7 @@ NETS = "nets"  # chains of convolutions, as planned
 MOST_FLOPS = 2e11  # of one
 MOST_WAYS, FAR = 9, 1.35  # ways to share work, of a program, and by how much slower than the best they may be
 DRAWN = 3  # others of it
+CLOSE, MOST_CHOICES = 1.08, 8  # times of the best by the model, and how many of those are measured
 BOXES = 2  # of a convolution, the best of each kind of box
 LOWERINGS = ("persistent", "multi_launch")  # launches of single ops start early, as tg.compile has them
 
@@ -280,6 +283,7 @@ SWEEPS: Mapping[str, Families] = {
     TURNS: {TURNS: (_tall, 1)},
     LINEARS: {"linear": (_linear, 3), SUMS: (_summed, 1), TURNS: (_tall, 1)},
     RIVALS: {RIVALS: (_any_linear, 1)},
+    CHOICES: {CHOICES: (_any_linear, 1)},
     CONVS: {CONVS: (_any_conv, 1)},
     PATCHES: {PATCHES: (_patches, 1)},
     NARROW: {PATCHES: (_narrow, 1)},
@@ -404,7 +408,12 @@ def _rivals(every: Sequence[Config], r: random.Random) -> list[Config]:
     return list(dict.fromkeys([*list(ways.values())[:MOST_WAYS], *best_of_kinds(near)[:BEST], *drawn]))
 
 
-CHOSEN = {SUMS: _split, TURNS: _turns, RIVALS: _rivals}  # configs of a family's linears, of all of them
+def _choices(every: Sequence[Config], r: random.Random) -> list[Config]:
+    """The model's best of each kind, where they are close: what it overrates is among them."""
+    return best_of_kinds(c for c in every if c.us < CLOSE * every[0].us)[:MOST_CHOICES]
+
+
+CHOSEN = {SUMS: _split, TURNS: _turns, RIVALS: _rivals, CHOICES: _choices}  # configs of a family's linears, of all of them
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first
@@ -553,6 +562,7 @@ def main(arguments: Sequence[str]) -> int:
         SUMS: "linears whose sums are split",
         TURNS: "linears whose math warpgroups take turns",
         RIVALS: "linears, the best of each way to share work",
+        CHOICES: "linears, the ways that the model holds for the best",
         LINEARS: "linears of all kinds",
         CONVS: "convolutions alone",
         PATCHES: "convolutions alone, as linears and in boxes",
