@@ -413,7 +413,8 @@ def _choices(every: Sequence[Config], r: random.Random) -> list[Config]:
     return best_of_kinds(c for c in every if c.us < CLOSE * every[0].us)[:MOST_CHOICES]
 
 
-CHOSEN = {SUMS: _split, TURNS: _turns, RIVALS: _rivals, CHOICES: _choices}  # configs of a family's linears, of all of them
+# of all configs of a family's linears those that are measured
+CHOSEN = {SUMS: _split, TURNS: _turns, RIVALS: _rivals, CHOICES: _choices}
 
 
 Configs = dict[str, list[Config]]  # of each op, for clusters of one size, the best by the model first

@@ -36,6 +36,7 @@ FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-h200.json", FOLDER / "calibration-streamed-h200.json")
 ATTENTION = FOLDER / "calibration-others-h200.json"
 PATCHES = FOLDER / "calibration-patches-h200.json"
+CHOICES = FOLDER / "calibration-choices-h200.json"
 NARROW = FOLDER / "calibration-narrow-h200.json"
 CONVS = (
     FOLDER / "calibration-convs-h200.json",
@@ -100,6 +101,7 @@ SWEEPS = (
     Sweep("rivals again, on an H200", FOLDER / "calibration-rivals-again-h200.json", "rivals"),
     Sweep("rivals of models' linears, on an H200", FOLDER / "calibration-rivals-models-h200.json", "rivals"),
     Sweep("rivals of more of them, on an H200", FOLDER / "calibration-rivals-more-h200.json", "rivals"),
+    Sweep("the model's choices, on an H200", CHOICES, "choices"),
     Sweep("convolutions as linears of patches, on an H200", PATCHES, "patches"),
     Sweep("the same of narrow channels, on an H200", NARROW, "patches"),
     Sweep("rivals at last, on an H200", FOLDER / "calibration-rivals-last-h200.json", "rivals", False),

@@ -21,7 +21,7 @@ from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Tra
 
 ROOT = Path(__file__).resolve().parent.parent
 TREES, RATE, LEAST_PAIRS = 200, 0.12, 15
-LEAVES: dict[type[Traits], int] = {LinearTraits: 100, ConvTraits: 24}  # of 42,000 pairs, and of 9,000
+LEAVES: dict[type[Traits], int] = {LinearTraits: 100, ConvTraits: 24}  # of 48,000 pairs, and of 9,000
 DIGITS, OF_THRESHOLDS = 3, 5  # of leaves, and of thresholds, that are kept
 
 
@@ -34,7 +34,7 @@ def grown(some: Sequence[Pair[Any]], leaves: int) -> list[Tree]:
         max_depth=None,
         learning_rate=RATE,
         min_samples_leaf=LEAST_PAIRS,
-        subsample=0.8,
+        subsample=0.6,
         max_features=0.4,
         init="zero",
         random_state=0,

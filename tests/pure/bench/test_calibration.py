@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilegen as tg
-from benchmarks import lowerings
-from benchmarks.calibrate import FAMILIES, HELD_OUT, OTHER_OPS, PATCHES, SEED, candidates, programs
+from benchmarks import fit, lowerings
+from benchmarks.calibrate import CHOICES, FAMILIES, HELD_OUT, OTHER_OPS, PATCHES, SEED, candidates, programs
 from benchmarks.fit import (
     NEAR,
     SWEEPS,
+    Error,
     Sweep,
     attention_pairs,
     conv_pairs,
@@ -55,7 +57,7 @@ def test_the_model_holds_its_bars_on_programs_that_it_was_not_fitted_to() -> Non
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15, NEAR
 
 
-OF_ROWS = [s for s in SWEEPS if s.gpu == "h200" and s.seen and s.family != PATCHES]
+OF_ROWS = [s for s in SWEEPS if s.gpu == "h200" and s.seen and s.family not in (PATCHES, CHOICES)]
 
 
 @pytest.mark.parametrize("sweep", OF_ROWS, ids=lambda s: s.told)
@@ -65,20 +67,28 @@ def test_the_model_holds_for_linears_of_later_sweeps_that_it_was_not_fitted_to(s
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15
 
 
-def of_patches(path: Path) -> Error:
+def held_out(path: Path) -> Error:
     (sweep,) = (s for s in SWEEPS if s.path == path)
     return error_of([p for p in sweep.pairs() if p.held_out])
 
 
+def test_the_model_holds_among_what_it_took_for_the_best() -> None:
+    """Where only ways are timed that it held for nearly as good: one choice in fifteen is further off than
+    the bar of 8 %, docs/performance.md tells."""
+    error = held_out(fit.CHOICES)
+    assert error.programs > 100 and error.near >= 0.95 and error.size < 0.04
+    assert error.regret[0] <= 0.02 and error.regret[1] <= 0.10 and error.regret[2] <= 0.15
+
+
 def test_the_model_of_linears_of_patches_holds_for_programs_that_it_was_not_fitted_to() -> None:
-    error = of_patches(fit.PATCHES)
+    error = held_out(fit.PATCHES)
     assert error.programs > 40 and error.near >= 0.95 and error.size < 0.06
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15
 
 
 def test_the_model_of_patches_of_narrow_channels_holds_for_programs_that_it_was_not_fitted_to() -> None:
     """One in ten of its choices is further off than the bar of 8 %: docs/performance.md tells."""
-    error = of_patches(fit.NARROW)
+    error = held_out(fit.NARROW)
     assert error.programs > 40 and error.near >= 0.95 and error.size < 0.06
     assert error.regret[0] <= 0.02 and error.regret[1] <= 0.12
 
