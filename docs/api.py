@@ -17,11 +17,12 @@ WIDTH = 110
 PARTS: dict[str, tuple[str, ...]] = {
     "Specs": ("spec", "input", "weight", "state", "dim", "symbol", "Spec", "Program"),
     "Products": ("linear", "matmul", "conv2d"),
-    "Attention and caches": ("attention", "append", "rope", "rotary", "softmax"),
+    "Attention and caches": ("attention", "append", "rope", "rotary", "softmax", "log_softmax"),
     "Norms and pools": ("rms_norm", "layer_norm", "max_pool2d", "global_avg_pool", "flatten"),
     "Pointwise": (
         *("gelu", "relu", "leaky_relu", "silu", "sigmoid", "hardswish", "softplus", "tanh", "exp", "log"),
-        *("sqrt", "rsqrt", "abs", "clamp", "add", "sub", "mul", "div", "scale", "batch_norm", "pointwise"),
+        *("sqrt", "rsqrt", "abs", "clamp", "add", "sub", "mul", "div", "scale", "batch_norm"),
+        *("maximum", "minimum", "where", "pointwise"),
     ),
     "Planning and compiling": (
         *("compile", "generate", "plan", "explain", "verify", "simulate", "reference", "Options", "Plan"),

@@ -61,6 +61,7 @@ class Drawn(nn.Module):
             ("columns", self._columns),
             ("matmul", self._matmul),
             ("softmax", lambda: lambda x: x.softmax(-1)),
+            ("log_softmax", lambda: lambda x: torch.maximum(x.log_softmax(-1), 0.5 * x)),
         ]
 
     def _linear(self) -> Step:

@@ -19,7 +19,7 @@ _HOME = {
     "tilegen.frontend.dims": ("dim",),
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),
-    "tilegen.ops.softmax": ("softmax",),
+    "tilegen.ops.softmax": ("softmax", "log_softmax"),
     "tilegen.ops.append": ("append",),
     "tilegen.ops.attention": ("attention",),
     "tilegen.ops.norm": ("rms_norm", "layer_norm"),
@@ -29,6 +29,7 @@ _HOME = {
     "tilegen.ops.maths": (
         *("gelu", "relu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "softplus"),
         *("hardswish", "leaky_relu", "clamp", "add", "sub", "mul", "div", "scale", "batch_norm"),
+        *("maximum", "minimum", "where"),
     ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
     "tilegen.nn.module": ("module",),

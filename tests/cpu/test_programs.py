@@ -63,7 +63,10 @@ def functions(dtype: str = "float32") -> Any:
     more = tg.log(words**2 + 1.0) * tg.rsqrt(tg.sqrt(tg.abs(words)) + 0.1)
     both = tg.add(tg.leaky_relu(more, 0.2), tg.hardswish(3.0 * words), name="words")
     free = tg.pointwise("relu(e0) * gelu_erf(e1) - 2 * silu(e1) + gelu_tanh(e0)", normed, scaled, name="free")
-    return y, scaled, tg.softmax(weighed, name="p"), free, both
+    picked = tg.where(normed <= scaled, tg.maximum(normed, -0.5), tg.minimum(scaled, y))
+    chosen = tg.sub(picked, y < 0.25, name="chosen")
+    told = tg.log_softmax(weighed, scale=-2.0, name="told")
+    return y, scaled, tg.softmax(weighed, name="p"), free, both, chosen, told
 
 
 @tg.spec

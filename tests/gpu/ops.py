@@ -594,6 +594,8 @@ def words(M=17, N=40, dtype="bfloat16"):
         *(tg.log(p), tg.sqrt(p), tg.rsqrt(p), tg.exp(x), tg.tanh(y), tg.softplus(x)),
         *(tg.hardswish(3.0 * x), tg.leaky_relu(x, 0.2), tg.clamp(x, -0.5, 1.0)),
         *(x - y, 1.0 - x, x / p, 2 / p, -x, x**3, v - x, (x + y) / 4.0),
+        *(x < y, v >= x, tg.where(x <= 0.25, y, v), tg.where(y > x, -1, x)),
+        *(tg.maximum(x, v), tg.minimum(0.5, y)),
     )
 
 
@@ -611,4 +613,22 @@ WORDS = [
     Case("words behind a linear", words_behind, {}),
     Case("words behind a linear, 77 columns", words_behind, {"N": 77, "M": 300}),
 ]
-OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES, *WORDS]
+
+
+@tg.spec
+def logs(M=40, N=512, K=0, scale=1.0, dtype="bfloat16"):
+    """The logarithm of a softmax; behind a linear, where K is given."""
+    if not K:
+        return tg.log_softmax(tg.input("x", (M, N), dtype), scale=scale, name="y")
+    x, w = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype)
+    return tg.log_softmax(tg.linear(x, w, name="scores"), scale=scale, name="y")
+
+
+LOGS = [
+    Case("log_softmax behind a linear", logs, {"K": 64, "scale": 0.7}),
+    Case("log_softmax, 197 columns behind a linear", logs, {"M": 17, "N": 197, "K": 72, "dtype": "float16"}),
+    Case("log_softmax, negative scale", logs, {"M": 1, "N": 1000, "scale": -1.0}),
+    Case("log_softmax, 1023 columns, float32", logs, {"M": 17, "N": 1023, "dtype": "float32"}),
+    *(Case(f"log_softmax, {n} columns, rows read anew", logs, {"M": 3, "N": n}) for n in (20480, 32001)),
+]
+OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES, *WORDS, *LOGS]

@@ -238,6 +238,18 @@ class Value:
     def __neg__(self) -> Value:
         return OPERATORS["*"](self, -1.0)
 
+    def __lt__(self, other: Value | float) -> Value:
+        return OPERATORS["<"](self, other)
+
+    def __le__(self, other: Value | float) -> Value:
+        return OPERATORS["<="](self, other)
+
+    def __gt__(self, other: Value | float) -> Value:
+        return OPERATORS["<"](other, self)
+
+    def __ge__(self, other: Value | float) -> Value:
+        return OPERATORS["<="](other, self)
+
     def __matmul__(self, other: Any) -> Value:
         raise SpecError(
             "x @ w is not known; tg.linear(x, w) with w (N, K), or tg.matmul(x, w) with w (K, N)", caller()

@@ -26,7 +26,7 @@ from tilegen.ops.norm import layer_norm, rms_norm
 from tilegen.ops.pointwise import pointwise
 from tilegen.ops.pool import flatten, global_avg_pool, max_pool2d
 from tilegen.ops.rope import rotary
-from tilegen.ops.softmax import softmax
+from tilegen.ops.softmax import log_softmax, softmax
 
 aten = torch.ops.aten
 
@@ -246,6 +246,13 @@ def _softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
     return x.of_rows(softmax(_rows(x), name=t.name()))
 
 
+@entry(aten.log_softmax.int, aten._log_softmax.default)
+def _log_softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
+    if at % len(x.dims) != len(x.dims) - 1:
+        raise SpecError(f"a log_softmax over dimension {at} of {x.shape}; expected the last one")
+    return x.of_rows(log_softmax(_rows(x), name=t.name()))
+
+
 # --- element by element -------------------------------------------------------------------------------------
 
 
@@ -301,6 +308,16 @@ def _clamp(t: Trace, x: View, low: float | None = None, high: float | None = Non
     if low is None or high is None:
         raise SpecError("clamp with one end; expected both")
     return View(clamp(x.value, low, high), x.dims)
+
+
+@entry(aten.maximum.default)
+def _maximum(t: Trace, a: Any, b: Any) -> View:
+    return _each(t, "maximum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "maximum(e0, e1)", b, a)
+
+
+@entry(aten.minimum.default)
+def _minimum(t: Trace, a: Any, b: Any) -> View:
+    return _each(t, "minimum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "minimum(e0, e1)", b, a)
 
 
 @entry(aten.pow.Tensor_Scalar)

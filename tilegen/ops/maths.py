@@ -1,10 +1,10 @@
-"""The words of pointwise maths, one expression each, and what + - * / ** and unary minus of a tensor
-mean."""
+"""The words of pointwise maths, one expression each, and what + - * / **, unary minus and < <= > >= of a
+tensor mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilegen.errors import SpecError
@@ -227,26 +227,73 @@ def batch_norm(
     )
 
 
+def maximum(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = max(a, b); NaN where either is. Both (…, N), or one of them a vector (N,) or a number; of one
+    dtype, y too.
+
+    Raises:
+        SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
+
+    Source: torch.maximum.
+    """
+    return _applied("maximum({}, {})", (a, b), "maximum", name)
+
+
+def minimum(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = min(a, b); NaN where either is. Both (…, N), or one of them a vector (N,) or a number; of one
+    dtype, y too.
+
+    Raises:
+        SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
+
+    Source: torch.minimum.
+    """
+    return _applied("minimum({}, {})", (a, b), "minimum", name)
+
+
+def where(condition: Value, a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = a where the condition is not 0, else b.
+
+    condition, as of x < 0, a and b: (…, N), or vectors (N,) or numbers beside one of that shape; of one
+    dtype, y too.
+
+    Raises:
+        SpecError: none is a tensor of two dimensions, one has another shape or dtype, or a number is not
+            finite.
+
+    Source: torch.where.
+    """
+    return _applied("where({}, {}, {})", (condition, a, b), "where", name)
+
+
 # --- operators ----------------------------------------------------------------------------------------------
 
 
-def _arithmetic(sign: str) -> Callable[[Any, Any], Value]:
-    """a sign b, of which one may be a number, or a vector beside rows."""
+def _applied(text: str, given: Sequence[Any], what: str, name: str | None = None) -> Value:
+    """An expression of what is given: tensors, vectors and numbers, whichever stands first."""
+    at = caller()
+    for value in given:
+        need(
+            isinstance(value, Value) or plain(value),
+            f"{what} of {value!r}: expected a tensor of this spec or a finite number below 2³¹",
+            at,
+        )
+    order = [n for n, value in enumerate(given) if isinstance(value, Value)]
+    need(bool(order), f"{what} of {', '.join(map(repr, given))}: expected a tensor of this spec", at)
+    order.sort(key=lambda n: -len(given[n].shape))
+    shown = (f"e{order.index(n)}" if n in order else repr(float(v)) for n, v in enumerate(given))
+    return pointwise(text.format(*shown), *(given[n] for n in order), name=name, where=at)
 
-    def of(a: Any, b: Any) -> Value:
-        where = caller()
-        for value in (a, b):
-            expected = "expected a tensor of this spec or a finite number below 2³¹"
-            need(isinstance(value, Value) or plain(value), f"a tensor {sign} {value!r}: {expected}", where)
-        if plain(a):
-            return pointwise(f"{float(a)!r} {sign} e0", b, where=where)
-        if plain(b):
-            return scale(a, b) if sign == "*" else pointwise(f"e0 {sign} {float(b)!r}", a, where=where)
-        if len(a.shape) == 1 < len(b.shape):
-            return pointwise(f"e1 {sign} e0", b, a, where=where)
-        return pointwise(f"e0 {sign} e1", a, b, where=where)
 
-    return of
+def _operator(sign: str, text: str) -> Callable[[Any, Any], Value]:
+    return lambda a, b: _applied(text, (a, b), f"a {sign} b")
+
+
+def _product(a: Any, b: Any) -> Value:
+    """Of a tensor and a number behind it a scale, which a linear before or behind may take over."""
+    if isinstance(a, Value) and plain(b):
+        return scale(a, b)
+    return _applied("{} * {}", (a, b), "a * b")
 
 
 def _power(x: Value, n: Any) -> Value:
@@ -256,4 +303,6 @@ def _power(x: Value, n: Any) -> Value:
     return pointwise(" * ".join(["e0"] * int(n)), x, where=where)
 
 
-OPERATORS.update({sign: _arithmetic(sign) for sign in "+-*/"} | {"**": _power})
+OPERATORS.update({sign: _operator(sign, f"{{}} {sign} {{}}") for sign in "+-/"})
+OPERATORS.update({"<": _operator("<", "less({}, {})"), "<=": _operator("<=", "less_equal({}, {})")})
+OPERATORS.update({"*": _product, "**": _power})

@@ -28,7 +28,8 @@ LONGEST = 4000  # characters of an expression
 FUNCTIONS = {
     **dict.fromkeys(("gelu_tanh", "gelu_erf", "relu", "silu", "sigmoid", "hardswish", "softplus"), 1),
     **dict.fromkeys(("tanh", "exp", "log", "sqrt", "rsqrt", "abs"), 1),
-    "leaky_relu": 2,
+    **dict.fromkeys(("less", "less_equal", "maximum", "minimum", "leaky_relu"), 2),
+    "where": 3,
     "clamp": 3,
     "scale": 2,
     "batch_norm": 6,
@@ -48,8 +49,9 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     """y = expression(e0 = x, e1, …), element by element in float32.
 
     x (…, N); the others have x's shape, or are vectors (N,); all of one dtype, y too. expression: + - * /,
-    numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu, log, relu,
-    rsqrt, scale, sigmoid, silu, softplus, sqrt and tanh.
+    numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu, less,
+    less_equal (1 or 0), log, maximum, minimum, relu, rsqrt, scale, sigmoid, silu, softplus, sqrt, tanh and
+    where(condition, then, else).
 
     Raises:
         SpecError: the expression holds anything else, or an operand has another shape or dtype.
@@ -179,6 +181,11 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
         "softplus": F.softplus,
         "leaky_relu": F.leaky_relu,
         "clamp": torch.clamp,
+        "less": lambda a, b: torch.as_tensor(a < b, dtype=torch.float32),
+        "less_equal": lambda a, b: torch.as_tensor(a <= b, dtype=torch.float32),
+        "where": lambda c, a, b: torch.where(torch.as_tensor(c != 0), a, b),
+        "maximum": lambda a, b: torch.maximum(torch.as_tensor(a), torch.as_tensor(b)),
+        "minimum": lambda a, b: torch.minimum(torch.as_tensor(a), torch.as_tensor(b)),
         **{name: getattr(torch, name) for name in ("tanh", "exp", "log", "sqrt", "rsqrt", "abs")},
         "scale": lambda x, c: x * c,
         "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,

@@ -1,4 +1,4 @@
-"""softmax over the last dimension, optionally scaled and causal."""
+"""softmax over the last dimension, optionally scaled and causal, and its logarithm."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from tilegen.ops.extrema import smallest
 
 @dataclass(frozen=True)
 class SoftmaxAttributes(Attributes):
-    """batch matrices of so many rows."""
+    """batch matrices of so many rows; log: the logarithm of it."""
 
     batch: Size
     rows: Size
     scale: float
     causal: bool
+    log: bool = False
 
 
 def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:
@@ -66,6 +67,25 @@ def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | N
             where,
         )
     attributes = SoftmaxAttributes(batch, rows, number("softmax: scale", scale, where), bool(causal))
+    return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
+
+
+def log_softmax(x: Value, *, scale: float = 1.0, name: str | None = None) -> Value:
+    """y = scale·x - max - ln Σ exp(scale·x - max) over the last dimension, in float32.
+
+    x (…, N); y of x's shape and dtype.
+
+    Raises:
+        SpecError: scale is not finite.
+
+    Source: torch.nn.functional.log_softmax.
+    """
+    where = caller()
+    tensors("log_softmax", where, x=x)
+    rows: Any = 1
+    for size in x.shape[:-1]:
+        rows = rows * size
+    attributes = SoftmaxAttributes(1, rows, number("log_softmax: scale", scale, where), False, log=True)
     return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
 
 
@@ -112,7 +132,8 @@ class Softmax(OpDef):
         if a.causal:
             seen = torch.ones(x.shape[1:], dtype=torch.bool, device=x.device).tril(x.shape[2] - x.shape[1])
             x = x.masked_fill(~seen, float("-inf"))
-        return [x.softmax(dim=-1).reshape(b.out)]
+        y = x.log_softmax(dim=-1) if a.log else x.softmax(dim=-1)
+        return [y.reshape(b.out)]
 
 
 def row_tiles(rows: Any, machine: Any) -> list[tuple[int]]:

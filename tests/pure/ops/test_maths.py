@@ -26,8 +26,13 @@ WORDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "clamp": (lambda x: tg.clamp(x, -0.5, 1.5), lambda x: x.clamp(-0.5, 1.5)),
     "unary minus": (operator.neg, operator.neg),
     "a power": (lambda x: x**3, lambda x: x**3),
+    "where, of numbers": (lambda x: tg.where(x < 0, -2, 0.5), lambda x: torch.where(x < 0, -2.0, 0.5)),
+    "maximum of a number": (lambda x: tg.maximum(x, 0.25), lambda x: x.clamp(min=0.25)),
+    "minimum of a number, which stands first": (lambda x: tg.minimum(0.25, x), lambda x: x.clamp(max=0.25)),
 }
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+EXTREMA = {"maximum": (tg.maximum, torch.maximum), "minimum": (tg.minimum, torch.minimum)}
 SIDES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "tensors": lambda of, x, y, v: of(x, y),
     "a vector on the right": lambda of, x, y, v: of(x, v),
@@ -78,3 +83,72 @@ def test_functions_mean_what_operators_mean(function: Any, sign: str) -> None:
         lambda x, y, v: function(x, v) + y, lambda x, y, v: SIGNS[sign](x, v) + y
     )
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("sign", COMPARED)
+def test_a_comparison_is_one_where_torch_says_true(sign: str, sides: str) -> None:
+    """Of whole numbers, so that some are equal."""
+
+    def of(x: Any, y: Any, v: Any) -> Any:
+        return SIDES[sides](COMPARED[sign], x, y, v)
+
+    @tg.spec
+    def program() -> Any:
+        x, y = (tg.input(n, (M, N), "float32") for n in "xy")
+        v = tg.weight("v", (N,), "float32")
+        return of(x, y, v), y + v  # so that all are read
+
+    torch.manual_seed(0)
+    given = [torch.randint(-2, 6, t.shape).float() for t in program().arguments]
+    found, _ = tg.reference(program(), *given)
+    assert torch.equal(found, of(*given).float()) and 0 < found.sum() < M * N
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("word", EXTREMA)
+def test_the_larger_and_the_smaller_are_torchs_and_nan_stays(word: str, sides: str) -> None:
+    ours, theirs = EXTREMA[word]
+
+    def tensors(a: Any, b: Any) -> Any:
+        return theirs(torch.as_tensor(a, dtype=torch.float32), torch.as_tensor(b, dtype=torch.float32))
+
+    @tg.spec
+    def program() -> Any:
+        x, y = (tg.input(n, (M, N), "float32") for n in "xy")
+        v = tg.weight("v", (N,), "float32")
+        return SIDES[sides](ours, x, y, v), y + v
+
+    torch.manual_seed(0)
+    x, y, v = torch.randn(M, N), torch.randn(M, N), torch.randn(N)
+    x[0, 0] = y[1, 1] = v[2] = float("nan")
+    given = [{"x": x, "y": y, "v": v}[t.name].clone() for t in program().arguments]
+    found, _ = tg.reference(program(), *given)
+    torch.testing.assert_close(found, SIDES[sides](tensors, x, y, v), equal_nan=True, rtol=0, atol=0)
+
+
+WHERE = {
+    "three tensors": lambda of, less, x, y, v: of(less(x, y), x, y),
+    "a vector and a number": lambda of, less, x, y, v: of(less(v, x), v, 2.0),
+    "a number and a tensor": lambda of, less, x, y, v: of(less(y, 0.5), -1.0, x),
+    "a vector that decides": lambda of, less, x, y, v: of(v, x, y),
+}
+
+
+@pytest.mark.parametrize("how", WHERE)
+def test_where_takes_what_the_condition_says(how: str) -> None:
+    @tg.spec
+    def program() -> Any:
+        x, y = (tg.input(n, (M, N), "float32") for n in "xy")
+        v = tg.weight("v", (N,), "float32")
+        return WHERE[how](tg.where, operator.lt, x, y, v), x + y + v
+
+    torch.manual_seed(0)
+    x, y, v = torch.randn(M, N), torch.randn(M, N), torch.randint(0, 2, (N,)).float()
+    given = [{"x": x, "y": y, "v": v}[t.name].clone() for t in program().arguments]
+
+    def picked(c: Any, a: Any, b: Any) -> torch.Tensor:
+        return torch.where(torch.as_tensor(c != 0), torch.as_tensor(a), torch.as_tensor(b)).expand(M, N)
+
+    found, _ = tg.reference(program(), *given)
+    assert torch.equal(found, WHERE[how](picked, operator.lt, x, y, v))
