@@ -20,6 +20,7 @@ _HOME = {
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),
     "tilegen.ops.softmax": ("softmax", "log_softmax"),
+    "tilegen.ops.reduce": ("sum", "mean", "max", "min", "logsumexp"),
     "tilegen.ops.append": ("append",),
     "tilegen.ops.attention": ("attention",),
     "tilegen.ops.norm": ("rms_norm", "layer_norm"),

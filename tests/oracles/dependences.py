@@ -217,7 +217,8 @@ def work(b: OpInstance) -> Iterator[Work]:
     """The tiles of an op in row-major order of its grid, epilogue reads included."""
     for tile in KINDS[b.op.kind](b):
         for index, how in b.op.epilogue.operands if b.op.epilogue else ():
-            tile.reads.append((index, tile.steps, tile.writes if how == "elements" else tile.writes[-1:]))
+            of = {"elements": tile.writes, "columns": tile.writes[-1:], "rows": (*tile.writes[:-1], [0])}
+            tile.reads.append((index, tile.steps, of[how]))
         yield tile
 
 

@@ -176,6 +176,12 @@ def _combine(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     )
 
 
+def _reduce(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    rows = _block(c[0], t[0], shapes[0][0])
+    reads: list[Read] = [(0, 0, at) for at in product(rows, range(shapes[0][1]))]
+    return Tile(1, reads, [(r, 0) for r in rows], 0, 1)
+
+
 def _norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     rows, n = _block(c[0], t[0], shapes[0][0]), shapes[0][1]
     own: list[Index] = list(product(rows, range(n)))
@@ -218,6 +224,7 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,
+    "reduce": _reduce,
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,
@@ -264,5 +271,7 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
     writes = [at for at in tile.writes if at[axis] in mine]
     reads = {views[operand][1](at) for step, operand, at in tile.reads if step is None or step in steps}
     for e in (op["attributes"].get("epilogue") or {}).get("operands", []):
-        reads |= {views[e["index"]][1](at[-1:] if e["as"] == "columns" else at) for at in writes}
+        for at in writes:
+            of = {"elements": at, "columns": at[-1:], "rows": (*at[:-1], 0)}
+            reads.add(views[e["index"]][1](of[e["as"]]))
     return Work(frozenset(reads), frozenset((op["result"], at) for at in writes))

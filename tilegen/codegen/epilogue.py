@@ -12,16 +12,24 @@ from tilegen.ops.base import OpInstance
 @dataclass(frozen=True)
 class EpilogueOperand:
     """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie: from column
-    `first` on of rows of `pitch` elements. vector: it is the same for all rows; constant: no launch writes
-    it."""
+    `first` on of rows of `pitch` elements. how: "columns", where it is the same for all rows, "rows", for all
+    columns, or "elements"; constant: no launch writes it."""
 
     name: str
     tensor: str
     dtype: str
     first: int
     pitch: int
-    vector: bool
+    how: str
     constant: bool
+
+    @property
+    def vector(self) -> bool:
+        return self.how == "columns"
+
+    @property
+    def of_row(self) -> bool:
+        return self.how == "rows"
 
     @property
     def at(self) -> str:
@@ -82,13 +90,18 @@ class EpilogueText:
         for n, (index, how) in enumerate(self._read):
             tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
             where, constant = self._first_and_pitch(index), tensor.role in ("input", "weight")
-            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how == "columns", constant)
+            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how, constant)
             found.append(read)
         return found
 
     @property
     def parameters(self) -> str:
         return ", ".join(f"float {name}" for name in self._names)
+
+    @property
+    def names(self) -> str:
+        """The floats of one number."""
+        return ", ".join(self._names)
 
     def arguments(self, side: str) -> str:
         """The floats of one column of the pair, `x` or `y`."""

@@ -28,8 +28,8 @@ ROPED = 16  # rows that an append turns on their way
 
 @dataclass
 class _Node:
-    """A call on its way to a TileOp; `how` tells for each epilogue operand whether it is read by elements or
-    by columns."""
+    """A call on its way to a TileOp; `how` tells for each epilogue operand whether it is read by elements, by
+    columns or by rows."""
 
     call: Call
     operands: list[Operand]
@@ -169,10 +169,12 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
     """The last producer whose result only this op reads: whole, or as the two halves of a linear's
     columns."""
     assert node.extra is not None
+    by_rows = any(how == "rows" for _, how in node.extra)  # which no product's epilogue reads
     for maker in reversed(nodes[: nodes.index(node)]):
         if (
             maker.pointwise
             or not kind(maker.call.kind).fusable
+            or (by_rows and kind(maker.call.kind).mma)
             or not _only_reader(nodes, maker.result, node, kept)
         ):
             continue

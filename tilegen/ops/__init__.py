@@ -1,7 +1,7 @@
 """The ops. A new one is a file here (a function for specs and a Kind) and a template per target."""
 
 from tilegen.frontend.spec import spec
-from tilegen.ops import append, attention, conv2d, gemm, maths, norm, pointwise, pool, rope, softmax
+from tilegen.ops import append, attention, conv2d, gemm, maths, norm, pointwise, pool, reduce, rope, softmax
 
 __all__ = [
     "spec",
@@ -13,6 +13,7 @@ __all__ = [
     "norm",
     "pointwise",
     "pool",
+    "reduce",
     "rope",
     "softmax",
 ]

@@ -112,7 +112,7 @@ class Access:
 @dataclass(frozen=True)
 class Epilogue:
     """y = expression(acc0, acc1, e0, e1, …); operand (index, how): e_n is op operand `index`, read at the
-    tile's elements or columns."""
+    tile's elements; of a vector at its columns; of one column at its rows."""
 
     expression: str = "acc0"
     operands: tuple[tuple[int, str], ...] = ()
@@ -359,10 +359,12 @@ class OpInstance:
 
     def _epilogue_reads(self) -> tuple[Access, ...]:
         operands = self.op.epilogue.operands if self.op.epilogue else ()
-        return tuple(
-            Access(index, self.write if how == "elements" else self.write[-1:], "epilogue")
-            for index, how in operands
-        )
+        boxes = {
+            "elements": self.write,
+            "columns": self.write[-1:],
+            "rows": (*self.write[:-1], whole(1)),
+        }
+        return tuple(Access(index, boxes[how], "epilogue") for index, how in operands)
 
 
 class OpDef:

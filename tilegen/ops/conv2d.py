@@ -26,7 +26,7 @@ from tilegen.ops.base import (
     whole,
 )
 from tilegen.ops.extrema import largest, smallest
-from tilegen.ops.maths import add
+from tilegen.ops.pointwise import pointwise
 from tilegen.ops.spatial import spatial_tiles
 
 
@@ -115,7 +115,8 @@ def conv2d(
     )
     if bias is None:
         return y
-    return add(y, bias)
+    tensors("conv2d", where, bias=bias)
+    return pointwise("e0 + e1", y, bias, where=where)
 
 
 def window_rows(

@@ -26,8 +26,8 @@ from tilegen.ops.base import (
 )
 from tilegen.ops.conv2d import output_size
 from tilegen.ops.extrema import smallest
-from tilegen.ops.maths import add
 from tilegen.ops.patches import Patches
+from tilegen.ops.pointwise import pointwise
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
     )
     if bias is None:
         return y
-    return add(y, bias)
+    tensors("linear", where, bias=bias)
+    return pointwise("e0 + e1", y, bias, where=where)
 
 
 def matmul(

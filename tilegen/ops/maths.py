@@ -157,40 +157,44 @@ def clamp(x: Value, low: float, high: float, *, name: str | None = None) -> Valu
     return pointwise(f"clamp(e0, {ends[0]!r}, {ends[1]!r})", x, name=name, where=where)
 
 
-def add(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a + b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+def add(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = a + b. Both (…, N), or one of them a vector (N,), one column (…, 1) or a number; of one dtype, y
+    too.
 
     Raises:
-        SpecError: b has another shape or dtype.
+        SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
     """
-    return pointwise("e0 + e1", a, b, name=name)
+    return _applied("{} + {}", (a, b), "add", name)
 
 
-def sub(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a - b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+def sub(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = a - b. Both (…, N), or one of them a vector (N,), one column (…, 1) or a number; of one dtype, y
+    too.
 
     Raises:
-        SpecError: b has another shape or dtype.
+        SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
     """
-    return pointwise("e0 - e1", a, b, name=name)
+    return _applied("{} - {}", (a, b), "sub", name)
 
 
-def mul(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a · b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+def mul(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = a · b. Both (…, N), or one of them a vector (N,), one column (…, 1) or a number; of one dtype, y
+    too.
 
     Raises:
-        SpecError: b has another shape or dtype.
+        SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
     """
-    return pointwise("e0 * e1", a, b, name=name)
+    return _applied("{} * {}", (a, b), "mul", name)
 
 
-def div(a: Value, b: Value, *, name: str | None = None) -> Value:
-    """y = a / b. a (…, N); b of a's shape, or a vector (N,); all of one dtype.
+def div(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
+    """y = a / b. Both (…, N), or one of them a vector (N,), one column (…, 1) or a number; of one dtype, y
+    too.
 
     Raises:
-        SpecError: b has another shape or dtype.
+        SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
     """
-    return pointwise("e0 / e1", a, b, name=name)
+    return _applied("{} / {}", (a, b), "div", name)
 
 
 def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
@@ -228,8 +232,8 @@ def batch_norm(
 
 
 def maximum(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
-    """y = max(a, b); NaN where either is. Both (…, N), or one of them a vector (N,) or a number; of one
-    dtype, y too.
+    """y = max(a, b); NaN where either is. Both (…, N), or one of them a vector (N,), one column (…, 1)
+    or a number; of one dtype, y too.
 
     Raises:
         SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
@@ -240,8 +244,8 @@ def maximum(a: Value | float, b: Value | float, *, name: str | None = None) -> V
 
 
 def minimum(a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
-    """y = min(a, b); NaN where either is. Both (…, N), or one of them a vector (N,) or a number; of one
-    dtype, y too.
+    """y = min(a, b); NaN where either is. Both (…, N), or one of them a vector (N,), one column (…, 1)
+    or a number; of one dtype, y too.
 
     Raises:
         SpecError: neither is a tensor, one has another shape or dtype, or a number is not finite.
@@ -254,8 +258,8 @@ def minimum(a: Value | float, b: Value | float, *, name: str | None = None) -> V
 def where(condition: Value, a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
     """y = a where the condition is not 0, else b.
 
-    condition, as of x < 0, a and b: (…, N), or vectors (N,) or numbers beside one of that shape; of one
-    dtype, y too.
+    condition, as of x < 0, a and b: (…, N), or vectors (N,), columns (…, 1) or numbers beside one of that
+    shape; of one dtype, y too.
 
     Raises:
         SpecError: none is a tensor of two dimensions, one has another shape or dtype, or a number is not
@@ -275,12 +279,12 @@ def _applied(text: str, given: Sequence[Any], what: str, name: str | None = None
     for value in given:
         need(
             isinstance(value, Value) or plain(value),
-            f"{what} of {value!r}: expected a tensor of this spec or a finite number below 2³¹",
+            f"{what} of {value!r}: operands are tensors of this spec, or one is a finite number below 2³¹",
             at,
         )
     order = [n for n, value in enumerate(given) if isinstance(value, Value)]
     need(bool(order), f"{what} of {', '.join(map(repr, given))}: expected a tensor of this spec", at)
-    order.sort(key=lambda n: -len(given[n].shape))
+    order.sort(key=lambda n: (-len(given[n].shape), given[n].shape[-1] == 1))
     shown = (f"e{order.index(n)}" if n in order else repr(float(v)) for n, v in enumerate(given))
     return pointwise(text.format(*shown), *(given[n] for n in order), name=name, where=at)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import Operand
 from tilegen.frontend.spec import Value, builder, call, caller, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
@@ -38,8 +37,8 @@ FUNCTIONS = {
 
 @dataclass(frozen=True)
 class PointwiseAttributes(Attributes):
-    """The expression over e0, e1, …, and how each operand is read: by "elements" or "columns". An op of a
-    plan has both in its epilogue."""
+    """The expression over e0, e1, …, and how each operand is read: by "elements", "columns" or "rows". An op
+    of a plan has both in its epilogue."""
 
     expression: str = ""
     how: tuple[str, ...] = ()
@@ -48,8 +47,8 @@ class PointwiseAttributes(Attributes):
 def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
     """y = expression(e0 = x, e1, …), element by element in float32.
 
-    x (…, N); the others have x's shape, or are vectors (N,); all of one dtype, y too. expression: + - * /,
-    numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu, less,
+    x (…, N); the others have x's shape, or are vectors (N,), or one column (…, 1), which is the same for all
+    of a row; all of one dtype, y too. expression: + - * /, numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu, less,
     less_equal (1 or 0), log, maximum, minimum, relu, rsqrt, scale, sigmoid, silu, softplus, sqrt, tanh and
     where(condition, then, else).
 
@@ -65,30 +64,34 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     need(
         len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where
     )
-    vectors = []
+    how = ["elements"]
     for other in others:
         need(isinstance(other, Value), f"pointwise: operands are tensors, given {other!r}", where)
         tensors("pointwise", where, other=other)
-        vectors.append(other.shape == (x.shape[-1],))
+        column = (*x.shape[:-1], 1)
+        ways = {x.shape: "elements", (x.shape[-1],): "columns"}
+        ways = {column: "rows", **ways} if len(other.shape) > 1 else ways
         need(
-            vectors[-1] or other.shape == x.shape,
-            f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)",
+            other.shape in ways,
+            f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)"
+            f" nor {column}",
             where,
         )
+        how.append(ways[other.shape])
         need(
             other.dtype == x.dtype,
             f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype",
             where,
         )
-    form = shared_form([x, *(o for o, v in zip(others, vectors, strict=True) if not v)])
-    operands: list[Operand] = [x.operand(form, where)]
-    operands += [o.operand("vector" if v else form, where) for o, v in zip(others, vectors, strict=True)]
-    how = ("elements", *("columns" if v else "elements" for v in vectors))
-    y = call(
-        "pointwise", name, operands, x.shape, x.dtype, form, PointwiseAttributes(expression, how), where
-    )
+    values = (x, *others)
+    form = shared_form([v for v, h in zip(values, how, strict=True) if h != "columns"])
+    operands = [
+        v.operand("vector" if h == "columns" else form, where) for v, h in zip(values, how, strict=True)
+    ]
+    attributes = PointwiseAttributes(expression, tuple(how))
+    y = call("pointwise", name, operands, x.shape, x.dtype, form, attributes, where)
     if not form:
-        y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h == "elements")])
+        y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h != "columns")])
     return y
 
 

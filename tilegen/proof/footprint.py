@@ -293,6 +293,16 @@ def _combine(op: Op) -> Footprint:
     return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, heads * d))
 
 
+def _reduce(op: Op) -> Footprint:
+    (m, _), (tm,) = op.target(None, 1).shape, op.tiles(1)
+    x = op.operand(0, m, None)
+    f = op.frame(ceil_div(m, tm))
+    n = x.shape[1]
+    return f.footprint(
+        f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, 1, 1)
+    )
+
+
 def _norm(op: Op) -> Footprint:
     (m, n), (tm,) = op.target(None, None).shape, op.tiles(1)
     f = op.frame(ceil_div(m, tm))
@@ -377,6 +387,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,
+    "reduce": _reduce,
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,

@@ -290,10 +290,9 @@ class Frame:
 
     def footprint(self, reads: list[Access], *spans: Span, exact: bool = True) -> Footprint:
         """Reads, epilogue reads and the write of the result at these spans."""
+        of = {"elements": spans, "columns": spans[-1:], "rows": (*spans[:-1], self.span(0, 1, 1))}
         reads = reads + [
-            a
-            for view, as_columns in _epilogue(self.op)
-            for a in self.read(view, *(spans[-1:] if as_columns else spans), base=EPILOGUE)
+            a for view, way in _epilogue(self.op) for a in self.read(view, *of[way], base=EPILOGUE)
         ]
         return Footprint(tuple(reads), self.read(self.op.result, *spans)[0], exact)
 
@@ -336,18 +335,20 @@ def _unflatten(low: Array, high: Array, shape: Sequence[int]) -> list[list[Span]
     return boxes
 
 
-def _epilogue(op: Op) -> list[tuple[View, bool]]:
-    """The operands of the epilogue, and whether each is read as columns."""
+def _epilogue(op: Op) -> list[tuple[View, str]]:
+    """The operands of the epilogue, and as what each is read."""
     epilogue = op.attributes.get("epilogue")
     if epilogue is None:
         return []
     out = []
     for entry in epilogue["operands"]:
         index, way = entry["index"], entry["as"]
-        if not is_int(index) or way not in ("columns", "elements"):
+        *lines, columns = op.result.shape
+        shapes = {"columns": [columns], "elements": [*lines, columns], "rows": [*lines, 1]}
+        if not is_int(index) or way not in shapes:
             raise Malformed(
-                f"epilogue operand {entry!r}: expected an operand index, read as 'columns' or 'elements'"
+                f"epilogue operand {entry!r}: expected an operand index, read as 'columns', 'elements' or"
+                " 'rows'"
             )
-        shape = op.result.shape[-1:] if way == "columns" else op.result.shape
-        out.append((op.operand(index, *shape), way == "columns"))
+        out.append((op.operand(index, *shapes[way]), way))
     return out

@@ -194,6 +194,8 @@ class _Terms:
                 return self.of("map", function, *(self._columns(t, low, high) for t in terms))
             case "row":
                 return self.of("row", self._columns(parts[0], low, high))
+            case "column":
+                return value
             case "columns":
                 return self.of("columns", parts[0], parts[1] + low, parts[1] + high)
             case "constant" | "partial sums":
@@ -201,7 +203,7 @@ class _Terms:
         return self.of("columns", value, low, high)
 
     def _leaf(self, value: int, how: str) -> int:
-        return self.of("row", value) if how == "columns" else value
+        return self.of({"columns": "row", "rows": "column"}[how], value) if how != "elements" else value
 
     def _value(self, expression: str, names: Mapping[str, int]) -> int:
         return self._node(ast.parse(expression, mode="eval").body, names)

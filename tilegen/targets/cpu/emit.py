@@ -127,6 +127,10 @@ class CpuOp(MacroOp):
     def elements(self) -> list[dict[str, Any]]:
         return self._epilogue_operands("elements")
 
+    @cached_property
+    def of_rows(self) -> list[dict[str, Any]]:
+        return self._epilogue_operands("rows")
+
     @property
     def accumulators(self) -> tuple[str, ...]:
         return self.bound.kind.accumulators(self.bound.attributes)
@@ -142,8 +146,13 @@ class CpuOp(MacroOp):
 
     def arguments(self, width: int) -> str:
         """The floats of row r, column x."""
+        of_rows = {e["name"] for e in self.of_rows}
         return ", ".join(
-            f"{name}[int64_t(r) * {width} + x]" if name.startswith("acc") else f"{name}[x]"
+            f"{name}[int64_t(r) * {width} + x]"
+            if name.startswith("acc")
+            else name
+            if name in of_rows
+            else f"{name}[x]"
             for name in self._names
         )
 

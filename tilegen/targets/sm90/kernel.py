@@ -116,6 +116,11 @@ class Kernel:
         return any(op.extras.by_ones for op in self.products)
 
     @property
+    def stores_ones(self) -> bool:
+        """Whether any op stores a number alone."""
+        return self.unaligned or self.unit < 8 or any(op.of_row for op in self.thread_tiles)
+
+    @property
     def rereads(self) -> bool:
         return any(op.rereads for op in self.thread_tiles)
 

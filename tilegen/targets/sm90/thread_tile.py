@@ -26,6 +26,7 @@ from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
+from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.targets.sm90.code import Needs
@@ -38,11 +39,13 @@ HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 128  # bytes of each of a norm's vectors besides
 VECTOR = 8
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
-WHOLE_ROWS = ("softmax", "rms_norm", "layer_norm")  # whose threads hold a row
+# whose threads hold a row
+WHOLE_ROWS = (SoftmaxAttributes, NormAttributes, ReduceAttributes)
 # whose rows may have any number of columns
 ANY_COLUMNS = (
     SoftmaxAttributes,
     NormAttributes,
+    ReduceAttributes,
     PointwiseAttributes,
     PoolAttributes,
     GlobalAvgPoolAttributes,
@@ -130,7 +133,8 @@ class ThreadTile(MacroOp):
         b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            if tensor.dtype == "int32" or (self.gather and n < 2):  # which are read number by number
+            one_by_one = tensor.dtype == "int32" or (self.gather and n < 2) or n in self._by_rows
+            if one_by_one or (self.of_row and n > 0):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
             if len(tensor.plan_shape) == 1:
@@ -140,27 +144,47 @@ class ThreadTile(MacroOp):
                     f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
                     f" must be multiples of {VECTOR}; pad it"
                 )
-        if self.columns % VECTOR:
+        if self.columns % VECTOR and not self.of_row:
             return (
                 f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"
                 f" {math.ceil(self.columns / VECTOR) * VECTOR}"
             )
         return ""
 
+    @cached_property
+    def _by_rows(self) -> frozenset[int]:
+        """Operands of the epilogue that have a number for each row."""
+        epilogue = self.bound.op.epilogue
+        return frozenset(n for n, how in epilogue.operands if how == "rows") if epilogue else frozenset()
+
     @property
     def skew(self) -> str:
-        """By how many columns the first of a tile's row of the result is behind the begin of a vector, as
-        C."""
-        rest = self.columns % VECTOR
+        """By how many columns the first of a tile's row of the result, or of what it is made of where it is
+        one number, is behind the begin of a vector, as C."""
+        rest = self.held_columns % VECTOR
         before = [f"row * {rest}" if rest > 1 else "row"] if rest else []
-        if self.bound.op.kind not in WHOLE_ROWS:
+        if not self.whole_rows:
             before.append(f"lo{self.last}")
         return f"({' + '.join(before)}) % {VECTOR}" if before else "0"
 
     @property
     def range_of_columns(self) -> str:
         """The first and the column after the last of a tile, as C."""
-        return "0, COLUMNS" if self.bound.op.kind in WHOLE_ROWS else f"lo{self.last}, hi{self.last}"
+        return "0, COLUMNS" if self.whole_rows else f"lo{self.last}, hi{self.last}"
+
+    @property
+    def whole_rows(self) -> bool:
+        return isinstance(self.attributes, WHOLE_ROWS)
+
+    @property
+    def of_row(self) -> bool:
+        """Whether the result has a number for each row that the threads hold."""
+        return isinstance(self.attributes, ReduceAttributes)
+
+    @property
+    def held_columns(self) -> int:
+        """Of the rows that the threads hold."""
+        return int(self.bound.shape(0)[-1]) if self.of_row else self.columns
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -215,7 +239,7 @@ class ThreadTile(MacroOp):
     @property
     def threads_of_row(self) -> int:
         """As few as hold it, but all threads are to have one of the tile's rows."""
-        fewest = next((n for n in (32, 64, 128) if self.columns <= n * VECTOR * HELD), THREADS)
+        fewest = next((n for n in (32, 64, 128) if self.held_columns <= n * VECTOR * HELD), THREADS)
         fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
         return max(fewest, fair)
 
@@ -223,28 +247,29 @@ class ThreadTile(MacroOp):
     def vectors_of_thread(self) -> int:
         if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
             raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
-        most = (self.columns + 2 * (VECTOR - 1)) // VECTOR if self.unaligned else self.columns / VECTOR
+        n = self.held_columns
+        most = (n + 2 * (VECTOR - 1)) // VECTOR if self.unaligned else n / VECTOR
         return math.ceil(most / self.threads_of_row)
 
     @property
     def rereads(self) -> bool:
         """Whether rows are read anew for each pass over them, since a CTA cannot hold one."""
-        return self.bound.op.kind in WHOLE_ROWS and bool(self.too_wide)
+        return self.whole_rows and bool(self.too_wide)
 
     @property
     def too_wide(self) -> str:
         """Why a CTA cannot hold rows of the result, or an empty string."""
         most = THREADS * VECTOR * HELD
         return (
-            f"rows of {self.columns} columns; on a GPU a CTA holds rows of at most {most}"
-            if self.columns > most
+            f"rows of {self.held_columns} columns; on a GPU a CTA holds rows of at most {most}"
+            if self.held_columns > most
             else ""
         )
 
     @property
     def even(self) -> bool:
         """Whether all threads of a row hold as many of its columns."""
-        return not self.unaligned and self.columns % (self.threads_of_row * VECTOR) == 0
+        return not self.unaligned and self.held_columns % (self.threads_of_row * VECTOR) == 0
 
     @property
     def inside(self) -> str:
