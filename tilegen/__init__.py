@@ -25,7 +25,10 @@ _HOME = {
     "tilegen.ops.attention": ("attention",),
     "tilegen.ops.norm": ("rms_norm", "layer_norm"),
     "tilegen.ops.rope": ("rope", "rotary"),
-    "tilegen.ops.pool": ("max_pool2d", "global_avg_pool", "flatten"),
+    "tilegen.ops.group_norm": ("group_norm",),
+    "tilegen.ops.cat": ("cat",),
+    "tilegen.ops.pool": ("max_pool2d", "avg_pool2d", "global_avg_pool", "flatten"),
+    "tilegen.ops.upsample": ("upsample",),
     "tilegen.ops.pointwise": ("pointwise",),
     "tilegen.ops.maths": (
         *("gelu", "relu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "softplus"),

@@ -1,14 +1,31 @@
 """The ops. A new one is a file here (a function for specs and a Kind) and a template per target."""
 
 from tilegen.frontend.spec import spec
-from tilegen.ops import append, attention, conv2d, gemm, maths, norm, pointwise, pool, reduce, rope, softmax
+from tilegen.ops import (
+    append,
+    attention,
+    cat,
+    conv2d,
+    gemm,
+    group_norm,
+    maths,
+    norm,
+    pointwise,
+    pool,
+    reduce,
+    rope,
+    softmax,
+    upsample,
+)
 
 __all__ = [
     "spec",
     "append",
     "attention",
+    "cat",
     "conv2d",
     "gemm",
+    "group_norm",
     "maths",
     "norm",
     "pointwise",
@@ -16,4 +33,5 @@ __all__ = [
     "reduce",
     "rope",
     "softmax",
+    "upsample",
 ]

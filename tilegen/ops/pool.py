@@ -1,5 +1,5 @@
-"""max_pool2d and global_avg_pool on channels-last tensors, and flatten, the view that leads from there to
-linear layers."""
+"""max_pool2d, avg_pool2d and global_avg_pool on channels-last tensors, and flatten, the view that leads from
+there to linear layers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ class PoolAttributes(Attributes):
 
 
 @dataclass(frozen=True)
+class AvgPoolAttributes(PoolAttributes):
+    """counts_padding: whether a mean is over the whole window, also where it hangs over the image."""
+
+    counts_padding: bool = True
+
+
+@dataclass(frozen=True)
 class GlobalAvgPoolAttributes(Attributes):
     """None: the window is the whole image."""
 
@@ -41,34 +48,65 @@ def max_pool2d(
         SpecError: x has not four dimensions, the padding is over half of the window, or the window does not
             fit.
     """
+    return _pooled("max_pool2d", x, _windows("max_pool2d", x, window, stride, padding, caller()), name)
+
+
+def avg_pool2d(
+    x: Value,
+    window: Any,
+    *,
+    stride: Any = None,
+    padding: Any = 0,
+    count_include_pad: bool = True,
+    name: str | None = None,
+) -> Value:
+    """y[b, p, q, c] = mean over the window of x, in float32, as torch.nn.functional.avg_pool2d.
+
+    x (B, H, W, C); y (B, P, Q, C) of x's dtype. window, stride (the window unless given) and padding, in
+    pixels: an int, or two for height and width. count_include_pad: whether padding counts as zeros; else a
+    mean is over the pixels inside the image.
+
+    Raises:
+        SpecError: x has not four dimensions, the padding is over half of the window, or the window does not
+            fit.
+    """
     where = caller()
-    tensors("max_pool2d", where, x=x)
-    need(len(x.shape) == 4, f"max_pool2d: x is (B, H, W, C), given {x.shape}", where)
-    window = pair(window, "max_pool2d: window", 1, where)
-    stride = window if stride is None else pair(stride, "max_pool2d: stride", 1, where)
-    padding = pair(padding, "max_pool2d: padding", 0, where)
+    need(
+        isinstance(count_include_pad, bool),
+        f"avg_pool2d: count_include_pad is True or False, given {count_include_pad!r}",
+        where,
+    )
+    a = _windows("avg_pool2d", x, window, stride, padding, where)
+    return _pooled(
+        "avg_pool2d", x, AvgPoolAttributes(a.window, a.stride, a.padding, count_include_pad), name
+    )
+
+
+def _windows(kind: str, x: Value, window: Any, stride: Any, padding: Any, where: str) -> PoolAttributes:
+    """Of a pool of images, checked."""
+    tensors(kind, where, x=x)
+    need(len(x.shape) == 4, f"{kind}: x is (B, H, W, C), given {x.shape}", where)
+    window = pair(window, f"{kind}: window", 1, where)
+    stride = window if stride is None else pair(stride, f"{kind}: stride", 1, where)
+    padding = pair(padding, f"{kind}: padding", 0, where)
     need(
         all(2 * p <= w for p, w in zip(padding, window, strict=True)),
-        f"max_pool2d: padding {padding} is over half of the window {window}",
+        f"{kind}: padding {padding} is over half of the window {window}",
         where,
     )
-    size = tuple(output_size(x.shape[1 + d], window[d], stride[d], padding[d]) for d in (0, 1))
+    return PoolAttributes(window, stride, padding)
+
+
+def _pooled(kind: str, x: Value, a: PoolAttributes, name: str | None) -> Value:
+    where = caller()
+    size = tuple(output_size(x.shape[1 + d], a.window[d], a.stride[d], a.padding[d]) for d in (0, 1))
     need(
         all(not isinstance(n, int) or n >= 1 for n in size),
-        f"max_pool2d: window {window} does not fit into {x.shape[1:3]}",
+        f"{kind}: window {a.window} does not fit into {x.shape[1:3]}",
         where,
     )
-    attributes = PoolAttributes(window, stride, padding)
-    return call(
-        "max_pool2d",
-        name,
-        [x.operand("spatial", where)],
-        (x.shape[0], *size, x.shape[3]),
-        x.dtype,
-        "spatial",
-        attributes,
-        where,
-    )
+    shape = (x.shape[0], *size, x.shape[3])
+    return call(kind, name, [x.operand("spatial", where)], shape, x.dtype, "spatial", a, where)
 
 
 def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
@@ -113,13 +151,11 @@ def flatten(x: Value) -> Value:
     return replace(x, shape=(x.shape[0], math.prod(x.shape[1:])), flattened=True)
 
 
-@register
-class MaxPool2d(OpDef):
+class _Pool(OpDef):
     """Tile tb images x th rows x tw columns x tc channels of the output."""
 
-    name, coords, stem, fusable = "max_pool2d", ("b", "p", "q", "c"), "pool", True
-    operands, attributes = ("x",), PoolAttributes
-    width = 3
+    coords, stem, fusable = ("b", "p", "q", "c"), "pool", True
+    operands, width = ("x",), 3
 
     def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=False))
@@ -147,6 +183,11 @@ class MaxPool2d(OpDef):
         c = b.out[3] if isinstance(b.out[3], int) else 64
         return [(*t, min(c, tc)) for t in spatial_tiles(b.out, (64,)) for tc in (128, 64)]
 
+
+@register
+class MaxPool2d(_Pool):
+    name, attributes = "max_pool2d", PoolAttributes
+
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = PoolAttributes.of(b)
         import torch.nn.functional as F
@@ -154,6 +195,19 @@ class MaxPool2d(OpDef):
         return [
             F.max_pool2d(operands[0].permute(0, 3, 1, 2), a.window, a.stride, a.padding).permute(0, 2, 3, 1)
         ]
+
+
+@register
+class AvgPool2d(_Pool):
+    name, attributes = "avg_pool2d", AvgPoolAttributes
+
+    def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
+        a = AvgPoolAttributes.of(b)
+        import torch.nn.functional as F
+
+        x = operands[0].permute(0, 3, 1, 2)
+        y = F.avg_pool2d(x, a.window, a.stride, a.padding, count_include_pad=a.counts_padding)
+        return [y.permute(0, 2, 3, 1)]
 
 
 @register

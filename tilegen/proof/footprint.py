@@ -184,7 +184,7 @@ def _conv2d(op: Op) -> Footprint:
     )
 
 
-def _max_pool2d(op: Op) -> Footprint:
+def _pool2d(op: Op) -> Footprint:
     (images, p, q, c), (tb, th, tw, tc) = op.target(None, None, None, None).shape, op.tiles(4)
     x = op.operand(0, images, None, None, c)
     (r, s), (sh, sw), (ph, pw) = op.pair("window", 1), op.pair("stride", 1), op.pair("padding")
@@ -207,6 +207,43 @@ def _global_avg_pool(op: Op) -> Footprint:
         x, f.block(0, tb, images), f.span(0, height, height), f.span(0, width, width), f.block(1, tc, c)
     )
     return f.footprint(reads, f.block(0, tb, images), f.columns(tc * f.coord[1], tc, c))
+
+
+def _upsample(op: Op) -> Footprint:
+    (images, p, q, c), tile, (f, g) = op.target(None, None, None, None).shape, op.tiles(4), op.pair("factor", 1)
+    x = op.operand(0, images, p // f, q // g, c)
+    if (p % f, q % g) != (0, 0):
+        raise Malformed(f"{p} x {q} pixels, expected multiples of {f} and {g}")
+    frame = op.frame(*(ceil_div(n, t) for n, t in zip(x.shape, tile, strict=True)))
+    reads = frame.once(x, *(frame.block(d, tile[d], x.shape[d]) for d in range(4)))
+    lines = [frame.block(0, tile[0], images), frame.block(1, tile[1] * f, p), frame.block(2, tile[2] * g, q)]
+    return frame.footprint(reads, *lines, frame.columns(tile[3] * frame.coord[3], tile[3], c))
+
+
+def _group_norm(op: Op) -> Footprint:
+    (images, h, w, c), (tg,), groups = op.target(None, None, None, None).shape, op.tiles(1), op.integer("groups")
+    if groups < 1 or c % groups:
+        raise Malformed(f"{groups} groups of {c} channels, expected a divisor")
+    x, width = op.operand(0, images, h, w, c), tg * (c // groups)
+    f = op.frame(images, ceil_div(groups, tg))
+    lines = [f.block(0, 1, images), f.span(0, h, h), f.span(0, w, w)]
+    channels = f.block(1, width, c)
+    reads = f.once(x, *lines, channels)
+    for index in (1, 2):
+        reads += f.once(op.operand(index, c), channels)
+    return f.footprint(reads, *lines, f.columns(width * f.coord[1], width, c))
+
+
+def _cat(op: Op) -> Footprint:
+    *lines, n = op.result.shape
+    tile = op.tiles(len(lines))
+    f = op.frame(*(ceil_div(s, t) for s, t in zip(lines, tile, strict=True)))
+    spans = [f.block(d, tile[d], lines[d]) for d in range(len(lines))]
+    parts = [op.operand(index, *lines, None) for index in range(len(op.views))]
+    if sum(part.shape[-1] for part in parts) != n:
+        raise Malformed(f"{n} columns of parts of {[part.shape[-1] for part in parts]}, expected their sum")
+    reads = [a for part in parts for a in f.once(part, *spans, f.span(0, part.shape[-1], part.shape[-1]))]
+    return f.footprint(reads, *spans, f.columns(0, n, n))
 
 
 def _softmax(op: Op) -> Footprint:
@@ -382,8 +419,12 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
-    "max_pool2d": _max_pool2d,
+    "max_pool2d": _pool2d,
+    "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,
+    "upsample": _upsample,
+    "group_norm": _group_norm,
+    "cat": _cat,
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,

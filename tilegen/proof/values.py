@@ -105,7 +105,8 @@ class _Terms:
             made = self._pixels(op, own) if op.get("pixels") else self._sum(op["kind"], attributes, own)
             if op["kind"] == "linear" and result["role"] == "partial":
                 return self.partial
-            groups, width = attributes.get("groups", 1), result["shape"][-1]
+            groups = attributes.get("groups", 1) if op["kind"] == "linear" else 1
+            width = result["shape"][-1]
             halves = (self._columns(made, g * width, (g + 1) * width) for g in range(2))
             names |= {"acc0": made} if groups == 1 else {f"acc{g}": half for g, half in enumerate(halves)}
         return self._value(epilogue["expression"], names)

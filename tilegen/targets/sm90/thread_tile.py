@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
 from tilegen.analysis.regions import to_c
@@ -21,14 +22,17 @@ from tilegen.frontend.program import DTYPES, Size
 from tilegen.graph.forms import Proxies
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import CombineAttributes
+from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import MatmulAttributes
+from tilegen.ops.group_norm import GroupNormAttributes, channels_of
 from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.upsample import UpsampleAttributes
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.pixels import as_rows
 from tilegen.targets.sm90.stage import Load, Loads, Map, Wait, step_waits
@@ -49,6 +53,9 @@ ANY_COLUMNS = (
     PointwiseAttributes,
     PoolAttributes,
     GlobalAvgPoolAttributes,
+    UpsampleAttributes,
+    GroupNormAttributes,
+    CatAttributes,
     MatmulAttributes,
 )
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
@@ -144,6 +151,9 @@ class ThreadTile(MacroOp):
                     f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
                     f" must be multiples of {VECTOR}; pad it"
                 )
+        for first, end in self.parts:
+            if first % VECTOR or end % VECTOR:
+                return f"columns {first} to {end} of {b.op.result!r} go together: both must be multiples of {VECTOR}"
         if self.columns % VECTOR and not self.of_row:
             return (
                 f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"
@@ -166,6 +176,23 @@ class ThreadTile(MacroOp):
         if not self.whole_rows:
             before.append(f"lo{self.last}")
         return f"({' + '.join(before)}) % {VECTOR}" if before else "0"
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Columns of the result, first and end, that no vector may lie across: what cat takes from each
+        operand, groups of channels."""
+        match self.attributes:
+            case CatAttributes():
+                ends = list(accumulate((int(o.shape[-1]) for o in self.operands), initial=0))
+                return tuple(pairwise(ends))
+            case GroupNormAttributes(groups=groups):
+                return tuple((n * self.channels, (n + 1) * self.channels) for n in range(groups))
+        return ()
+
+    @property
+    def channels(self) -> int:
+        """group_norm: of a group."""
+        return channels_of(self.bound)
 
     @property
     def range_of_columns(self) -> str:
