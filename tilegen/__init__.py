@@ -23,6 +23,7 @@ _HOME = {
     "tilegen.ops.reduce": ("sum", "mean", "max", "min", "logsumexp"),
     "tilegen.ops.append": ("append",),
     "tilegen.ops.attention": ("attention",),
+    "tilegen.ops.embedding": ("embedding",),
     "tilegen.ops.norm": ("rms_norm", "layer_norm"),
     "tilegen.ops.rope": ("rope", "rotary"),
     "tilegen.ops.group_norm": ("group_norm",),

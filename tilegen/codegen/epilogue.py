@@ -48,7 +48,8 @@ class EpilogueOperand:
     def row(self) -> str:
         """Where the elements of the row begin."""
         first = f"T.{self.tensor}" + (f" + {self.first}" if self.first else "")
-        return first if self.vector else f"{first} + (long long)row * {self.pitch}"
+        row = "row" if self.pitch == 1 else f"(long long)row * {self.pitch}"
+        return first if self.vector else f"{first} + {row}"
 
     @property
     def stays(self) -> bool:

@@ -15,6 +15,7 @@ from tilegen.ops.append import AppendAttributes, ropes
 from tilegen.ops.attention import STATE, AttentionAttributes, forwarded, roped, splits
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import normed
+from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes
 from tilegen.schedule.plan import Plan
 
@@ -186,7 +187,8 @@ def equation(b: OpInstance) -> str:
     if normed(b):
         x, w, v = given
         given = [f"rms_norm({x}, {v})", w]
-    text = f"{b.op.result} [{shape}] = {b.op.kind}({', '.join(given)})"
+    word = b.attributes.how if isinstance(b.attributes, ReduceAttributes) else b.op.kind
+    text = f"{b.op.result} [{shape}] = {word}({', '.join(given)})"
     if b.op.epilogue and b.op.epilogue.expression != "acc0":
         text += f", then {b.op.epilogue.expression}"
         extras = [f"e{n} = {words(b.op.operands[i])}" for n, (i, _) in enumerate(b.op.epilogue.operands)]

@@ -35,9 +35,11 @@ class Tensor:
     @property
     def plan_shape(self) -> tuple[Size, ...]:
         """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; filter rows: (N,
-        R·S·C); vector: (n,)."""
+        R·S·C); vector: (n,); list: (product of all,)."""
         if self.form == "heads":
             return (math.prod(self.shape[:2]), math.prod(self.shape[2:]))
+        if self.form == "list":
+            return (math.prod(self.shape),)
         if self.form in ("spatial", "filter", "vector"):
             return self.shape
         if self.form == "filter rows":

@@ -282,6 +282,11 @@ class OpInstance:
         return self.op.operands[self.index(name)]
 
     @property
+    def position(self) -> int | None:
+        """Which of the op's operands says how far a cache is filled; its maths takes it as an int."""
+        return self.index("position") if self.has("position") else None
+
+    @property
     def tile(self) -> tuple[int, ...]:
         return self.op.tile
 

@@ -21,7 +21,7 @@ def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
         if not isinstance(a, torch.Tensor):
             raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
     values = {
-        t.name: _wide(plan_view(t, a)) if t.dtype != "int32" else a
+        t.name: _wide(plan_view(t, a)) if t.dtype != "int32" else plan_view(t, a)
         for t, a in zip(program.arguments, arguments, strict=True)
     }
     for call in program.calls:
@@ -56,8 +56,7 @@ def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> 
         return evaluate(call.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
     # positions are data: the references take them as ints
     given: list[Any] = [
-        int(x[0]) if program.tensor(o.tensor).dtype == "int32" else x
-        for x, o in zip(operands, call.operands, strict=True)
+        int(x[0]) if n == b.position else x for n, x in enumerate(operands)
     ]
     (result,) = b.kind.reference(b, given)
     return result.reshape(b.out)

@@ -246,6 +246,15 @@ def _cat(op: Op) -> Footprint:
     return f.footprint(reads, *spans, f.columns(0, n, n))
 
 
+def _embedding(op: Op) -> Footprint:
+    (m, n), (tm, tn) = op.target(None, None).shape, op.tiles(2)
+    ids, table = op.operand(0, m), op.operand(1, None, n)
+    f, rows = op.frame(ceil_div(m, tm), ceil_div(n, tn)), table.shape[0]
+    lines, columns = f.block(0, tm, m), f.block(1, tn, n)
+    reads = f.once(ids, lines) + f.once(table, f.span(0, rows, rows), columns)
+    return f.footprint(reads, lines, f.columns(tn * f.coord[1], tn, n))
+
+
 def _softmax(op: Op) -> Footprint:
     (tm,), batch, rows = op.tiles(1), op.integer("batch"), op.integer("rows")
     n = op.target(batch * rows, None).shape[1]
@@ -425,6 +434,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "upsample": _upsample,
     "group_norm": _group_norm,
     "cat": _cat,
+    "embedding": _embedding,
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,

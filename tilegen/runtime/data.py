@@ -11,11 +11,12 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.embedding import EmbeddingAttributes
 
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in
-    their caches."""
+    their caches; what picks rows of a table is below their number."""
     generator = torch.Generator(device).manual_seed(seed)
     if device == "cpu":
         _check_memory(program)
@@ -41,6 +42,10 @@ def _check_memory(program: Program) -> None:
 
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
+    if t.dtype == "int32" and (rows := least_table(program, t.name)):
+        return torch.randint(
+            rows, t.shape, dtype=torch.int32, device=generator.device, generator=generator
+        )
     if t.dtype == "int32":
         return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
@@ -49,6 +54,16 @@ def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.
     elif t.role == "weight":
         x *= math.prod(t.shape[1:]) ** -0.5
     return x.to(getattr(torch, t.dtype))
+
+
+def least_table(program: Program, ids: str) -> int:
+    """The fewest rows of any table that these numbers pick from; 0 where they pick from none."""
+    tables = [
+        int(program.tensor(c.operands[1].tensor).shape[0])
+        for c in program.calls
+        if isinstance(c.attributes, EmbeddingAttributes) and c.operands[0].tensor == ids
+    ]
+    return min(tables, default=0)
 
 
 def free_rows(program: Program, position: str) -> int:

@@ -258,9 +258,7 @@ class Interpreter:
 
     def _position(self, run: _Run, b: OpInstance) -> int:
         """The op's position, 0 where it has none."""
-        return next(
-            (int(run.tensors[o.tensor][0]) for n, o in enumerate(b.op.operands) if b.dtype(n) == "int32"), 0
-        )
+        return 0 if b.position is None else int(run.tensors[b.operand("position").tensor][0])
 
     def _check_read(
         self,
@@ -300,7 +298,7 @@ class Interpreter:
                 value = garbage(run.tensors[o.tensor])
             operands.append(
                 int(value[0])
-                if b.dtype(n) == "int32"
+                if n == b.position
                 else view(value.reshape(b.tensors[o.tensor].plan_shape), o)
             )
         accumulators = b.kind.reference(b, operands)

@@ -24,6 +24,7 @@ from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import CombineAttributes
 from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes, channels_of
 from tilegen.ops.norm import NormAttributes, vectors_of
@@ -56,6 +57,7 @@ ANY_COLUMNS = (
     UpsampleAttributes,
     GroupNormAttributes,
     CatAttributes,
+    EmbeddingAttributes,
     MatmulAttributes,
 )
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
