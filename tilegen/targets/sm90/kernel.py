@@ -125,8 +125,9 @@ class Kernel:
         return any(op.rereads for op in self.thread_tiles)
 
     @property
-    def gathers(self) -> bool:
-        return any(op.gather for op in self.thread_tiles)
+    def multiplies_by_threads(self) -> bool:
+        """Whether any op multiplies by mma.sync."""
+        return any(op.gather or op.product for op in self.thread_tiles)
 
     @property
     def math_looks_early(self) -> bool:

@@ -10,6 +10,7 @@ from tilegen.graph.forms import Config, Proxies
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.base import OpInstance
+from tilegen.ops.gemm import MatmulAttributes
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target, unproved
 from tilegen.targets.sm90.emit import generate, hopper_op, layout_of, refuse_parameters
@@ -18,6 +19,7 @@ from tilegen.targets.sm90.launch import hopper_launch
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
 from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
 from tilegen.targets.sm90.shared_bodies import bodies
+from tilegen.targets.sm90.thread_product import product_tiles
 
 
 class Sm90(Target):
@@ -30,6 +32,8 @@ class Sm90(Target):
     def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
         if isinstance(b.attributes, AttentionAttributes):
             return [attention_tile(b, machine)]
+        if isinstance(b.attributes, MatmulAttributes):
+            return product_tiles(b)
         return gathered_tiles(b) if by_threads(b) else b.kind.tiles(b, machine)
 
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:

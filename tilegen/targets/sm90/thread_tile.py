@@ -38,6 +38,7 @@ from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.pixels import as_rows
 from tilegen.targets.sm90.stage import Load, Loads, Map, Wait, step_waits
 from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
+from tilegen.targets.sm90.thread_product import ThreadProduct
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
@@ -95,10 +96,16 @@ class ThreadTile(MacroOp):
         """conv2d: its operands of mma.sync."""
         return Gather(self.bound) if isinstance(self.attributes, ConvAttributes) else None
 
+    @cached_property
+    def product(self) -> ThreadProduct | None:
+        """matmul: its operands of mma.sync."""
+        return ThreadProduct(self.bound) if isinstance(self.attributes, MatmulAttributes) else None
+
     @property
     def scratch_bytes(self) -> int:
-        """Of shared memory: a number of each warp; what a convolution gathers from."""
-        return self.gather.bytes if self.gather else REDUCTIONS
+        """Of shared memory: a number of each warp; what products are made from."""
+        made = self.gather or self.product
+        return made.bytes if made else REDUCTIONS
 
     @property
     def needs(self) -> Needs:
@@ -107,8 +114,9 @@ class ThreadTile(MacroOp):
 
     def _problem(self) -> str:
         b = self.bound
-        if self.gather and self.gather.problem:
-            return self.gather.problem
+        made = self.gather or self.product
+        if made and made.problem:
+            return made.problem
         if self.scratch_bytes > SCRATCH:
             taken = (
                 f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected"
