@@ -210,7 +210,13 @@ void load_matrix(unsigned at, unsigned* v, int count) {
   }
 }
 
-void warp_mma(bool f16, float* d, const unsigned* a, const unsigned* b) {
+unsigned tf32(float x) {
+  unsigned v;
+  memcpy(&v, &x, 4);
+  return x - x == 0.0f ? (v + 0x1000) & 0xffffe000 : v;
+}
+
+void warp_mma(Factor type, float* d, const unsigned* a, const unsigned* b) {
   struct Given {
     unsigned a[4], b[2];
   };
@@ -219,18 +225,22 @@ void warp_mma(bool f16, float* d, const unsigned* a, const unsigned* b) {
   memcpy(mine.a, a, 16), memcpy(mine.b, b, 8);
   const void* const pc = __builtin_return_address(0);
   const void** const all = exchange(&mine, "the other lanes of its warp at mma", pc);
+  // a register holds two numbers of 16 bits, or one whose 13 last bits do not count
+  const int held = type == TF32 ? 1 : 2;
   const auto value = [&](unsigned v, int upper) {
-    v = upper ? v >> 16 : v & 0xffff;
-    return f16 ? of_f16(v) : of_bf16(v);
+    float x;
+    v = type == TF32 ? v & 0xffffe000 : upper ? v >> 16 : v & 0xffff;
+    memcpy(&x, &v, 4);
+    return type == TF32 ? x : type == F16 ? of_f16(v) : of_bf16(v);
   };
   float sums[4];
   for (int i = 0; i < 4; ++i) {
     const int row = me.lane / 4 + 8 * (i / 2), column = 2 * (me.lane % 4) + i % 2;
     sums[i] = d[i];
-    for (int k = 0; k < 16; ++k) {
-      const int holder = k % 8 / 2;
-      sums[i] += value(((const Given*)all[row % 8 * 4 + holder])->a[row / 8 + 2 * (k / 8)], k % 2) *
-                 value(((const Given*)all[column * 4 + holder])->b[k / 8], k % 2);
+    for (int k = 0; k < 8 * held; ++k) {
+      const int holder = k % (4 * held) / held, part = k / (4 * held);
+      sums[i] += value(((const Given*)all[row % 8 * 4 + holder])->a[row / 8 + 2 * part], k % held) *
+                 value(((const Given*)all[column * 4 + holder])->b[part], k % held);
     }
   }
   memcpy(d, sums, 16);

@@ -91,7 +91,9 @@ void mma_commit();
 void mma_wait(int pending);
 void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
     bool across);
-void warp_mma(bool f16, float* d, const unsigned* a, const unsigned* b);
+enum Factor { BF16, F16, TF32 };
+void warp_mma(Factor type, float* d, const unsigned* a, const unsigned* b);
+unsigned tf32(float x);  // rounded, halves away from zero
 void store_matrix(unsigned at, const unsigned* v, int count);
 void load_matrix(unsigned at, unsigned* v, int count);
 unsigned show(unsigned v, int from);  // a lane's word, once all lanes have shown theirs

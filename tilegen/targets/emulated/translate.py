@@ -319,11 +319,14 @@ def _wgmma(i: Instruction) -> str:
 
 
 def _mma(i: Instruction) -> str:
-    f16 = str(i.has("f16")).lower()
+    _, _, _, shape, _, _, _, left, right, _ = i.opcode
+    kinds = {("m16n8k16", "bf16"): "BF16", ("m16n8k16", "f16"): "F16", ("m16n8k8", "tf32"): "TF32"}
+    if left != right or (shape, left) not in kinds:
+        raise KeyError(".".join(i.opcode))
     d, a, b = (i.many(n) for n in range(3))
     return (
         f"const unsigned emu_a[] = {{{_list(a)}}}, emu_b[] = {{{_list(b)}}};"
-        f" emu::warp_mma({f16}, &{d[0]}, emu_a, emu_b)"
+        f" emu::warp_mma(emu::{kinds[shape, left]}, &{d[0]}, emu_a, emu_b)"
     )
 
 
@@ -340,6 +343,8 @@ def _convert(i: Instruction) -> str:
             return f"{i.one(0)} = emu::two_f16({i.one(1)}, {i.one(2)})"
         case ("f32", "f16"):
             return f"{i.one(0)} = emu::of_f16({i.one(1)})"
+        case ("rna", "tf32", "f32"):
+            return f"{i.one(0)} = emu::tf32({i.one(1)})"
     raise KeyError(".".join(i.opcode))
 
 
