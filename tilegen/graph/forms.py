@@ -48,6 +48,8 @@ class Forms(ABC):
     # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
     forwards_kv: ClassVar[bool] = False
     multiplies_patches: ClassVar[bool] = False  # a linear may be of patches of images (tilegen.graph.pixels)
+    # a linear's rows may be any, else whole 16-byte units of two-byte numbers (tilegen.graph.by_threads)
+    any_linear: ClassVar[bool] = True
     launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
     takes_turns: ClassVar[bool] = False  # math warpgroups may compute tiles in turn (TileOp.pingpong)
 

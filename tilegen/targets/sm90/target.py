@@ -23,7 +23,7 @@ from tilegen.targets.sm90.thread_product import product_tiles
 
 
 class Sm90(Target):
-    name, on_gpu = ARCHITECTURE, True
+    name, on_gpu, any_linear = ARCHITECTURE, True, False
     fuses_norms = forwards_kv = multiplies_patches = launches_early = takes_turns = True
 
     def fits(self, machine: Machine) -> bool:

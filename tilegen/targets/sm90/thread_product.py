@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
@@ -40,6 +41,8 @@ class Side:
 @dataclass(frozen=True)
 class ThreadProduct:
     """What the text of a matmul by mma.sync may ask."""
+
+    PITCH: ClassVar[int] = PITCH
 
     bound: OpInstance
 
@@ -85,9 +88,9 @@ class ThreadProduct:
     def _side(self, operand: int, rows: int, tile: int, across: bool, extent: object) -> Side:
         """A unit lies inside or outside of what a tile reads: it divides all that says where that begins and
         ends."""
-        b = self.bound
-        pitch = int(b.tensors[b.op.operands[operand].tensor].plan_shape[-1])
-        first = (b.op.operands[operand].columns or (0, 0))[0]
+        b, of = self.bound, self.bound.op.operands[operand]
+        pitch = int(b.shape(operand)[-1] if of.flatten else b.tensors[of.tensor].plan_shape[-1])
+        first = (of.columns or (0, 0))[0]
         ends = (extent, tile) if across else (MatmulAttributes.of(b).k,)
         fixed = [n if isinstance(n, int) else 1 for n in (pitch, first, *ends)]
         unit = next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed))
