@@ -17,8 +17,13 @@ WIDTH = 110
 PARTS: dict[str, tuple[str, ...]] = {
     "Specs": ("spec", "input", "weight", "state", "dim", "symbol", "Spec", "Program"),
     "Products": ("linear", "matmul", "conv2d"),
-    "Attention and caches": ("attention", "append", "rope", "rotary", "softmax", "log_softmax"),
-    "Norms and pools": ("rms_norm", "layer_norm", "max_pool2d", "global_avg_pool", "flatten"),
+    "Attention and caches": ("attention", "append", "rope", "rotary", "softmax", "log_softmax", "embedding"),
+    "Norms and numbers of rows": (
+        *("rms_norm", "layer_norm", "group_norm", "sum", "mean", "max", "min", "logsumexp"),
+    ),
+    "Images and columns": (
+        *("max_pool2d", "avg_pool2d", "global_avg_pool", "upsample", "flatten", "cat"),
+    ),
     "Pointwise": (
         *("gelu", "relu", "leaky_relu", "silu", "sigmoid", "hardswish", "softplus", "tanh", "exp", "log"),
         *("sqrt", "rsqrt", "abs", "clamp", "add", "sub", "mul", "div", "scale", "batch_norm"),

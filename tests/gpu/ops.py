@@ -9,6 +9,7 @@ from typing import Any
 import tilegen as tg
 from benchmarks.families import resnet50_block
 from tests.gpu.gemms import Case
+from tests.gpu.language import LANGUAGE
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 
@@ -631,4 +632,7 @@ LOGS = [
     Case("log_softmax, 1023 columns, float32", logs, {"M": 17, "N": 1023, "dtype": "float32"}),
     *(Case(f"log_softmax, {n} columns, rows read anew", logs, {"M": 3, "N": n}) for n in (20480, 32001)),
 ]
-OPS = [*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *EXAMPLE_CASES, *WORDS, *LOGS]
+OPS = [
+    *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED),
+    *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE),
+]

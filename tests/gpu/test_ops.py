@@ -27,11 +27,11 @@ pytestmark = [
 def poisoned(program: Program, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
     """The arguments, with NaN in the caches' rows from the position on: nobody may read them before they are
     appended."""
-    position = next((t.name for t in program.arguments if t.dtype == "int32"), "")
+    position = next((t.name for t in program.arguments if t.dtype == "int32" and t.shape == (1,)), "")
     for t, a in zip(program.arguments, arguments, strict=True):
         if t.role == "state":
             a[:, free_rows(program, position) - 20 :] = float("nan")
-        if t.dtype == "int32":
+        if t.name == position:
             a -= 20
     return arguments
 

@@ -250,10 +250,31 @@ class Value:
     def __ge__(self, other: Value | float) -> Value:
         return OPERATORS["<="](other, self)
 
-    def __matmul__(self, other: Any) -> Value:
-        raise SpecError(
-            "x @ w is not known; tg.linear(x, w) with w (N, K), or tg.matmul(x, w) with w (K, N)", caller()
-        )
+    def __matmul__(self, other: Value) -> Value:
+        return OPERATORS["@"](self, other)
+
+    def __getitem__(self, key: Any) -> Value:
+        """x[..., a:b], x[:, a:b]: a view of columns.
+
+        Raises:
+            SpecError: it takes other than a run of columns, all of every other dimension, or none of them.
+        """
+        where = caller()
+        *lines, columns = key if isinstance(key, tuple) else (key,)
+        everything = [slice(None)] * (len(self.shape) - 1)
+        whole = lines == [Ellipsis] or (lines == everything and len(self.shape) > 1)
+        width = self.shape[-1]
+        run = isinstance(columns, slice) and columns.step in (None, 1)
+        if not (whole and run and isinstance(width, int)):
+            raise SpecError(
+                f"{self.tensor!r}[{key!r}]: a view is of columns, x[..., a:b] with a and b whole numbers",
+                where,
+            )
+        first, end, _ = columns.indices(width)
+        if first >= end:
+            raise SpecError(f"{self.tensor!r}[..., {first}:{end}]: none of its {width} columns", where)
+        sizes = [n for n in (first, end - first, width - end) if n]
+        return self.split(sizes)[1 if first else 0]
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -21,8 +21,8 @@ class CatAttributes(Attributes):
 def cat(values: Sequence[Value], *, name: str | None = None) -> Value:
     """y[…, Σ N_j, j < i, + n] = values[i][…, n], as torch.cat(values, dim=-1).
 
-    values: two or more tensors (…, N_i) of one dtype, which differ in their last dimension alone; y (…, Σ N_i)
-    of that dtype.
+    values: two or more tensors (…, N_i) of one dtype, which differ in their last dimension alone; y (…, Σ
+    N_i) of that dtype.
 
     Raises:
         SpecError: values is no list of two tensors or more, or their leading dimensions or dtypes differ.
@@ -39,7 +39,7 @@ def cat(values: Sequence[Value], *, name: str | None = None) -> Value:
     for n, v in enumerate(values):
         need(
             v.shape[:-1] == first.shape[:-1],
-            f"cat: values[{n}], {v.tensor!r}, is {v.shape}; expected {first.shape[:-1]} before its last dimension",
+            f"cat: values[{n}], {v.tensor!r}, is {v.shape}; expected {first.shape[:-1]} and any last size",
             where,
         )
         need(

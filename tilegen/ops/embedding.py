@@ -21,8 +21,8 @@ class EmbeddingAttributes(Attributes):
 def embedding(ids: Value, table: Value, *, name: str | None = None) -> Value:
     """y[…, :] = table[ids[…], :].
 
-    ids (…), an int32 input of one to three dimensions; table (V, D); y (…, D) of the table's dtype. The row of
-    an id below 0 or of V and more is NaN.
+    ids (…), an int32 input of one to three dimensions; table (V, D); y (…, D) of the table's dtype. The row
+    of an id below 0 or of V and more is NaN.
 
     Raises:
         SpecError: ids is no int32 input, or the table has not two dimensions.
@@ -33,7 +33,7 @@ def embedding(ids: Value, table: Value, *, name: str | None = None) -> Value:
     tensors("embedding", where, ids=ids, table=table)
     need(
         ids.dtype == "int32" and ids.columns is None and len(ids.shape) < 4,
-        f"embedding: ids are tg.input(name, shape, 'int32') of one to three sizes, given {ids!r} of {ids.dtype}",
+        f"embedding: ids are tg.input(name, shape, 'int32'), one to three sizes, given {ids!r} {ids.dtype}",
         where,
     )
     need(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Size
-from tilegen.frontend.spec import Value, call, caller, tensors
+from tilegen.frontend.spec import OPERATORS, Value, call, caller, tensors
 from tilegen.ops.base import (
     Access,
     Box,
@@ -143,6 +143,9 @@ def matmul(
         attributes,
         where,
     )
+
+
+OPERATORS["@"] = matmul
 
 
 def gemm_tiles(m: Size) -> list[tuple[int, int, int]]:

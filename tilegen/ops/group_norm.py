@@ -22,8 +22,8 @@ class GroupNormAttributes(Attributes):
 def group_norm(
     x: Value, groups: int, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
 ) -> Value:
-    """y = (x - mean) · w / √(var + eps) + bias, mean and var over the pixels of an image and the channels of a
-    group, in float32.
+    """y = (x - mean) · w / √(var + eps) + bias, mean and var over the pixels of an image and the channels of
+    a group, in float32.
 
     x (B, H, W, C), w and bias (C,) of one dtype; y of x's shape and dtype. groups: a divisor of C.
 

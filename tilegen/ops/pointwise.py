@@ -48,9 +48,9 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     """y = expression(e0 = x, e1, …), element by element in float32.
 
     x (…, N); the others have x's shape, or are vectors (N,), or one column (…, 1), which is the same for all
-    of a row; all of one dtype, y too. expression: + - * /, numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu, less,
-    less_equal (1 or 0), log, maximum, minimum, relu, rsqrt, scale, sigmoid, silu, softplus, sqrt, tanh and
-    where(condition, then, else).
+    of a row; all of one dtype, y too. expression: + - * /, numbers, and calls of abs, batch_norm, clamp, exp,
+    gelu_erf, gelu_tanh, hardswish, leaky_relu, less, less_equal (1 or 0), log, maximum, minimum, relu, rsqrt,
+    scale, sigmoid, silu, softplus, sqrt, tanh and where(condition, then, else).
 
     Raises:
         SpecError: the expression holds anything else, or an operand has another shape or dtype.

@@ -77,9 +77,7 @@ def avg_pool2d(
         where,
     )
     a = _windows("avg_pool2d", x, window, stride, padding, where)
-    return _pooled(
-        "avg_pool2d", x, AvgPoolAttributes(a.window, a.stride, a.padding, count_include_pad), name
-    )
+    return _pooled("avg_pool2d", x, AvgPoolAttributes(a.window, a.stride, a.padding, count_include_pad), name)
 
 
 def _windows(kind: str, x: Value, window: Any, stride: Any, padding: Any, where: str) -> PoolAttributes:

@@ -1,5 +1,5 @@
-"""A number for each row: the sum, the mean, the largest, the least of its numbers, the logarithm of the sum of
-their powers of e."""
+"""A number for each row: the sum, the mean, the largest, the least of its numbers, the logarithm of the sum
+of their powers of e."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class ReduceAttributes(Attributes):
 
     def __post_init__(self) -> None:
         if self.how not in get_args(Reduction):
-            raise AnalysisError(f"reduce: how is {self.how!r}, expected one of {', '.join(get_args(Reduction))}")
+            raise AnalysisError(
+                f"reduce: how is {self.how!r}, expected one of {', '.join(get_args(Reduction))}"
+            )
 
 
 def sum(x: Value, *, name: str | None = None) -> Value:

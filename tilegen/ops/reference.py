@@ -55,8 +55,6 @@ def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> 
     if isinstance(call.attributes, PointwiseAttributes):
         return evaluate(call.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
     # positions are data: the references take them as ints
-    given: list[Any] = [
-        int(x[0]) if n == b.position else x for n, x in enumerate(operands)
-    ]
+    given: list[Any] = [int(x[0]) if n == b.position else x for n, x in enumerate(operands)]
     (result,) = b.kind.reference(b, given)
     return result.reshape(b.out)

@@ -51,7 +51,9 @@ class Upsample(OpDef):
         return tuple(ceil_div(n, t) for n, t in zip(b.shape(0), b.tile, strict=True))
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
-        return (Access(0, tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.shape(0), strict=True))),)
+        return (
+            Access(0, tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.shape(0), strict=True))),
+        )
 
     def write(self, b: OpInstance) -> Box:
         f, g = UpsampleAttributes.of(b).factor

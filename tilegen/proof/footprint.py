@@ -210,7 +210,11 @@ def _global_avg_pool(op: Op) -> Footprint:
 
 
 def _upsample(op: Op) -> Footprint:
-    (images, p, q, c), tile, (f, g) = op.target(None, None, None, None).shape, op.tiles(4), op.pair("factor", 1)
+    (images, p, q, c), tile, (f, g) = (
+        op.target(None, None, None, None).shape,
+        op.tiles(4),
+        op.pair("factor", 1),
+    )
     x = op.operand(0, images, p // f, q // g, c)
     if (p % f, q % g) != (0, 0):
         raise Malformed(f"{p} x {q} pixels, expected multiples of {f} and {g}")
@@ -221,7 +225,11 @@ def _upsample(op: Op) -> Footprint:
 
 
 def _group_norm(op: Op) -> Footprint:
-    (images, h, w, c), (tg,), groups = op.target(None, None, None, None).shape, op.tiles(1), op.integer("groups")
+    (images, h, w, c), (tg,), groups = (
+        op.target(None, None, None, None).shape,
+        op.tiles(1),
+        op.integer("groups"),
+    )
     if groups < 1 or c % groups:
         raise Malformed(f"{groups} groups of {c} channels, expected a divisor")
     x, width = op.operand(0, images, h, w, c), tg * (c // groups)
@@ -344,9 +352,7 @@ def _reduce(op: Op) -> Footprint:
     x = op.operand(0, m, None)
     f = op.frame(ceil_div(m, tm))
     n = x.shape[1]
-    return f.footprint(
-        f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, 1, 1)
-    )
+    return f.footprint(f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, 1, 1))
 
 
 def _norm(op: Op) -> Footprint:

@@ -43,9 +43,7 @@ def _check_memory(program: Program) -> None:
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
     if t.dtype == "int32" and (rows := least_table(program, t.name)):
-        return torch.randint(
-            rows, t.shape, dtype=torch.int32, device=generator.device, generator=generator
-        )
+        return torch.randint(rows, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
     if t.dtype == "int32":
         return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)

@@ -297,9 +297,7 @@ class Interpreter:
             if value is None:  # nothing of it was read
                 value = garbage(run.tensors[o.tensor])
             operands.append(
-                int(value[0])
-                if n == b.position
-                else view(value.reshape(b.tensors[o.tensor].plan_shape), o)
+                int(value[0]) if n == b.position else view(value.reshape(b.tensors[o.tensor].plan_shape), o)
             )
         accumulators = b.kind.reference(b, operands)
         if b.op.epilogue is None:

@@ -1,8 +1,8 @@
-"""A product by threads: mma.sync on rows that no bulk copy brings, since they are no whole 16-byte units or lie
-across (templates/cuda/sm90/thread_product.cuh.j2).
+"""A product by threads: mma.sync on rows that no bulk copy brings, since they are no whole 16-byte units or
+lie across (templates/cuda/sm90/thread_product.cuh.j2).
 
-Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into shared
-memory, holding the next ones meanwhile, and each warp multiplies blocks of 16 rows and 32 columns.
+Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into
+shared memory, holding the next ones meanwhile, and each warp multiplies blocks of 16 rows and 32 columns.
 """
 
 from __future__ import annotations
@@ -29,13 +29,18 @@ TILES = ((16, 128), (32, 128), (64, 64))  # of up to so many rows the first, els
 
 @dataclass(frozen=True)
 class Side:
-    """An operand, of which a tile has `rows`, whole blocks of them. across: memory goes along rows, not along k;
-    unit: elements that one load brings."""
+    """An operand, of which a tile has `rows`, whole blocks of them. across: memory goes along rows, not along
+    k; unit: elements that one load brings."""
 
     rows: int
     pitch: int
     across: bool
     unit: int
+
+    def place(self, row: str) -> str:
+        """Where the numbers of row `row` from k on lie, as C."""
+        line, at = ("k", row) if self.across else (row, "k")
+        return f"(long long){line} * {self.pitch} + {at}"
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,10 @@ class ThreadTile(MacroOp):
                 )
         for first, end in self.parts:
             if first % VECTOR or end % VECTOR:
-                return f"columns {first} to {end} of {b.op.result!r} go together: both must be multiples of {VECTOR}"
+                return (
+                    f"columns {first} to {end} of {b.op.result!r} go together: both must be multiples of"
+                    f" {VECTOR}"
+                )
         if self.columns % VECTOR and not self.of_row:
             return (
                 f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"

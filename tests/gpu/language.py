@@ -1,0 +1,151 @@
+"""Programs of words besides the ops of layers: numbers of rows, columns beside each other, rows of tables, images
+that grow and shrink, products of any width. Compiled everywhere, run on the emulator and on a GPU."""
+
+from __future__ import annotations
+
+import tilegen as tg
+from tests.gpu.gemms import Case
+
+REDUCTIONS = {"sum": tg.sum, "mean": tg.mean, "max": tg.max, "min": tg.min, "logsumexp": tg.logsumexp}
+
+
+@tg.spec
+def reduced(M=37, N=520, how="mean", K=0, dtype="bfloat16"):
+    """A number for each row, with maths behind it, and beside the rows that it is of; behind a linear, where K is
+    given."""
+    if K:
+        x = tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="h")
+    else:
+        x = tg.silu(tg.input("x", (M, N), dtype), name="h")
+    r = REDUCTIONS[how](x, name="r")
+    return tg.sigmoid(r * r + r, name="s"), tg.sub(x, r, name="y")
+
+
+@tg.spec
+def beside_rows(M=33, N=264, dtype="bfloat16"):
+    """One column beside rows, on either side of a sign, behind a linear and behind a norm."""
+    x, c = tg.input("x", (M, N), dtype), tg.input("c", (M, 1), dtype)
+    w, g = tg.weight("w", (N, N), dtype), tg.weight("g", (N,), dtype)
+    y = tg.mul(c, tg.linear(x, w, name="h"), name="y")
+    return y, tg.add(tg.rms_norm(y, g, name="n"), tg.tanh(c, name="t"), name="z")
+
+
+@tg.spec
+def joined(M=19, N=72, K=40, dtype="bfloat16"):
+    """Columns of three tensors, one of them a view, and what reads them."""
+    x, z, w = tg.input("x", (M, N), dtype), tg.input("z", (M, K), dtype), tg.weight("w", (64, N + K), dtype)
+    e = tg.exp(x, name="e")
+    c = tg.cat([e, z, x[:, N // 2 :]], name="c")
+    return tg.softmax(c, name="s"), tg.relu(c[..., : N + K], name="v"), tg.linear(c[:, : N + K], w, name="y")
+
+
+@tg.spec
+def looked_up(B=3, S=7, V=50, D=136, dtype="bfloat16"):
+    """Rows of a table plus others, their mean, and scores against the table."""
+    ids, places = tg.input("ids", (B, S), "int32"), tg.input("places", (B, S, D), dtype)
+    table = tg.weight("table", (V, D), dtype)
+    x = tg.add(tg.embedding(ids, table, name="e"), places, name="x")
+    return tg.linear(tg.sub(x, tg.mean(x, name="m"), name="c"), table, name="y")
+
+
+@tg.spec
+def shrunk(B=2, H=13, W=9, C=24, padding=1, counted=True, dtype="float16"):
+    x = tg.relu(tg.input("x", (B, H, W, C), dtype), name="h")
+    how = {"padding": padding, "count_include_pad": counted}
+    return (
+        tg.silu(tg.avg_pool2d(x, 3, stride=2, **how, name="p"), name="y"),
+        tg.avg_pool2d(x, (2, 5), stride=(1, 2), name="z"),
+        tg.avg_pool2d(x, 7, name="wide"),
+    )
+
+
+@tg.spec
+def grown(B=2, H=5, W=7, C=24, factor=2, dtype="bfloat16"):
+    """An image's pixels several times, and a convolution of them beside what was there."""
+    f, g = (factor, factor) if isinstance(factor, int) else factor
+    x, z = tg.input("x", (B, H, W, C), dtype), tg.input("z", (B, f * H, g * W, C), dtype)
+    u = tg.upsample(tg.gelu(x, name="h"), factor, name="u")
+    w = tg.weight("w", (16, 3, 3, 2 * C), dtype)
+    return tg.conv2d(tg.cat([u, z], name="c"), w, padding=1, name="y")
+
+
+@tg.spec
+def grouped(B=2, H=9, W=7, C=40, groups=5, dtype="bfloat16"):
+    """group_norm behind a convolution, with an activation and a residual."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (C, 3, 3, C), dtype)
+    g, b = tg.weight("g", (C,), dtype), tg.weight("b", (C,), dtype)
+    h = tg.conv2d(x, w, padding=1, name="h")
+    return tg.add(tg.silu(tg.group_norm(h, groups, g, b, name="n"), name="s"), x, name="y")
+
+
+@tg.spec
+def any_width(M=37, K=77, N=50, dtype="bfloat16"):
+    """Linears of any width: a bias and an activation, a gated pair, a residual."""
+    x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
+    h = tg.gelu(tg.linear(x, w, b, name="up"), name="h")
+    gate, up = tg.linear(h, tg.weight("v", (2 * K, N), dtype), name="pair").chunk(2)
+    return tg.add(tg.mul(tg.silu(gate), up), x, name="y")
+
+
+@tg.spec
+def low_rank(M=40, H=136, R=4, dtype="bfloat16"):
+    """A linear and what two of a few columns add to it."""
+    x, w = tg.input("x", (M, H), dtype), tg.weight("w", (H, H), dtype)
+    a, b = tg.weight("a", (R, H), dtype), tg.weight("b", (H, R), dtype)
+    low = tg.linear(tg.linear(x, a, name="down"), b, name="up")
+    return tg.add(tg.linear(x, w, name="full"), tg.scale(low, 2.0), name="y")
+
+
+@tg.spec
+def multiplied(B=2, M=40, K=72, N=88, ways="nn", many=True, dtype="float16"):
+    """A matmul, either side as it is or transposed, of one right operand or many, with maths behind it."""
+    left, right = ways
+    a = tg.input("a", (B, K, M) if left == "t" else (B, M, K), dtype)
+    b = tg.input("b", (*((B,) if many else ()), *((N, K) if right == "t" else (K, N))), dtype)
+    y = tg.matmul(a, b, transpose_a=left == "t", transpose_b=right == "t", name="p")
+    return tg.relu(tg.add(y, tg.input("c", (B, M, N), dtype)), name="y")
+
+
+LANGUAGE = [
+    *(Case(f"{how} of rows", reduced, {"how": how}) for how in REDUCTIONS),
+    *(Case(f"{how} of 77 columns", reduced, {"how": how, "N": 77, "dtype": "float16"}) for how in REDUCTIONS),
+    *(
+        Case(f"{how}, rows read anew", reduced, {"how": how, "M": 3, "N": n})
+        for how, n in (("mean", 20480), ("max", 17001), ("min", 20480), ("logsumexp", 32001))
+    ),
+    Case("mean, float32, one row of 1023", reduced, {"M": 1, "N": 1023, "dtype": "float32"}),
+    Case("mean behind a linear", reduced, {"K": 64}),
+    Case("largest of one column", reduced, {"how": "max", "N": 1, "M": 1000}),
+    Case("a column beside rows", beside_rows, {}),
+    Case("a column beside rows of 77", beside_rows, {"N": 77, "M": 1, "dtype": "float16"}),
+    Case("joined columns", joined, {}),
+    Case("joined columns, no eights", joined, {"N": 26, "K": 5, "dtype": "float16"}),
+    Case("rows of a table", looked_up, {}),
+    Case("rows of a table, 21 columns", looked_up, {"D": 21, "V": 1000, "S": 40, "dtype": "float16"}),
+    Case("means of windows", shrunk, {}),
+    Case("means of windows, 10 channels", shrunk, {"C": 10, "counted": False, "dtype": "bfloat16"}),
+    Case("pixels twice", grown, {}),
+    Case("pixels 3 x 2 times, 5 channels", grown, {"factor": (3, 2), "C": 5, "B": 1, "dtype": "float16"}),
+    Case("groups of 8 channels", grouped, {}),
+    Case("groups of 10 channels", grouped, {"groups": 4, "B": 1}),
+    Case("groups of one channel, 57 x 57", grouped, {"groups": 8, "C": 8, "H": 57, "W": 57, "B": 1}),
+    Case("77 and 50 columns", any_width, {}),
+    Case("9 and 3 columns, one row", any_width, {"M": 1, "K": 9, "N": 3, "dtype": "float16"}),
+    Case("1023 columns, 300 rows", any_width, {"M": 300, "K": 1023, "N": 130}),
+    Case("float32 products", any_width, {"K": 72, "N": 48, "dtype": "float32"}),
+    Case("float32 products of 77 columns", any_width, {"M": 1, "dtype": "float32"}),
+    *(Case(f"rank {r}", low_rank, {"R": r}) for r in (1, 4)),
+    *(
+        Case(f"matmul {ways}, {dtype}", multiplied, {"ways": ways, "dtype": dtype, "K": 130})
+        for ways in ("nn", "nt", "tn", "tt")
+        for dtype in ("float16", "float32")
+    ),
+    Case("matmul of one right operand, all odd", multiplied, {"many": False, "M": 17, "K": 33, "N": 21}),
+    Case("matmul of one row", multiplied, {"B": 5, "M": 1, "K": 72, "N": 200, "dtype": "bfloat16"}),
+    Case(
+        "matmul, tiles of 128 x 128",
+        multiplied,
+        {"B": 1, "M": 140, "N": 136, "ways": "nt"},
+        {"tiles": {"p": (128, 128, 64)}},
+    ),
+]
