@@ -51,6 +51,9 @@ class Draw:
     def state(self, *shape: int) -> Value:
         return tg.state(self._name("s"), shape, "float32")
 
+    def ids(self, *shape: int) -> Value:
+        return tg.input(self._name("ids"), shape, "int32")
+
     def position(self) -> Value:
         return tg.input(self._name("at"), (1,), "int32")
 
@@ -80,8 +83,14 @@ def inner_sizes(b: OpInstance) -> tuple[int, ...]:
             return (a.rows,)
         case "attention":
             return (a.q_len, a.k_len)
-        case "rms_norm" | "layer_norm":
+        case "rms_norm" | "layer_norm" | "reduce":
             return (out[0],)
+        case "cat":
+            return out[:-1]
+        case "group_norm":
+            return (a.groups,)
+        case "upsample":
+            return tuple(int(n) for n in b.shape(0))
         case "rope":
             return (out[0], out[1] // a.head_dim)
         case "append":

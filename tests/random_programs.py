@@ -85,6 +85,31 @@ def _softmax(p: Pool, x: Value) -> Value:
     return tg.softmax(x, scale=0.7, causal=causal)
 
 
+def _reduced(p: Pool, x: Value) -> Value:
+    """A number for each row, alone or with the row."""
+    d = p.draw
+    y = d.pick([tg.sum, tg.mean, tg.max, tg.min, tg.logsumexp])(view(d, x))
+    if x.shape[-1] == 1 or d.maybe(0.2):
+        return y
+    return d.pick([lambda: tg.sub(x, y), lambda: tg.mul(tg.sigmoid(y), x), lambda: tg.maximum(x, y)])()
+
+
+def _column(p: Pool, x: Value) -> Value:
+    """A given column beside rows."""
+    return tg.relu(x) if x.shape[-1] == 1 else tg.add(p.draw.input(*x.shape[:-1], 1), x)
+
+
+def _cat(p: Pool, x: Value) -> Value:
+    others = [v for v in p.values if v.shape[:-1] == x.shape[:-1]]
+    return tg.cat([view(p.draw, p.draw.pick(others)) for _ in range(p.draw.n(2))] + [x])
+
+
+def _looked_up(p: Pool, x: Value) -> Value:
+    """x and rows of a table."""
+    d, (*lines, width) = p.draw, x.shape
+    return tg.add(tg.embedding(d.ids(*lines), d.weight(d.n(9), width)), x)
+
+
 def _pointwise(p: Pool, x: Value) -> Value:
     other = p.like(x.shape)
     return (
@@ -181,6 +206,22 @@ def _pool(p: Pool, x: Value) -> Value:
     return tg.max_pool2d(x, window, stride=[d.n(2), d.n(2)], padding=[d.n(w // 2, 0) for w in window])
 
 
+def _avg_pool(p: Pool, x: Value) -> Value:
+    d = p.draw
+    window = [d.n(min(3, x.shape[1 + i])) for i in (0, 1)]
+    padding = [d.n(w // 2, 0) for w in window]
+    return tg.avg_pool2d(x, window, stride=[d.n(2), d.n(2)], padding=padding, count_include_pad=d.maybe())
+
+
+def _group_norm(p: Pool, x: Value) -> Value:
+    c = x.shape[3]
+    return activation(p.draw, tg.group_norm(x, divisor(p.draw, c), p.draw.weight(c), p.draw.weight(c)))
+
+
+def _upsample(p: Pool, x: Value) -> Value:
+    return tg.upsample(x, [p.draw.n(3), p.draw.n(2)])
+
+
 def _mean(p: Pool, x: Value) -> Value:
     return tg.global_avg_pool(x)
 
@@ -190,7 +231,10 @@ def _flat_linear(p: Pool, x: Value) -> Value:
 
 
 Op = Callable[[Pool, Value], Value]
-ROWS: tuple[Op, ...] = (_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise)
+ROWS: tuple[Op, ...] = (
+    *(_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise),
+    *(_reduced, _column, _cat, _looked_up),
+)
 SEQUENCES: tuple[Op, ...] = (
     *ROWS,
     _rope,
@@ -201,7 +245,10 @@ SEQUENCES: tuple[Op, ...] = (
     _cross_attention,
     _cache,
 )
-IMAGES: tuple[Op, ...] = (_conv, _conv, _conv_residual, _pool, _mean, _flat_linear)
+IMAGES: tuple[Op, ...] = (
+    *(_conv, _conv, _conv_residual, _pool, _mean, _flat_linear),
+    *(_avg_pool, _group_norm, _upsample, _column, _cat),
+)
 
 
 def grow(p: Pool) -> None:

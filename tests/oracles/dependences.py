@@ -108,7 +108,7 @@ def _conv2d(b: OpInstance) -> Iterator[Work]:
         yield Work((images, ps, qs, ns), len(chunks), reads)
 
 
-def _max_pool2d(b: OpInstance) -> Iterator[Work]:
+def _pool2d(b: OpInstance) -> Iterator[Work]:
     x, win, st, pad = b.shape(0), attribute(b, "window"), attribute(b, "stride"), attribute(b, "padding")
     for images, ps, qs, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         ys, xs = taps(ps, win[0], st[0], pad[0], 1, x[1]), taps(qs, win[1], st[1], pad[1], 1, x[2])
@@ -119,6 +119,43 @@ def _global_avg_pool(b: OpInstance) -> Iterator[Work]:
     _, h, w, _ = b.shape(0)
     for images, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         yield Work((images, cs), 1, [(0, 0, (images, range(h), range(w), cs))])
+
+
+def _upsample(b: OpInstance) -> Iterator[Work]:
+    f, g = attribute(b, "factor")
+    for images, ys, xs, cs in product(*(cut(n, t) for n, t in zip(b.shape(0), b.tile, strict=True))):
+        writes = (
+            images,
+            [y * f + u for y in ys for u in range(f)],
+            [x * g + v for x in xs for v in range(g)],
+            cs,
+        )
+        yield Work(writes, 1, [(0, 0, (images, ys, xs, cs))])
+
+
+def _group_norm(b: OpInstance) -> Iterator[Work]:
+    images, h, w, c = b.out
+    for image, cs in product(range(images), cut(c, b.tile[0] * (c // attribute(b, "groups")))):
+        own = ([image], range(h), range(w), cs)
+        yield Work(own, 1, [(0, 0, own), (1, 0, (cs,)), (2, 0, (cs,))])
+
+
+def _cat(b: OpInstance) -> Iterator[Work]:
+    for lines in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=False))):
+        reads: list[Any] = [
+            (index, 0, (*lines, range(b.shape(index)[-1]))) for index in range(len(b.op.operands))
+        ]
+        yield Work((*lines, range(b.out[-1])), 1, reads)
+
+
+def _reduce(b: OpInstance) -> Iterator[Work]:
+    for rows in cut(b.out[0], b.tile[0]):
+        yield Work((rows, [0]), 1, [(0, 0, (rows, range(b.shape(0)[1])))])
+
+
+def _embedding(b: OpInstance) -> Iterator[Work]:
+    for rows, columns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        yield Work((rows, columns), 1, [(0, 0, (rows,)), (1, 0, (range(b.shape(1)[0]), columns))])
 
 
 def _softmax(b: OpInstance) -> Iterator[Work]:
@@ -200,8 +237,14 @@ KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
-    "max_pool2d": _max_pool2d,
+    "max_pool2d": _pool2d,
+    "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,
+    "upsample": _upsample,
+    "group_norm": _group_norm,
+    "cat": _cat,
+    "reduce": _reduce,
+    "embedding": _embedding,
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,

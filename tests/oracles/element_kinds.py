@@ -92,7 +92,7 @@ def _conv2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     return Tile(_quotient(ch, t[4]), reads, list(product(*outs)), c[3] * t[3], t[3])
 
 
-def _max_pool2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+def _pool2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     outs = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
     reads: list[Read] = [
         (0, 0, (image, yy, xx, channel))
@@ -109,6 +109,48 @@ def _global_avg_pool(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> T
         (0, 0, at) for at in product(images, range(shapes[0][1]), range(shapes[0][2]), channels)
     ]
     return Tile(1, reads, list(product(images, channels)), c[1] * t[1], t[1])
+
+
+def _upsample(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    ins = [_block(*at) for at in zip(c, t, shapes[0], strict=True)]
+    f, g = a["factor"]
+    writes: list[Index] = [
+        (image, y * f + u, x * g + v, channel)
+        for image, y, x, channel in product(*ins)
+        for u in range(f)
+        for v in range(g)
+    ]
+    return Tile(1, [(0, 0, at) for at in product(*ins)], writes, c[3] * t[3], t[3])
+
+
+def _group_norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    _, h, w, channels = shapes[0]
+    width = t[0] * (channels // a["groups"])
+    mine = _block(c[1], width, channels)
+    own: list[Index] = list(product((c[0],), range(h), range(w), mine))
+    reads: list[Read] = [(0, 0, at) for at in own]
+    reads += [(0, index, (x,)) for index in (1, 2) for x in mine]
+    return Tile(1, reads, own, c[1] * width, width)
+
+
+def _cat(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    *lines, n = shapes["result"]
+    mine = list(product(*(_block(*at) for at in zip(c, t, lines, strict=True))))
+    reads: list[Read] = [
+        (0, index, (*line, x))
+        for index in shapes
+        if index != "result"
+        for line in mine
+        for x in range(shapes[index][-1])
+    ]
+    return Tile(1, reads, [(*line, x) for line in mine for x in range(n)], 0, n)
+
+
+def _embedding(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    rows, columns = (_block(*at) for at in zip(c, t, shapes["result"], strict=True))
+    reads: list[Read] = [(0, 0, (r,)) for r in rows]
+    reads += [(0, 1, at) for at in product(range(shapes[1][0]), columns)]
+    return Tile(1, reads, list(product(rows, columns)), c[1] * t[1], t[1])
 
 
 def _softmax(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
@@ -219,8 +261,13 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
-    "max_pool2d": _max_pool2d,
+    "max_pool2d": _pool2d,
+    "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,
+    "upsample": _upsample,
+    "group_norm": _group_norm,
+    "cat": _cat,
+    "embedding": _embedding,
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,

@@ -47,7 +47,7 @@ def cat(values: Sequence[Value], *, name: str | None = None) -> Value:
             f"cat: {first.tensor!r} is {first.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype",
             where,
         )
-    form = shared_form(values)
+    form = shared_form(values, of_views="spatial")
     operands = [v.operand(form, where) for v in values]
     columns: Any = 0
     for v in values:

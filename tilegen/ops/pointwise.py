@@ -95,16 +95,16 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     return y
 
 
-def shared_form(values: Sequence[Value]) -> str:
-    """The form that one of the tensors has already; for four dimensions left open where none has; else
-    rows."""
+def shared_form(values: Sequence[Value], of_views: str = "rows") -> str:
+    """The form that one of the tensors has already; for four dimensions left open where none has, or
+    `of_views` where some are views; else rows."""
     tensors = builder("pointwise").tensors
     forms = {"rows" if v.flattened else tensors[v.tensor].form for v in values} - {""}
     if "spatial" in forms:
         return "spatial"
-    return (
-        "" if not forms and len(values[0].shape) == 4 and all(v.columns is None for v in values) else "rows"
-    )
+    if forms or len(values[0].shape) != 4:
+        return "rows"
+    return "" if all(v.columns is None for v in values) else of_views
 
 
 def check_expression(expression: str, names: set[str], where: str = "") -> None:
