@@ -1,0 +1,132 @@
+"""Ops of the names of torch's mean what torch's do, and their plans are proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilegen as tg
+
+M, N = 5, 12
+IMAGE = (2, 7, 9, 6)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of tilegen and torch's on tensors of these shapes; shape of ids: an int32 input below `below`."""
+
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...] = ((M, N),)
+    below: int = 0
+
+    def given(self) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        drawn = [torch.randn(shape) for shape in self.shapes]
+        if self.below:
+            drawn[0] = torch.randint(self.below, self.shapes[0], dtype=torch.int32)
+        return drawn
+
+    def program(self) -> Any:
+        def made() -> Any:
+            types = ["int32" if n == 0 and self.below else "float32" for n in range(len(self.shapes))]
+            return self.ours(
+                *(tg.input(f"x{n}", s, t) for n, (s, t) in enumerate(zip(self.shapes, types, strict=True)))
+            )
+
+        return tg.spec(made)()
+
+
+def first(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """torch's op on channels first, ours being last."""
+    return lambda x, *rest: of(x.permute(0, 3, 1, 2), *rest).permute(0, 2, 3, 1)
+
+
+WORDS = {
+    "sum": Word(tg.sum, lambda x: x.sum(-1, keepdim=True)),
+    "mean": Word(tg.mean, lambda x: x.mean(-1, keepdim=True), ((2, 3, 4, N),)),
+    "max": Word(tg.max, lambda x: x.amax(-1, keepdim=True)),
+    "min": Word(tg.min, lambda x: x.amin(-1, keepdim=True)),
+    "logsumexp": Word(tg.logsumexp, lambda x: x.logsumexp(-1, keepdim=True), ((2, 3, N),)),
+    "a column beside rows": Word(lambda x, c: (c - x) / c, lambda x, c: (c - x) / c, ((M, N), (M, 1))),
+    "a column of an image": Word(lambda x, c: tg.upsample(x * c, 1), torch.mul, (IMAGE, (*IMAGE[:3], 1))),
+    "@": Word(lambda x, w: x @ w, torch.matmul, ((2, M, N), (N, 3))),
+    "x[..., a:b]": Word(
+        lambda x: tg.exp(x[..., 3:-2]) + x[:, 4:11], lambda x: x[..., 3:-2].exp() + x[:, 4:11]
+    ),
+    "cat": Word(
+        lambda x, y: tg.cat([x, y, x[:, :3]]), lambda x, y: torch.cat([x, y, x[:, :3]], -1), ((M, N), (M, 7))
+    ),
+    "cat of images": Word(
+        lambda x, y: tg.max_pool2d(tg.cat([x, y]), 2),
+        lambda x, y: first(lambda z: F.max_pool2d(z, 2))(torch.cat([x, y], -1)),
+        (IMAGE, (*IMAGE[:3], 5)),
+    ),
+    "embedding": Word(tg.embedding, F.embedding, ((2, 3, 4), (11, N)), below=11),
+    "group_norm": Word(
+        lambda x, w, b: tg.group_norm(x, 3, w, b, eps=0.1),
+        first(lambda x, w, b: F.group_norm(x, 3, w, b, eps=0.1)),
+        (IMAGE, IMAGE[-1:], IMAGE[-1:]),
+    ),
+    "upsample": Word(
+        lambda x: tg.upsample(x, (2, 3)), first(lambda x: F.interpolate(x, scale_factor=(2, 3))), (IMAGE,)
+    ),
+    "avg_pool2d": Word(
+        lambda x: tg.avg_pool2d(x, (3, 2), stride=2, padding=(1, 0)),
+        first(lambda x: F.avg_pool2d(x, (3, 2), 2, (1, 0))),
+        (IMAGE,),
+    ),
+    "avg_pool2d, padding not counted": Word(
+        lambda x: tg.avg_pool2d(x, 3, padding=1, count_include_pad=False),
+        first(lambda x: F.avg_pool2d(x, 3, 3, 1, count_include_pad=False)),
+        (IMAGE,),
+    ),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_means_what_torchs_means(word: str) -> None:
+    w = WORDS[word]
+    found = tg.reference(w.program(), *w.given())
+    assert isinstance(found, torch.Tensor)
+    wanted = w.theirs(*(x if x.dtype is torch.int32 else x.double() for x in w.given()))
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_its_plan_is_proved_and_comes_back_from_json(word: str) -> None:
+    plan = tg.plan(WORDS[word].program(), "h200", target="interpret")
+    back = tg.Plan.from_json(plan.to_json())
+    assert tg.verify(back).ok and back.digest == plan.digest
+
+
+@pytest.mark.parametrize("word", ["sum", "mean", "max", "min", "logsumexp"])
+@pytest.mark.parametrize("target", ["cpu", "cuda-emulated"])
+def test_what_is_no_number_and_infinities_are_as_torch_has_them(word: str, target: str) -> None:
+    x = torch.randn(8, N, generator=torch.Generator().manual_seed(1))
+    inf = float("inf")
+    x[0, 3], x[1, 0], x[2, 11], x[3] = float("nan"), inf, -inf, -inf
+    x[4, 0], x[4, 5], x[5, 2], x[5, 7] = inf, float("nan"), inf, -inf
+
+    @tg.spec
+    def rows() -> Any:
+        return WORDS[word].ours(tg.input("x", (8, N), "float32"))
+
+    found = tg.compile(rows(), target)(x)
+    torch.testing.assert_close(found, WORDS[word].theirs(x), equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["interpret", "cpu", "cuda-emulated"])
+def test_the_row_of_an_id_that_the_table_has_not_is_nan(target: str) -> None:
+    @tg.spec
+    def rows() -> Any:
+        return tg.embedding(tg.input("ids", (4,), "int32"), tg.weight("t", (3, 8), "float32"))
+
+    ids, table = torch.tensor([2, -1, 3, 0], dtype=torch.int32), torch.randn(3, 8)
+    found = tg.compile(rows(), target)(ids, table)
+    assert torch.equal(found[[0, 3]], table[[2, 0]]) and found[[1, 2]].isnan().all()
