@@ -43,6 +43,12 @@ def rotated(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
 
 
 @tg.spec
+def by_tables(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
+    x, tables = tg.input("x", (B, S, heads * D), dtype), [tg.input(n, (S, D), dtype) for n in ("cos", "sin")]
+    return tg.rotary(tg.relu(x, name="h"), *tables, heads=heads, name="y")
+
+
+@tg.spec
 def alone(M=33, N=264, dtype="bfloat16"):
     """Pointwise ops that no op before can carry: two outputs of one input."""
     x, y = tg.input("x", (M, N), dtype), tg.input("y", (M, N), dtype)
@@ -107,6 +113,8 @@ THREADS = [
     ),
     Case("rope", rotated, {}),
     Case("rope, one token, heads of 32", rotated, {"B": 1, "S": 1, "heads": 2, "D": 32}),
+    *(Case(f"rope, heads of {d}", rotated, {"D": d}) for d in (8, 40, 72)),
+    *(Case(f"rotary, heads of {d}", by_tables, {"D": d}) for d in (64, 24)),
     Case("pointwise", alone, {}),
     Case("pointwise, float32", alone, {"dtype": "float32"}),
     Case("pools", pools, {}),
@@ -288,6 +296,7 @@ CONVOLUTIONS = [
         Case(f"{n} filters, {size} x {size}", one, {"N": n, "size": size, "HW": hw})
         for n, size, hw in ((10, 3, 9), (7, 3, 30), (21, 1, 20), (1, 5, 7))
     ),
+    *(Case(f"{n} filters of {c} channels", one, {"N": n, "C": c, "HW": 11}) for n, c in ((10, 3), (77, 12))),
     Case("14 x 14 x 64", pair, {}),
     Case(
         "7 x 7 x 512",
@@ -421,6 +430,10 @@ def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, d
 AWAITED = {"appends": "awaited"}
 CACHED = [
     Case("caches", cached, {}, AWAITED),
+    *(
+        Case(f"caches, heads of {d}, turned", cached, {"D": d, "roped": True, "S": s})
+        for d, s in ((40, 1), (72, 20))
+    ),
     Case(
         "caches, 100 tokens, 128 rows of four heads",
         cached,

@@ -23,6 +23,8 @@ from tilegen.ops.base import OpInstance, TileOp
 from tilegen.ops.rope import RopeAttributes
 from tilegen.options import Options
 
+SIXTEEN = 16  # columns that one matrix instruction multiplies by
+
 
 @dataclass(frozen=True)
 class _Made:
@@ -78,6 +80,8 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
             f"{a.q_len} queries of {a.heads // a.kv_heads} heads are more than the {FEW} rows that one tile"
             " takes"
         )
+    if a.head_dim % SIXTEEN:
+        return f"heads have {a.head_dim} columns, and new rows are forwarded in whole sixteens"
     caches, made = (b.operand("k"), b.operand("v")), _made(graph, op)
     if any(c.columns or c.flatten for c in caches):
         return "it reads some columns of its caches"

@@ -59,6 +59,7 @@ ANY_COLUMNS = (
     GroupNormAttributes,
     CatAttributes,
     EmbeddingAttributes,
+    ConvAttributes,
     MatmulAttributes,
 )
 SCRATCH = 106496  # the most bytes of shared memory for one op's own use
@@ -130,8 +131,8 @@ class ThreadTile(MacroOp):
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
             case (
                 RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
-            ) if d % (2 * VECTOR):
-                return f"heads have {d} columns, expected a multiple of {2 * VECTOR}"
+            ) if d % VECTOR:
+                return f"heads have {d} columns, expected a multiple of {VECTOR}"
         width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
         if width is None or self.unaligned:
             return ""
@@ -142,7 +143,17 @@ class ThreadTile(MacroOp):
     @property
     def unaligned(self) -> bool:
         """Whether rows are no whole eights, so that they have no aligned vectors."""
-        return isinstance(self.attributes, ANY_COLUMNS) and bool(self._no_eights)
+        return self.odd_halves or (isinstance(self.attributes, ANY_COLUMNS) and bool(self._no_eights))
+
+    @property
+    def odd_halves(self) -> bool:
+        """Turning heads by pairs of their halves: whether these are no whole eights."""
+        match self.attributes:
+            case (
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
+            ):
+                return bool(d % (2 * VECTOR))
+        return False
 
     @cached_property
     def _no_eights(self) -> str:
