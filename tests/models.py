@@ -186,6 +186,43 @@ def _angles(s: int, d: int) -> tuple[Tensor, Tensor]:
     return phi.cos(), phi.sin()
 
 
+class Head(nn.Module):
+    """Rows of a table, normed as a model spells it, and scores against the same table."""
+
+    def __init__(self, words: int = 50, width: int = 24):
+        super().__init__()
+        self.table = nn.Embedding(words, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        x = x - x.mean(-1, keepdim=True)
+        x = x / (x * x).sum(-1, keepdim=True).add(1.0).sqrt()
+        return F.linear(torch.cat([x, x[..., :24]], -1)[..., :24], self.table.weight)
+
+
+class Numbers(nn.Module):
+    """Numbers of rows, one by one."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        top = x.amax(-1, keepdim=True)
+        return torch.maximum(top * 0.5, x), torch.logsumexp(x, 2), x.amin(-1), (x - top).sum(-1)
+
+
+class UNet(nn.Module):
+    """Down and up again, with what was there beside it."""
+
+    def __init__(self, channels: int = 16):
+        super().__init__()
+        self.into, self.norm = nn.Conv2d(8, channels, 3, padding=1), nn.GroupNorm(4, channels)
+        self.below, self.up = nn.Conv2d(channels, channels, 3, padding=1), nn.Upsample(scale_factor=2)
+        self.out = nn.Conv2d(2 * channels, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.silu(self.norm(self.into(x)))
+        below = self.up(F.relu(self.below(F.avg_pool2d(h, 2))))
+        return self.out(torch.cat([h, below], 1))
+
+
 MODELS = {
     "mlp": Model(Mlp, lambda n: ((torch.randn(n, 48),), {}), "x"),
     "gated_mlp": Model(GatedMlp, _rows(64), "x"),
@@ -215,6 +252,9 @@ MODELS = {
         lambda n: ((torch.randn(n, 16, 8, 8),), {}),
         "input",
     ),
+    "head": Model(Head, lambda n: ((torch.randint(50, (n, 9)),), {}), "ids"),
+    "numbers": Model(Numbers, _rows(24), "x"),
+    "unet": Model(UNet, lambda n: ((torch.randn(n, 8, 8, 12),), {}), "x"),
     "classifier": Model(Classifier, lambda n: ((torch.randn(n, 8, 7, 7),), {}), "x"),
 }
 

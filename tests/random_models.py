@@ -61,6 +61,7 @@ class Drawn(nn.Module):
             ("columns", self._columns),
             ("matmul", self._matmul),
             ("softmax", lambda: lambda x: x.softmax(-1)),
+            ("numbers of rows", self._of_row),
             ("log_softmax", lambda: lambda x: torch.maximum(x.log_softmax(-1), 0.5 * x)),
         ]
 
@@ -130,6 +131,16 @@ class Drawn(nn.Module):
         w, b = self._weight(self.width), self._weight(self.width)
         return self.chance.choice([lambda x: x * w + b, lambda x: b - x * w, lambda x: x / (w.abs() + 1)])
 
+    def _of_row(self) -> Step:
+        return self.chance.choice(
+            [
+                lambda x: x - x.mean(-1, keepdim=True),
+                lambda x: x * x.amax(-1, keepdim=True).sigmoid(),
+                lambda x: x.logsumexp(-1, keepdim=True) - x,
+                lambda x: torch.cat([x[..., 4:], x[..., :4] * x.sum(-1, keepdim=True)], -1),
+            ]
+        )
+
     def _columns(self) -> Step:
         half = self.width // 2
         w = self._module(nn.Linear(self.width, 2 * self.width))
@@ -156,6 +167,10 @@ class Drawn(nn.Module):
             ("residual", lambda: self._conv(residual=True)),
             ("pool", lambda: self._pool),
             ("batch norm", lambda: self._batch_norm()),
+            ("group norm", lambda: self._module(nn.GroupNorm(self.chance.choice([1, 2, 8]), self.width))),
+            ("means", lambda: lambda x: F.avg_pool2d(x, 2) if x.shape[-1] > 4 else x),
+            ("upsampling", lambda: lambda x: torch.cat([F.interpolate(F.relu(x), scale_factor=2)[:, :4],
+                                                        F.interpolate(x, scale_factor=2)[:, 4:]], 1)),
             ("numbers", self._numbers),
         ]
 

@@ -30,6 +30,10 @@ X = torch.zeros(2, 5, 16)
     "function, words",
     [
         (lambda x, _: x.cumsum(-1), ["aten.cumsum.default in Of", "no word for it in a spec"]),
+        (lambda x, _: x.mean(1), ["aten.mean.dim", "expected the last one"]),
+        (lambda x, _: x.sum(), ["aten.sum", "no word"]),
+        (lambda x, _: torch.cat([x, x], 1), ["aten.cat", "columns of the same rows"]),
+        (lambda x, _: torch.cat([x, x.transpose(0, 0).contiguous().flip(-1)], -1), ["aten.flip"]),
         (lambda x, _: x[..., ::2] + 1, ["aten.slice.Tensor", "step 2"]),
         (lambda x, _: x.transpose(0, 2).softmax(1), ["softmax over dimension 1"]),
         (lambda x, _: x + x.transpose(0, 0).flip(0), ["aten.flip.default"]),

@@ -110,6 +110,7 @@ class Adapter:
             a = t.leaf.of(given) if t.leaf.argument in given else None
             if not isinstance(a, torch.Tensor):
                 raise ArgumentError(f"{self.title}: {t.leaf} is a tensor, given {_told(a)}")
+            a = a.int() if a.dtype is torch.int64 else a
             found.append((a if t.order is None else a.permute(t.order)).contiguous())
         return tuple(found)
 

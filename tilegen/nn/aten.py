@@ -16,17 +16,23 @@ import torch
 
 from tilegen.errors import SpecError
 from tilegen.frontend.spec import Value
+from tilegen.graph.fuse_epilogues import renumber
 from tilegen.nn import patterns
 from tilegen.nn.views import View
+from tilegen.ops import reduce
 from tilegen.ops.attention import attention
+from tilegen.ops.cat import cat
 from tilegen.ops.conv2d import conv2d
+from tilegen.ops.embedding import embedding
 from tilegen.ops.gemm import linear
+from tilegen.ops.group_norm import group_norm
 from tilegen.ops.maths import clamp, gelu, leaky_relu, softplus
 from tilegen.ops.norm import layer_norm, rms_norm
 from tilegen.ops.pointwise import pointwise
-from tilegen.ops.pool import flatten, global_avg_pool, max_pool2d
+from tilegen.ops.pool import avg_pool2d, flatten, global_avg_pool, max_pool2d
 from tilegen.ops.rope import rotary
 from tilegen.ops.softmax import log_softmax, softmax
+from tilegen.ops.upsample import upsample
 
 aten = torch.ops.aten
 
@@ -253,6 +259,49 @@ def _log_softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
     return x.of_rows(log_softmax(_rows(x), name=t.name()))
 
 
+@entry(aten.embedding.default)
+def _embedding(
+    t: Trace, table: torch.Tensor, ids: View, padding: int = -1, scale: bool = False, sparse: bool = False
+) -> View:
+    if not isinstance(table, torch.Tensor) or ids.value.dtype != "int32" or not ids.is_(View.of(ids.value)):
+        raise SpecError("an embedding of what are no whole numbers given, or by what is no weight")
+    return View.of(embedding(ids.value, t.weight(table, "table"), name=t.name()))
+
+
+@entry(aten.cat.default)
+def _cat(t: Trace, parts: Sequence[Any], at: int = 0) -> View:
+    if not all(isinstance(p, View) for p in parts):
+        raise SpecError("cat of activations and weights")
+    first, at = parts[0], at % len(parts[0].dims)
+    images = [p.image() for p in parts]
+    if at == 1 and None not in images:
+        return View.of(cat(images, name=t.name("cat")), (0, 3, 1, 2))
+    if at != len(first.dims) - 1 or not all(first.beside(p) for p in parts):
+        raise SpecError(f"cat of {[p.shape for p in parts]} along {at}; expected columns of the same rows")
+    return first.of_rows(cat([_rows(p) for p in parts], name=t.name("cat")))
+
+
+def _numbers(of: Callable[..., Value]) -> Entry:
+    """A number for each row."""
+
+    def made(t: Trace, x: View, over: Any = None, keep: bool = False, **_: Any) -> View:
+        ends = [over] if isinstance(over, int) else list(over or range(len(x.dims)))
+        if [d % len(x.dims) for d in ends] != [len(x.dims) - 1]:
+            raise SpecError(f"{of.__name__} over dimensions {ends} of {x.shape}; expected the last one")
+        view = x.of_rows(of(_rows(x), name=t.name(of.__name__)))
+        return view if keep else view.squeezed([-1])
+
+    return made
+
+
+TABLE |= {
+    aten.sum.dim_IntList: _numbers(reduce.sum),
+    aten.amax.default: _numbers(reduce.max),
+    aten.amin.default: _numbers(reduce.min),
+    aten.logsumexp.default: _numbers(reduce.logsumexp),
+}
+
+
 # --- element by element -------------------------------------------------------------------------------------
 
 
@@ -328,15 +377,23 @@ def _pow(t: Trace, x: View, n: float) -> View:
 
 
 def _each(t: Trace, expression: str, a: View, b: Any) -> View:
-    """An expression over e0 = a and e1 = b: a number, a weight of a's columns, or a tensor like a."""
+    """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
+    like a, or one column of one of them."""
     if isinstance(b, torch.Tensor) and b.numel() == 1:
         b = b.item()
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):
-        if b.dim() != 1 or a.rows() is None:
+        if b.dim() == 1 and a.rows() is not None:
+            return View(pointwise(expression, a.value, t.weight(b)), a.dims)
+        plain = a.is_(View.of(a.value)) and all(isinstance(n, int) for n in a.shape)
+        if not plain or torch.broadcast_shapes(b.shape, a.shape) != a.shape:
             raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
-        return View(pointwise(expression, a.value, t.weight(b)), a.dims)
+        return View(pointwise(expression, a.value, t.weight(b.expand(a.shape))), a.dims)
+    if a.beside(b) and 1 in (a.width, b.width) and a.width != b.width:
+        wide, column = (a, b) if b.width == 1 else (b, a)
+        names = {"e0": "e0", "e1": "e1"} if wide is a else {"e0": "e1", "e1": "e0"}
+        return View(pointwise(renumber(expression, names), wide.value, column.value), wide.dims)
     if not a.is_(b):
         raise SpecError(f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element")
     return View(pointwise(expression, a.value, b.value), a.dims)
@@ -501,6 +558,52 @@ def _max_pool(
     return View.of(made, (0, 3, 1, 2))
 
 
+@entry(aten.avg_pool2d.default)
+def _avg_pool(
+    t: Trace,
+    x: View,
+    window: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    counted: bool = True,
+    divisor: int | None = None,
+) -> View:
+    if ceil or divisor is not None:
+        raise SpecError("avg_pool2d with ceil_mode or divisor_override")
+    made = avg_pool2d(
+        _image(x),
+        _two(window),
+        stride=_two(stride) if stride else None,
+        padding=_two(padding),
+        count_include_pad=counted,
+        name=t.name(),
+    )
+    return View.of(made, (0, 3, 1, 2))
+
+
+@entry(aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default)
+def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> View:
+    value = _image(x)
+    given = next((s for s in scales if isinstance(s, (list, tuple))), scales)
+    wanted = tuple(size) if size else tuple(n * s for n, s in zip(x.shape[2:], given, strict=True))
+    factor = [n / m for n, m in zip(wanted, x.shape[2:], strict=True)]
+    if any(f != int(f) or f < 1 for f in factor):
+        raise SpecError(f"an upsampling of {x.shape[2:]} to {wanted}; expected whole factors")
+    return View.of(upsample(value, [int(f) for f in factor], name=t.name()), (0, 3, 1, 2))
+
+
+@entry(aten.group_norm.default)
+def _group_norm(
+    t: Trace, x: View, groups: int, w: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True
+) -> View:
+    value = _image(x)
+    ones = torch.ones(value.shape[3], dtype=getattr(torch, value.dtype))
+    given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
+    made = group_norm(value, groups, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name())
+    return View.of(made, (0, 3, 1, 2))
+
+
 @entry(aten.adaptive_avg_pool2d.default)
 def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
     if tuple(size) != (1, 1):
@@ -511,10 +614,17 @@ def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
 
 
 @entry(aten.mean.dim)
-def _mean_of_image(t: Trace, x: View, over: Sequence[int], keep: bool = False) -> View:
+def _mean(t: Trace, x: View, over: Sequence[int], keep: bool = False) -> View:
+    if [d % len(x.dims) for d in over] == [len(x.dims) - 1]:
+        return _numbers(reduce.mean)(t, x, over, keep)  # type: ignore[no-any-return]
+    return _mean_of_image(t, x, over, keep)
+
+
+def _mean_of_image(t: Trace, x: View, over: Sequence[int], keep: bool) -> View:
     if sorted(d % len(x.dims) for d in over) != [2, 3] or x.image() is None:
         raise SpecError(
-            f"a mean over dimensions {list(over)} of {x.shape}; expected rows and columns of an image"
+            f"a mean over dimensions {list(over)} of {x.shape}; expected the last one, or rows and columns of"
+            " an image"
         )
     view = View.of(global_avg_pool(_image(x), name=t.name()))
     return view.unsqueezed(-1).unsqueezed(-1) if keep else view

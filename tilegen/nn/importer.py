@@ -34,9 +34,13 @@ from tilegen.ops.pointwise import pointwise
 
 aten = torch.ops.aten
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
 IMAGES = (
     aten.conv2d.default,
     aten.max_pool2d.default,
+    aten.avg_pool2d.default,
+    aten.upsample_nearest2d.vec,
+    aten.group_norm.default,
     aten.adaptive_avg_pool2d.default,
     aten._native_batch_norm_legit_no_training.default,
 )
@@ -191,7 +195,8 @@ class _Spec:
         order = (0, 2, 3, 1) if self.images and len(shape) == 4 else None
         if order:
             shape = tuple(shape[d] for d in order)
-        value = input(self._free(self.inputs[node.name]), shape, self._dtype(val.dtype))
+        dtype = "int32" if val.dtype in IDS else self._dtype(val.dtype)
+        value = input(self._free(self.inputs[node.name]), shape, dtype)
         self.taken[node.name] = value.tensor, order
         return View.of(value, (0, 3, 1, 2) if order else None)
 

@@ -176,6 +176,11 @@ class View:
         """Whether it is the same view of a tensor of the same shape."""
         return self.value.shape == other.value.shape and _ranked(self.dims) == _ranked(other.dims)
 
+    def beside(self, other: View) -> bool:
+        """Whether both are rows of their own tensors, and the same places of both walk them."""
+        rows = self.rows() is not None and other.rows() is not None
+        return rows and _ranked(self.dims[:-1]) == _ranked(other.dims[:-1])
+
     def heads(self) -> tuple[Value, int] | None:
         """A tensor (B, S, h·D) and h, of which this is (B, h, S, D)."""
         if len(self.dims) != 4 or len(self.value.shape) != 3:
