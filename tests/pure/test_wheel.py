@@ -101,7 +101,7 @@ def test_what_is_kept_for_another_text_is_not_found(installed: Installed) -> Non
     assert installed.fingerprint() == seen[0]
     for file in (
         "templates/schedule.j2",
-        "templates/cuda/sm90/gemm.cu.j2",
+        "templates/cuda/threads/gemm.cu.j2",
         "templates/cpu/gemm.cpp.j2",
         "schedule/planner.py",
     ):

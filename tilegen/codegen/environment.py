@@ -20,7 +20,7 @@ from tilegen.ops.base import OpInstance, foreign_ops
 if TYPE_CHECKING:
     import jinja2
 
-NAMES = {"cpu": "CPU", "cuda/sm90": "CUDA"}
+NAMES = {"cpu": "CPU", "cuda/threads": "CUDA"}
 
 
 def roots() -> list[Path]:

@@ -33,13 +33,13 @@ def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
         return graph
     for op in graph.ops:
         b = graph.bound(op)
-        if isinstance(op.attributes, LinearAttributes) and why(b):
+        if isinstance(op.attributes, LinearAttributes) and why(b, place):
             graph = _gated(graph, b) if op.attributes.groups > 1 else _plain(graph, b)
     return graph
 
 
-def why(b: OpInstance) -> str:
-    """Why bulk copies do not bring a linear's rows, or an empty string."""
+def why(b: OpInstance, place: Place) -> str:
+    """Why the target's linears do not take its rows, or an empty string."""
     for n in (0, 1):
         operand, shape = b.op.operands[n], b.shape(n)
         size = DTYPES[b.dtype(n)]
@@ -50,6 +50,9 @@ def why(b: OpInstance) -> str:
         for what, columns in (("columns", shape[-1]), ("a row of", pitch), ("first column", first)):
             if isinstance(columns, int) and columns * size % UNIT:
                 return f"{operand.tensor!r} has {what} {columns}"
+    columns = b.out[-1]
+    if not place.target.odd_results and isinstance(columns, int) and columns % (UNIT // 2):
+        return f"{b.op.result!r} has columns {columns}"
     return ""
 
 
@@ -86,10 +89,10 @@ def lines(graph: Graph, place: Place) -> list[str]:
     if place.target.any_linear:
         return []
     return [
-        f"{b.op.name} is a matmul, whose rows threads bring: {why(b)}, and bulk copies take rows of whole"
+        f"{b.op.name} is a matmul, whose rows threads bring: {why(b, place)}, and linears take rows of whole"
         f" {UNIT}-byte units of two-byte numbers"
         for b in graph.ops_of(MatmulAttributes)
-        if MatmulAttributes.of(b).transpose_b and why(b)
+        if MatmulAttributes.of(b).transpose_b and why(b, place)
     ]
 
 

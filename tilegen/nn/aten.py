@@ -387,7 +387,8 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         if b.dim() == 1 and a.rows() is not None:
             return View(pointwise(expression, a.value, t.weight(b)), a.dims)
         plain = a.is_(View.of(a.value)) and all(isinstance(n, int) for n in a.shape)
-        if not plain or torch.broadcast_shapes(b.shape, a.shape) != a.shape:
+        spread = torch.broadcast_shapes(b.shape, a.shape)  # type: ignore[no-untyped-call]
+        if not plain or spread != a.shape:
             raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
         return View(pointwise(expression, a.value, t.weight(b.expand(a.shape))), a.dims)
     if a.beside(b) and 1 in (a.width, b.width) and a.width != b.width:
@@ -616,7 +617,7 @@ def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
 @entry(aten.mean.dim)
 def _mean(t: Trace, x: View, over: Sequence[int], keep: bool = False) -> View:
     if [d % len(x.dims) for d in over] == [len(x.dims) - 1]:
-        return _numbers(reduce.mean)(t, x, over, keep)  # type: ignore[no-any-return]
+        return _numbers(reduce.mean)(t, x, over, keep)
     return _mean_of_image(t, x, over, keep)
 
 

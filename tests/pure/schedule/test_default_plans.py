@@ -19,9 +19,9 @@ from tilegen.options import Options
 from tilegen.schedule.launches import launch_plans, whole_plan
 from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
-from tilegen.targets.sm90.pixels import by_threads
-from tilegen.targets.sm90.thread_conv import Gather
-from tilegen.targets.sm90.thread_tile import SCRATCH
+from tilegen.graph.gathered import by_threads
+from tilegen.codegen.thread_conv import Gather
+from tilegen.codegen.thread_op import SCRATCH
 
 ROWS = (1, 64, 257, 1000)
 REFUSED_ONCE = [

@@ -23,7 +23,7 @@ from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import ALONE, Loads
 from tilegen.targets.sm90.store import RowStore
-from tilegen.targets.sm90.thread_tile import THREADS
+from tilegen.codegen.thread_op import THREADS
 from tilegen.targets.sm90.tile import HEIGHTS
 
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K

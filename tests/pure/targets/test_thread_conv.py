@@ -8,8 +8,8 @@ import pytest
 import tilegen as tg
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.emit import generate
-from tilegen.targets.sm90.pixels import by_threads
-from tilegen.targets.sm90.thread_conv import REDUCTIONS, Gather
+from tilegen.graph.gathered import by_threads
+from tilegen.codegen.thread_conv import REDUCTIONS, Gather
 
 
 @tg.spec

@@ -1,5 +1,5 @@
-"""CUDA for sm_80 and later: one persistent kernel for all GeMMs of a plan, with mma.sync and cp.async
-(templates/cuda/sm80/kernel.cu.j2).
+"""CUDA for sm_80 and later: one persistent kernel for all ops of a plan, linears with mma.sync and cp.async, the
+others by threads (templates/cuda/sm80/kernel.cu.j2).
 
 The schedule text is that of every other target; a cluster's CTAs run as one tile of one CTA, which waits and
 posts for each of them.
@@ -10,20 +10,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from tilegen.analysis.regions import to_c
 from tilegen.arch import gpus
 from tilegen.codegen.cuda_op import TYPES, mma_problem, refuse
-from tilegen.codegen.environment import Source, render
+from tilegen.codegen.environment import Source, refuse_missing_macro, render
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
+from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import LinearAttributes, groups, k_range
 from tilegen.schedule.plan import Plan
+from tilegen.targets.sm80.thread_tile import ThreadTile
 
 WARPS = 8
 THREADS = 32 * WARPS
@@ -97,8 +99,6 @@ class PortableOp(OpText):
 
     def _problem(self) -> str:
         b = self.bound
-        if not isinstance(b.attributes, LinearAttributes):
-            return f"no template for {b.op.kind} yet; only linear runs there"
         if self.normed:
             return "it has no form for a norm that is fused into a linear; plan with norms='separate'"
         if problem := mma_problem(b):
@@ -185,6 +185,10 @@ class PortableOp(OpText):
         return 2 * self.chunk * self.block.loaded
 
     @property
+    def shared_bytes(self) -> int:
+        return self.stages * self.stage_bytes
+
+    @property
     def stages(self) -> int:
         return min(self._shared // self.stage_bytes, STAGES)
 
@@ -269,12 +273,54 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
             f"sm_80 has no form for a size that moves ({plan.dim.name}), sm_90a and cpu have; give it a"
             " number"
         )
-    ops = tuple(PortableOp(plan, b, architecture) for b in plan.bounds)
-    ring = max(op.stages * op.stage_bytes for op in ops)
+    ops = tuple(portable_op(plan, b, architecture) for b in plan.bounds)
+    ring = max(op.shared_bytes for op in ops)
     return PortableSource(partial(_text, plan, architecture, ops, ring), ring + 128)
 
 
-def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int) -> str:
+def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableOp | ThreadTile:
+    """An op as the kernel computes it. PlanError where it has no form here."""
+    if isinstance(b.attributes, LinearAttributes):
+        return PortableOp(plan, b, architecture)
+    refuse_missing_macro("cuda/threads", "cu", b)
+    return ThreadTile(plan, b, architecture)
+
+
+@dataclass(frozen=True)
+class PortableKernel:
+    """What the templates that all CUDA targets share ask of a kernel (templates/cuda/threads, cuda/common)."""
+
+    thread_tiles: tuple[ThreadTile, ...]
+
+    thread_count: ClassVar[int] = THREADS
+    unit: ClassVar[int] = 8
+    by_ones: ClassVar[bool] = False  # whether epilogues of linears read odd rows
+    joins_lanes: ClassVar[bool] = False
+
+    @property
+    def unaligned(self) -> bool:
+        return any(op.unaligned for op in self.thread_tiles)
+
+    @property
+    def stores_ones(self) -> bool:
+        return self.unaligned or any(op.of_row for op in self.thread_tiles)
+
+    @property
+    def rereads(self) -> bool:
+        return any(op.rereads for op in self.thread_tiles)
+
+    @property
+    def multiplies_by_threads(self) -> bool:
+        return any(op.gather or op.product for op in self.thread_tiles)
+
+    @property
+    def turns(self) -> bool:
+        """Whether any op turns rows by their position."""
+        return any(op.turning for op in self.thread_tiles)
+
+
+def _text(plan: Plan, architecture: str, ops: tuple[PortableOp | ThreadTile, ...], ring: int) -> str:
+    tiles = tuple(op for op in ops if isinstance(op, ThreadTile))
     text = render(
         "cuda/sm80/kernel.cu.j2",
         plan=plan,
@@ -283,6 +329,8 @@ def _text(plan: Plan, architecture: str, ops: tuple[PortableOp, ...], ring: int)
         summary=summary(plan),
         schedule=schedule_text(plan),
         ops=ops,
+        linears=[op for op in ops if isinstance(op, PortableOp)],
+        kernel=PortableKernel(tiles),
         threads=THREADS,
         jitter=False,
         slot_at=ring,

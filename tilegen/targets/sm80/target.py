@@ -1,4 +1,4 @@
-"""Any GPU from Ampere on as a target: chains of linears by mma.sync and cp.async."""
+"""Any GPU from Ampere on as a target: linears by mma.sync and cp.async, most other ops by threads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegen.arch.machine import Machine
+from tilegen.codegen.thread_product import product_tiles
 from tilegen.graph.forms import Proxies
+from tilegen.graph.gathered import gathered_tiles
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance
-from tilegen.ops.gemm import LinearAttributes, of_groups
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, of_groups
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target
-from tilegen.targets.sm80.emit import PortableOp, generate
+from tilegen.targets.sm80.emit import generate, portable_op
 from tilegen.targets.sm80.launch import portable_launch
 from tilegen.targets.sm80.library import PortableLibrary, here
 
@@ -20,19 +23,23 @@ TILES = [(128, tn, 64) for tn in (256, 192, 128, 64)]  # a CTA's registers hold 
 
 
 class Sm80(Target):
-    name, on_gpu = "sm_80", True
+    name, on_gpu, any_linear, odd_results = "sm_80", True, False, False
 
     def fits(self, machine: Machine) -> bool:
         return machine.architecture.mma_sync
 
     def configs(self, b: OpInstance, machine: Machine) -> Sequence[tuple[int, ...]]:
+        if isinstance(b.attributes, MatmulAttributes):
+            return product_tiles(b)
+        if isinstance(b.attributes, ConvAttributes):
+            return gathered_tiles(b)
         few = isinstance(b.out[0], int) and b.out[0] <= 64
         if few or not isinstance(b.attributes, LinearAttributes):
             return b.kind.tiles(b, machine)
         return of_groups(TILES, b.attributes.groups)
 
     def check(self, plan: Plan, b: OpInstance) -> None:
-        PortableOp(plan, b, plan.machine.architecture.portable)
+        portable_op(plan, b, plan.machine.architecture.portable)
 
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
         """cp.async, unlike its bulk forms, goes through the generic proxy."""

@@ -25,7 +25,7 @@ from tilegen.targets.sm90.conv2d import convolution
 from tilegen.targets.sm90.kernel import Kernel
 from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.linear import linear
-from tilegen.targets.sm90.pixels import by_threads
+from tilegen.graph.gathered import by_threads
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Body, Op, bodies
 from tilegen.targets.sm90.stage import AnyMap
@@ -62,7 +62,7 @@ def hopper_op(plan: Plan, b: OpInstance, packed: frozenset[str] = frozenset()) -
         return Attention(plan, b)
     if isinstance(b.attributes, ConvAttributes) and not by_threads(b):
         return convolution(Code(plan, b))
-    refuse_missing_macro("cuda/sm90", "cu", b)
+    refuse_missing_macro("cuda/threads", "cu", b)
     return ThreadTile(plan, b)
 
 

@@ -20,7 +20,8 @@ from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.product import MMA_TYPES, Product
 from tilegen.targets.sm90.shared_bodies import Body, Op, convolves
 from tilegen.targets.sm90.stage import AnyMap, Loads, PatchMap
-from tilegen.targets.sm90.thread_tile import THREADS, ThreadTile
+from tilegen.codegen.thread_op import THREADS
+from tilegen.targets.sm90.thread_tile import ThreadTile
 
 NOTES = (
     "TG_WAITED",

@@ -17,9 +17,9 @@ from tilegen.targets.sm90.emit import generate, hopper_op, layout_of, refuse_par
 from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
 from tilegen.targets.sm90.launch import hopper_launch
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
-from tilegen.targets.sm90.pixels import by_threads, gathered_tiles
+from tilegen.graph.gathered import by_threads, gathered_tiles
 from tilegen.targets.sm90.shared_bodies import bodies
-from tilegen.targets.sm90.thread_product import product_tiles
+from tilegen.codegen.thread_product import product_tiles
 
 
 class Sm90(Target):

@@ -1,5 +1,5 @@
 """A product by threads: mma.sync on rows that no bulk copy brings, since they are no whole 16-byte units or
-lie across (templates/cuda/sm90/thread_product.cuh.j2).
+lie across (templates/cuda/threads/product.cuh.j2).
 
 Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into
 shared memory, holding the next ones meanwhile, and each warp multiplies blocks of 16 rows and 32 columns.
@@ -16,7 +16,7 @@ from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import MatmulAttributes
-from tilegen.targets.sm90.thread_conv import REDUCTIONS
+from tilegen.codegen.thread_conv import REDUCTIONS
 
 LINE = 128  # bytes of k that are in shared memory at a time
 PITCH = LINE + 16  # from row to row: an odd number of 16-byte units, so that ldmatrix meets no bank twice

@@ -1,5 +1,5 @@
 """A convolution of a few input channels, whose pixels are no whole 16-byte units: threads gather them into
-the operands of mma.sync (templates/cuda/sm90/conv2d.cu.j2).
+the operands of mma.sync (templates/cuda/threads/conv2d.cu.j2).
 
 Y[pixel, n] = Σ_k A[pixel, k] · W[n, k], where k counts the filter's positions and channels, k = (r·S + s)·C +
 c, as W lies in memory. A is never written: the pixels that a tile sees, its *patch*, lie in shared memory,
@@ -16,7 +16,7 @@ from tilegen.codegen.cuda_op import mma_problem
 from tilegen.frontend.dims import most
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.targets.sm90.pixels import seen
+from tilegen.graph.gathered import seen
 
 SLICE = 16  # of k, that an mma.sync sums over
 TURN = 32  # channels that four lanes turn into eights at once

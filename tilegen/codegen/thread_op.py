@@ -1,0 +1,370 @@
+"""An op that 256 threads of a CTA compute from global memory, on any GPU: softmax, norms, rope, pools,
+pointwise maths, and ops of users' own. Threads take eight neighbouring columns at a time; of rows that are no
+whole eights, those that one vector of the result holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import ClassVar
+
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import TYPES, refuse
+from tilegen.codegen.environment import macro_text
+from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.op_text import MacroOp
+from tilegen.errors import PlanError
+from tilegen.frontend.dims import most
+from tilegen.frontend.program import DTYPES, Size
+from tilegen.ops.append import AppendAttributes
+from tilegen.ops.attention import CombineAttributes
+from tilegen.ops.cat import CatAttributes
+from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.embedding import EmbeddingAttributes
+from tilegen.ops.gemm import MatmulAttributes
+from tilegen.ops.group_norm import GroupNormAttributes, channels_of
+from tilegen.ops.norm import NormAttributes, vectors_of
+from tilegen.ops.pointwise import PointwiseAttributes
+from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
+from tilegen.ops.reduce import ReduceAttributes
+from tilegen.ops.rope import RopeAttributes, RotaryAttributes
+from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.upsample import UpsampleAttributes
+from tilegen.graph.gathered import as_rows
+from tilegen.codegen.thread_conv import REDUCTIONS, Gather
+from tilegen.codegen.thread_product import ThreadProduct
+
+THREADS = 256  # that compute a tile
+HELD = 8  # eights of columns that a thread holds of a row
+EARLY = 128  # bytes of each of a norm's vectors besides
+VECTOR = 8
+MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
+# whose threads hold a row
+WHOLE_ROWS = (SoftmaxAttributes, NormAttributes, ReduceAttributes)
+# whose rows may have any number of columns
+ANY_COLUMNS = (
+    SoftmaxAttributes,
+    NormAttributes,
+    ReduceAttributes,
+    PointwiseAttributes,
+    PoolAttributes,
+    GlobalAvgPoolAttributes,
+    UpsampleAttributes,
+    GroupNormAttributes,
+    CatAttributes,
+    EmbeddingAttributes,
+    ConvAttributes,
+    MatmulAttributes,
+)
+SCRATCH = 106496  # the most bytes of shared memory for one op's own use
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand as CUDA sees it: pointer to its first element, elements from row to row."""
+
+    pointer: str
+    pitch: int
+    shape: tuple[Size, ...]
+    type: str
+
+
+@dataclass(frozen=True)
+class ThreadOp(MacroOp):
+    """What a macro of templates/cuda/threads/STEM.cu.j2 may ask. PlanError where threads cannot take vectors of
+    eight."""
+
+    THREADS: ClassVar[int] = THREADS
+    TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows
+
+    def __post_init__(self) -> None:
+        refuse(self.bound, "a GPU", self._problem())
+
+    def operand(self, name: str) -> Operand:
+        return self.operands[self.bound.index(name)]
+
+    @cached_property
+    def gather(self) -> Gather | None:
+        """conv2d: its operands of mma.sync."""
+        return Gather(self.bound) if isinstance(self.attributes, ConvAttributes) else None
+
+    @cached_property
+    def product(self) -> ThreadProduct | None:
+        """matmul: its operands of mma.sync."""
+        return ThreadProduct(self.bound) if isinstance(self.attributes, MatmulAttributes) else None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of shared memory: a number of each warp; what products are made from."""
+        made = self.gather or self.product
+        return made.bytes if made else REDUCTIONS
+
+    def _problem(self) -> str:
+        b = self.bound
+        made = self.gather or self.product
+        if made and made.problem:
+            return made.problem
+        if self.scratch_bytes > SCRATCH:
+            taken = (
+                f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected"
+                f" at most {SCRATCH:,}"
+            )
+            return f"{taken}; {as_rows(b) or 'choose smaller tiles, or pad the channels to a multiple of 8'}"
+        if self._no_eights and not self.unaligned:
+            return self._no_eights
+        match b.attributes:
+            case CombineAttributes(head_dim=d) if d % VECTOR:
+                return f"heads have {d} columns, expected a multiple of {VECTOR}"
+            case (
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
+            ) if d % VECTOR:
+                return f"heads have {d} columns, expected a multiple of {VECTOR}"
+        width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
+        if width is None or self.unaligned:
+            return ""
+        if b.tile[width] % VECTOR and b.tile[width] < self.columns:
+            return f"a tile is {b.tile[width]} columns wide, expected a multiple of {VECTOR}"
+        return ""
+
+    @property
+    def unaligned(self) -> bool:
+        """Whether rows are no whole eights, so that they have no aligned vectors."""
+        return self.odd_halves or (isinstance(self.attributes, ANY_COLUMNS) and bool(self._no_eights))
+
+    @property
+    def odd_halves(self) -> bool:
+        """Turning heads by pairs of their halves: whether these are no whole eights."""
+        match self.attributes:
+            case (
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
+            ):
+                return bool(d % (2 * VECTOR))
+        return False
+
+    @cached_property
+    def _no_eights(self) -> str:
+        """What is no whole eights, if anything."""
+        b = self.bound
+        for n, operand in enumerate(b.op.operands):
+            tensor = b.tensors[operand.tensor]
+            one_by_one = tensor.dtype == "int32" or (self.gather and n < 2) or n in self._by_rows
+            if one_by_one or (self.of_row and n > 0):
+                continue
+            first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
+            if len(tensor.plan_shape) == 1:
+                pitch = VECTOR  # of which there is one
+            if first % VECTOR or pitch % VECTOR:
+                return (
+                    f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
+                    f" must be multiples of {VECTOR}; pad it"
+                )
+        for first, end in self.parts:
+            if first % VECTOR or end % VECTOR:
+                return (
+                    f"columns {first} to {end} of {b.op.result!r} go together: both must be multiples of"
+                    f" {VECTOR}"
+                )
+        if self.columns % VECTOR and not self.of_row:
+            return (
+                f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"
+                f" {math.ceil(self.columns / VECTOR) * VECTOR}"
+            )
+        return ""
+
+    @cached_property
+    def _by_rows(self) -> frozenset[int]:
+        """Operands of the epilogue that have a number for each row."""
+        epilogue = self.bound.op.epilogue
+        return frozenset(n for n, how in epilogue.operands if how == "rows") if epilogue else frozenset()
+
+    @property
+    def skew(self) -> str:
+        """By how many columns the first of a tile's row of the result, or of what it is made of where it is
+        one number, is behind the begin of a vector, as C."""
+        rest = self.held_columns % VECTOR
+        before = [f"row * {rest}" if rest > 1 else "row"] if rest else []
+        if not self.whole_rows:
+            before.append(f"lo{self.last}")
+        return f"({' + '.join(before)}) % {VECTOR}" if before else "0"
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Columns of the result, first and end, that no vector may lie across: what cat takes from each
+        operand, groups of channels."""
+        match self.attributes:
+            case CatAttributes():
+                ends = list(accumulate((int(o.shape[-1]) for o in self.operands), initial=0))
+                return tuple(pairwise(ends))
+            case GroupNormAttributes(groups=groups):
+                return tuple((n * self.channels, (n + 1) * self.channels) for n in range(groups))
+        return ()
+
+    @property
+    def channels(self) -> int:
+        """group_norm: of a group."""
+        return channels_of(self.bound)
+
+    @property
+    def range_of_columns(self) -> str:
+        """The first and the column after the last of a tile, as C."""
+        return "0, COLUMNS" if self.whole_rows else f"lo{self.last}, hi{self.last}"
+
+    @property
+    def whole_rows(self) -> bool:
+        return isinstance(self.attributes, WHOLE_ROWS)
+
+    @property
+    def of_row(self) -> bool:
+        """Whether the result has a number for each row that the threads hold."""
+        return isinstance(self.attributes, ReduceAttributes)
+
+    @property
+    def held_columns(self) -> int:
+        """Of the rows that the threads hold."""
+        return int(self.bound.shape(0)[-1]) if self.of_row else self.columns
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(self._operand(n) for n in range(len(self.bound.op.operands)))
+
+    def _operand(self, n: int) -> Operand:
+        operand, shape = self.bound.op.operands[n], self.bound.shape(n)
+        tensor = self.bound.tensors[operand.tensor]
+        first = (operand.columns or (0, 0))[0]
+        pitch = shape[-1] if operand.flatten else int(tensor.plan_shape[-1])
+        pointer = f"T.{operand.tensor} + {first}" if first else f"T.{operand.tensor}"
+        return Operand(f"({pointer})" if first else pointer, pitch, shape, TYPES[tensor.dtype])
+
+    @property
+    def columns(self) -> int:
+        """Of the result."""
+        return int(self.bound.out[-1])
+
+    @property
+    def result(self) -> str:
+        return f"T.{self.bound.op.result}"
+
+    # --- the tile -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def box(self) -> list[tuple[str, str]]:
+        """(first, end) of each dimension of what the tile writes, as C."""
+        return [(to_c(i.lo), to_c(i.hi)) for i in self.bound.write]
+
+    @property
+    def last(self) -> int:
+        return len(self.bound.out) - 1
+
+    @property
+    def rows(self) -> str:
+        """How many rows of the result the tile has; those of an image are its pixels."""
+        return " * ".join(f"n{d}" for d in range(self.last))
+
+    @property
+    def row(self) -> str:
+        """Row r of the tile as a row of the result."""
+        if self.last == 1:
+            return "lo0 + r"
+        _, p, q, _ = self.bound.out
+        return f"((lo0 + r / (n1 * n2)) * {p} + lo1 + r / n2 % n1) * {q} + lo2 + r % n2"
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a tile of rows; the last may have fewer."""
+        return min(self.bound.tile[0], most(self.bound.out[0]))
+
+    @property
+    def threads_of_row(self) -> int:
+        """As few as hold it, but all threads are to have one of the tile's rows."""
+        fewest = next((n for n in (32, 64, 128) if self.held_columns <= n * VECTOR * HELD), THREADS)
+        fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
+        return max(fewest, fair)
+
+    @property
+    def vectors_of_thread(self) -> int:
+        if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
+            raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
+        n = self.held_columns
+        most = (n + 2 * (VECTOR - 1)) // VECTOR if self.unaligned else n / VECTOR
+        return math.ceil(most / self.threads_of_row)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether rows are read anew for each pass over them, since a CTA cannot hold one."""
+        return self.whole_rows and bool(self.too_wide)
+
+    @property
+    def too_wide(self) -> str:
+        """Why a CTA cannot hold rows of the result, or an empty string."""
+        most = THREADS * VECTOR * HELD
+        return (
+            f"rows of {self.held_columns} columns; on a GPU a CTA holds rows of at most {most}"
+            if self.held_columns > most
+            else ""
+        )
+
+    @property
+    def even(self) -> bool:
+        """Whether all threads of a row hold as many of its columns."""
+        return not self.unaligned and self.held_columns % (self.threads_of_row * VECTOR) == 0
+
+    @property
+    def inside(self) -> str:
+        """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where
+        it is not there."""
+        return "COLUMNS" if self.even else "column < COLUMNS"
+
+    @property
+    def steps(self) -> str:
+        return to_c(self.bound.steps)
+
+    @property
+    def together(self) -> int:
+        """combine: splits of the keys that a thread looks at together: all, or as few times as registers
+        allow."""
+        return math.ceil(self.kv_splits / math.ceil(self.kv_splits / MOST_SPLITS))
+
+    @property
+    def windows(self) -> int:
+        """max_pool2d: that a thread looks at together, with TOGETHER loads."""
+        return max(1, self.TOGETHER // math.prod(PoolAttributes.of(self.bound).window))
+
+    @property
+    def early(self) -> bool:
+        """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile
+        begins."""
+        if not isinstance(self.attributes, NormAttributes) or self.unaligned or self.rereads:
+            return False
+        vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
+        held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
+        return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
+
+    @property
+    def held_late(self) -> bool:
+        """A norm: whether a thread loads its part of the vectors with each row."""
+        return isinstance(self.attributes, NormAttributes) and self.unaligned and not self.rereads
+
+    # --- text -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def epilogue(self) -> EpilogueText:
+        return EpilogueText(self.bound)
+
+    @property
+    def accumulators(self) -> tuple[str, ...]:
+        return self.bound.kind.accumulators(self.bound.attributes)
+
+    @property
+    def cut(self) -> str:
+        return (
+            f"tile {' x '.join(map(str, self.bound.tile))}, grid {' x '.join(map(str, self.grid))}; by"
+            f" threads, eight columns at a time{', as vectors of the result lie' if self.unaligned else ''}"
+        )
+
+    @cached_property
+    def text(self) -> str:
+        """Its tile function: macro KIND of templates/cuda/threads/STEM.cu.j2."""
+        return macro_text("cuda/threads", "cu", self)
