@@ -35,7 +35,7 @@ from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 from tilegen.graph.gathered import as_rows
 from tilegen.codegen.thread_conv import REDUCTIONS, Gather
-from tilegen.codegen.thread_product import ThreadProduct
+from tilegen.codegen.thread_product import ConvProduct, MatmulProduct, ThreadProduct
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
@@ -88,13 +88,21 @@ class ThreadOp(MacroOp):
 
     @cached_property
     def gather(self) -> Gather | None:
-        """conv2d: its operands of mma.sync."""
-        return Gather(self.bound) if isinstance(self.attributes, ConvAttributes) else None
+        """conv2d of a few channels: its operands of mma.sync."""
+        if not isinstance(self.attributes, ConvAttributes) or self.bound.shape(1)[3] % VECTOR == 0:
+            return None
+        made = Gather(self.bound)
+        return None if made.problem or made.bytes > SCRATCH else made
 
     @cached_property
     def product(self) -> ThreadProduct | None:
-        """matmul: its operands of mma.sync."""
-        return ThreadProduct(self.bound) if isinstance(self.attributes, MatmulAttributes) else None
+        """matmul, and any other conv2d: its operands of mma.sync."""
+        match self.attributes:
+            case MatmulAttributes():
+                return MatmulProduct(self.bound)
+            case ConvAttributes() if not self.gather:
+                return ConvProduct(self.bound)
+        return None
 
     @property
     def scratch_bytes(self) -> int:
@@ -104,9 +112,8 @@ class ThreadOp(MacroOp):
 
     def _problem(self) -> str:
         b = self.bound
-        made = self.gather or self.product
-        if made and made.problem:
-            return made.problem
+        if self.product and self.product.problem:
+            return self.product.problem
         if self.scratch_bytes > SCRATCH:
             taken = (
                 f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected"
@@ -150,7 +157,8 @@ class ThreadOp(MacroOp):
         b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            one_by_one = tensor.dtype == "int32" or (self.gather and n < 2) or n in self._by_rows
+            multiplied = isinstance(self.attributes, ConvAttributes) and n < 2
+            one_by_one = tensor.dtype == "int32" or multiplied or n in self._by_rows
             if one_by_one or (self.of_row and n > 0):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch

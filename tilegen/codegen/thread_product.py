@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import MatmulAttributes
+from tilegen.ops.spatial import spatial_tiles
 from tilegen.codegen.thread_conv import REDUCTIONS
 
 LINE = 128  # bytes of k that are in shared memory at a time
@@ -45,7 +45,7 @@ class Side:
 
 @dataclass(frozen=True)
 class ThreadProduct:
-    """What the text of a matmul by mma.sync may ask."""
+    """What the text of a product by mma.sync may ask."""
 
     PITCH: ClassVar[int] = PITCH
 
@@ -53,32 +53,32 @@ class ThreadProduct:
 
     @property
     def problem(self) -> str:
-        blocks = math.ceil(self.rows // ROWS * (self.columns // COLUMNS) / WARPS)
-        if blocks > MOST_BLOCKS:
+        if self.blocks_of_warp > MOST_BLOCKS:
             most_sums = MOST_BLOCKS * WARPS * ROWS * COLUMNS
             return f"threads multiply tiles of up to {most_sums:,} sums"
         return ""
 
     @property
+    def tile(self) -> tuple[int, int]:
+        """The most rows and columns of a tile."""
+        raise NotImplementedError
+
+    @property
     def a(self) -> Side:
-        b = self.bound
-        a = MatmulAttributes.of(b)
-        return self._side(0, self.rows, b.tile[0], a.transpose_a, a.m)
+        raise NotImplementedError
 
     @property
     def b(self) -> Side:
-        b = self.bound
-        a = MatmulAttributes.of(b)
-        return self._side(1, self.columns, b.tile[1], not a.transpose_b, a.n)
+        raise NotImplementedError
 
     @property
     def rows(self) -> int:
         """Of a tile, whole blocks of them."""
-        return ceil_div(min(self.bound.tile[0], most(MatmulAttributes.of(self.bound).m)), ROWS) * ROWS
+        return ceil_div(self.tile[0], ROWS) * ROWS
 
     @property
     def columns(self) -> int:
-        return ceil_div(min(self.bound.tile[1], most(MatmulAttributes.of(self.bound).n)), COLUMNS) * COLUMNS
+        return ceil_div(self.tile[1], COLUMNS) * COLUMNS
 
     @property
     def element(self) -> int:
@@ -90,16 +90,19 @@ class ThreadProduct:
         """Of k that are in shared memory at a time."""
         return LINE // self.element
 
-    def _side(self, operand: int, rows: int, tile: int, across: bool, extent: object) -> Side:
-        """A unit lies inside or outside of what a tile reads: it divides all that says where that begins and
-        ends."""
-        b, of = self.bound, self.bound.op.operands[operand]
-        pitch = int(b.shape(operand)[-1] if of.flatten else b.tensors[of.tensor].plan_shape[-1])
-        first = (of.columns or (0, 0))[0]
-        ends = (extent, tile) if across else (MatmulAttributes.of(b).k,)
-        fixed = [n if isinstance(n, int) else 1 for n in (pitch, first, *ends)]
-        unit = next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed))
-        return Side(rows, pitch, across, unit // self.element)
+    def pitch(self, operand: int) -> int:
+        """Elements from row to row of an operand."""
+        of = self.bound.op.operands[operand]
+        return int(
+            self.bound.shape(operand)[-1] if of.flatten else self.bound.tensors[of.tensor].plan_shape[-1]
+        )
+
+    def unit(self, operand: int, *ends: object) -> int:
+        """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads, since
+        they divide all that says where that begins and ends."""
+        first = (self.bound.op.operands[operand].columns or (0, 0))[0]
+        fixed = [n if isinstance(n, int) else 1 for n in (self.pitch(operand), first, *ends)]
+        return next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed)) // self.element
 
     # --- shared memory --------------------------------------------------------------------------------------
 
@@ -117,12 +120,12 @@ class ThreadProduct:
 
     # --- blocks ---------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def across(self) -> int:
         """Blocks beside each other."""
         return self.columns // COLUMNS
 
-    @cached_property
+    @property
     def blocks(self) -> int:
         """Of a tile."""
         return self.rows // ROWS * self.across
@@ -135,6 +138,65 @@ class ThreadProduct:
     def even(self) -> bool:
         """Whether all warps have as many."""
         return self.blocks % WARPS == 0
+
+
+class MatmulProduct(ThreadProduct):
+    """Of a matmul, of either side as it is or transposed."""
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        a = MatmulAttributes.of(self.bound)
+        return min(self.bound.tile[0], most(a.m)), min(self.bound.tile[1], most(a.n))
+
+    @property
+    def a(self) -> Side:
+        a = MatmulAttributes.of(self.bound)
+        ends = (a.m, self.bound.tile[0]) if a.transpose_a else (a.k,)
+        return Side(self.rows, self.pitch(0), a.transpose_a, self.unit(0, *ends))
+
+    @property
+    def b(self) -> Side:
+        a = MatmulAttributes.of(self.bound)
+        ends = (a.k,) if a.transpose_b else (a.n, self.bound.tile[1])
+        return Side(self.columns, self.pitch(1), not a.transpose_b, self.unit(1, *ends))
+
+
+class ConvProduct(ThreadProduct):
+    """Of a convolution: a row of A is what a pixel's filter sees, k = (r·S + s)·C + c."""
+
+    @property
+    def box(self) -> tuple[int, int, int]:
+        """Images, lines and pixels of a tile."""
+        images, lines, pixels = (
+            min(t, most(n)) for t, n in zip(self.bound.tile[:3], self.bound.out[:3], strict=True)
+        )
+        return images, lines, pixels
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return math.prod(self.box), min(self.bound.tile[3], int(self.bound.out[3]))
+
+    @property
+    def channels(self) -> int:
+        return int(self.bound.shape(1)[3])
+
+    @property
+    def k(self) -> int:
+        return math.prod(int(n) for n in self.bound.shape(1)[1:])
+
+    @property
+    def a(self) -> Side:
+        return Side(self.rows, self.pitch(0), False, self.unit(0, self.channels))
+
+    @property
+    def b(self) -> Side:
+        return Side(self.columns, self.k, False, self.unit(1, self.k))
+
+
+def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:
+    """Tiles of a convolution by threads, of any channels."""
+    filters, channels = (int(n) for n in (b.out[3], b.shape(1)[3]))
+    return [(*t, min(filters, 64), max(channels, 64)) for t in spatial_tiles(b.out, (64, 32))]
 
 
 def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegen.arch.machine import Machine
-from tilegen.codegen.thread_product import product_tiles
+from tilegen.codegen.thread_product import conv_tiles, product_tiles
 from tilegen.graph.forms import Proxies
 from tilegen.graph.gathered import gathered_tiles
 from tilegen.graph.graph import Graph
@@ -32,7 +32,7 @@ class Sm80(Target):
         if isinstance(b.attributes, MatmulAttributes):
             return product_tiles(b)
         if isinstance(b.attributes, ConvAttributes):
-            return gathered_tiles(b)
+            return conv_tiles(b) if b.shape(1)[3] % 8 == 0 else gathered_tiles(b)
         few = isinstance(b.out[0], int) and b.out[0] <= 64
         if few or not isinstance(b.attributes, LinearAttributes):
             return b.kind.tiles(b, machine)
