@@ -199,14 +199,24 @@ void store_matrix(unsigned at, const unsigned* v, int count) {
   exchange(nullptr, "the other lanes of its warp at stmatrix", pc);  // `mine` is looked at no more
 }
 
-void load_matrix(unsigned at, unsigned* v, int count) {
+void load_matrix(unsigned at, unsigned* v, int count, bool transposed) {
   const void* const pc = __builtin_return_address(0);
   Thread& me = now();
   const void** const all = exchange((const void*)(uintptr_t)at, "the other lanes of its warp at ldmatrix", pc);
   for (int i = 0; i < count; ++i) {
     const unsigned row = (unsigned)(uintptr_t)all[8 * i + me.lane / 4];
     if (row % 16) fail("ldmatrix: address" + here(pc));
-    load_shared(row + 4 * (me.lane % 4), &v[i], 4, pc);
+    if (!transposed) {
+      load_shared(row + 4 * (me.lane % 4), &v[i], 4, pc);
+      continue;
+    }
+    uint16_t pair[2];  // rows 2·(lane % 4) and the next, of column lane / 4
+    for (int k = 0; k < 2; ++k) {
+      const unsigned from = (unsigned)(uintptr_t)all[8 * i + 2 * (me.lane % 4) + k];
+      if (from % 16) fail("ldmatrix: address" + here(pc));
+      load_shared(from + 2 * (me.lane / 4), &pair[k], 2, pc);
+    }
+    v[i] = pair[0] | (unsigned)pair[1] << 16;
   }
 }
 

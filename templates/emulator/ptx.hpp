@@ -95,7 +95,7 @@ enum Factor { BF16, F16, TF32 };
 void warp_mma(Factor type, float* d, const unsigned* a, const unsigned* b);
 unsigned tf32(float x);  // rounded, halves away from zero
 void store_matrix(unsigned at, const unsigned* v, int count);
-void load_matrix(unsigned at, unsigned* v, int count);
+void load_matrix(unsigned at, unsigned* v, int count, bool transposed);
 unsigned show(unsigned v, int from);  // a lane's word, once all lanes have shown theirs
 void meet_warp();
 void meet_cta();
@@ -153,10 +153,10 @@ EMU_HERE void stmatrix(unsigned at, V... v) {
   const unsigned w[] = {v...};
   store_matrix(at, w, sizeof...(V));
 }
-template <class... V>
+template <bool TRANSPOSED, class... V>
 EMU_HERE void ldmatrix(unsigned at, V&... v) {
   unsigned w[sizeof...(V)];
-  load_matrix(at, w, sizeof...(V));
+  load_matrix(at, w, sizeof...(V), TRANSPOSED);
   int n = 0;
   ((v = w[n++]), ...);
 }

@@ -14,9 +14,9 @@ from functools import cached_property
 
 from tilegen.codegen.cuda_op import mma_problem
 from tilegen.frontend.dims import most
+from tilegen.graph.gathered import seen
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.graph.gathered import seen
 
 SLICE = 16  # of k, that an mma.sync sums over
 TURN = 32  # channels that four lanes turn into eights at once

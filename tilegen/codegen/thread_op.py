@@ -20,7 +20,7 @@ from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, Size
 from tilegen.ops.append import AppendAttributes
-from tilegen.ops.attention import CombineAttributes
+from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
@@ -34,6 +34,7 @@ from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 from tilegen.graph.gathered import as_rows
+from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, Gather
 from tilegen.codegen.thread_product import ConvProduct, MatmulProduct, ThreadProduct
 
@@ -104,16 +105,22 @@ class ThreadOp(MacroOp):
                 return ConvProduct(self.bound)
         return None
 
+    @cached_property
+    def heads(self) -> ThreadAttention | None:
+        """attention: its operands of mma.sync."""
+        return ThreadAttention(self.bound) if isinstance(self.attributes, AttentionAttributes) else None
+
     @property
     def scratch_bytes(self) -> int:
         """Of shared memory: a number of each warp; what products are made from."""
-        made = self.gather or self.product
+        made = self.gather or self.product or self.heads
         return made.bytes if made else REDUCTIONS
 
     def _problem(self) -> str:
         b = self.bound
-        if self.product and self.product.problem:
-            return self.product.problem
+        made = self.product or self.heads
+        if made and made.problem:
+            return made.problem
         if self.scratch_bytes > SCRATCH:
             taken = (
                 f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected"

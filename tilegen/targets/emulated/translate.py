@@ -367,7 +367,9 @@ CALLS: dict[str, Callable[[Instruction], str]] = {
     "cvt": _convert,
     "griddepcontrol": _launch,
     "stmatrix": lambda i: f"emu::stmatrix({i.one(0)}, {_list(i.many(1))})",
-    "ldmatrix": lambda i: f"emu::ldmatrix({i.one(1)}, {_list(i.many(0))})",
+    "ldmatrix": lambda i: (
+        f"emu::ldmatrix<{str(i.has('trans')).lower()}>({i.one(1)}, {_list(i.many(0))})"
+    ),
     "movmatrix": lambda i: f"{i.one(0)} = emu::movmatrix({i.one(1)})",
     "elect": lambda i: f"{i.one(0).partition('|')[2]} = emu::elected()",
     "selp": lambda i: f"{i.one(0)} = {i.one(3)} ? {i.one(1)} : {i.one(2)}",

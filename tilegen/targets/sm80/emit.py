@@ -22,6 +22,7 @@ from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
+from tilegen.graph.positions import Position, positions
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import LinearAttributes, groups, k_range
 from tilegen.schedule.plan import Plan
@@ -262,6 +263,7 @@ class PortableSource(Source):
     """The text, and what the host must know to launch it."""
 
     shared_bytes: int
+    positions: tuple[Position, ...]  # whose number and value the kernel reports where they leave no room
     threads: int = THREADS
 
 
@@ -275,7 +277,8 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
         )
     ops = tuple(portable_op(plan, b, architecture) for b in plan.bounds)
     ring = max(op.shared_bytes for op in ops)
-    return PortableSource(partial(_text, plan, architecture, ops, ring), ring + 128)
+    text = partial(_text, plan, architecture, ops, ring)
+    return PortableSource(text, ring + 128, positions(plan.graph))
 
 
 def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableOp | ThreadTile:
@@ -291,6 +294,7 @@ class PortableKernel:
     """What the templates that all CUDA targets share ask of a kernel (templates/cuda/threads, cuda/common)."""
 
     thread_tiles: tuple[ThreadTile, ...]
+    positions: tuple[Position, ...]  # that the kernel reports where they leave no room in a cache
 
     thread_count: ClassVar[int] = THREADS
     unit: ClassVar[int] = 8
@@ -311,7 +315,7 @@ class PortableKernel:
 
     @property
     def multiplies_by_threads(self) -> bool:
-        return any(op.gather or op.product for op in self.thread_tiles)
+        return any(op.gather or op.product or op.heads for op in self.thread_tiles)
 
     @property
     def turns(self) -> bool:
@@ -330,7 +334,7 @@ def _text(plan: Plan, architecture: str, ops: tuple[PortableOp | ThreadTile, ...
         schedule=schedule_text(plan),
         ops=ops,
         linears=[op for op in ops if isinstance(op, PortableOp)],
-        kernel=PortableKernel(tiles),
+        kernel=PortableKernel(tiles, positions(plan.graph)),
         threads=THREADS,
         jitter=False,
         slot_at=ring,

@@ -30,6 +30,7 @@ def portable_launch(
         len(plan.targets),
         tuple(plan.graph.tensors),
         None,
+        positions=source.positions,
     )
 
 

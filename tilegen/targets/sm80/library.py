@@ -9,7 +9,7 @@ from typing import Any
 
 from tilegen.errors import TargetError
 from tilegen.runtime.driver import Parameters, Place, missing
-from tilegen.runtime.launch import Launch
+from tilegen.runtime.launch import MISPLACED, Launch
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
 from tilegen.targets.sm80.emit import PortableSource, generate
@@ -45,7 +45,8 @@ class PortableLibrary(CubinLibrary):
         trace, nothing that moves."""
         tensors = self.plan.graph.tensors
         pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
-        return Parameters([pointers, struct.pack("<3Q", counters, hang, patience_ns)])
+        words = [counters, hang, patience_ns, *([hang + MISPLACED] if self.generated.positions else [])]
+        return Parameters([pointers, struct.pack(f"<{len(words)}Q", *words)])
 
     def place(self, parameters: Parameters, name: str) -> Place:
         """Where the address of a tensor stands in parameters of this kernel."""

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegen.arch.machine import Machine
+from tilegen.codegen.thread_attention import attention_tiles
 from tilegen.codegen.thread_product import conv_tiles, product_tiles
 from tilegen.graph.forms import Proxies
 from tilegen.graph.gathered import gathered_tiles
 from tilegen.graph.graph import Graph
+from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, of_groups
@@ -33,6 +35,8 @@ class Sm80(Target):
             return product_tiles(b)
         if isinstance(b.attributes, ConvAttributes):
             return conv_tiles(b) if b.shape(1)[3] % 8 == 0 else gathered_tiles(b)
+        if isinstance(b.attributes, AttentionAttributes):
+            return attention_tiles(b)
         few = isinstance(b.out[0], int) and b.out[0] <= 64
         if few or not isinstance(b.attributes, LinearAttributes):
             return b.kind.tiles(b, machine)

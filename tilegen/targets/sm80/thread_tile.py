@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilegen.analysis.regions import to_c
+from tilegen.arch import gpus
 from tilegen.codegen.cuda_op import refuse
 from tilegen.codegen.thread_op import ThreadOp
-from tilegen.ops.append import AppendAttributes
-from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 
 
 @dataclass(frozen=True)
 class Need:
-    """A wait of thread 0 for an operand at a step of a CTA rank; last: one for each step from it to that one."""
+    """A wait of thread 0 for an operand at a step of a CTA rank, as C; end: one for each step from it to before
+    that one."""
 
     operand: int
     cta_rank: int
-    step: int
-    last: int | None = None
+    step: str
+    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,9 @@ class ThreadTile(ThreadOp):
         refuse(self.bound, self.architecture, self._no_form())
 
     def _no_form(self) -> str:
-        match self.bound.attributes:
-            case AttentionAttributes() | CombineAttributes():
-                return "no template for attention yet"
-            case AppendAttributes(at=at) if at < 0:
-                return "it does not tell the host where a position leaves no room in a cache"
+        room = gpus.architecture(self.architecture).shared_block - 128  # the next tile's rank
+        if self.scratch_bytes > room:
+            return f"the tile takes {self.scratch_bytes:,} bytes of shared memory, expected at most {room:,}"
         return ""
 
     @property
@@ -46,16 +45,15 @@ class ThreadTile(ThreadOp):
     @property
     def needs(self) -> Iterator[Need]:
         """The waits, in the order of steps."""
-        cluster, steps = self.bound.op.cluster_shape, int(self.bound.steps)
+        cluster, steps = self.bound.op.cluster_shape, to_c(self.bound.steps)
         for cta_rank in range(cluster.size):
-            for operand in self.waiting("first"):
-                yield Need(operand, cta_rank, -1)
-            first, end = 0, steps
+            first, end = "0", steps
             if cluster.k > 1:
-                first, end = cta_rank * steps // cluster.k, (cta_rank + 1) * steps // cluster.k
-            for operand in self.waiting("step") if end > first else ():
-                yield Need(
-                    operand, cta_rank, first, end - 1 if self.stepped(operand) and end - 1 > first else None
-                )
+                first, end = (f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1))
+            for operand in self.waiting("first"):
+                yield Need(operand, cta_rank, "-1")
+            for operand in self.waiting("step"):
+                many = self.stepped(operand) or cluster.k > 1
+                yield Need(operand, cta_rank, first, end if many else "")
             for operand in self.waiting("epilogue"):
                 yield Need(operand, cta_rank, steps)

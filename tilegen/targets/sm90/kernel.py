@@ -128,7 +128,7 @@ class Kernel:
     @property
     def multiplies_by_threads(self) -> bool:
         """Whether any op multiplies by mma.sync."""
-        return any(op.gather or op.product for op in self.thread_tiles)
+        return any(op.gather or op.product or op.heads for op in self.thread_tiles)
 
     @property
     def math_looks_early(self) -> bool:

@@ -1,0 +1,123 @@
+"""Attention by threads: mma.sync over the keys that are in shared memory, with an online softmax
+(templates/cuda/threads/attention.cuh.j2).
+
+A warp has sixteen rows of a tile, queries of heads that share keys. Heads are padded with zeros to whole 32
+columns, in shared memory alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegen.analysis.regions import to_c
+from tilegen.codegen.cuda_op import mma_problem
+from tilegen.codegen.thread_conv import REDUCTIONS
+from tilegen.ops.attention import AttentionAttributes, over_caches, splits
+from tilegen.ops.base import OpInstance, ceil_div
+
+WARPS, ROWS = 8, 16  # of a warp
+COLUMNS = 32  # that heads are padded to
+WIDE = 128  # columns of a head from which on shared memory holds fewer rows and keys
+UNITS = (8, 4, 2, 1)  # elements that one load may bring
+
+
+@dataclass(frozen=True)
+class ThreadAttention:
+    """What its text may ask. Lengths in elements of two bytes, places in bytes."""
+
+    bound: OpInstance
+
+    @property
+    def attributes(self) -> AttentionAttributes:
+        return AttentionAttributes.of(self.bound)
+
+    @property
+    def problem(self) -> str:
+        a = self.attributes
+        if splits(self.bound) > 1 or a.forwarded:
+            return "no template for shares of the keys, or for new keys beside a cache"
+        if a.head_dim > 256:
+            return f"heads have {a.head_dim} columns, expected at most 256"
+        return mma_problem(self.bound)
+
+    @property
+    def heads(self) -> int:
+        """Of a tile."""
+        return self.bound.tile[2]
+
+    @property
+    def queries(self) -> int:
+        """Of a tile, of each head."""
+        return min(self.bound.tile[0], int(self.attributes.q_len))
+
+    @property
+    def padded(self) -> int:
+        """Columns of a head in shared memory."""
+        return ceil_div(int(self.attributes.head_dim), COLUMNS) * COLUMNS
+
+    @property
+    def rows(self) -> int:
+        """That a CTA has at a time."""
+        fitting = WARPS * ROWS if self.padded <= WIDE else WARPS * ROWS // 2
+        return min(fitting, ceil_div(self.heads * self.queries, ROWS) * ROWS)
+
+    @property
+    def keys(self) -> int:
+        """That are in shared memory at a time."""
+        return 64 if self.padded <= WIDE else 32
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row: an odd number of 16-byte units."""
+        return 2 * self.padded + 16
+
+    @property
+    def q_at(self) -> int:
+        return REDUCTIONS
+
+    @property
+    def k_at(self) -> int:
+        return self.q_at + self.rows * self.pitch
+
+    @property
+    def v_at(self) -> int:
+        return self.k_at + self.keys * self.pitch
+
+    @property
+    def bytes(self) -> int:
+        return self.v_at + self.keys * self.pitch
+
+    def unit(self, name: str) -> int:
+        """Elements that one load brings of an operand."""
+        b = self.bound
+        of = b.operand(name)
+        pitch = int(b.tensors[of.tensor].plan_shape[-1])
+        fixed = (pitch, (of.columns or (0, 0))[0], int(self.attributes.head_dim))
+        return next(n for n in UNITS if all(x % n == 0 for x in fixed))
+
+    @property
+    def cached(self) -> bool:
+        return over_caches(self.bound)
+
+    @property
+    def kv_head(self) -> str:
+        """The head of keys that the tile's heads share, as C."""
+        group = self.attributes.heads // self.attributes.kv_heads // self.heads
+        return f"h / {group}" if group > 1 else "h"
+
+    @property
+    def first_query(self) -> str:
+        """Of the tile, in its sequence, as C."""
+        return f"{self.bound.tile[0]} * i"
+
+    @property
+    def steps(self) -> str:
+        return to_c(self.bound.steps)
+
+
+def attention_tiles(b: OpInstance) -> list[tuple[int, ...]]:
+    """Tiles of such an attention: heads that share keys fill the rows where queries are few."""
+    a = AttentionAttributes.of(b)
+    q, group = int(a.q_len), a.heads // a.kv_heads
+    together = next(n for n in range(group, 0, -1) if group % n == 0 and (n == 1 or n * q <= WARPS * ROWS))
+    return [(min(q, WARPS * ROWS), 64, together)]
