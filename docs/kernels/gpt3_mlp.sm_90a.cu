@@ -191,14 +191,16 @@ enum {
   TG_QUEUE_AT = 188800,  // tiles handed out: rank, op, coordinates
 };
 
+// ---- shared memory --------------------------------------------------------------------------------------------------
+
+TG_FN unsigned tg_shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+
 // The instructions of sm_90a that the kernel is made of, one function each (PTX ISA 8.0 and later).
 // Shared-memory addresses are 32-bit; barriers are mbarriers, named by their address.
 
 struct alignas(64) tg_map {  // CUtensorMap
   char opaque[128];
 };
-
-TG_FN unsigned tg_shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
 // The first lane's value, known to the compiler to be the same in all lanes: what follows from it stays in uniform
 // registers, where wgmma wants its operands. Moved there one by one (R2UR), they come too late: the tensor cores lost 6

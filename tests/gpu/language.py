@@ -1,5 +1,5 @@
-"""Programs of words besides the ops of layers: numbers of rows, columns beside each other, rows of tables, images
-that grow and shrink, products of any width. Compiled everywhere, run on the emulator and on a GPU."""
+"""Programs of words besides the ops of layers: numbers of rows, columns beside each other, rows of tables,
+images that grow and shrink, products of any width. Compiled everywhere, run on the emulator and on a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ REDUCTIONS = {"sum": tg.sum, "mean": tg.mean, "max": tg.max, "min": tg.min, "log
 
 @tg.spec
 def reduced(M=37, N=520, how="mean", K=0, dtype="bfloat16"):
-    """A number for each row, with maths behind it, and beside the rows that it is of; behind a linear, where K is
-    given."""
+    """A number for each row, with maths behind it, and beside the rows that it is of; behind a linear where K
+    is given."""
     if K:
         x = tg.linear(tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), name="h")
     else:

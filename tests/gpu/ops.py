@@ -297,6 +297,10 @@ CONVOLUTIONS = [
         for n, size, hw in ((10, 3, 9), (7, 3, 30), (21, 1, 20), (1, 5, 7))
     ),
     *(Case(f"{n} filters of {c} channels", one, {"N": n, "C": c, "HW": 11}) for n, c in ((10, 3), (77, 12))),
+    *(
+        Case(f"{c} channels, float32", one, {"N": 12, "C": c, "HW": 7, "dtype": "float32"}) for c in (3, 16)
+    ),
+    Case("500 channels, no eights", one, {"N": 40, "C": 500, "HW": 5}),
     Case("14 x 14 x 64", pair, {}),
     Case(
         "7 x 7 x 512",

@@ -16,9 +16,13 @@ from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import MacroOp
+from tilegen.codegen.thread_attention import ThreadAttention
+from tilegen.codegen.thread_conv import REDUCTIONS, Gather
+from tilegen.codegen.thread_product import ConvProduct, MatmulProduct, ThreadProduct
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, Size
+from tilegen.graph.gathered import as_rows
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 from tilegen.ops.cat import CatAttributes
@@ -33,10 +37,6 @@ from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.upsample import UpsampleAttributes
-from tilegen.graph.gathered import as_rows
-from tilegen.codegen.thread_attention import ThreadAttention
-from tilegen.codegen.thread_conv import REDUCTIONS, Gather
-from tilegen.codegen.thread_product import ConvProduct, MatmulProduct, ThreadProduct
 
 THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
@@ -75,8 +75,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class ThreadOp(MacroOp):
-    """What a macro of templates/cuda/threads/STEM.cu.j2 may ask. PlanError where threads cannot take vectors of
-    eight."""
+    """What a macro of templates/cuda/threads/STEM.cu.j2 may ask. PlanError where threads cannot take vectors
+    of eight."""
 
     THREADS: ClassVar[int] = THREADS
     TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows

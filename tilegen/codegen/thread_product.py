@@ -11,12 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilegen.codegen.thread_conv import REDUCTIONS
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
+from tilegen.graph.gathered import gathered_tiles
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.spatial import spatial_tiles
-from tilegen.codegen.thread_conv import REDUCTIONS
 
 LINE = 128  # bytes of k that are in shared memory at a time
 PITCH = LINE + 16  # from row to row: an odd number of 16-byte units, so that ldmatrix meets no bank twice
@@ -98,8 +99,8 @@ class ThreadProduct:
         )
 
     def unit(self, operand: int, *ends: object) -> int:
-        """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads, since
-        they divide all that says where that begins and ends."""
+        """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads,
+        since they divide all that says where that begins and ends."""
         first = (self.bound.op.operands[operand].columns or (0, 0))[0]
         fixed = [n if isinstance(n, int) else 1 for n in (self.pitch(operand), first, *ends)]
         return next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed)) // self.element
@@ -194,7 +195,9 @@ class ConvProduct(ThreadProduct):
 
 
 def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:
-    """Tiles of a convolution by threads, of any channels."""
+    """Tiles of a convolution by threads: gathered from its patch where it has few channels of two bytes."""
+    if DTYPES[b.dtype(0)] == 2 and b.shape(1)[3] % 8:
+        return gathered_tiles(b)
     filters, channels = (int(n) for n in (b.out[3], b.shape(1)[3]))
     return [(*t, min(filters, 64), max(channels, 64)) for t in spatial_tiles(b.out, (64, 32))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilegen.frontend.program import Size
+from tilegen.frontend.program import DTYPES, Size
 from tilegen.graph.conv_box import by_boxes
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
@@ -23,9 +23,9 @@ def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
 
 
 def by_threads(b: OpInstance) -> bool:
-    """Whether pixels are no whole 16-byte units, which bulk copies move: threads of a GPU then gather them
-    (few_tiles)."""
-    return isinstance(b.attributes, ConvAttributes) and not by_boxes(b)
+    """Whether pixels are no whole 16-byte units of two-byte numbers, which bulk copies move: threads of a GPU
+    then bring them."""
+    return isinstance(b.attributes, ConvAttributes) and not (by_boxes(b) and DTYPES[b.dtype(0)] == 2)
 
 
 def few_tiles(b: OpInstance) -> list[tuple[int, int, int]]:

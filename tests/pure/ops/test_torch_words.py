@@ -18,7 +18,8 @@ IMAGE = (2, 7, 9, 6)
 
 @dataclass(frozen=True)
 class Word:
-    """A word of tilegen and torch's on tensors of these shapes; shape of ids: an int32 input below `below`."""
+    """A word of tilegen and torch's on tensors of these shapes; below: the first is of whole numbers below
+    it."""
 
     ours: Callable[..., Any]
     theirs: Callable[..., Any]

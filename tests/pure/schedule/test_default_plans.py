@@ -15,13 +15,13 @@ import tilegen as tg
 from benchmarks.families import bert_layer, lora
 from tests.gpu.families import bottleneck, drawn, patches
 from tests.gpu.gemms import Case, gemm
+from tilegen.codegen.thread_conv import Gather
+from tilegen.codegen.thread_op import SCRATCH
+from tilegen.graph.gathered import by_threads
 from tilegen.options import Options
 from tilegen.schedule.launches import launch_plans, whole_plan
 from tilegen.targets.select import place
 from tilegen.targets.sm90.emit import generate
-from tilegen.graph.gathered import by_threads
-from tilegen.codegen.thread_conv import Gather
-from tilegen.codegen.thread_op import SCRATCH
 
 ROWS = (1, 64, 257, 1000)
 REFUSED_ONCE = [

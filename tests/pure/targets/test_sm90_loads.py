@@ -12,6 +12,7 @@ import torch
 
 from tests.gpu.gemms import HOPPER, IN_TURN, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
+from tilegen.codegen.thread_op import THREADS
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import k_range
@@ -23,7 +24,6 @@ from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import ALONE, Loads
 from tilegen.targets.sm90.store import RowStore
-from tilegen.codegen.thread_op import THREADS
 from tilegen.targets.sm90.tile import HEIGHTS
 
 SIZES = [(1, 344, 192), (72, 200, 136), (300, 400, 200)]  # M, N, K

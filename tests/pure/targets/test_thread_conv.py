@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 import tilegen as tg
+from tilegen.codegen.thread_conv import REDUCTIONS, Gather
+from tilegen.graph.gathered import by_threads
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.emit import generate
-from tilegen.graph.gathered import by_threads
-from tilegen.codegen.thread_conv import REDUCTIONS, Gather
 
 
 @tg.spec

@@ -1,5 +1,5 @@
-"""CUDA for sm_80 and later: one persistent kernel for all ops of a plan, linears with mma.sync and cp.async, the
-others by threads (templates/cuda/sm80/kernel.cu.j2).
+"""CUDA for sm_80 and later: one persistent kernel for all ops of a plan, linears with mma.sync and cp.async,
+the others by threads (templates/cuda/sm80/kernel.cu.j2).
 
 The schedule text is that of every other target; a cluster's CTAs run as one tile of one CTA, which waits and
 posts for each of them.
@@ -291,7 +291,7 @@ def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableOp | Th
 
 @dataclass(frozen=True)
 class PortableKernel:
-    """What the templates that all CUDA targets share ask of a kernel (templates/cuda/threads, cuda/common)."""
+    """What the templates that all CUDA targets share ask of a kernel (templates/cuda/threads, common)."""
 
     thread_tiles: tuple[ThreadTile, ...]
     positions: tuple[Position, ...]  # that the kernel reports where they leave no room in a cache

@@ -9,7 +9,6 @@ from tilegen.arch.machine import Machine
 from tilegen.codegen.thread_attention import attention_tiles
 from tilegen.codegen.thread_product import conv_tiles, product_tiles
 from tilegen.graph.forms import Proxies
-from tilegen.graph.gathered import gathered_tiles
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -34,7 +33,7 @@ class Sm80(Target):
         if isinstance(b.attributes, MatmulAttributes):
             return product_tiles(b)
         if isinstance(b.attributes, ConvAttributes):
-            return conv_tiles(b) if b.shape(1)[3] % 8 == 0 else gathered_tiles(b)
+            return conv_tiles(b)
         if isinstance(b.attributes, AttentionAttributes):
             return attention_tiles(b)
         few = isinstance(b.out[0], int) and b.out[0] <= 64

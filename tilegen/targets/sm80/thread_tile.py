@@ -1,4 +1,5 @@
-"""An op that threads compute (tilegen.codegen.thread_op) as one of a portable kernel: all threads of the CTA."""
+"""An op that threads compute (tilegen.codegen.thread_op) as one of a portable kernel: all threads of the
+CTA."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from tilegen.codegen.thread_op import ThreadOp
 
 @dataclass(frozen=True)
 class Need:
-    """A wait of thread 0 for an operand at a step of a CTA rank, as C; end: one for each step from it to before
-    that one."""
+    """A wait of thread 0 for an operand at a step of a CTA rank, as C; end: one for each step from it to
+    before that one."""
 
     operand: int
     cta_rank: int

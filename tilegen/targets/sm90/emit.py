@@ -12,6 +12,7 @@ from tilegen.codegen.environment import Source, refuse_missing_macro, render
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import LaunchLimitError, PlanError
 from tilegen.frontend.dims import most
+from tilegen.graph.gathered import by_threads
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -25,7 +26,6 @@ from tilegen.targets.sm90.conv2d import convolution
 from tilegen.targets.sm90.kernel import Kernel
 from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.linear import linear
-from tilegen.graph.gathered import by_threads
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Body, Op, bodies
 from tilegen.targets.sm90.stage import AnyMap

@@ -17,6 +17,7 @@ from tilegen.graph.conv_box import ConvBox, by_boxes
 from tilegen.graph.conv_time import time_of_box
 from tilegen.graph.cost_model import split_keys_us
 from tilegen.graph.forms import Config
+from tilegen.graph.gathered import by_threads
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import (
     ALONE,
@@ -31,7 +32,6 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
-from tilegen.graph.gathered import by_threads
 
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes

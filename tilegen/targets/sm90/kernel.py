@@ -11,6 +11,7 @@ from typing import Any
 from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
+from tilegen.codegen.thread_op import THREADS
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import over_caches
 from tilegen.ops.base import ClusterShape
@@ -20,7 +21,6 @@ from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.product import MMA_TYPES, Product
 from tilegen.targets.sm90.shared_bodies import Body, Op, convolves
 from tilegen.targets.sm90.stage import AnyMap, Loads, PatchMap
-from tilegen.codegen.thread_op import THREADS
 from tilegen.targets.sm90.thread_tile import ThreadTile
 
 NOTES = (

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegen.arch.machine import Machine
+from tilegen.codegen.thread_product import conv_tiles, product_tiles
 from tilegen.graph.forms import Config, Proxies
+from tilegen.graph.gathered import by_threads
 from tilegen.graph.graph import Graph
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.base import OpInstance
@@ -17,9 +19,7 @@ from tilegen.targets.sm90.emit import generate, hopper_op, layout_of, refuse_par
 from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
 from tilegen.targets.sm90.launch import hopper_launch
 from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
-from tilegen.graph.gathered import by_threads, gathered_tiles
 from tilegen.targets.sm90.shared_bodies import bodies
-from tilegen.codegen.thread_product import product_tiles
 
 
 class Sm90(Target):
@@ -34,7 +34,7 @@ class Sm90(Target):
             return [attention_tile(b, machine)]
         if isinstance(b.attributes, MatmulAttributes):
             return product_tiles(b)
-        return gathered_tiles(b) if by_threads(b) else b.kind.tiles(b, machine)
+        return conv_tiles(b) if by_threads(b) else b.kind.tiles(b, machine)
 
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
         return best_configs(graph, machine)

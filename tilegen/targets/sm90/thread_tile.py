@@ -1,5 +1,5 @@
-"""An op that threads compute (tilegen.codegen.thread_op) as one of a Hopper kernel: the threads of the math warps,
-while the loaders go on with the next tile."""
+"""An op that threads compute (tilegen.codegen.thread_op) as one of a Hopper kernel: the threads of the math
+warps, while the loaders go on with the next tile."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""The kernels for sm_80 and later, on the emulator: every kind of op, whole layers, and planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.emulated.kernels import emulated, replaced
+from tests.gpu.gemms import Case
+from tests.gpu.language import LANGUAGE, multiplied, reduced
+from tests.gpu.ops import CONVOLUTIONS, OPS, PATCHES, THREADS, attended, cached
+from tests.shares import share
+
+LAYERS = [c for c in OPS if c.name.startswith(("gpt_layer B=2", "llama_layer B=2"))]
+CAUSAL = Case("causal", attended, {"D": 40, "S": 150, "B": 1, "causal": True})
+ATTENTIONS = [
+    CAUSAL,
+    Case("heads of 24, all keys", attended, {"D": 24, "S": 67, "causal": False}),
+    Case("heads of 200", attended, {"D": 200, "S": 77, "B": 1, "heads": 1, "kv_heads": 1}),
+    Case("caches", cached, {"S": 5, "D": 64, "roped": True}),
+    Case("caches, one token, heads of 72", cached, {"S": 1, "D": 72, "roped": True}),
+]
+SMALL = [c for c in CONVOLUTIONS if c not in PATCHES and c.program.sizes and dict(c.program.sizes)["HW"] < 15]
+CASES = [*THREADS, *LANGUAGE, *SMALL]
+NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
+PRODUCT = Case("product", multiplied, {"K": 200, "M": 100})
+
+
+@pytest.mark.parametrize("case", share(CASES, 4), ids=lambda c: c.name)
+def test_right_under_an_adversary(case: Case) -> None:
+    assert emulated(case, range(1), target="sm_80") == ""
+
+
+@pytest.mark.parametrize("case", ATTENTIONS, ids=lambda c: c.name)
+def test_attention_is_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(3), target="sm_80") == ""
+
+
+@pytest.mark.parametrize("case", LAYERS, ids=lambda c: c.name)
+def test_layers_are_right(case: Case) -> None:
+    assert emulated(case, range(1), target="sm_80") == ""
+
+
+SYNC = "          __syncthreads();  // what it reads is there"
+MEET = "    next_a.put(to_a, thread), next_b.put(to_b, thread);\n    tg_math_meet();"
+FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
+    (NUMBERS, "threads begin before thread 0 has waited", replaced(SYNC, "          // nothing")),
+    (NUMBERS, "a wait is left out", replaced("tg_need(g, t, 0, 0, 0);", "")),
+    (
+        PRODUCT,
+        "threads multiply before all rows are there",
+        replaced(MEET, MEET.replace("tg_math_meet();", "")),
+    ),
+    (
+        PRODUCT,
+        "the next rows come while others multiply",
+        replaced("    tg_math_meet();  // what was there", "    //"),
+    ),
+    (CAUSAL, "a query sees the key after its own", replaced("before + query + 1", "before + query + 2")),
+    (
+        CAUSAL,
+        "values come while others multiply",
+        replaced("      tg_math_meet();  // what was there", "      //"),
+    ),
+    (
+        LAYERS[0],
+        "the chunk beside a tile's first slices is not awaited",
+        replaced("first < G::CHUNKS ? first : G::CHUNKS - 1", "first - 1"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "what", "change"), FAULTS, ids=[what for _, what, _ in FAULTS])
+def test_a_fault_is_seen(case: Case, what: str, change: Callable[[str], str]) -> None:
+    assert emulated(case, range(4), change, target="sm_80") != ""
