@@ -36,8 +36,8 @@ class ThreadAttention:
         a = self.attributes
         if splits(self.bound) > 1 or a.forwarded:
             return "no template for shares of the keys, or for new keys beside a cache"
-        if a.head_dim > 256:
-            return f"heads have {a.head_dim} columns, expected at most 256"
+        if a.head_dim % 8 or a.head_dim > 256:
+            return f"heads have {a.head_dim} columns, expected a multiple of 8 up to 256"
         return mma_problem(self.bound)
 
     @property
