@@ -22,14 +22,19 @@ from tilegen.frontend.program import Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
+from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
+from tilegen.ops.group_norm import GroupNormAttributes
 from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate
-from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
+from tilegen.ops.pool import AvgPoolAttributes, GlobalAvgPoolAttributes, PoolAttributes
+from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.reference import view
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.upsample import UpsampleAttributes
 
 Chain = tuple[Call, ...]
 # result -> the calls that one library call replaces, and that call
@@ -50,7 +55,12 @@ def eager(
     Positions are read here, once. Caches keep their own shape and are written in place, a slice of them.
     fused: gelu_pairs, linear_chains or conv_chains as one library call each.
     """
-    at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.dtype == "int32"}
+    ids = {c.operands[0].tensor for c in program.calls if isinstance(c.attributes, EmbeddingAttributes)}
+    at = {
+        t.name: int(a[0])
+        for t, a in zip(program.arguments, arguments, strict=True)
+        if t.dtype == "int32" and t.name not in ids
+    }
     device = arguments[0].device
     pairs = fused or {}
     inside = {c.result for chain, _ in pairs.values() for c in chain[:-1]}
@@ -230,12 +240,23 @@ def _max_pool2d(b: OpInstance, x: Any) -> Any:
     return F.max_pool2d(x.permute(0, 3, 1, 2), a.window, a.stride, a.padding).permute(0, 2, 3, 1)
 
 
+def _first(of: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's op on channels first, a program's images having them last."""
+    return lambda b, x, *rest: of(b, x.permute(0, 3, 1, 2), *rest).permute(0, 2, 3, 1)
+
+
 def _softmax(b: OpInstance, x: Any) -> Any:
     a, columns = SoftmaxAttributes.of(b), b.shape(0)[1]
     x = x.reshape(a.batch, a.rows, columns) * a.scale
     if a.causal:
         x = x.masked_fill(torch.ones(a.rows, columns, dtype=torch.bool).triu(1 + columns - a.rows), -math.inf)
-    return x.softmax(dim=-1).reshape(b.out)
+    y = x.log_softmax(dim=-1) if a.log else x.softmax(dim=-1)
+    return y.reshape(b.out)
+
+
+def _reduce(b: OpInstance, x: Any) -> Any:
+    ways = {"sum": x.sum, "mean": x.mean, "max": x.amax, "min": x.amin, "logsumexp": x.logsumexp}
+    return ways[ReduceAttributes.of(b).how](-1, keepdim=True)
 
 
 def _attention(attention: Attention, b: OpInstance, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
@@ -288,6 +309,22 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     RotaryAttributes: _rotary,
     RmsNormAttributes: lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.attributes.eps),
     LayerNormAttributes: lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.attributes.eps),
+    ReduceAttributes: _reduce,
+    GroupNormAttributes: _first(
+        lambda b, x, w, bias: F.group_norm(x, b.attributes.groups, w, bias, b.attributes.eps)
+    ),
+    CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
+    EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
     PoolAttributes: _max_pool2d,
+    AvgPoolAttributes: _first(
+        lambda b, x: F.avg_pool2d(
+            x,
+            b.attributes.window,
+            b.attributes.stride,
+            b.attributes.padding,
+            count_include_pad=b.attributes.counts_padding,
+        )
+    ),
+    UpsampleAttributes: _first(lambda b, x: F.interpolate(x, scale_factor=b.attributes.factor)),
     GlobalAvgPoolAttributes: lambda b, x: x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype)),
 }

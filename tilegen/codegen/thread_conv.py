@@ -22,6 +22,7 @@ SLICE = 16  # of k, that an mma.sync sums over
 TURN = 32  # channels that four lanes turn into eights at once
 UNIT = 8  # elements of a copy to shared memory
 REDUCTIONS = 32  # bytes at the start of the scratch memory, which other ops use
+SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
 
 @dataclass(frozen=True)

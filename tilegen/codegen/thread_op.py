@@ -17,12 +17,11 @@ from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.thread_attention import ThreadAttention
-from tilegen.codegen.thread_conv import REDUCTIONS, Gather
+from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.codegen.thread_product import ConvProduct, MatmulProduct, ThreadProduct
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, Size
-from tilegen.graph.gathered import as_rows
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 from tilegen.ops.cat import CatAttributes
@@ -60,7 +59,6 @@ ANY_COLUMNS = (
     ConvAttributes,
     MatmulAttributes,
 )
-SCRATCH = 106496  # the most bytes of shared memory for one op's own use
 
 
 @dataclass(frozen=True)
@@ -122,11 +120,10 @@ class ThreadOp(MacroOp):
         if made and made.problem:
             return made.problem
         if self.scratch_bytes > SCRATCH:
-            taken = (
-                f"the tile's filters and pixels take {self.scratch_bytes:,} bytes of shared memory, expected"
-                f" at most {SCRATCH:,}"
+            return (
+                f"the tile's rows take {self.scratch_bytes:,} bytes of shared memory, expected at most"
+                f" {SCRATCH:,}; choose smaller tiles"
             )
-            return f"{taken}; {as_rows(b) or 'choose smaller tiles, or pad the channels to a multiple of 8'}"
         if self._no_eights and not self.unaligned:
             return self._no_eights
         match b.attributes:

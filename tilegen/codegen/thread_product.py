@@ -8,10 +8,10 @@ shared memory, holding the next ones meanwhile, and each warp multiplies blocks 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilegen.codegen.thread_conv import REDUCTIONS
+from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.gathered import gathered_tiles
@@ -196,8 +196,11 @@ class ConvProduct(ThreadProduct):
 
 def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     """Tiles of a convolution by threads: gathered from its patch where it has few channels of two bytes."""
+    gathered = gathered_tiles(b)
     if DTYPES[b.dtype(0)] == 2 and b.shape(1)[3] % 8:
-        return gathered_tiles(b)
+        made = Gather(replace(b, op=replace(b.op, tile=gathered[0])))
+        if made.bytes <= SCRATCH:
+            return gathered
     filters, channels = (int(n) for n in (b.out[3], b.shape(1)[3]))
     return [(*t, min(filters, 64), max(channels, 64)) for t in spatial_tiles(b.out, (64, 32))]
 

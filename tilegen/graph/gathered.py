@@ -61,18 +61,3 @@ def gathered_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     vectors = ceil_div(b.out[3] if isinstance(b.out[3], int) else 256, 8) * 8
     widest = 64 if math.prod(b.shape(1)[1:3]) * channels <= MOST_POSITIONS else 32
     return [(*t, min(vectors, widest), max(64, channels)) for t in few_tiles(b)]
-
-
-def as_rows(b: OpInstance) -> str:
-    """How patches can be declared in the same memory so that TMA takes them, or an empty string: a patch of R
-    x S pixels of C channels as R pixels of S·C channels."""
-    a = ConvAttributes.of(b)
-    (n, height, width, c), (filters, r, s, _) = b.shape(0), b.shape(1)
-    patches = tuple(a.stride) == (r, s) and tuple(a.padding) == (0, 0) and tuple(a.dilation) == (1, 1)
-    if not patches or height % r or width % s or s * c % 8:
-        return ""
-    x, w = (n * (height // r), r, width // s, s * c), (filters, r, 1, s * c)
-    return (
-        f"declare {b.op.operands[0].tensor!r} as {x} and {b.op.operands[1].tensor!r} as {w}, the same memory,"
-        " with stride 1"
-    )

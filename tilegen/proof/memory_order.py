@@ -66,9 +66,9 @@ _SM80 = (
     Row(
         GENERIC,
         GENERIC,
-        f"st.global; __syncthreads; {_HANDED}; __syncthreads; cp.async.cg.shared.global, ld.global (not .nc)",
+        f"st.global; __syncthreads; {_HANDED}; __syncthreads; cp.async.cg or ld.global (not .nc)",
         f"{_RELEASES}; cp.async, unlike its bulk forms, goes through the generic proxy",
-        (_POST, *_WAIT, "__syncthreads", "cp.async.cg.shared.global"),
+        (_POST, *_WAIT, "__syncthreads"),
     ),
 )
 

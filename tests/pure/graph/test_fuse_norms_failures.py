@@ -50,10 +50,9 @@ def test_tiles_that_the_kernel_has_no_form_for() -> None:
         generate(tg.plan(normed(), "h200", tiles={"other": (64, 64, 320)}))
 
 
-def test_the_portable_kernel_has_none() -> None:
-    """Nor does it fold one: the norm is an op of its own there, which it has no form for."""
-    with pytest.raises(tg.PlanError, match="sm_80 has no form for 'n' .rms_norm"):
-        tg.plan(normed(), "h200", target="sm_80", norms="fused")
+def test_the_portable_kernel_folds_none() -> None:
+    plan = tg.plan(normed(), "h200", target="sm_80", norms="fused")
+    assert [op.kind for op in plan.graph.ops if op.name == "n"] == ["rms_norm"] and tg.verify(plan).ok
 
 
 @pytest.mark.parametrize("change", ["box", "first"])

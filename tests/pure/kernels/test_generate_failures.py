@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tilegen as tg
-from tests.pure.kernels.test_generate import SMALL, cached, chain, convolutions
+from tests.pure.kernels.test_generate import SMALL, chain
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError
 from tilegen.runtime.driver import missing
@@ -17,18 +17,18 @@ from tilegen.targets import select
 
 
 @tg.spec
-def normed(M=64, H=256, dtype="bfloat16"):
-    x, w, n = tg.input("x", (M, H), dtype), tg.weight("w", (H, H), dtype), tg.weight("n", (H,), dtype)
-    return tg.rms_norm(tg.linear(x, w, name="up"), n, name="norm")
+def wide(S=40, D=64, dtype="float32"):
+    """Attention of numbers that no tensor core multiplies as they are, behind a linear."""
+    x, w = tg.input("x", (1, S, 64), dtype), tg.weight("w", (3 * D, 64), dtype)
+    q, k, v = tg.linear(x, w, name="qkv").chunk(3)
+    return tg.attention(q, k, v, heads=1, name="attn")
 
 
 @pytest.mark.parametrize(
     ("program", "ops", "others"),
     [
-        (convolutions(), [f"'c{n}' (conv2d)" for n in range(4)], "sm_90a and cpu"),
-        (cached(), ["'ka' (append)", "'va' (append)", "'attn' (attention)"], "sm_90a and cpu"),
-        (normed(), ["'norm' (rms_norm)"], "sm_90a and cpu"),
-        (chain(dtype="float32"), ["'up' (linear)", "'down' (linear)"], "cpu"),
+        (wide(), ["'attn' (attention)"], "cpu"),
+        (wide(D=264, dtype="bfloat16"), ["'attn' (attention)"], "cpu"),
     ],
     ids=lambda v: v.name if isinstance(v, tg.Program) else "",
 )
@@ -45,10 +45,8 @@ def test_ops_without_a_form_on_sm_80(program: Any, ops: list[str], others: str) 
 
 
 def test_ops_without_a_form_on_sm_90a() -> None:
-    with pytest.raises(
-        PlanError, match=r"sm_90a has no form for 'up' \(linear\), 'down' \(linear\) of chain, cpu can;"
-    ):
-        tg.generate(chain(dtype="float32"), "sm_90a")
+    with pytest.raises(PlanError, match=r"sm_90a has no form for 'attn' \(attention\) of wide, cpu can;"):
+        tg.generate(wide(), "sm_90a")
 
 
 @pytest.mark.parametrize(
