@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import torch
 
 import tilegen as tg
 from benchmarks.families import bert_layer, lora
