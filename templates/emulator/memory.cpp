@@ -91,10 +91,14 @@ static Section needed(bool global, uint16_t earlier, uint16_t now) {
   return global ? GLOBAL : earlier & ASYNC ? VISIBLE : SHARED;
 }
 
+// Whether they touch one half each.
+static bool apart(const Access& a, const Toucher& who) {
+  return (a.kind & LOW && who.kind & HIGH) || (a.kind & HIGH && who.kind & LOW);
+}
+
 static bool seen(const Access& a, bool global, const Toucher& who) {
   if (a.kind & PENDING) return false;
-  if (a.kind & who.kind & ATOMIC) return true;
-  if ((a.kind & LOW && who.kind & HIGH) || (a.kind & HIGH && who.kind & LOW)) return true;
+  if (a.kind & who.kind & ATOMIC || apart(a, who)) return true;
   return knows(who.by, needed(global, a.kind, who.kind), a.agent, a.epoch);
 }
 
@@ -168,11 +172,16 @@ void write_cells(Cell* first, size_t count, bool global, const Toucher& who, boo
       good = w;
     }
     c->also.epoch = 0;
-    for (Access& r : c->reads) check(c, r), r.epoch = 0;
+    for (Access& r : c->reads)
+      if (!apart(r, who)) check(c, r), r.epoch = 0;
     if (c->more) {
-      for (const Access& r : *c->more) check(c, r);
-      delete c->more;
-      c->more = nullptr;
+      std::vector<Access> left;  // of the other half
+      for (const Access& r : *c->more) {
+        if (apart(r, who)) left.push_back(r);
+        else check(c, r);
+      }
+      if (left.empty()) delete c->more, c->more = nullptr;
+      else c->more->swap(left);
     }
     c->write = {who.epoch, who.agent, site, who.kind};
   }
