@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tilegen as tg
-from docs import api, policies
+from docs import api, policies, support
 from docs.kernels.write import KERNELS, text
 from tilegen.codegen.schedule import schedule_text
 from tilegen.frontend.loader import load_program
@@ -61,6 +61,17 @@ class Named(torch.nn.Module):
 def test_the_interface_is_told_as_it_is() -> None:
     """`python -m docs.api` writes it anew."""
     assert api.DOCUMENT.read_text() == api.document() and not api.missing()
+
+
+def test_what_runs_where_is_what_the_targets_say() -> None:
+    """`python -m docs.support` writes it anew."""
+    text = support.README.read_text()
+    assert text == support.written(text)
+
+
+def test_what_a_target_has_no_form_for_is_left_out() -> None:
+    assert not support.has_form(support._attention(64), "float32", "sm_90a")
+    assert support.has_form(support._attention(64), "float32", "cpu")
 
 
 def test_readme_is_short() -> None:
