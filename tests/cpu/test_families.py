@@ -43,10 +43,11 @@ def test_a_longer_draw_begins_as_a_shorter_one_and_holds_every_family() -> None:
 
 
 def test_a_refusal_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    odd = Task("shapes", "one_linear", {"M": 8, "N": 64, "K": 63})
+    odd = Task("shapes", "cross_attention", {"B": 1, "S": 8, "T": 8, "H": 264, "heads": 1})
     found = [Task("shapes", "one_linear", {"M": 8, "N": 64, "K": 64}), odd]
     monkeypatch.setattr(shapes, "tasks", lambda *_: found)
     monkeypatch.setattr(shapes, "all_planned", lambda cells, _: map(shapes.planned, cells))
     assert shapes.main(["--plan"]) == 1
     told = capsys.readouterr().out
-    assert "one_linear M=8 N=64 K=63: PlanError" in told and "pad" in told and "2 cells, 1 refused" in told
+    assert "cross_attention B=1 S=8 T=8 H=264 heads=1: PlanError" in told and "2 cells, 1 refused" in told
+    assert "heads have 264 columns" in told
