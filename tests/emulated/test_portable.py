@@ -8,21 +8,10 @@ import pytest
 
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
-from tests.gpu.language import LANGUAGE, multiplied, reduced
-from tests.gpu.ops import CONVOLUTIONS, OPS, PATCHES, THREADS, attended, cached
+from tests.gpu.language import multiplied, reduced
+from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS
 from tests.shares import share
 
-LAYERS = [c for c in OPS if c.name.startswith(("gpt_layer B=2", "llama_layer B=2"))]
-CAUSAL = Case("causal", attended, {"D": 40, "S": 150, "B": 1, "causal": True})
-ATTENTIONS = [
-    CAUSAL,
-    Case("heads of 24, all keys", attended, {"D": 24, "S": 67, "causal": False}),
-    Case("heads of 200", attended, {"D": 200, "S": 77, "B": 1, "heads": 1, "kv_heads": 1}),
-    Case("caches", cached, {"S": 5, "D": 64, "roped": True}),
-    Case("caches, one token, heads of 72", cached, {"S": 1, "D": 72, "roped": True}),
-]
-SMALL = [c for c in CONVOLUTIONS if c not in PATCHES and c.program.sizes and dict(c.program.sizes)["HW"] < 15]
-CASES = [*THREADS, *LANGUAGE, *SMALL]
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
 PRODUCT = Case("product", multiplied, {"K": 200, "M": 100})
 

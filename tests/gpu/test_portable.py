@@ -7,8 +7,12 @@ import pytest
 import torch
 
 import tilegen as tg
+from tests.gpu import portable
 from tests.gpu.gemms import CASES, Case, mlp
+from tests.gpu.test_ops import poisoned
 from tilegen import api
+from tilegen.bench.accuracy import error_of
+from tilegen.bench.compare import outcome
 from tilegen.kernels.cuda_kernel import CudaKernel
 from tilegen.runtime.data import random_arguments, relative_error
 from tilegen.runtime.driver import missing
@@ -39,6 +43,24 @@ def test_against_float32(case: Case) -> None:
     for _ in range(20):
         assert torch.equal(kernel(*arguments), first)
     kernel.check()
+
+
+@pytest.mark.parametrize(
+    "case", [*portable.CASES, *portable.ATTENTIONS, *portable.LAYERS], ids=lambda c: c.name
+)
+def test_every_kind_of_op(case: Case) -> None:
+    program = case.program
+    kernel = tg.compile(program, "sm_80", **case.options)
+    assert isinstance(kernel, CudaKernel) and kernel.target == "sm_80" and kernel.proof.ok
+    given = poisoned(program, random_arguments(program))
+    want = api.reference(program, *given)
+    wanted = want if isinstance(want, tuple) else (want,)
+    for _ in range(3):
+        arguments = [a.cuda() for a in given]
+        found = outcome(program, kernel(*arguments), arguments)
+        kernel.check()
+        results = found if isinstance(found, tuple) else (found,)
+        assert error_of(tuple(r.cpu() for r in results), wanted) < 5e-3
 
 
 @pytest.mark.parametrize(
