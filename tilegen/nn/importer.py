@@ -26,7 +26,8 @@ from tilegen.frontend.program import Program, Size
 from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Returned, Taken
-from tilegen.nn.aten import TABLE, VIEWS, factors
+from tilegen.nn.aten import TABLE, VIEWS
+from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
 from tilegen.nn.views import View
 from tilegen.ops.gemm import linear
@@ -113,7 +114,7 @@ class _Spec:
     _folded: set[Node] = field(default_factory=set)  # batch norms that are done
     _node: Node | None = None
 
-    # --- what entries of the table ask (tilegen.nn.aten.Trace) --------------------------------------------
+    # --- what entries of the table ask (tilegen.nn.table.Trace) --------------------------------------------
 
     def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
         return self._weight(data, self._paths.get(id(data)) or "_".join((*self._where[-2:], stem)))

@@ -1,0 +1,166 @@
+"""Operators on images: convolutions, pools, norms of batches and groups, upsampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tilegen.errors import SpecError
+from tilegen.nn.aten_rows import numbers
+from tilegen.nn.table import TABLE, Trace, entry, image_of
+from tilegen.nn.views import View
+from tilegen.ops import reduce
+from tilegen.ops.conv2d import conv2d
+from tilegen.ops.group_norm import group_norm
+from tilegen.ops.pointwise import pointwise
+from tilegen.ops.pool import avg_pool2d, global_avg_pool, max_pool2d
+from tilegen.ops.upsample import upsample
+
+aten = torch.ops.aten
+
+
+def convolved(
+    t: Trace,
+    x: View,
+    w: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = (1, 1),
+    padding: Any = (0, 0),
+    dilation: Any = (1, 1),
+    groups: int = 1,
+    norm: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> View:
+    """A convolution, and y·factor + shift for each of its channels where that follows it."""
+    if not isinstance(w, torch.Tensor) or groups != 1:
+        raise SpecError(f"a convolution in {groups} groups, or by what is no weight; expected one group")
+    if norm is not None:
+        factor, shift = norm
+        shift = shift if bias is None else shift + bias.float() * factor
+        w, bias = (w.float() * factor.view(-1, 1, 1, 1)).to(w.dtype), shift.to(w.dtype)
+    filters = t.weight(w.permute(0, 2, 3, 1), "weight")
+    given = None if bias is None else t.weight(bias, "bias")
+    made = conv2d(
+        image_of(x),
+        filters,
+        given,
+        stride=_two(stride),
+        padding=_two(padding),
+        dilation=_two(dilation),
+        name=t.name(),
+    )
+    return View.of(made, (0, 3, 1, 2))
+
+
+TABLE[aten.conv2d.default] = convolved
+
+
+def factors(
+    w: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch norm as y = x·factor + shift, for each channel, in float32."""
+    factor = (var.float() + eps).rsqrt() * (1.0 if w is None else w.float())
+    return factor, (0.0 if bias is None else bias.float()) - mean.float() * factor
+
+
+@entry(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm(
+    t: Trace, x: View, w: Any, bias: Any, mean: torch.Tensor, var: torch.Tensor, momentum: float, eps: float
+) -> list[View]:
+    value = image_of(x)
+    given = [t.weight(v.to(getattr(torch, value.dtype))) for v in factors(w, bias, mean, var, eps)]
+    return [View(pointwise("e0 * e1 + e2", value, *given), x.dims)]
+
+
+@entry(aten.max_pool2d.default)
+def _max_pool(
+    t: Trace, x: View, window: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> View:
+    if ceil or any(n != 1 for n in (dilation if isinstance(dilation, (list, tuple)) else [dilation])):
+        raise SpecError("max_pool2d with dilation or ceil_mode")
+    made = max_pool2d(
+        image_of(x),
+        _two(window),
+        stride=_two(stride) if stride else None,
+        padding=_two(padding),
+        name=t.name(),
+    )
+    return View.of(made, (0, 3, 1, 2))
+
+
+@entry(aten.avg_pool2d.default)
+def _avg_pool(
+    t: Trace,
+    x: View,
+    window: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    counted: bool = True,
+    divisor: int | None = None,
+) -> View:
+    if ceil or divisor is not None:
+        raise SpecError("avg_pool2d with ceil_mode or divisor_override")
+    made = avg_pool2d(
+        image_of(x),
+        _two(window),
+        stride=_two(stride) if stride else None,
+        padding=_two(padding),
+        count_include_pad=counted,
+        name=t.name(),
+    )
+    return View.of(made, (0, 3, 1, 2))
+
+
+@entry(aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default)
+def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> View:
+    value = image_of(x)
+    given = next((s for s in scales if isinstance(s, (list, tuple))), scales)
+    wanted = tuple(size) if size else tuple(n * s for n, s in zip(x.shape[2:], given, strict=True))
+    factor = [n / m for n, m in zip(wanted, x.shape[2:], strict=True)]
+    if any(f != int(f) or f < 1 for f in factor):
+        raise SpecError(f"an upsampling of {x.shape[2:]} to {wanted}; expected whole factors")
+    return View.of(upsample(value, [int(f) for f in factor], name=t.name()), (0, 3, 1, 2))
+
+
+@entry(aten.group_norm.default)
+def _group_norm(
+    t: Trace, x: View, groups: int, w: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True
+) -> View:
+    value = image_of(x)
+    ones = torch.ones(value.shape[3], dtype=getattr(torch, value.dtype))
+    given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
+    made = group_norm(value, groups, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name())
+    return View.of(made, (0, 3, 1, 2))
+
+
+@entry(aten.adaptive_avg_pool2d.default)
+def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
+    if tuple(size) != (1, 1):
+        if tuple(size) == x.shape[2:]:
+            return x
+        raise SpecError(f"an average pool of {x.shape[2:]} to {tuple(size)}; expected (1, 1)")
+    return _mean_of_image(t, x, [2, 3], True)
+
+
+@entry(aten.mean.dim)
+def _mean(t: Trace, x: View, over: Sequence[int], keep: bool = False) -> View:
+    if [d % len(x.dims) for d in over] == [len(x.dims) - 1]:
+        return numbers(reduce.mean)(t, x, over, keep)
+    return _mean_of_image(t, x, over, keep)
+
+
+def _mean_of_image(t: Trace, x: View, over: Sequence[int], keep: bool) -> View:
+    if sorted(d % len(x.dims) for d in over) != [2, 3] or x.image() is None:
+        raise SpecError(
+            f"a mean over dimensions {list(over)} of {x.shape}; expected the last one, or rows and columns of"
+            " an image"
+        )
+    view = View.of(global_avg_pool(image_of(x), name=t.name()))
+    return view.unsqueezed(-1).unsqueezed(-1) if keep else view
+
+
+def _two(given: Any) -> tuple[int, int]:
+    both = (given, given) if isinstance(given, int) else tuple(given)
+    return (both[0], both[0]) if len(both) == 1 else both

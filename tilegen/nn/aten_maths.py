@@ -1,0 +1,143 @@
+"""Operators element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilegen.errors import SpecError
+from tilegen.graph.fuse_epilogues import renumber
+from tilegen.nn import patterns
+from tilegen.nn.table import TABLE, Entry, Trace, entry
+from tilegen.nn.views import View
+from tilegen.ops.maths import clamp, gelu, leaky_relu, softplus
+from tilegen.ops.pointwise import pointwise
+
+aten = torch.ops.aten
+
+
+@entry(aten.gelu.default)
+def _gelu(t: Trace, x: View, *, approximate: str = "none") -> View:
+    return View(gelu(x.value, approximate=approximate), x.dims)
+
+
+@entry(patterns.gelu_tanh)
+def _gelu_tanh(t: Trace, x: View) -> View:
+    return View(gelu(x.value, approximate="tanh"), x.dims)
+
+
+def _maps(expression: str) -> Entry:
+    return lambda t, x: View(pointwise(expression, x.value), x.dims)
+
+
+TABLE |= {
+    aten.relu.default: _maps("relu(e0)"),
+    aten.silu.default: _maps("silu(e0)"),
+    aten.sigmoid.default: _maps("sigmoid(e0)"),
+    aten.neg.default: _maps("scale(e0, -1.0)"),
+    aten.tanh.default: _maps("tanh(e0)"),
+    aten.exp.default: _maps("exp(e0)"),
+    aten.log.default: _maps("log(e0)"),
+    aten.sqrt.default: _maps("sqrt(e0)"),
+    aten.rsqrt.default: _maps("rsqrt(e0)"),
+    aten.abs.default: _maps("abs(e0)"),
+    aten.reciprocal.default: _maps("1.0 / e0"),
+    aten.hardswish.default: _maps("hardswish(e0)"),
+}
+
+
+@entry(aten.softplus.default)
+def _softplus(t: Trace, x: View, beta: float = 1.0, threshold: float = 20.0) -> View:
+    if beta != 1 or threshold < 20:
+        raise SpecError(f"softplus with beta = {beta} and threshold = {threshold}; expected 1 and 20")
+    return View(softplus(x.value), x.dims)
+
+
+@entry(aten.leaky_relu.default)
+def _leaky_relu(t: Trace, x: View, slope: float = 0.01) -> View:
+    return View(leaky_relu(x.value, slope), x.dims)
+
+
+@entry(aten.hardtanh.default)
+def _hardtanh(t: Trace, x: View, low: float = -1.0, high: float = 1.0) -> View:
+    return View(clamp(x.value, low, high), x.dims)
+
+
+@entry(aten.clamp.default)
+def _clamp(t: Trace, x: View, low: float | None = None, high: float | None = None) -> View:
+    if low is None or high is None:
+        raise SpecError("clamp with one end; expected both")
+    return View(clamp(x.value, low, high), x.dims)
+
+
+@entry(aten.maximum.default)
+def _maximum(t: Trace, a: Any, b: Any) -> View:
+    return _each(t, "maximum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "maximum(e0, e1)", b, a)
+
+
+@entry(aten.minimum.default)
+def _minimum(t: Trace, a: Any, b: Any) -> View:
+    return _each(t, "minimum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "minimum(e0, e1)", b, a)
+
+
+@entry(aten.pow.Tensor_Scalar)
+def _pow(t: Trace, x: View, n: float) -> View:
+    if n not in (2, 3):
+        raise SpecError(f"a power of {n}; expected 2 or 3")
+    return View(pointwise(" * ".join(["e0"] * int(n)), x.value), x.dims)
+
+
+def _each(t: Trace, expression: str, a: View, b: Any) -> View:
+    """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
+    like a, or one column of one of them."""
+    if isinstance(b, torch.Tensor) and b.numel() == 1:
+        b = b.item()
+    if isinstance(b, (int, float)):
+        return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
+    if isinstance(b, torch.Tensor):
+        if b.dim() == 1 and a.rows() is not None:
+            return View(pointwise(expression, a.value, t.weight(b)), a.dims)
+        plain = a.is_(View.of(a.value)) and all(isinstance(n, int) for n in a.shape)
+        spread = torch.broadcast_shapes(b.shape, a.shape)  # type: ignore[no-untyped-call]
+        if not plain or spread != a.shape:
+            raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
+        return View(pointwise(expression, a.value, t.weight(b.expand(a.shape))), a.dims)
+    if a.beside(b) and 1 in (a.width, b.width) and a.width != b.width:
+        wide, column = (a, b) if b.width == 1 else (b, a)
+        names = {"e0": "e0", "e1": "e1"} if wide is a else {"e0": "e1", "e1": "e0"}
+        return View(pointwise(renumber(expression, names), wide.value, column.value), wide.dims)
+    if not a.is_(b):
+        raise SpecError(f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element")
+    return View(pointwise(expression, a.value, b.value), a.dims)
+
+
+@entry(aten.add.Tensor)
+def _add(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
+    if alpha != 1:
+        raise SpecError(f"a sum with alpha = {alpha}")
+    return _each(t, "e0 + e1", a, b) if isinstance(a, View) else _each(t, "e0 + e1", b, a)
+
+
+@entry(aten.sub.Tensor)
+def _sub(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
+    if alpha != 1:
+        raise SpecError(f"a difference with alpha = {alpha}")
+    return _each(t, "e0 - e1", a, b) if isinstance(a, View) else _each(t, "e1 - e0", b, a)
+
+
+@entry(aten.rsub.Scalar)
+def _rsub(t: Trace, a: View, b: float, alpha: float = 1) -> View:
+    return _sub(t, b, a, alpha=alpha)
+
+
+@entry(aten.mul.Tensor)
+def _mul(t: Trace, a: Any, b: Any) -> View:
+    return _each(t, "e0 * e1", a, b) if isinstance(a, View) else _each(t, "e0 * e1", b, a)
+
+
+@entry(aten.div.Tensor)
+def _div(t: Trace, a: Any, b: Any) -> View:
+    if isinstance(a, View) and isinstance(b, View):
+        return _each(t, "e0 / e1", a, b)
+    return _each(t, "e0 * e1", a, 1 / b) if isinstance(a, View) else _each(t, "e1 / e0", b, a)

@@ -1,0 +1,212 @@
+"""Operators on rows and heads: linears, norms, softmax, numbers of rows, tables, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tilegen.errors import SpecError
+from tilegen.frontend.spec import Value
+from tilegen.nn import patterns
+from tilegen.nn.table import TABLE, Entry, Trace, entry, rows_of
+from tilegen.nn.views import View
+from tilegen.ops import reduce
+from tilegen.ops.attention import attention
+from tilegen.ops.cat import cat
+from tilegen.ops.embedding import embedding
+from tilegen.ops.gemm import linear
+from tilegen.ops.norm import layer_norm, rms_norm
+from tilegen.ops.pool import flatten
+from tilegen.ops.rope import rotary
+from tilegen.ops.softmax import log_softmax, softmax
+
+aten = torch.ops.aten
+
+
+@entry(aten.linear.default)
+def _linear(t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None) -> View:
+    if not isinstance(w, torch.Tensor) or w.dim() != 2:
+        raise SpecError("a linear by what is no weight; tg.matmul takes two activations")
+    value = x.rows()
+    if value is None and [a.place for a in x.dims[-1]] == [(3,), (1,), (2,)]:  # of an image, C first
+        _, h, width, c = x.value.shape
+        w = w.view(-1, c, h, width).permute(0, 2, 3, 1).flatten(1)
+        value = flatten(x.value)
+        x = View.of(value)
+    value = rows_of(x) if value is None else value
+    given = None if bias is None else t.weight(bias, "bias")
+    return x.of_rows(linear(value, t.weight(w, "weight"), given, name=t.name()))
+
+
+@entry(aten.addmm.default)
+def _addmm(t: Trace, bias: torch.Tensor, x: View, w: torch.Tensor) -> View:
+    if not isinstance(w, torch.Tensor) or not isinstance(bias, torch.Tensor) or bias.dim() != 1:
+        raise SpecError("addmm of what are no weights")
+    return _linear(t, x, w.T, bias)
+
+
+@entry(aten.mm.default, aten.matmul.default)
+def _mm(t: Trace, x: View, w: torch.Tensor) -> View:
+    if not isinstance(x, View) or not isinstance(w, torch.Tensor) or w.dim() != 2:
+        raise SpecError("a product with what is no weight (K, N); tg.matmul takes two activations")
+    return _linear(t, x, w.T)
+
+
+@entry(aten.layer_norm.default)
+def _layer_norm(
+    t: Trace,
+    x: View,
+    shape: Sequence[int],
+    w: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn: bool = True,
+) -> View:
+    value = rows_of(_of_last(x, shape))
+    ones = torch.ones(shape, dtype=getattr(torch, value.dtype))
+    given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
+    return x.of_rows(layer_norm(value, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name()))
+
+
+@entry(aten.rms_norm.default)
+def _rms_norm(
+    t: Trace, x: View, shape: Sequence[int], w: torch.Tensor | None = None, eps: float | None = None
+) -> View:
+    value = rows_of(_of_last(x, shape))
+    dtype = getattr(torch, value.dtype)
+    given = torch.ones(shape, dtype=dtype) if w is None else w
+    least = torch.finfo(dtype).eps if eps is None else eps
+    return x.of_rows(rms_norm(value, t.weight(given, "weight"), eps=least, name=t.name()))
+
+
+@entry(patterns.rms_norm)
+def _spelled_rms_norm(t: Trace, x: View, w: torch.Tensor, eps: float) -> View:
+    if not isinstance(w, torch.Tensor) or w.dim() != 1:
+        raise SpecError("an rms_norm times what is no weight of its columns")
+    return _rms_norm(t, x, w.shape, w, eps)
+
+
+def _of_last(x: View, shape: Sequence[int]) -> View:
+    if len(shape) != 1:
+        raise SpecError(f"a norm over {len(shape)} dimensions; expected the last one")
+    return x
+
+
+@entry(aten.softmax.int, aten._softmax.default)
+def _softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
+    if at % len(x.dims) != len(x.dims) - 1:
+        raise SpecError(f"a softmax over dimension {at} of {x.shape}; expected the last one")
+    return x.of_rows(softmax(rows_of(x), name=t.name()))
+
+
+@entry(aten.log_softmax.int, aten._log_softmax.default)
+def _log_softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
+    if at % len(x.dims) != len(x.dims) - 1:
+        raise SpecError(f"a log_softmax over dimension {at} of {x.shape}; expected the last one")
+    return x.of_rows(log_softmax(rows_of(x), name=t.name()))
+
+
+@entry(aten.embedding.default)
+def _embedding(
+    t: Trace, table: torch.Tensor, ids: View, padding: int = -1, scale: bool = False, sparse: bool = False
+) -> View:
+    if not isinstance(table, torch.Tensor) or ids.value.dtype != "int32" or not ids.is_(View.of(ids.value)):
+        raise SpecError("an embedding of what are no whole numbers given, or by what is no weight")
+    return View.of(embedding(ids.value, t.weight(table, "table"), name=t.name()))
+
+
+@entry(aten.cat.default)
+def _cat(t: Trace, parts: Sequence[Any], at: int = 0) -> View:
+    if not all(isinstance(p, View) for p in parts):
+        raise SpecError("cat of activations and weights")
+    first, at = parts[0], at % len(parts[0].dims)
+    images = [p.image() for p in parts]
+    if at == 1 and None not in images:
+        return View.of(cat(images, name=t.name("cat")), (0, 3, 1, 2))
+    if at != len(first.dims) - 1 or not all(first.beside(p) for p in parts):
+        raise SpecError(f"cat of {[p.shape for p in parts]} along {at}; expected columns of the same rows")
+    return first.of_rows(cat([rows_of(p) for p in parts], name=t.name("cat")))
+
+
+def numbers(of: Callable[..., Value]) -> Entry:
+    """A number for each row."""
+
+    def made(t: Trace, x: View, over: Any = None, keep: bool = False, **_: Any) -> View:
+        ends = [over] if isinstance(over, int) else list(over or range(len(x.dims)))
+        if [d % len(x.dims) for d in ends] != [len(x.dims) - 1]:
+            raise SpecError(f"{of.__name__} over dimensions {ends} of {x.shape}; expected the last one")
+        view = x.of_rows(of(rows_of(x), name=t.name(of.__name__)))
+        return view if keep else view.squeezed([-1])
+
+    return made
+
+
+TABLE |= {
+    aten.sum.dim_IntList: numbers(reduce.sum),
+    aten.amax.default: numbers(reduce.max),
+    aten.amin.default: numbers(reduce.min),
+    aten.logsumexp.default: numbers(reduce.logsumexp),
+}
+
+
+# --- heads --------------------------------------------------------------------------------------------------
+
+
+@entry(aten.scaled_dot_product_attention.default)
+def _attention(
+    t: Trace,
+    q: View,
+    k: View,
+    v: View,
+    mask: Any = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> View:
+    if mask is not None or dropout:
+        raise SpecError("attention with a mask or dropout; causal attention is known")
+    if causal and q.shape[2] != k.shape[2]:
+        raise SpecError(f"causal attention of {q.shape[2]} queries over {k.shape[2]} keys")
+    queries, keys, values = q.heads(), _shared(k).heads(), _shared(v).heads()
+    if queries is None or keys is None or values is None:
+        raise SpecError(f"attention of {q.shape}, {k.shape}, {v.shape}: expected heads (B, h, S, D) of rows")
+    (query, heads), (key, kv_heads), (value, _) = queries, keys, values
+    made = attention(
+        query,
+        key,
+        value,
+        heads=heads,
+        kv_heads=kv_heads,
+        causal=causal,
+        scale=scale,
+        name=t.name("attention"),
+    )
+    return View.of_heads(made, heads)
+
+
+def _shared(k: View) -> View:
+    """Heads of keys, each once: of those that stand several times side by side."""
+    own = tuple(a for a in k.dims[1] if a.place)
+    if k.dims[1][: len(own)] != own:
+        raise SpecError(f"heads of keys {k.shape} repeated behind each other; expected side by side")
+    return View(k.value, (k.dims[0], own, *k.dims[2:]))
+
+
+@entry(patterns.rotary)
+def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
+    found, tables = x.heads(), [_table(c) for c in (cos, sin)]
+    if found is None:
+        raise SpecError(f"rotary of {x.shape} of {x.value}: expected heads (B, h, S, D) of rows")
+    value, heads = found
+    return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
+
+
+def _table(c: Any) -> Value:
+    """cos or sin, of which the model has made (B or 1, 1, S, D)."""
+    if not isinstance(c, View) or len(c.dims) != 4 or c.dims[1]:
+        raise SpecError("rotary by what are no tables (B, 1, S, D)")
+    return rows_of(c)

@@ -1,0 +1,56 @@
+"""The table of what torch's operators are in a spec, one entry an operator, and what entries share.
+
+An entry takes what the operator takes, tensors of the model as views of tensors of the spec (View), and
+weights as they are (torch.Tensor), and gives a view. What is known of weights alone is computed on the way:
+norms of batches go into the convolution before them, weights are laid out as specs want them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from tilegen.errors import SpecError
+from tilegen.frontend.spec import Value
+from tilegen.nn.views import View
+
+
+class Trace(Protocol):
+    """What an entry may ask of the spec that is being written (tilegen.nn.importer)."""
+
+    def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
+        """A weight of the spec with this content."""
+
+    def name(self, *what: str) -> str | None:
+        """A name for the op that is being written, from where it stands in the model."""
+
+
+Entry = Callable[..., Any]
+TABLE: dict[Any, Entry] = {}
+VIEWS: set[Any] = set()  # those of the table that compute nothing
+
+
+def entry(*operators: Any, view: bool = False) -> Callable[[Entry], Entry]:
+    def known(function: Entry) -> Entry:
+        TABLE.update(dict.fromkeys(operators, function))
+        if view:
+            VIEWS.update(operators)
+        return function
+
+    return known
+
+
+def rows_of(x: View) -> Value:
+    found = x.rows()
+    if found is None:
+        raise SpecError(f"a tensor {x.shape} whose last dimension is not that of {x.value}")
+    return found
+
+
+def image_of(x: View) -> Value:
+    found = x.image()
+    if found is None:
+        raise SpecError(f"a tensor {x.shape} that is no image (B, C, H, W) of {x.value}")
+    return found
