@@ -235,11 +235,6 @@ def _conv2d(b: OpInstance, x: Any, w: Any) -> Any:
     ).permute(0, 2, 3, 1)
 
 
-def _max_pool2d(b: OpInstance, x: Any) -> Any:
-    a = PoolAttributes.of(b)
-    return F.max_pool2d(x.permute(0, 3, 1, 2), a.window, a.stride, a.padding).permute(0, 2, 3, 1)
-
-
 def _first(of: Callable[..., Any]) -> Callable[..., Any]:
     """torch's op on channels first, a program's images having them last."""
     return lambda b, x, *rest: of(b, x.permute(0, 3, 1, 2), *rest).permute(0, 2, 3, 1)
@@ -315,7 +310,9 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     ),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
     EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
-    PoolAttributes: _max_pool2d,
+    PoolAttributes: _first(
+        lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)
+    ),
     AvgPoolAttributes: _first(
         lambda b, x: F.avg_pool2d(
             x,

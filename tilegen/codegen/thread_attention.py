@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import mma_problem
 from tilegen.codegen.thread_conv import REDUCTIONS
 from tilegen.ops.attention import AttentionAttributes, over_caches, splits
@@ -18,7 +17,6 @@ from tilegen.ops.base import OpInstance, ceil_div
 WARPS, ROWS = 8, 16  # of a warp
 COLUMNS = 32  # that heads are padded to
 WIDE = 128  # columns of a head from which on shared memory holds fewer rows and keys
-UNITS = (8, 4, 2, 1)  # elements that one load may bring
 
 
 @dataclass(frozen=True)
@@ -87,14 +85,6 @@ class ThreadAttention:
     def bytes(self) -> int:
         return self.v_at + self.keys * self.pitch
 
-    def unit(self, name: str) -> int:
-        """Elements that one load brings of an operand."""
-        b = self.bound
-        of = b.operand(name)
-        pitch = int(b.tensors[of.tensor].plan_shape[-1])
-        fixed = (pitch, (of.columns or (0, 0))[0], int(self.attributes.head_dim))
-        return next(n for n in UNITS if all(x % n == 0 for x in fixed))
-
     @property
     def cached(self) -> bool:
         return over_caches(self.bound)
@@ -109,10 +99,6 @@ class ThreadAttention:
     def first_query(self) -> str:
         """Of the tile, in its sequence, as C."""
         return f"{self.bound.tile[0]} * i"
-
-    @property
-    def steps(self) -> str:
-        return to_c(self.bound.steps)
 
 
 def attention_tiles(b: OpInstance) -> list[tuple[int, ...]]:

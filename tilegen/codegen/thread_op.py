@@ -6,6 +6,7 @@ whole eights, those that one vector of the result holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -244,11 +245,10 @@ class ThreadOp(MacroOp):
 
     def _operand(self, n: int) -> Operand:
         operand, shape = self.bound.op.operands[n], self.bound.shape(n)
-        tensor = self.bound.tensors[operand.tensor]
         first = (operand.columns or (0, 0))[0]
-        pitch = shape[-1] if operand.flatten else int(tensor.plan_shape[-1])
         pointer = f"T.{operand.tensor} + {first}" if first else f"T.{operand.tensor}"
-        return Operand(f"({pointer})" if first else pointer, pitch, shape, TYPES[tensor.dtype])
+        pitch, dtype = int(self.bound.pitch(n)), TYPES[self.bound.dtype(n)]
+        return Operand(f"({pointer})" if first else pointer, pitch, shape, dtype)
 
     @property
     def columns(self) -> int:
@@ -380,3 +380,37 @@ class ThreadOp(MacroOp):
     def text(self) -> str:
         """Its tile function: macro KIND of templates/cuda/threads/STEM.cu.j2."""
         return macro_text("cuda/threads", "cu", self)
+
+
+class ThreadKernel:
+    """What the templates that all CUDA kernels share ask of one (templates/cuda/threads, common)."""
+
+    thread_count: ClassVar[int] = THREADS
+
+    @property
+    def thread_tiles(self) -> Sequence[ThreadOp]:
+        """Its ops that threads compute."""
+        raise NotImplementedError
+
+    @property
+    def unit(self) -> int:
+        """How many neighbours in a row of any product one store is aligned for."""
+        return VECTOR
+
+    @property
+    def unaligned(self) -> bool:
+        return any(op.unaligned for op in self.thread_tiles)
+
+    @property
+    def stores_ones(self) -> bool:
+        """Whether any op stores a number alone."""
+        return self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
+
+    @property
+    def rereads(self) -> bool:
+        return any(op.rereads for op in self.thread_tiles)
+
+    @property
+    def multiplies_by_threads(self) -> bool:
+        """Whether any op multiplies by mma.sync."""
+        return any(op.gather or op.product or op.heads for op in self.thread_tiles)

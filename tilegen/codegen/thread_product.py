@@ -91,18 +91,11 @@ class ThreadProduct:
         """Of k that are in shared memory at a time."""
         return LINE // self.element
 
-    def pitch(self, operand: int) -> int:
-        """Elements from row to row of an operand."""
-        of = self.bound.op.operands[operand]
-        return int(
-            self.bound.shape(operand)[-1] if of.flatten else self.bound.tensors[of.tensor].plan_shape[-1]
-        )
-
     def unit(self, operand: int, *ends: object) -> int:
         """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads,
         since they divide all that says where that begins and ends."""
         first = (self.bound.op.operands[operand].columns or (0, 0))[0]
-        fixed = [n if isinstance(n, int) else 1 for n in (self.pitch(operand), first, *ends)]
+        fixed = [n if isinstance(n, int) else 1 for n in (self.bound.pitch(operand), first, *ends)]
         return next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed)) // self.element
 
     # --- shared memory --------------------------------------------------------------------------------------
@@ -153,13 +146,13 @@ class MatmulProduct(ThreadProduct):
     def a(self) -> Side:
         a = MatmulAttributes.of(self.bound)
         ends = (a.m, self.bound.tile[0]) if a.transpose_a else (a.k,)
-        return Side(self.rows, self.pitch(0), a.transpose_a, self.unit(0, *ends))
+        return Side(self.rows, int(self.bound.pitch(0)), a.transpose_a, self.unit(0, *ends))
 
     @property
     def b(self) -> Side:
         a = MatmulAttributes.of(self.bound)
         ends = (a.k,) if a.transpose_b else (a.n, self.bound.tile[1])
-        return Side(self.columns, self.pitch(1), not a.transpose_b, self.unit(1, *ends))
+        return Side(self.columns, int(self.bound.pitch(1)), not a.transpose_b, self.unit(1, *ends))
 
 
 class ConvProduct(ThreadProduct):
@@ -187,7 +180,7 @@ class ConvProduct(ThreadProduct):
 
     @property
     def a(self) -> Side:
-        return Side(self.rows, self.pitch(0), False, self.unit(0, self.channels))
+        return Side(self.rows, int(self.bound.pitch(0)), False, self.unit(0, self.channels))
 
     @property
     def b(self) -> Side:

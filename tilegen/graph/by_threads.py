@@ -45,9 +45,8 @@ def why(b: OpInstance, place: Place) -> str:
         size = DTYPES[b.dtype(n)]
         if size != 2:
             return f"{operand.tensor!r} is {b.dtype(n)}"
-        pitch = shape[-1] if operand.flatten else b.tensors[operand.tensor].plan_shape[-1]
         first = (operand.columns or (0, 0))[0]
-        for what, columns in (("columns", shape[-1]), ("a row of", pitch), ("first column", first)):
+        for what, columns in (("columns", shape[-1]), ("a row of", b.pitch(n)), ("first column", first)):
             if isinstance(columns, int) and columns * size % UNIT:
                 return f"{operand.tensor!r} has {what} {columns}"
     columns = b.out[-1]

@@ -94,18 +94,19 @@ def _of_last(x: View, shape: Sequence[int]) -> View:
     return x
 
 
-@entry(aten.softmax.int, aten._softmax.default)
-def _softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
-    if at % len(x.dims) != len(x.dims) - 1:
-        raise SpecError(f"a softmax over dimension {at} of {x.shape}; expected the last one")
-    return x.of_rows(softmax(rows_of(x), name=t.name()))
+def _over_rows(of: Callable[..., Value]) -> Entry:
+    """softmax, or its logarithm."""
+
+    def made(t: Trace, x: View, at: int, _: Any = None) -> View:
+        if at % len(x.dims) != len(x.dims) - 1:
+            raise SpecError(f"a {of.__name__} over dimension {at} of {x.shape}; expected the last one")
+        return x.of_rows(of(rows_of(x), name=t.name()))
+
+    return made
 
 
-@entry(aten.log_softmax.int, aten._log_softmax.default)
-def _log_softmax(t: Trace, x: View, at: int, _: Any = None) -> View:
-    if at % len(x.dims) != len(x.dims) - 1:
-        raise SpecError(f"a log_softmax over dimension {at} of {x.shape}; expected the last one")
-    return x.of_rows(log_softmax(rows_of(x), name=t.name()))
+entry(aten.softmax.int, aten._softmax.default)(_over_rows(softmax))
+entry(aten.log_softmax.int, aten._log_softmax.default)(_over_rows(log_softmax))
 
 
 @entry(aten.embedding.default)

@@ -300,6 +300,11 @@ class OpInstance:
             return (*shape[:-1], operand.columns[1] - operand.columns[0])
         return shape
 
+    def pitch(self, index: int) -> Size:
+        """Elements from row to row of operand `index`."""
+        operand = self.op.operands[index]
+        return self.shape(index)[-1] if operand.flatten else self.tensors[operand.tensor].plan_shape[-1]
+
     def dtype(self, index: int) -> str:
         return self.tensors[self.op.operands[index].tensor].dtype
 

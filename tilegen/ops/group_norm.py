@@ -9,6 +9,7 @@ from typing import Any
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, number, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
+from tilegen.ops.norm import check_vectors
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,7 @@ def group_norm(
         f"group_norm: groups divide the {channels} channels of {x.tensor!r}, given {groups!r}",
         where,
     )
-    for v in (w, bias):
-        need(
-            v.shape == (channels,),
-            f"group_norm: {v.tensor!r} is ({channels},) for x {x.shape}, given {v.shape}",
-            where,
-        )
-        need(
-            v.dtype == x.dtype,
-            f"group_norm: x is {x.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype",
-            where,
-        )
+    check_vectors("group_norm", x, (w, bias), where)
     operands = [x.operand("spatial", where), w.operand("vector", where), bias.operand("vector", where)]
     attributes = GroupNormAttributes(groups, number("group_norm: eps", eps, where, positive=True))
     return call("group_norm", name, operands, x.shape, x.dtype, "spatial", attributes, where)

@@ -59,17 +59,7 @@ def _norm(
 ) -> Value:
     where = caller()
     tensors(kind, where, x=x, **dict(zip(("w", "bias"), vectors)))  # noqa: B905
-    for v in vectors:
-        need(
-            v.shape == (x.shape[-1],),
-            f"{kind}: {v.tensor!r} is ({x.shape[-1]},) for x {x.shape}, given {v.shape}",
-            where,
-        )
-        need(
-            v.dtype == x.dtype,
-            f"{kind}: x is {x.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype",
-            where,
-        )
+    check_vectors(kind, x, vectors, where)
     operands = [x.operand("rows", where), *(v.operand("vector", where) for v in vectors)]
     return call(
         kind,
@@ -81,6 +71,21 @@ def _norm(
         attributes(number(f"{kind}: eps", eps, where, positive=True)),
         where,
     )
+
+
+def check_vectors(kind: str, x: Value, vectors: Sequence[Value], where: str) -> None:
+    """Raise SpecError unless each is a vector of x's columns and of its dtype."""
+    for v in vectors:
+        need(
+            v.shape == (x.shape[-1],),
+            f"{kind}: {v.tensor!r} is ({x.shape[-1]},) for x {x.shape}, given {v.shape}",
+            where,
+        )
+        need(
+            v.dtype == x.dtype,
+            f"{kind}: x is {x.dtype}, {v.tensor!r} is {v.dtype}; expected one dtype",
+            where,
+        )
 
 
 class _Norm(OpDef):

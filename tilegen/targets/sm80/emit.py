@@ -20,6 +20,7 @@ from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
+from tilegen.codegen.thread_op import ThreadKernel
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
 from tilegen.graph.positions import Position, positions
@@ -290,32 +291,18 @@ def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableOp | Th
 
 
 @dataclass(frozen=True)
-class PortableKernel:
-    """What the templates that all CUDA targets share ask of a kernel (templates/cuda/threads, common)."""
+class PortableKernel(ThreadKernel):
+    """What the templates ask of the kernel besides its linears."""
 
-    thread_tiles: tuple[ThreadTile, ...]
+    tiles: tuple[ThreadTile, ...]
     positions: tuple[Position, ...]  # that the kernel reports where they leave no room in a cache
 
-    thread_count: ClassVar[int] = THREADS
-    unit: ClassVar[int] = 8
     by_ones: ClassVar[bool] = False  # whether epilogues of linears read odd rows
     joins_lanes: ClassVar[bool] = False
 
     @property
-    def unaligned(self) -> bool:
-        return any(op.unaligned for op in self.thread_tiles)
-
-    @property
-    def stores_ones(self) -> bool:
-        return self.unaligned or any(op.of_row for op in self.thread_tiles)
-
-    @property
-    def rereads(self) -> bool:
-        return any(op.rereads for op in self.thread_tiles)
-
-    @property
-    def multiplies_by_threads(self) -> bool:
-        return any(op.gather or op.product or op.heads for op in self.thread_tiles)
+    def thread_tiles(self) -> tuple[ThreadTile, ...]:
+        return self.tiles
 
     @property
     def turns(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
-from tilegen.codegen.thread_op import THREADS
+from tilegen.codegen.thread_op import ThreadKernel
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import over_caches
 from tilegen.ops.base import ClusterShape
@@ -39,7 +39,7 @@ NOTE_WORDS = 16  # of a tile: its time stamps, and its rank + 1
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(ThreadKernel):
     """What the template of the kernel asks, besides its plan and its layout of shared memory."""
 
     plan: Plan
@@ -50,7 +50,6 @@ class Kernel:
 
     note_names = NOTES
     note_words = NOTE_WORDS
-    thread_count = THREADS
 
     # --- the plan -------------------------------------------------------------------------------------------
 
@@ -97,10 +96,6 @@ class Kernel:
         return [op for op in self.ops if isinstance(op, ThreadTile)]
 
     @property
-    def unaligned(self) -> bool:
-        return any(op.unaligned for op in self.thread_tiles)
-
-    @property
     def unit(self) -> int:
         """How many neighbours in a row of any product one store is aligned for."""
         return min((op.store.unit for op in self.products), default=8)
@@ -115,20 +110,6 @@ class Kernel:
     def by_ones(self) -> bool:
         """Whether the epilogue of any product fetches numbers one by one."""
         return any(op.extras.by_ones for op in self.products)
-
-    @property
-    def stores_ones(self) -> bool:
-        """Whether any op stores a number alone."""
-        return self.unaligned or self.unit < 8 or any(op.of_row for op in self.thread_tiles)
-
-    @property
-    def rereads(self) -> bool:
-        return any(op.rereads for op in self.thread_tiles)
-
-    @property
-    def multiplies_by_threads(self) -> bool:
-        """Whether any op multiplies by mma.sync."""
-        return any(op.gather or op.product or op.heads for op in self.thread_tiles)
 
     @property
     def math_looks_early(self) -> bool:
