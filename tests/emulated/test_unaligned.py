@@ -12,10 +12,12 @@ from tests.gpu.gemms import Case, added, biased, viewed
 from tests.gpu.ops import attended, pools, unaligned
 
 ROWS = Case("rows", unaligned, {"M": 5, "N": 61})
+IN_TURNS = Case("rows in turns", unaligned, {"M": 12, "N": 61}, {"tiles": {"r": (6,), "l": (6,)}})
 PRODUCT = Case("product", added, {"M": 17, "N": 13, "K": 72})
 HEADS = Case("heads", attended, {"D": 40, "S": 33, "B": 1})
 CASES = [
     ROWS,
+    IN_TURNS,
     Case("rows read anew", unaligned, {"M": 1, "N": 16999}),
     Case("pools", pools, {"HW": 9, "C": 5}),
     PRODUCT,
@@ -26,6 +28,12 @@ CASES = [
 INSIDE = "column + i >= begin && column + i < end"
 FAULTS = [
     (ROWS, "a column behind a row is stored", f"if ({INSIDE}) tg_put1", "tg_put1"),
+    (ROWS, "a whole vector is taken for one that the row ends in", "column < ends.body", "column < COLUMNS"),
+    (ROWS, "a number alone is stored by threads that have none", "if (ends.there)", "if (true)"),
+    (ROWS, "numbers before the first vector are left out", "lane < tg_min(head, columns)", "false"),
+    (IN_TURNS, "a norm's vectors lie as in the row before", "head != held", "held < 0"),
+    (ROWS, "a norm's vector is read behind its end", "crosses && whole)", "crosses)"),
+    (ROWS, "a norm's vector lacks its end", "crosses && !whole)", "false)"),
     (ROWS, "a column before a row is read", f"left && {INSIDE}", "left"),
     (ROWS, "a vector behind a row is read", "(skew > 0 ? 16 : 8) <= end", "(skew > 0 ? 16 : 8) <= end + 8"),
     (ROWS, "the second vector is left out", "there && skew > 0", "false"),

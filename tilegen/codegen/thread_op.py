@@ -15,7 +15,7 @@ from typing import ClassVar
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
-from tilegen.codegen.epilogue import EpilogueText
+from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
@@ -64,9 +64,11 @@ ANY_COLUMNS = (
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand as CUDA sees it: pointer to its first element, elements from row to row."""
+    """An operand as CUDA sees it: pointer to its first element, which is column `first` of its tensor's rows
+    of `pitch` elements."""
 
     pointer: str
+    first: int
     pitch: int
     shape: tuple[Size, ...]
     type: str
@@ -195,13 +197,33 @@ class ThreadOp(MacroOp):
 
     @property
     def skew(self) -> str:
-        """By how many columns the first of a tile's row of the result, or of what it is made of where it is
-        one number, is behind the begin of a vector, as C."""
-        rest = self.held_columns % VECTOR
+        """By how many columns the first of a tile's row of the result is behind the begin of a vector, as
+        C."""
+        rest = self.columns % VECTOR
         before = [f"row * {rest}" if rest > 1 else "row"] if rest else []
-        if not self.whole_rows:
-            before.append(f"lo{self.last}")
-        return f"({' + '.join(before)}) % {VECTOR}" if before else "0"
+        return f"({' + '.join([*before, f'lo{self.last}'])}) % {VECTOR}"
+
+    @property
+    def head(self) -> str:
+        """Of a row that the threads hold: how many columns stand before its first whole vector, as C."""
+        first, each = -self._held.first % VECTOR, -self._held.pitch % VECTOR
+        rows = f"row * {each}" if each > 1 else "row"
+        if not each:
+            return str(first)
+        return f"({first} + {rows}) % {VECTOR}" if first or each > 1 else f"{rows} % {VECTOR}"
+
+    @property
+    def _held(self) -> Operand:
+        """The rows whose vectors are the threads' eights: the result's, or where that is one number, those
+        that it is made of."""
+        if self.of_row:
+            return self.operands[0]
+        return Operand(self.result, 0, self.columns, self.bound.out, "")
+
+    def lies_alike(self, operand: Operand | EpilogueOperand) -> bool:
+        """Whether columns that are one vector of the rows that the threads hold are one of this, too."""
+        held = self._held
+        return (operand.first - held.first) % VECTOR == 0 and (operand.pitch - held.pitch) % VECTOR == 0
 
     @cached_property
     def parts(self) -> tuple[tuple[int, int], ...]:
@@ -223,7 +245,12 @@ class ThreadOp(MacroOp):
     @property
     def range_of_columns(self) -> str:
         """The first and the column after the last of a tile, as C."""
-        return "0, COLUMNS" if self.whole_rows else f"lo{self.last}, hi{self.last}"
+        return f"lo{self.last}, hi{self.last}"
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether rows that the threads hold begin or end within vectors."""
+        return self.whole_rows and self.unaligned
 
     @property
     def whole_rows(self) -> bool:
@@ -248,7 +275,7 @@ class ThreadOp(MacroOp):
         first = (operand.columns or (0, 0))[0]
         pointer = f"T.{operand.tensor} + {first}" if first else f"T.{operand.tensor}"
         pitch, dtype = int(self.bound.pitch(n)), TYPES[self.bound.dtype(n)]
-        return Operand(f"({pointer})" if first else pointer, pitch, shape, dtype)
+        return Operand(f"({pointer})" if first else pointer, first, pitch, shape, dtype)
 
     @property
     def columns(self) -> int:
@@ -299,9 +326,8 @@ class ThreadOp(MacroOp):
     def vectors_of_thread(self) -> int:
         if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
             raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
-        n = self.held_columns
-        most = (n + 2 * (VECTOR - 1)) // VECTOR if self.unaligned else n / VECTOR
-        return math.ceil(most / self.threads_of_row)
+        eights = self.held_columns // VECTOR if self.has_ends else self.held_columns / VECTOR
+        return max(1, math.ceil(eights / self.threads_of_row))
 
     @property
     def rereads(self) -> bool:
@@ -327,6 +353,8 @@ class ThreadOp(MacroOp):
     def inside(self) -> str:
         """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where
         it is not there."""
+        if self.has_ends:
+            return "column < ends.body"
         return "COLUMNS" if self.even else "column < COLUMNS"
 
     @property
@@ -356,7 +384,7 @@ class ThreadOp(MacroOp):
 
     @property
     def held_late(self) -> bool:
-        """A norm: whether a thread loads its part of the vectors with each row."""
+        """A norm: whether a thread holds its part of the vectors, which moves with the rows' begins."""
         return isinstance(self.attributes, NormAttributes) and self.unaligned and not self.rereads
 
     # --- text -----------------------------------------------------------------------------------------------

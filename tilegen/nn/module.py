@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -52,9 +53,10 @@ class Module(torch.nn.Module):
     weights: a tensor for each weight of the program; an nn.Parameter stays what it is, others ask for no
     gradient. options: of tg.compile. adapter: how it is called, where from_torch has made it.
 
-    The kernel is compiled where the weights are, when the module is made and when it is moved to another
-    kind of device. Where no gradient is asked for on a GPU, weights are packed tile by tile once, and again
-    after they have changed; a change through .data is one that torch does not count, and is not seen.
+    The kernel is compiled where the weights are, or for `device` if there are none, when the module is made
+    and when it is moved to another kind of device. Where no gradient is asked for on a GPU, weights are
+    packed tile by tile once, and again after they have changed; a change through .data is one that torch does
+    not count, and is not seen.
 
     keep: whether weights are kept as they are beside their packed copies. False: a weight that a GPU's
     launches read packed alone is held so alone, in one copy; its parameter has no memory and reads NaN.
@@ -75,6 +77,7 @@ class Module(torch.nn.Module):
         options: dict[str, Any] | None = None,
         adapter: Adapter | None = None,
         keep: bool = True,
+        device: torch.device | str = "cpu",
         **weights: torch.Tensor,
     ):
         super().__init__()
@@ -94,6 +97,8 @@ class Module(torch.nn.Module):
                 if not isinstance(given, torch.nn.Parameter):
                     given = torch.nn.Parameter(given.detach(), requires_grad=False)
                 self.register_parameter(t.name, given)
+        if not self._parameters:  # .to() moves it as it would weights
+            self.register_buffer("_here", torch.empty(0, device=device), persistent=False)
         self._compile()
 
     @classmethod
@@ -125,11 +130,15 @@ class Module(torch.nn.Module):
             PlanError, TargetError, CompileError: as tg.compile.
         """
         found = imported(module, args, kwargs, dynamic_shapes)
-        return cls(found.program, options=options, adapter=found.adapter, keep=keep, **found.weights)
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        device = next((a.device for a in leaves if isinstance(a, torch.Tensor)), "cpu")
+        return cls(
+            found.program, options=options, adapter=found.adapter, keep=keep, device=device, **found.weights
+        )
 
     @property
     def kernel(self) -> Kernel | MovingKernel:
-        """The kernel on the device where the weights are."""
+        """The kernel on the device where the module is."""
         return self._kernel
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -222,7 +231,7 @@ class Module(torch.nn.Module):
 
     @property
     def _device_type(self) -> str:
-        return next((p.device.type for p in self.parameters()), "cpu")
+        return next(chain(self.parameters(), self.buffers())).device.type
 
     def _compile(self) -> None:
         kind = self._device_type
