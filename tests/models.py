@@ -167,6 +167,24 @@ class Classifier(nn.Module):
         return self.wide(torch.flatten(y, 1)) + self.last(torch.flatten(self.mean(y), 1))
 
 
+class Separable(nn.Module):
+    """A pixel's channels, then each channel alone, weighed by what the whole image says, as mobile networks
+    have them; and groups of channels."""
+
+    def __init__(self, inside: int = 8, between: int = 24):
+        super().__init__()
+        self.up, self.bn1 = nn.Conv2d(inside, between, 1, bias=False), nn.BatchNorm2d(between)
+        self.each = nn.Conv2d(between, between, 5, 1, 2, groups=between, bias=False)
+        self.bn2, self.mean = nn.BatchNorm2d(between), nn.AdaptiveAvgPool2d(1)
+        self.less, self.more = nn.Conv2d(between, 4, 1), nn.Conv2d(4, between, 1)
+        self.down, self.mix = nn.Conv2d(between, inside, 1), nn.Conv2d(inside, inside, 3, 2, 1, groups=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.silu(self.bn2(self.each(F.silu(self.bn1(self.up(x))))))
+        h = h * torch.sigmoid(self.more(F.silu(self.less(self.mean(h)))))
+        return self.mix(self.down(h) + x)
+
+
 @dataclass(frozen=True)
 class Model:
     """A block, and arguments of it for so many sequences, images or rows."""
@@ -255,6 +273,7 @@ MODELS = {
     "head": Model(Head, lambda n: ((torch.randint(50, (n, 9)),), {}), "ids"),
     "numbers": Model(Numbers, _rows(24), "x"),
     "unet": Model(UNet, lambda n: ((torch.randn(n, 8, 8, 12),), {}), "x"),
+    "separable": Model(Separable, lambda n: ((torch.randn(n, 8, 9, 7),), {}), "x"),
     "classifier": Model(Classifier, lambda n: ((torch.randn(n, 8, 7, 7),), {}), "x"),
 }
 

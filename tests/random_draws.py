@@ -79,6 +79,8 @@ def inner_sizes(b: OpInstance) -> tuple[int, ...]:
             return (a.m, a.n, a.k)
         case "conv2d":
             return (*out, b.shape(0)[3])
+        case "grouped_conv2d":
+            return (*out[:3], a.groups)
         case "softmax":
             return (a.rows,)
         case "attention":

@@ -194,6 +194,21 @@ def _conv(p: Pool, x: Value) -> Value:
     )
 
 
+def _grouped_conv(p: Pool, x: Value) -> Value:
+    d, c = p.draw, x.shape[3]
+    groups = divisor(d, c)
+    size = [d.n(min(3, x.shape[1 + i])) for i in (0, 1)]
+    w = d.weight(groups * d.n(2), *size, c // groups)
+    return activation(d, tg.conv2d(x, w, stride=d.n(2), padding=[n // 2 for n in size], groups=groups))
+
+
+def _weighed(p: Pool, x: Value) -> Value:
+    """Its channels, by numbers that each image has for them."""
+    d, c = p.draw, x.shape[3]
+    each = tg.sigmoid(tg.linear(tg.global_avg_pool(x), d.weight(c, c)))
+    return activation(d, tg.mul(x, each) if d.maybe() else tg.sub(each, x))
+
+
 def _conv_residual(p: Pool, x: Value) -> Value:
     c = x.shape[3]
     y = tg.conv2d(x, p.draw.weight(c, 3, 3, c), padding=1)
@@ -246,7 +261,7 @@ SEQUENCES: tuple[Op, ...] = (
     _cache,
 )
 IMAGES: tuple[Op, ...] = (
-    *(_conv, _conv, _conv_residual, _pool, _mean, _flat_linear),
+    *(_conv, _conv, _conv_residual, _grouped_conv, _weighed, _pool, _mean, _flat_linear),
     *(_avg_pool, _group_norm, _upsample, _column, _cat),
 )
 

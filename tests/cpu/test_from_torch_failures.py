@@ -76,11 +76,6 @@ def test_a_module_in_training_is_refused() -> None:
         tg.module.from_torch(stage, torch.zeros(2, 8, 4, 4))
 
 
-def test_groups_of_convolutions_are_refused() -> None:
-    with pytest.raises(tg.SpecError, match="a convolution in 2 groups"):
-        tg.module.from_torch(nn.Sequential(nn.Conv2d(8, 8, 3, groups=2)).eval(), torch.zeros(2, 8, 4, 4))
-
-
 def test_two_sizes_that_move_are_refused() -> None:
     moving = {"x": {0: tg.dim("B", max=4), 1: tg.dim("S", max=9)}}
     with pytest.raises(tg.SpecError, match="B and S move; one size may"):

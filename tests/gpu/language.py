@@ -79,6 +79,24 @@ def grouped(B=2, H=9, W=7, C=40, groups=5, dtype="bfloat16"):
 
 
 @tg.spec
+def in_groups(B=2, H=11, W=9, C=40, N=40, groups=40, size=3, stride=1, dilation=1, dtype="bfloat16"):
+    """A convolution in groups behind an activation, with a bias and an activation."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (N, size, size, C // groups), dtype)
+    how = {"stride": stride, "padding": dilation * (size // 2), "dilation": dilation, "groups": groups}
+    return tg.silu(tg.conv2d(tg.relu(x, name="h"), w, tg.weight("b", (N,), dtype), **how, name="c"), name="y")
+
+
+@tg.spec
+def weighed(B=3, H=9, W=7, C=40, dtype="bfloat16"):
+    """Channels weighed by what each image says of them, as squeeze-and-excitation does."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (C, C), dtype)
+    h = tg.silu(tg.conv2d(x, tg.weight("f", (C, 3, 3, 1), dtype), padding=1, groups=C, name="c"), name="h")
+    each = tg.sigmoid(tg.linear(tg.global_avg_pool(h, name="m"), w, name="l"), name="s")
+    less = tg.max_pool2d(x, 3, name="p")
+    return tg.add(tg.mul(h, each, name="z"), x, name="y"), tg.mul(less, each, name="v")
+
+
+@tg.spec
 def any_width(M=37, K=77, N=50, dtype="bfloat16"):
     """Linears of any width: a bias and an activation, a gated pair, a residual."""
     x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
@@ -129,6 +147,17 @@ LANGUAGE = [
     Case("groups of 8 channels", grouped, {}),
     Case("groups of 10 channels", grouped, {"groups": 4, "B": 1}),
     Case("groups of one channel, 57 x 57", grouped, {"groups": 8, "C": 8, "H": 57, "W": 57, "B": 1}),
+    Case("depthwise", in_groups, {}),
+    Case("depthwise, 7 x 7, two tiles", in_groups, {"size": 7, "C": 136, "N": 136, "groups": 136}),
+    Case("depthwise, strided", in_groups, {"stride": 2, "size": 5, "dtype": "float16"}),
+    Case("depthwise, dilated", in_groups, {"stride": (2, 3), "dilation": 2, "B": 1}),
+    Case("depthwise, 10 channels", in_groups, {"C": 10, "N": 10, "groups": 10, "dtype": "float16"}),
+    Case("depthwise, 9 x 9", in_groups, {"size": 9, "C": 8, "N": 8, "groups": 8, "dtype": "float32"}),
+    Case("two filters a channel", in_groups, {"C": 24, "N": 48, "groups": 24}),
+    Case("groups of 5 channels, 12 filters", in_groups, {"C": 15, "N": 36, "groups": 3, "stride": 2}),
+    Case("groups of 64", in_groups, {"C": 128, "N": 128, "groups": 2, "dilation": 2, "dtype": "float16"}),
+    Case("weighed channels", weighed, {}),
+    Case("weighed channels, 21 of them, float16", weighed, {"C": 21, "B": 1, "dtype": "float16"}),
     Case("77 and 50 columns", any_width, {}),
     Case("9 and 3 columns, one row", any_width, {"M": 1, "K": 9, "N": 3, "dtype": "float16"}),
     Case("1023 columns, 300 rows", any_width, {"M": 300, "K": 1023, "N": 130}),

@@ -108,6 +108,19 @@ def _conv2d(b: OpInstance) -> Iterator[Work]:
         yield Work((images, ps, qs, ns), len(chunks), reads)
 
 
+def _grouped_conv2d(b: OpInstance) -> Iterator[Work]:
+    x, (_, r, s, c), groups = b.shape(0), b.shape(1), attribute(b, "groups")
+    st, pad, dil = (attribute(b, a) for a in ("stride", "padding", "dilation"))
+    each = b.out[3] // groups
+    for images, ps, qs, gs in product(
+        *(cut(n, t) for n, t in zip((*b.out[:3], groups), b.tile, strict=True))
+    ):
+        ys, xs = taps(ps, r, st[0], pad[0], dil[0], x[1]), taps(qs, s, st[1], pad[1], dil[1], x[2])
+        channels, filters = ([g * n + i for g in gs for i in range(n)] for n in (c, each))
+        reads = [(0, 0, (images, ys, xs, channels)), (1, 0, (filters, range(r), range(s), range(c)))]
+        yield Work((images, ps, qs, filters), 1, reads)
+
+
 def _pool2d(b: OpInstance) -> Iterator[Work]:
     x, win, st, pad = b.shape(0), attribute(b, "window"), attribute(b, "stride"), attribute(b, "padding")
     for images, ps, qs, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
@@ -237,6 +250,7 @@ KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
+    "grouped_conv2d": _grouped_conv2d,
     "max_pool2d": _pool2d,
     "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,
@@ -260,7 +274,12 @@ def work(b: OpInstance) -> Iterator[Work]:
     """The tiles of an op in row-major order of its grid, epilogue reads included."""
     for tile in KINDS[b.op.kind](b):
         for index, how in b.op.epilogue.operands if b.op.epilogue else ():
-            of = {"elements": tile.writes, "columns": tile.writes[-1:], "rows": (*tile.writes[:-1], [0])}
+            of = {
+                "elements": tile.writes,
+                "columns": tile.writes[-1:],
+                "rows": (*tile.writes[:-1], [0]),
+                "images": (tile.writes[0], tile.writes[-1]),
+            }
             tile.reads.append((index, tile.steps, of[how]))
         yield tile
 

@@ -92,6 +92,24 @@ def _conv2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     return Tile(_quotient(ch, t[4]), reads, list(product(*outs)), c[3] * t[3], t[3])
 
 
+def _grouped_conv2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    (b, p, q, n), (_, h, w, ch), (_, r, s, _) = shapes["result"], shapes[0], shapes[1]
+    of_group, each = n // a["groups"], ch // a["groups"]
+    lines = [_block(c[0], t[0], b), _block(c[1], t[1], p), _block(c[2], t[2], q)]
+    filters = [g * of_group + i for g in _block(c[3], t[3], a["groups"]) for i in range(of_group)]
+    reads: list[Read] = []
+    for image, y, x, out in product(*lines, filters):
+        for i in range(each):
+            reads += [(0, 1, (out, u, v, i)) for u in range(r) for v in range(s)]
+            reads += [
+                (0, 0, (image, yy, xx, out // of_group * each + i))
+                for yy in _taps(y, r, a["stride"][0], a["dilation"][0], a["padding"][0], h)
+                for xx in _taps(x, s, a["stride"][1], a["dilation"][1], a["padding"][1], w)
+            ]
+    wide = t[3] * of_group
+    return Tile(1, reads, list(product(*lines, filters)), c[3] * wide, wide)
+
+
 def _pool2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     outs = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
     reads: list[Read] = [
@@ -261,6 +279,7 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
+    "grouped_conv2d": _grouped_conv2d,
     "max_pool2d": _pool2d,
     "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,
@@ -319,6 +338,6 @@ def work_of(plan: dict[str, Any], op: dict[str, Any], coord: Index, part: int) -
     reads = {views[operand][1](at) for step, operand, at in tile.reads if step is None or step in steps}
     for e in (op["attributes"].get("epilogue") or {}).get("operands", []):
         for at in writes:
-            of = {"elements": at, "columns": at[-1:], "rows": (*at[:-1], 0)}
+            of = {"elements": at, "columns": at[-1:], "rows": (*at[:-1], 0), "images": (at[0], at[-1])}
             reads.add(views[e["index"]][1](of[e["as"]]))
     return Work(frozenset(reads), frozenset((op["result"], at) for at in writes))

@@ -23,12 +23,12 @@ from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.cat import CatAttributes
-from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes
 from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes
-from tilegen.ops.pointwise import PointwiseAttributes, evaluate
+from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 from tilegen.ops.pool import AvgPoolAttributes, GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.reference import view
@@ -214,7 +214,8 @@ def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any
 def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attention) -> Any:
     b = OpInstance.of_call(program, c)
     if isinstance(c.attributes, PointwiseAttributes):
-        return evaluate(c.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
+        named = enumerate(zip(operands, c.attributes.how, strict=True))
+        return evaluate(c.attributes.expression, {f"e{n}": spread(x, how) for n, (x, how) in named})
     if isinstance(c.attributes, AttentionAttributes):
         return _attention(attention, b, *operands)
     if type(c.attributes) not in _OPS:
@@ -233,6 +234,12 @@ def _conv2d(b: OpInstance, x: Any, w: Any) -> Any:
     return F.conv2d(
         x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, a.stride, a.padding, a.dilation
     ).permute(0, 2, 3, 1)
+
+
+def _grouped_conv2d(b: OpInstance, x: Any, w: Any) -> Any:
+    a = GroupedConvAttributes.of(b)
+    x, w = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
+    return F.conv2d(x, w, None, a.stride, a.padding, a.dilation, a.groups).permute(0, 2, 3, 1)
 
 
 def _first(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -298,6 +305,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     LinearAttributes: lambda b, x, w: F.linear(x, w),
     MatmulAttributes: _matmul,
     ConvAttributes: _conv2d,
+    GroupedConvAttributes: _grouped_conv2d,
     SoftmaxAttributes: _softmax,
     AppendAttributes: _append,
     RopeAttributes: _rope,

@@ -29,7 +29,7 @@ from tilegen.frontend.program import DTYPES, Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
-from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
 from tilegen.runtime import timing
@@ -290,7 +290,7 @@ def _inner(b: OpInstance) -> float:
             return float(b.shape(0)[1])
         case MatmulAttributes(k=k):
             return float(k)
-        case ConvAttributes():
+        case ConvAttributes() | GroupedConvAttributes():
             return float(math.prod(b.shape(1)[1:]))
         case AttentionAttributes(q_len=queries, k_len=keys, causal=causal):
             # scores and values; under a causal mask query i sees k_len - q_len + i + 1 keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,8 @@ from tilegen.ops.base import OpInstance
 class EpilogueOperand:
     """e_n, and where in its tensor the elements of (row, column) and (row, column + 1) lie: from column
     `first` on of rows of `pitch` elements. how: "columns", where it is the same for all rows, "rows", for all
-    columns, or "elements"; constant: no launch writes it."""
+    columns, "images", for all of so many `pixels` of an image, or "elements"; constant: no launch writes
+    it."""
 
     name: str
     tensor: str
@@ -22,6 +24,7 @@ class EpilogueOperand:
     pitch: int
     how: str
     constant: bool
+    pixels: int = 1
 
     @property
     def vector(self) -> bool:
@@ -38,7 +41,11 @@ class EpilogueOperand:
     def with_pitch(self, pitch: str) -> str:
         """Where its elements lie, the length of rows as C."""
         column = f"{self.first} + column" if self.first else "column"
-        return column if self.vector else f"(long long)row * {pitch} + {column}"
+        return column if self.vector else f"(long long){self._row} * {pitch} + {column}"
+
+    @property
+    def _row(self) -> str:
+        return f"(row / {self.pixels})" if self.how == "images" else "row"
 
     @property
     def pointer(self) -> str:
@@ -48,7 +55,7 @@ class EpilogueOperand:
     def row(self) -> str:
         """Where the elements of the row begin."""
         first = f"T.{self.tensor}" + (f" + {self.first}" if self.first else "")
-        row = "row" if self.pitch == 1 else f"(long long)row * {self.pitch}"
+        row = self._row if self.pitch == 1 else f"(long long){self._row} * {self.pitch}"
         return first if self.vector else f"{first} + {row}"
 
     @property
@@ -91,7 +98,8 @@ class EpilogueText:
         for n, (index, how) in enumerate(self._read):
             tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
             where, constant = self._first_and_pitch(index), tensor.role in ("input", "weight")
-            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how, constant)
+            pixels = math.prod(map(int, self.bound.out[1:3])) if how == "images" else 1
+            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how, constant, pixels)
             found.append(read)
         return found
 

@@ -19,17 +19,19 @@ from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
-from tilegen.codegen.thread_product import ConvProduct, MatmulProduct, ThreadProduct
+from tilegen.codegen.thread_depthwise import PIXELS, Depthwise
+from tilegen.codegen.thread_product import ConvProduct, GroupConvProduct, MatmulProduct, ThreadProduct
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, Size
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 from tilegen.ops.cat import CatAttributes
-from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes, channels_of
+from tilegen.ops.grouped_conv2d import depthwise, filters_of
 from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
@@ -58,6 +60,7 @@ ANY_COLUMNS = (
     CatAttributes,
     EmbeddingAttributes,
     ConvAttributes,
+    GroupedConvAttributes,
     MatmulAttributes,
 )
 
@@ -98,12 +101,14 @@ class ThreadOp(MacroOp):
 
     @cached_property
     def product(self) -> ThreadProduct | None:
-        """matmul, and any other conv2d: its operands of mma.sync."""
+        """matmul, and convolutions but those that gather or are depthwise: its operands of mma.sync."""
         match self.attributes:
             case MatmulAttributes():
                 return MatmulProduct(self.bound)
             case ConvAttributes() if not self.gather:
                 return ConvProduct(self.bound)
+            case GroupedConvAttributes() if not self.by_channels:
+                return GroupConvProduct(self.bound)
         return None
 
     @cached_property
@@ -111,10 +116,22 @@ class ThreadOp(MacroOp):
         """attention: its operands of mma.sync."""
         return ThreadAttention(self.bound) if isinstance(self.attributes, AttentionAttributes) else None
 
+    @cached_property
+    def by_channels(self) -> bool:
+        """Whether it is a convolution of each channel by its own filter."""
+        return isinstance(self.attributes, GroupedConvAttributes) and depthwise(self.bound)
+
+    @property
+    def depthwise(self) -> Depthwise | None:
+        """Such a convolution: how threads share it."""
+        if not self.by_channels:
+            return None
+        return Depthwise(self.bound, 1 if self.unaligned else PIXELS)
+
     @property
     def scratch_bytes(self) -> int:
         """Of shared memory: a number of each warp; what products are made from."""
-        made = self.gather or self.product or self.heads
+        made = self.gather or self.product or self.heads or self.depthwise
         return made.bytes if made else REDUCTIONS
 
     def _problem(self) -> str:
@@ -164,9 +181,8 @@ class ThreadOp(MacroOp):
         b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            multiplied = isinstance(self.attributes, ConvAttributes) and n < 2
-            one_by_one = tensor.dtype == "int32" or multiplied or n in self._by_rows
-            if one_by_one or (self.of_row and n > 0):
+            otherwise = tensor.dtype == "int32" or n in self._multiplied or n in self._by_rows
+            if otherwise or (self.of_row and n > 0):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
             if len(tensor.plan_shape) == 1:
@@ -188,6 +204,16 @@ class ThreadOp(MacroOp):
                 f" {math.ceil(self.columns / VECTOR) * VECTOR}"
             )
         return ""
+
+    @property
+    def _multiplied(self) -> range:
+        """Operands of a convolution that are not read by eights of a row."""
+        match self.attributes:
+            case ConvAttributes():
+                return range(2)
+            case GroupedConvAttributes():
+                return range(1 if self.by_channels else 0, 2)
+        return range(0)
 
     @cached_property
     def _by_rows(self) -> frozenset[int]:
@@ -228,13 +254,16 @@ class ThreadOp(MacroOp):
     @cached_property
     def parts(self) -> tuple[tuple[int, int], ...]:
         """Columns of the result, first and end, that no vector may lie across: what cat takes from each
-        operand, groups of channels."""
+        operand, groups of channels, tiles of whole groups."""
         match self.attributes:
             case CatAttributes():
                 ends = list(accumulate((int(o.shape[-1]) for o in self.operands), initial=0))
                 return tuple(pairwise(ends))
             case GroupNormAttributes(groups=groups):
                 return tuple((n * self.channels, (n + 1) * self.channels) for n in range(groups))
+            case GroupedConvAttributes():
+                width = self.bound.tile[3] * filters_of(self.bound)
+                return tuple((n, min(n + width, self.columns)) for n in range(0, self.columns, width))
         return ()
 
     @property
@@ -437,6 +466,10 @@ class ThreadKernel:
     @property
     def rereads(self) -> bool:
         return any(op.rereads for op in self.thread_tiles)
+
+    @property
+    def depthwise(self) -> bool:
+        return any(op.depthwise for op in self.thread_tiles)
 
     @property
     def multiplies_by_threads(self) -> bool:

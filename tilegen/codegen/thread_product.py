@@ -17,6 +17,7 @@ from tilegen.frontend.program import DTYPES
 from tilegen.graph.gathered import gathered_tiles
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import MatmulAttributes
+from tilegen.ops.grouped_conv2d import filters_of
 from tilegen.ops.spatial import spatial_tiles
 
 LINE = 128  # bytes of k that are in shared memory at a time
@@ -172,7 +173,13 @@ class ConvProduct(ThreadProduct):
 
     @property
     def channels(self) -> int:
+        """That a filter sees."""
         return int(self.bound.shape(1)[3])
+
+    @property
+    def first_channel(self) -> str:
+        """Where these begin in a pixel, as C behind a pointer."""
+        return ""
 
     @property
     def k(self) -> int:
@@ -185,6 +192,24 @@ class ConvProduct(ThreadProduct):
     @property
     def b(self) -> Side:
         return Side(self.columns, self.k, False, self.unit(1, self.k))
+
+
+class GroupConvProduct(ConvProduct):
+    """Of a convolution in groups, one of which is a tile's."""
+
+    @property
+    def problem(self) -> str:
+        if self.bound.tile[3] > 1:
+            return f"threads multiply one group of a convolution at a time, not {self.bound.tile[3]}"
+        return super().problem
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return math.prod(self.box), filters_of(self.bound)
+
+    @property
+    def first_channel(self) -> str:
+        return f" + lo3 / {filters_of(self.bound)} * {self.channels}"
 
 
 def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:

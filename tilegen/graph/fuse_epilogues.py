@@ -169,12 +169,13 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
     """The last producer whose result only this op reads: whole, or as the two halves of a linear's
     columns."""
     assert node.extra is not None
-    by_rows = any(how == "rows" for _, how in node.extra)  # which no product's epilogue reads
+    # what no product's epilogue reads
+    otherwise = any(how in ("rows", "images") for _, how in node.extra)
     for maker in reversed(nodes[: nodes.index(node)]):
         if (
             maker.pointwise
             or not kind(maker.call.kind).fusable
-            or (by_rows and kind(maker.call.kind).mma)
+            or (otherwise and kind(maker.call.kind).mma)
             or not _only_reader(nodes, maker.result, node, kept)
         ):
             continue

@@ -13,6 +13,7 @@ from tilegen.nn.table import TABLE, Trace, entry, image_of
 from tilegen.nn.views import View
 from tilegen.ops import reduce
 from tilegen.ops.conv2d import conv2d
+from tilegen.ops.gemm import linear
 from tilegen.ops.group_norm import group_norm
 from tilegen.ops.pointwise import pointwise
 from tilegen.ops.pool import avg_pool2d, global_avg_pool, max_pool2d
@@ -33,14 +34,18 @@ def convolved(
     norm: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> View:
     """A convolution, and y·factor + shift for each of its channels where that follows it."""
-    if not isinstance(w, torch.Tensor) or groups != 1:
-        raise SpecError(f"a convolution in {groups} groups, or by what is no weight; expected one group")
+    if not isinstance(w, torch.Tensor):
+        raise SpecError("a convolution by what is no weight")
     if norm is not None:
         factor, shift = norm
         shift = shift if bias is None else shift + bias.float() * factor
         w, bias = (w.float() * factor.view(-1, 1, 1, 1)).to(w.dtype), shift.to(w.dtype)
-    filters = t.weight(w.permute(0, 2, 3, 1), "weight")
     given = None if bias is None else t.weight(bias, "bias")
+    each = x.of_images()
+    if each is not None and groups == 1 and (*w.shape[2:], *_two(padding)) == (1, 1, 0, 0):  # of one pixel
+        made = linear(each, t.weight(w.flatten(1), "weight"), given, name=t.name())
+        return View.of(made).unsqueezed(-1).unsqueezed(-1)
+    filters = t.weight(w.permute(0, 2, 3, 1), "weight")
     made = conv2d(
         image_of(x),
         filters,
@@ -48,6 +53,7 @@ def convolved(
         stride=_two(stride),
         padding=_two(padding),
         dilation=_two(dilation),
+        groups=groups,
         name=t.name(),
     )
     return View.of(made, (0, 3, 1, 2))

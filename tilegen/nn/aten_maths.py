@@ -90,7 +90,7 @@ def _pow(t: Trace, x: View, n: float) -> View:
 
 def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
-    like a, or one column of one of them."""
+    like a, or one column of one of them, or a number for each channel of an image."""
     if isinstance(b, torch.Tensor) and b.numel() == 1:
         b = b.item()
     if isinstance(b, (int, float)):
@@ -107,6 +107,11 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         wide, column = (a, b) if b.width == 1 else (b, a)
         names = {"e0": "e0", "e1": "e1"} if wide is a else {"e0": "e1", "e1": "e0"}
         return View(pointwise(renumber(expression, names), wide.value, column.value), wide.dims)
+    turned = {"e0": "e1", "e1": "e0"}
+    for images, vectors, names in ((a, b, {}), (b, a, turned)):
+        pixels, each = images.image(), vectors.of_images()
+        if pixels is not None and each is not None and (pixels.shape[0], pixels.shape[3]) == each.shape:
+            return View(pointwise(renumber(expression, names), pixels, each), images.dims)
     if not a.is_(b):
         raise SpecError(f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element")
     return View(pointwise(expression, a.value, b.value), a.dims)

@@ -196,6 +196,12 @@ class View:
             return None
         return self.value
 
+    def of_images(self) -> Value | None:
+        """A tensor (B, C), of which this is (B, C, 1, 1)."""
+        if len(self.value.shape) != 2 or not self.is_(View.of(self.value).unsqueezed(-1).unsqueezed(-1)):
+            return None
+        return self.value
+
     def layout(self) -> tuple[tuple[int, ...] | None, tuple[int, ...], tuple[int, ...]]:
         """How the tensor becomes this view: cut into pieces, which in another order are grouped into its
         dimensions. Sizes that move are -1. (None, (), ()) where it is the view as it is.

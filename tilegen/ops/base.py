@@ -373,6 +373,7 @@ class OpInstance:
             "elements": self.write,
             "columns": self.write[-1:],
             "rows": (*self.write[:-1], whole(1)),
+            "images": (self.write[0], self.write[-1]),
         }
         return tuple(Access(index, boxes[how], "epilogue") for index, how in operands)
 

@@ -39,6 +39,16 @@ class ConvAttributes(Attributes):
     dilation: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class GroupedConvAttributes(Attributes):
+    """Rows and columns of each; into how many groups channels and filters fall."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
     """(h, w) from one int or two; SpecError when they are not ints of at least `least`."""
     both = (
@@ -71,12 +81,13 @@ def conv2d(
 ) -> Value:
     """y = x ∗ w + bias, as torch.nn.functional.conv2d on channels-last data.
 
-    x (B, H, W, C), w (N, R, S, C) and bias (N,) of one dtype; y (B, P, Q, N), summed in float32. stride,
-    padding and dilation, in pixels: an int, or two for height and width. Only groups = 1.
+    x (B, H, W, C), w (N, R, S, C / groups) and bias (N,) of one dtype; y (B, P, Q, N), summed in float32.
+    stride, padding and dilation, in pixels: an int, or two for height and width. groups: a divisor of C and
+    of N; filter n sees the channels of group ⌊n · groups / N⌋ alone. groups = C: depthwise.
 
     Raises:
-        SpecError: the shapes, channels or dtypes do not meet, groups is not 1, or the filter does not fit
-            into the padded image.
+        SpecError: the shapes, channels or dtypes do not meet, groups does not divide C and N, or the filter
+            does not fit into the padded image.
     """
     where = caller()
     tensors("conv2d", where, x=x, w=w)
@@ -85,10 +96,18 @@ def conv2d(
         f"conv2d: x is (B, H, W, C) and w (N, R, S, C), given {x.shape} and {w.shape}",
         where,
     )
-    need(groups == 1, f"conv2d: groups = {groups} is not supported, expected 1", where)
     need(
-        x.shape[3] == w.shape[3],
-        f"conv2d: x has {x.shape[3]} channels, w expects {w.shape[3]} (NHWC activations, KRSC weights)",
+        isinstance(groups, int)
+        and not isinstance(groups, bool)
+        and groups >= 1
+        and x.shape[3] % groups == w.shape[0] % groups == 0,
+        f"conv2d: groups divide the {x.shape[3]} channels and the {w.shape[0]} filters, given {groups!r}",
+        where,
+    )
+    need(
+        x.shape[3] == w.shape[3] * groups,
+        f"conv2d: x has {x.shape[3]} channels{f' in {groups} groups' if groups > 1 else ''}, w expects"
+        f" {w.shape[3]}{' of each' if groups > 1 else ''} (NHWC activations, KRSC weights)",
         where,
     )
     need(x.dtype == w.dtype, f"conv2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
@@ -102,9 +121,11 @@ def conv2d(
         f"conv2d: the {w.shape[1:3]} filter does not fit into {x.shape[1:3]} with padding {padding}",
         where,
     )
-    attributes = ConvAttributes(stride, padding, dilation)
+    attributes: Attributes = ConvAttributes(stride, padding, dilation)
+    if groups > 1:
+        attributes = GroupedConvAttributes(stride, padding, dilation, groups)
     y = call(
-        "conv2d",
+        "conv2d" if groups == 1 else "grouped_conv2d",
         name,
         [x.operand("spatial", where), w.operand("filter", where)],
         (x.shape[0], *size, w.shape[0]),

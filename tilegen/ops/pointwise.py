@@ -37,8 +37,8 @@ FUNCTIONS = {
 
 @dataclass(frozen=True)
 class PointwiseAttributes(Attributes):
-    """The expression over e0, e1, …, and how each operand is read: by "elements", "columns" or "rows". An op
-    of a plan has both in its epilogue."""
+    """The expression over e0, e1, …, and how each operand is read: by "elements", "columns", "rows" or
+    "images". An op of a plan has both in its epilogue."""
 
     expression: str = ""
     how: tuple[str, ...] = ()
@@ -48,9 +48,10 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     """y = expression(e0 = x, e1, …), element by element in float32.
 
     x (…, N); the others have x's shape, or are vectors (N,), or one column (…, 1), which is the same for all
-    of a row; all of one dtype, y too. expression: + - * /, numbers, and calls of abs, batch_norm, clamp, exp,
-    gelu_erf, gelu_tanh, hardswish, leaky_relu, less, less_equal (1 or 0), log, maximum, minimum, relu, rsqrt,
-    scale, sigmoid, silu, softplus, sqrt, tanh and where(condition, then, else).
+    of a row; beside images (B, H, W, N) also vectors of each, (B, N); all of one dtype, y too. expression: +
+    - * /, numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu,
+    less, less_equal (1 or 0), log, maximum, minimum, relu, rsqrt, scale, sigmoid, silu, softplus, sqrt, tanh
+    and where(condition, then, else).
 
     Raises:
         SpecError: the expression holds anything else, or an operand has another shape or dtype.
@@ -72,10 +73,12 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
         column = (*x.shape[:-1], 1)
         ways = {x.shape: "elements", (x.shape[-1],): "columns"}
         ways = {column: "rows", **ways} if len(other.shape) > 1 else ways
+        if len(x.shape) == 4 and all(isinstance(n, int) for n in x.shape[1:3]):
+            ways = {(x.shape[0], x.shape[-1]): "images", **ways}
+        *shapes, last = map(str, dict.fromkeys((x.shape, (x.shape[-1],), column, *ways)))
         need(
             other.shape in ways,
-            f"pointwise: {other.tensor!r} {other.shape} has neither the shape {x.shape} nor ({x.shape[-1]},)"
-            f" nor {column}",
+            f"pointwise: {other.tensor!r} {other.shape} is none of {', '.join(shapes)} or {last}",
             where,
         )
         how.append(ways[other.shape])
@@ -85,14 +88,14 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
             where,
         )
     values = (x, *others)
-    form = shared_form([v for v, h in zip(values, how, strict=True) if h != "columns"])
-    operands = [
-        v.operand("vector" if h == "columns" else form, where) for v, h in zip(values, how, strict=True)
-    ]
+    alike = ("elements", "rows")  # as the result
+    form = shared_form([v for v, h in zip(values, how, strict=True) if h in alike])
+    forms = {"columns": "vector", "images": "rows"}
+    operands = [v.operand(forms.get(h, form), where) for v, h in zip(values, how, strict=True)]
     attributes = PointwiseAttributes(expression, tuple(how))
     y = call("pointwise", name, operands, x.shape, x.dtype, form, attributes, where)
     if not form:
-        y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h != "columns")])
+        y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h in alike)])
     return y
 
 
@@ -168,6 +171,11 @@ def plain(value: object) -> bool:
         and math.isfinite(value)
         and abs(value) < 2**31
     )
+
+
+def spread(operand: Any, how: str) -> Any:
+    """An operand as torch broadcasts it beside the result: a vector of each image beside the images."""
+    return operand[:, None, None] if how == "images" else operand
 
 
 def evaluate(expression: str, names: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import torch
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Call, Operand, Program, Tensor
 from tilegen.ops.base import OpInstance
-from tilegen.ops.pointwise import PointwiseAttributes, evaluate
+from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 
 
 def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
@@ -53,7 +53,8 @@ def _evaluate(program: Program, call: Call, values: dict[str, torch.Tensor]) -> 
     b = OpInstance.of_call(program, call)
     operands = [view(values[o.tensor], o) for o in call.operands]
     if isinstance(call.attributes, PointwiseAttributes):
-        return evaluate(call.attributes.expression, {f"e{n}": x for n, x in enumerate(operands)})
+        named = zip(operands, call.attributes.how, strict=True)
+        return evaluate(call.attributes.expression, {f"e{n}": spread(x, h) for n, (x, h) in enumerate(named)})
     # positions are data: the references take them as ints
     given: list[Any] = [int(x[0]) if n == b.position else x for n, x in enumerate(operands)]
     (result,) = b.kind.reference(b, given)

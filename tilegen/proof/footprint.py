@@ -184,6 +184,26 @@ def _conv2d(op: Op) -> Footprint:
     )
 
 
+def _grouped_conv2d(op: Op) -> Footprint:
+    (images, p, q, n), (tb, th, tw, tg) = op.target(None, None, None, None).shape, op.tiles(4)
+    x, groups = op.operand(0, images, None, None, None), op.integer("groups")
+    _, height, width, c = x.shape
+    if groups < 2 or c % groups or n % groups:
+        raise Malformed(f"{groups} groups of {c} channels and {n} filters, expected a divisor of both")
+    w = op.operand(1, n, None, None, c // groups)
+    _, r, s, depth = w.shape
+    (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(groups, tg))
+    filters, channels = f.block(3, tg * (n // groups), n), f.block(3, tg * depth, c)
+    reads = f.once(w, filters, f.span(0, r, r), f.span(0, s, s), f.span(0, depth, depth))
+    for rows in _windows(f, 1, th, p, height, (r, sh, dh, ph)):
+        for columns in _windows(f, 2, tw, q, width, (s, sw, dw, pw)):
+            reads += f.once(x, f.block(0, tb, images), rows, columns, channels)
+    lines = [f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q)]
+    wide = tg * (n // groups)
+    return f.footprint(reads, *lines, f.columns(wide * f.coord[3], wide, n))
+
+
 def _pool2d(op: Op) -> Footprint:
     (images, p, q, c), (tb, th, tw, tc) = op.target(None, None, None, None).shape, op.tiles(4)
     x = op.operand(0, images, None, None, c)
@@ -434,6 +454,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "linear": _linear,
     "matmul": _matmul,
     "conv2d": _conv2d,
+    "grouped_conv2d": _grouped_conv2d,
     "max_pool2d": _pool2d,
     "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,

@@ -290,7 +290,12 @@ class Frame:
 
     def footprint(self, reads: list[Access], *spans: Span, exact: bool = True) -> Footprint:
         """Reads, epilogue reads and the write of the result at these spans."""
-        of = {"elements": spans, "columns": spans[-1:], "rows": (*spans[:-1], self.span(0, 1, 1))}
+        of = {
+            "elements": spans,
+            "columns": spans[-1:],
+            "rows": (*spans[:-1], self.span(0, 1, 1)),
+            "images": (spans[0], spans[-1]),
+        }
         reads = reads + [
             a for view, way in _epilogue(self.op) for a in self.read(view, *of[way], base=EPILOGUE)
         ]
@@ -345,10 +350,12 @@ def _epilogue(op: Op) -> list[tuple[View, str]]:
         index, way = entry["index"], entry["as"]
         *lines, columns = op.result.shape
         shapes = {"columns": [columns], "elements": [*lines, columns], "rows": [*lines, 1]}
+        if len(lines) > 1:
+            shapes["images"] = [lines[0], columns]
         if not is_int(index) or way not in shapes:
             raise Malformed(
-                f"epilogue operand {entry!r}: expected an operand index, read as 'columns', 'elements' or"
-                " 'rows'"
+                f"epilogue operand {entry!r}: expected an operand index, read as"
+                f" {', '.join(map(repr, shapes))}"
             )
         out.append((op.operand(index, *shapes[way]), way))
     return out

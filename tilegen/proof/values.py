@@ -198,6 +198,8 @@ class _Terms:
                 return self.of("map", function, *(self._columns(t, low, high) for t in terms))
             case "row":
                 return self.of("row", self._columns(parts[0], low, high))
+            case "image":
+                return self.of("image", self._columns(parts[0], low, high))
             case "column":
                 return value
             case "columns":
@@ -207,7 +209,8 @@ class _Terms:
         return self.of("columns", value, low, high)
 
     def _leaf(self, value: int, how: str) -> int:
-        return self.of({"columns": "row", "rows": "column"}[how], value) if how != "elements" else value
+        of = {"columns": "row", "rows": "column", "images": "image"}
+        return self.of(of[how], value) if how != "elements" else value
 
     def _value(self, expression: str, names: Mapping[str, int]) -> int:
         return self._node(ast.parse(expression, mode="eval").body, names)

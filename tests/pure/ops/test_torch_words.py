@@ -60,6 +60,11 @@ WORDS = {
     "x[..., a:b]": Word(
         lambda x: tg.exp(x[..., 3:-2]) + x[:, 4:11], lambda x: x[..., 3:-2].exp() + x[:, 4:11]
     ),
+    "numbers of each image": Word(
+        lambda x, v: tg.pointwise("e1 - e0 * e1", tg.max_pool2d(x, 1), v),
+        lambda x, v: v[:, None, None] - x * v[:, None, None],
+        (IMAGE, (IMAGE[0], IMAGE[-1])),
+    ),
     "cat": Word(
         lambda x, y: tg.cat([x, y, x[:, :3]]), lambda x, y: torch.cat([x, y, x[:, :3]], -1), ((M, N), (M, 7))
     ),
@@ -76,6 +81,16 @@ WORDS = {
     ),
     "upsample": Word(
         lambda x: tg.upsample(x, (2, 3)), first(lambda x: F.interpolate(x, scale_factor=(2, 3))), (IMAGE,)
+    ),
+    "conv2d, depthwise": Word(
+        lambda x, w: tg.conv2d(x, w, stride=(2, 1), padding=1, groups=IMAGE[-1]),
+        first(lambda x, w: F.conv2d(x, w.permute(0, 3, 1, 2), None, (2, 1), 1, groups=IMAGE[-1])),
+        (IMAGE, (IMAGE[-1], 3, 2, 1)),
+    ),
+    "conv2d in groups": Word(
+        lambda x, w: tg.conv2d(x, w, padding=2, dilation=2, groups=3),
+        first(lambda x, w: F.conv2d(x, w.permute(0, 3, 1, 2), None, 1, 2, 2, 3)),
+        (IMAGE, (15, 3, 3, IMAGE[-1] // 3)),
     ),
     "avg_pool2d": Word(
         lambda x: tg.avg_pool2d(x, (3, 2), stride=2, padding=(1, 0)),

@@ -131,6 +131,10 @@ class CpuOp(MacroOp):
     def of_rows(self) -> list[dict[str, Any]]:
         return self._epilogue_operands("rows")
 
+    @cached_property
+    def of_images(self) -> list[dict[str, Any]]:
+        return self._epilogue_operands("images")
+
     @property
     def accumulators(self) -> tuple[str, ...]:
         return self.bound.kind.accumulators(self.bound.attributes)

@@ -21,7 +21,7 @@ import torch
 
 from tilegen.errors import DeadlockError, RaceError, TargetError
 from tilegen.ops.base import OpInstance
-from tilegen.ops.pointwise import evaluate
+from tilegen.ops.pointwise import evaluate, spread
 from tilegen.ops.reference import view
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
@@ -303,7 +303,8 @@ class Interpreter:
         if b.op.epilogue is None:
             return accumulators[0]
         names = {f"acc{g}": a for g, a in enumerate(accumulators)}
-        names |= {f"e{n}": operands[index] for n, (index, _) in enumerate(b.op.epilogue.operands)}
+        read = enumerate(b.op.epilogue.operands)
+        names |= {f"e{n}": spread(operands[index], how) for n, (index, how) in read}
         return torch.as_tensor(
             evaluate(b.op.epilogue.expression, names), device=run.tensors[b.op.result].device
         )
