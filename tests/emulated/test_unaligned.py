@@ -31,7 +31,7 @@ FAULTS = [
     (ROWS, "a whole vector is taken for one that the row ends in", "column < ends.body", "column < COLUMNS"),
     (ROWS, "a number alone is stored by threads that have none", "if (ends.there)", "if (true)"),
     (ROWS, "numbers before the first vector are left out", "lane < tg_min(head, columns)", "false"),
-    (IN_TURNS, "a norm's vectors lie as in the row before", "head != held", "held < 0"),
+    (IN_TURNS, "a norm's vectors lie as in the row before", "head != held", "false"),
     (ROWS, "a norm's vector is read behind its end", "crosses && whole)", "crosses)"),
     (ROWS, "a norm's vector lacks its end", "crosses && !whole)", "false)"),
     (ROWS, "a column before a row is read", f"left && {INSIDE}", "left"),

@@ -409,12 +409,22 @@ class ThreadOp(MacroOp):
             return False
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
-        return held <= EARLY and all(t.role in ("input", "weight") for t in vectors)
+        return held <= EARLY and self.constant_vectors
+
+    @property
+    def constant_vectors(self) -> bool:
+        """A norm: whether no op writes its vectors."""
+        return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors_of(self.bound))
 
     @property
     def held_late(self) -> bool:
         """A norm: whether a thread holds its part of the vectors, which moves with the rows' begins."""
         return isinstance(self.attributes, NormAttributes) and self.unaligned and not self.rereads
+
+    @property
+    def lies_as_before(self) -> bool:
+        """Whether all rows that a thread has of a tile lie alike beside vectors."""
+        return self.THREADS // self.threads_of_row * self._held.pitch % VECTOR == 0
 
     # --- text -----------------------------------------------------------------------------------------------
 

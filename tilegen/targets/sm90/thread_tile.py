@@ -51,4 +51,5 @@ class ThreadTile(ThreadOp):
         """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch
         before has ended."""
         near = any(e.stays for e in self.epilogue.operands)  # through L1
-        return self.early or near or bool(self.gather) or self.turning
+        ahead = self.early or (self.held_late and self.constant_vectors)
+        return ahead or near or bool(self.gather) or self.turning
