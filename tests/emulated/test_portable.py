@@ -8,12 +8,11 @@ import pytest
 
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
-from tests.gpu.language import multiplied, reduced
+from tests.gpu.language import reduced
 from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
-PRODUCT = Case("product", multiplied, {"K": 200, "M": 100})
 
 
 @pytest.mark.parametrize("case", share(CASES, 4), ids=lambda c: c.name)
@@ -32,20 +31,9 @@ def test_layers_are_right(case: Case) -> None:
 
 
 SYNC = "          __syncthreads();  // what it reads is there"
-MEET = "    next_a.put(to_a, thread), next_b.put(to_b, thread);\n    tg_math_meet();"
 FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (NUMBERS, "threads begin before thread 0 has waited", replaced(SYNC, "          // nothing")),
     (NUMBERS, "a wait is left out", replaced("tg_need(g, t, 0, 0, 0);", "")),
-    (
-        PRODUCT,
-        "threads multiply before all rows are there",
-        replaced(MEET, MEET.replace("tg_math_meet();", "")),
-    ),
-    (
-        PRODUCT,
-        "the next rows come while others multiply",
-        replaced("    tg_math_meet();  // what was there", "    //"),
-    ),
     (CAUSAL, "a query sees the key after its own", replaced("before + query + 1", "before + query + 2")),
     (
         CAUSAL,

@@ -482,6 +482,11 @@ class ThreadKernel:
         return any(op.depthwise for op in self.thread_tiles)
 
     @property
+    def shifts_units(self) -> bool:
+        """Whether products read rows that are no whole 16-byte units."""
+        return any(op.product and op.product.skewed for op in self.thread_tiles)
+
+    @property
     def multiplies_by_threads(self) -> bool:
         """Whether any op multiplies by mma.sync."""
         return any(op.gather or op.product or op.heads for op in self.thread_tiles)

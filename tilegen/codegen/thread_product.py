@@ -1,15 +1,16 @@
 """A product by threads: mma.sync on rows that no bulk copy brings, since they are no whole 16-byte units or
 lie across (templates/cuda/threads/product.cuh.j2).
 
-Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into
-shared memory, holding the next ones meanwhile, and each warp multiplies blocks of 16 rows and 32 columns.
+Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into a
+stage of shared memory, while each warp multiplies a few blocks of 16 rows and 32 columns of another: by
+copies where rows are whole 16-byte units, else through registers.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import cached_property
 
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.frontend.dims import most
@@ -22,11 +23,15 @@ from tilegen.ops.spatial import spatial_tiles
 
 LINE = 128  # bytes of k that are in shared memory at a time
 PITCH = LINE + 16  # from row to row: an odd number of 16-byte units, so that ldmatrix meets no bank twice
+STAGED = 74240  # bytes of stages: two of the largest tiles, which is what any GPU's CTA has room for
+MOST_STAGES = 4
 ROWS, COLUMNS = 16, 32  # of a block
 WARPS = 8
-MOST_BLOCKS = 8  # of a warp, of which each takes 16 registers
-UNITS = (16, 8, 4, 2)  # bytes that one load may bring
-TILES = ((16, 128), (32, 128), (64, 64))  # of up to so many rows the first, else the last
+MOST_BLOCKS = 6  # of a warp, of which each takes 16 registers
+UNITS = (16, 8, 4, 2)  # bytes that lie inside or outside of a line together
+# of up to so many rows the first that has them; of more the last, where it gives enough tiles
+TILES = ((16, 128), (32, 128), (64, 64), (128, 128))
+ENOUGH = 96  # tiles
 
 
 @dataclass(frozen=True)
@@ -40,24 +45,27 @@ class Side:
     unit: int
 
     def place(self, row: str) -> str:
-        """Where the numbers of row `row` from k on lie, as C."""
-        line, at = ("k", row) if self.across else (row, "k")
-        return f"(long long){line} * {self.pitch} + {at}"
+        """Where the numbers of row `row` lie, from k = 0 on, as C."""
+        return row if self.across else f"(long long){row} * {self.pitch}"
+
+    def bytes(self, element: int) -> int:
+        """Of a stage. Lines of two-byte numbers along rows stay as they are."""
+        if self.across and element == 2:
+            return LINE // element * (element * self.rows + 16)
+        return self.rows * PITCH
 
 
 @dataclass(frozen=True)
 class ThreadProduct:
     """What the text of a product by mma.sync may ask."""
 
-    PITCH: ClassVar[int] = PITCH
-
     bound: OpInstance
 
     @property
     def problem(self) -> str:
-        if self.blocks_of_warp > MOST_BLOCKS:
-            most_sums = MOST_BLOCKS * WARPS * ROWS * COLUMNS
-            return f"threads multiply tiles of up to {most_sums:,} sums"
+        if self.down * self.across > MOST_BLOCKS:
+            rows, columns = self.tile
+            return f"a tile of {rows} x {columns} leaves a warp over {MOST_BLOCKS} blocks of 16 x 32 sums"
         return ""
 
     @property
@@ -99,40 +107,65 @@ class ThreadProduct:
         fixed = [n if isinstance(n, int) else 1 for n in (self.bound.pitch(operand), first, *ends)]
         return next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed)) // self.element
 
+    @property
+    def skewed(self) -> bool:
+        """Whether lines of a side are no whole 16-byte units. A convolution's pixels are loaded otherwise."""
+        sides = (self.b,) if isinstance(self, ConvProduct) else (self.a, self.b)
+        return any(s.unit * self.element < UNITS[0] for s in sides)
+
     # --- shared memory --------------------------------------------------------------------------------------
 
     @property
-    def a_at(self) -> int:
+    def stages_at(self) -> int:
         return REDUCTIONS
 
     @property
     def b_at(self) -> int:
-        return self.a_at + self.rows * PITCH
+        """In a stage."""
+        return self.a.bytes(self.element)
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.b_at + self.b.bytes(self.element)
+
+    @property
+    def stages(self) -> int:
+        return max(2, min(MOST_STAGES, STAGED // self.stage_bytes))
 
     @property
     def bytes(self) -> int:
-        return self.b_at + self.columns * PITCH
+        return self.stages_at + self.stages * self.stage_bytes
 
     # --- blocks ---------------------------------------------------------------------------------------------
 
+    @cached_property
+    def warps(self) -> tuple[int, int]:
+        """Below and beside each other: so that a warp has few blocks, and reads few rows and columns."""
+        down, across = self.rows // ROWS, self.columns // COLUMNS
+
+        def cost(warps: tuple[int, int]) -> tuple[int, int]:
+            own = ceil_div(down, warps[0]), ceil_div(across, warps[1])
+            return own[0] * own[1], own[0] + 2 * own[1]
+
+        return min(((WARPS // n, n) for n in (1, 2, 4, 8)), key=cost)
+
+    @property
+    def warps_down(self) -> int:
+        return self.warps[0]
+
+    @property
+    def warps_across(self) -> int:
+        return self.warps[1]
+
+    @property
+    def down(self) -> int:
+        """Blocks of a warp, below each other."""
+        return ceil_div(self.rows // ROWS, self.warps_down)
+
     @property
     def across(self) -> int:
-        """Blocks beside each other."""
-        return self.columns // COLUMNS
-
-    @property
-    def blocks(self) -> int:
-        """Of a tile."""
-        return self.rows // ROWS * self.across
-
-    @property
-    def blocks_of_warp(self) -> int:
-        return math.ceil(self.blocks / WARPS)
-
-    @property
-    def even(self) -> bool:
-        """Whether all warps have as many."""
-        return self.blocks % WARPS == 0
+        """Blocks of a warp, beside each other."""
+        return ceil_div(self.columns // COLUMNS, self.warps_across)
 
 
 class MatmulProduct(ThreadProduct):
@@ -224,6 +257,11 @@ def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:
 
 
 def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:
-    """Tiles of such a product: few rows have more columns, so that all warps have a block."""
-    m = most(MatmulAttributes.of(b).m)
-    return [(*next((t for t in TILES if m <= t[0]), TILES[-1]), LINE // DTYPES[b.dtype(0)])]
+    """Tiles of such a product: few rows have more columns, so that all warps have a block, and many rows the
+    largest tiles of which there are enough."""
+    a = MatmulAttributes.of(b)
+    m, n, batch = most(a.m), most(a.n), most(a.batch)
+    rows, columns = next((t for t in TILES if m <= t[0]), TILES[-1])
+    if rows == TILES[-1][0] and batch * ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
+        rows, columns = TILES[-2]
+    return [(rows, columns, LINE // DTYPES[b.dtype(0)])]
