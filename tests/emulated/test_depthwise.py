@@ -18,8 +18,10 @@ def tile(*sizes: int) -> dict[str, Any]:
 STRIDED = Case("strided", in_groups, {"C": 24, "N": 24, "groups": 24, "stride": 2, "B": 1}, tile(1, 2, 3, 16))
 ODD = Case("10 channels", in_groups, {"C": 10, "N": 10, "groups": 10, "B": 1}, tile(1, 3, 4, 7))
 GROUPS = Case("groups", in_groups, {"C": 32, "N": 24, "groups": 2, "B": 1}, tile(1, 3, 4, 1))
+FOURS = Case("groups of 4", in_groups, {"C": 32, "N": 32, "groups": 8, "stride": 2, "B": 1}, tile(1, 3, 3, 4))
 CASES = [
     STRIDED,
+    FOURS,
     ODD,
     GROUPS,
     Case("lines of five pixels", in_groups, {"C": 16, "N": 16, "groups": 16}, tile(2, 1, 5, 8)),
@@ -31,6 +33,8 @@ FAULTS = [
     (STRIDED, "pixels behind the tile are stored", "q + o < hi2", "true"),
     (STRIDED, "the last four channels have the first ones' filters", "channel + i))", "channel))"),
     (STRIDED, "filters are another tile's", "9 * lo3 + n", "n"),
+    (FOURS, "a channel sees its own group's first", "i / 4 * 4 + c", "i / 4 * 4"),
+    (FOURS, "filters of a group's channels are mixed up", ") * 4 + c, column", ") * 4 + 3 - c, column"),
     (ODD, "filters lie as the tile's first row", "column - lo3, n3", "column & -8, n3"),
     (GROUPS, "a group sees the first one's channels", "lo3 / 12 * 16", "0"),
 ]

@@ -145,6 +145,8 @@ LANGUAGE = [
     Case("pixels twice", grown, {}),
     Case("pixels 3 x 2 times, 5 channels", grown, {"factor": (3, 2), "C": 5, "B": 1, "dtype": "float16"}),
     Case("groups of 8 channels", grouped, {}),
+    Case("groups of 8 channels, float32", grouped, {"B": 1, "dtype": "float32"}),
+    Case("groups of 20 channels, which nobody holds", grouped, {"H": 57, "W": 57, "groups": 2, "B": 1}),
     Case("groups of 10 channels", grouped, {"groups": 4, "B": 1}),
     Case("groups of one channel, 57 x 57", grouped, {"groups": 8, "C": 8, "H": 57, "W": 57, "B": 1}),
     Case("depthwise", in_groups, {}),
@@ -155,6 +157,10 @@ LANGUAGE = [
     Case("depthwise, 9 x 9", in_groups, {"size": 9, "C": 8, "N": 8, "groups": 8, "dtype": "float32"}),
     Case("two filters a channel", in_groups, {"C": 24, "N": 48, "groups": 24}),
     Case("groups of 5 channels, 12 filters", in_groups, {"C": 15, "N": 36, "groups": 3, "stride": 2}),
+    *(
+        Case(f"groups of {n}", in_groups, {"groups": 48 // n, "C": 48, "N": 48, **more})
+        for n, more in ((2, {"stride": 2, "size": 5}), (4, {}), (8, {"dilation": 2, "dtype": "float16"}))
+    ),
     Case("groups of 64", in_groups, {"C": 128, "N": 128, "groups": 2, "dilation": 2, "dtype": "float16"}),
     Case("weighed channels", weighed, {}),
     Case("weighed channels, 21 of them, float16", weighed, {"C": 21, "B": 1, "dtype": "float16"}),

@@ -1,9 +1,10 @@
-"""A convolution of each channel by its own filter, by threads (templates/cuda/threads/depthwise.cuh.j2).
+"""A convolution of each channel by its own filter, or of groups of two, four or eight, by threads
+(templates/cuda/threads/depthwise.cuh.j2).
 
-Y[p, q, c] = Σ_{r, s} X[p·stride + r·dilation - padding, …, c] · W[c, r, s]. A thread sums up a few
-neighbouring pixels of eight channels, so that what it has loaded serves several of them. A tile's filters lie
-in shared memory as float32, the eight channels of a position in two 16-byte units, so that neighbouring
-threads read neighbouring units.
+Y[p, q, n] = Σ_{r, s, c} X[p·stride + r·dilation - padding, …, ⌊n/C'⌋·C' + c] · W[n, r, s, c], C' channels a
+group. A thread sums up a few neighbouring pixels of eight channels, so that what it has loaded serves several
+of them. A tile's filters lie in shared memory as float32, those of eight channels in two 16-byte units, so
+that neighbouring threads read neighbouring units.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from tilegen.codegen.thread_conv import REDUCTIONS
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import GroupedConvAttributes
+from tilegen.ops.grouped_conv2d import channels_of
 
 PIXELS = 4  # of a line, that a thread sums up together
 HELD = 8  # filter columns that a thread holds
@@ -21,18 +23,36 @@ HELD = 8  # filter columns that a thread holds
 
 @dataclass(frozen=True)
 class Depthwise:
-    """pixels: that a thread sums up together."""
+    """unaligned: whether eights begin anywhere, so that other pixels' are others."""
 
     bound: OpInstance
-    pixels: int
+    unaligned: bool
+
+    @property
+    def problem(self) -> str:
+        width = self.bound.tile[3] * self.each
+        if self.each > 1 and width % 8:
+            return f"a tile has {width} channels, expected a multiple of 8"
+        return ""
+
+    @property
+    def each(self) -> int:
+        """Channels of a group."""
+        return channels_of(self.bound)
+
+    @property
+    def pixels(self) -> int:
+        """That a thread sums up together."""
+        return 1 if self.unaligned and self.each == 1 else PIXELS
 
     @property
     def window(self) -> tuple[int, int]:
         return int(self.bound.shape(1)[1]), int(self.bound.shape(1)[2])
 
     @property
-    def positions(self) -> int:
-        return math.prod(self.window)
+    def weights(self) -> int:
+        """Of a filter."""
+        return math.prod(self.window) * self.each
 
     @property
     def seen(self) -> int:
@@ -43,12 +63,12 @@ class Depthwise:
     @property
     def holds(self) -> bool:
         """Whether a thread holds a line of its channels' filters; else it reads them for every pixel."""
-        return self.window[1] <= HELD
+        return self.each == 1 and self.window[1] <= HELD
 
     @property
     def eights(self) -> int:
         """Of a tile's channels."""
-        return ceil_div(min(self.bound.tile[3], int(self.bound.out[3])), 8)
+        return ceil_div(min(self.bound.tile[3] * self.each, int(self.bound.out[3])), 8)
 
     @property
     def filters_at(self) -> int:
@@ -56,4 +76,4 @@ class Depthwise:
 
     @property
     def bytes(self) -> int:
-        return self.filters_at + 32 * self.eights * self.positions
+        return self.filters_at + 32 * self.eights * self.weights

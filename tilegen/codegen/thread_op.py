@@ -19,7 +19,8 @@ from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
-from tilegen.codegen.thread_depthwise import PIXELS, Depthwise
+from tilegen.codegen.thread_depthwise import Depthwise
+from tilegen.codegen.thread_groups import Group, Mean
 from tilegen.codegen.thread_product import ConvProduct, GroupConvProduct, MatmulProduct, ThreadProduct
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
@@ -31,7 +32,7 @@ from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes, channels_of
-from tilegen.ops.grouped_conv2d import depthwise, filters_of
+from tilegen.ops.grouped_conv2d import by_eights, filters_of
 from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
@@ -107,7 +108,7 @@ class ThreadOp(MacroOp):
                 return MatmulProduct(self.bound)
             case ConvAttributes() if not self.gather:
                 return ConvProduct(self.bound)
-            case GroupedConvAttributes() if not self.by_channels:
+            case GroupedConvAttributes() if not self.by_eights:
                 return GroupConvProduct(self.bound)
         return None
 
@@ -117,26 +118,34 @@ class ThreadOp(MacroOp):
         return ThreadAttention(self.bound) if isinstance(self.attributes, AttentionAttributes) else None
 
     @cached_property
-    def by_channels(self) -> bool:
-        """Whether it is a convolution of each channel by its own filter."""
-        return isinstance(self.attributes, GroupedConvAttributes) and depthwise(self.bound)
+    def by_eights(self) -> bool:
+        """Whether it is a convolution in groups, eight channels of which see the same eight."""
+        return isinstance(self.attributes, GroupedConvAttributes) and by_eights(self.bound)
 
     @property
     def depthwise(self) -> Depthwise | None:
         """Such a convolution: how threads share it."""
-        if not self.by_channels:
+        return Depthwise(self.bound, self.unaligned) if self.by_eights else None
+
+    @property
+    def group(self) -> Group | None:
+        return Group(self.bound) if isinstance(self.attributes, GroupNormAttributes) else None
+
+    @property
+    def mean(self) -> Mean | None:
+        if not isinstance(self.attributes, GlobalAvgPoolAttributes):
             return None
-        return Depthwise(self.bound, 1 if self.unaligned else PIXELS)
+        return Mean(self.bound, self.unaligned)
 
     @property
     def scratch_bytes(self) -> int:
-        """Of shared memory: a number of each warp; what products are made from."""
-        made = self.gather or self.product or self.heads or self.depthwise
+        """Of shared memory: a number of each warp; what products and sums are made from."""
+        made = self.gather or self.product or self.heads or self.depthwise or self.group or self.mean
         return made.bytes if made else REDUCTIONS
 
     def _problem(self) -> str:
         b = self.bound
-        made = self.product or self.heads
+        made = self.product or self.heads or self.depthwise
         if made and made.problem:
             return made.problem
         if self.scratch_bytes > SCRATCH:
@@ -212,7 +221,7 @@ class ThreadOp(MacroOp):
             case ConvAttributes():
                 return range(2)
             case GroupedConvAttributes():
-                return range(1 if self.by_channels else 0, 2)
+                return range(1 if self.by_eights else 0, 2)
         return range(0)
 
     @cached_property
@@ -260,21 +269,38 @@ class ThreadOp(MacroOp):
                 ends = list(accumulate((int(o.shape[-1]) for o in self.operands), initial=0))
                 return tuple(pairwise(ends))
             case GroupNormAttributes(groups=groups):
-                return tuple((n * self.channels, (n + 1) * self.channels) for n in range(groups))
+                each = channels_of(self.bound)
+                return tuple((n * each, (n + 1) * each) for n in range(groups))
             case GroupedConvAttributes():
                 width = self.bound.tile[3] * filters_of(self.bound)
                 return tuple((n, min(n + width, self.columns)) for n in range(0, self.columns, width))
         return ()
 
     @property
-    def channels(self) -> int:
-        """group_norm: of a group."""
-        return channels_of(self.bound)
-
-    @property
     def range_of_columns(self) -> str:
         """The first and the column after the last of a tile, as C."""
         return f"lo{self.last}, hi{self.last}"
+
+    @cached_property
+    def splits_ends(self) -> bool:
+        """Pointwise maths on rows that are no whole eights: whether whole vectors of the result are made of
+        whole vectors, and what is left one by one."""
+        if not (self.unaligned and isinstance(self.attributes, PointwiseAttributes)):
+            return False
+        return all(
+            e.of_row or (e.first % VECTOR == 0 if e.vector else e.how == "elements" and self.lies_alike(e))
+            for e in self.epilogue.operands
+        )
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether `finish` takes whole vectors of rows that are no whole eights."""
+        return self.has_ends or self.splits_ends
+
+    @property
+    def stores_alone(self) -> bool:
+        """Whether a number of a row is stored alone."""
+        return self.of_vectors or bool(self.group and (self.unaligned or self.group.unit < VECTOR))
 
     @property
     def has_ends(self) -> bool:
@@ -471,7 +497,8 @@ class ThreadKernel:
     @property
     def stores_ones(self) -> bool:
         """Whether any op stores a number alone."""
-        return self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
+        alone = any(op.stores_alone for op in self.thread_tiles)
+        return alone or self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
 
     @property
     def rereads(self) -> bool:
@@ -485,6 +512,15 @@ class ThreadKernel:
     def shifts_units(self) -> bool:
         """Whether products read rows that are no whole 16-byte units."""
         return any(op.product and op.product.skewed for op in self.thread_tiles)
+
+    @property
+    def norms_groups(self) -> bool:
+        return any(op.group for op in self.thread_tiles)
+
+    @property
+    def holds_units(self) -> bool:
+        """Whether threads hold units of any size."""
+        return self.norms_groups or self.multiplies_by_threads
 
     @property
     def multiplies_by_threads(self) -> bool:

@@ -27,8 +27,14 @@ def filters_of(b: OpInstance) -> int:
     return int(b.out[3]) // GroupedConvAttributes.of(b).groups
 
 
-def depthwise(b: OpInstance) -> bool:
-    return channels_of(b) == filters_of(b) == 1
+def by_eights(b: OpInstance) -> bool:
+    """Whether eight neighbouring channels of y are made of the same eight of x: depthwise, or in whole
+    groups."""
+    each = channels_of(b)
+    if each != filters_of(b) or 8 % each:
+        return False
+    first = (b.op.operands[0].columns or (0, 0))[0]
+    return each == 1 or all(n % 8 == 0 for n in (first, b.pitch(0), b.out[3]))
 
 
 @register
@@ -60,11 +66,12 @@ class GroupedConv2d(OpDef):
         return 2.0 * math.prod(b.tile) * filters_of(b) * math.prod(int(n) for n in b.shape(1)[1:])
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
-        if not depthwise(b):  # a group is a product of its own
+        if not by_eights(b):  # a group is a product of its own
             return [(*t, 1) for t in spatial_tiles(b.out, (64, 32) if filters_of(b) <= 256 else (32, 16))]
-        channels, positions = int(b.out[3]), math.prod(int(n) for n in b.shape(1)[1:3])
-        widths = [n for n in (64, 32, 8) if n * positions <= STAGED] or [8]
-        return [(*t, min(channels, widths[0])) for t in spatial_tiles(b.out, (128, 64))]
+        weights = math.prod(int(n) for n in b.shape(1)[1:])  # of a filter
+        widths = [n for n in (64, 32, 8) if n * weights <= STAGED] or [8]
+        groups = min(int(b.out[3]), widths[0]) // channels_of(b)
+        return [(*t, groups) for t in spatial_tiles(b.out, (128, 64))]
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = GroupedConvAttributes.of(b)
