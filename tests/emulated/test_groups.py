@@ -22,7 +22,7 @@ CASES = [
 ]
 FAULTS = [
     (TENS, "numbers behind a group are read", "n < COUNT);", "true);"),
-    (TENS, "numbers behind a group are counted", "if (thread + 256 * h < COUNT) f(", "f("),
+    (TENS, "numbers behind a group are counted", "if (thread + 256 * h < count) f(", "f("),
     (EIGHTS, "weights are another group's", "T.g + group + c", "T.g + c"),
     (
         EIGHTS,

@@ -11,7 +11,7 @@ from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.group_norm import channels_of
 
 THREADS = 256
-MOST_HELD = 384  # bytes of a group that a thread holds
+MOST_HELD = 128  # bytes of a group that a thread holds, or has on their way
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class Group:
     @property
     def holds(self) -> bool:
         return self.held * self.unit * DTYPES[self.bound.dtype(0)] <= MOST_HELD
+
+    @property
+    def together(self) -> int:
+        """Loads that a thread has on their way."""
+        return min(16, MOST_HELD // (self.unit * DTYPES[self.bound.dtype(0)]))
 
     @property
     def weights_at(self) -> int:
