@@ -27,18 +27,18 @@ def _linear(m: int, k: int, n: int) -> Make:
     return lambda d: tg.gelu(tg.linear(tg.input("x", (m, k), d), tg.weight("w", (n, k), d)))
 
 
-def _conv(c: int, n: int, size: int, stride: int = 1) -> Make:
+def _conv(c: int, n: int, size: int, stride: int = 1, groups: int = 1) -> Make:
     def made(d: str) -> Any:
-        x, w = tg.input("x", (2, 19, 19, c), d), tg.weight("w", (n, size, size, c), d)
-        return tg.relu(tg.conv2d(x, w, padding=size // 2, stride=stride))
+        x, w = tg.input("x", (2, 19, 19, c), d), tg.weight("w", (n, size, size, c // groups), d)
+        return tg.relu(tg.conv2d(x, w, padding=size // 2, stride=stride, groups=groups))
 
     return made
 
 
-def _attention(head: int) -> Make:
+def _attention(head: int, **mask: Any) -> Make:
     def made(d: str) -> Any:
         q, k, v = tg.input("qkv", (2, 77, 6 * head), d).chunk(3)
-        return tg.attention(q, k, v, heads=2, causal=True)
+        return tg.attention(q, k, v, heads=2, causal=True, **mask)
 
     return made
 
@@ -85,9 +85,13 @@ def _columns(n: int) -> Make:
 PROGRAMS: Mapping[str, tuple[Make, ...]] = {
     "linear of any width, its epilogues": (_linear(64, 256, 264), _linear(37, 77, 50), _linear(1, 3, 1)),
     "matmul of any width": (_matmul(64, 64, 64), _matmul(17, 33, 21)),
-    "conv2d of any channels": (_conv(64, 64, 3), _conv(3, 10, 7, 2), _conv(500, 77, 1)),
-    "attention, caches, rope; heads of 8 to 256 by 8": (
+    "conv2d of any channels, in any groups": (
+        *(_conv(64, 64, 3), _conv(3, 10, 7, 2), _conv(500, 77, 1)),
+        *(_conv(64, 64, 7, groups=64), _conv(21, 42, 3, 2, 21), _conv(24, 36, 3, groups=3)),
+    ),
+    "attention, windows, soft caps, caches, rope; heads of 8 to 256 by 8": (
         *(_attention(n) for n in (8, 40, 64, 128, 256)),
+        *(_attention(64, window=20), _attention(64, softcap=30.0)),
         _cached,
     ),
     "norms, softmax, numbers of rows of any width": (_norms(1024), _norms(77), _norms(20001)),

@@ -154,7 +154,12 @@ def _attention(p: Pool, x: Value) -> Value:
     heads = kv * group
     qkv = tg.linear(x, d.weight((heads + 2 * kv) * size, x.shape[-1]))
     q, k, v = qkv.split([heads * size, kv * size, kv * size])
-    return tg.attention(q, k, v, heads=heads, kv_heads=kv, causal=d.maybe())
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv, **_mask(d, d.maybe()))
+
+
+def _mask(d: Draw, causal: bool) -> dict[str, Any]:
+    window = d.n(6) if causal and d.maybe(0.4) else None
+    return {"causal": causal, "window": window, "softcap": 1.5 if d.maybe(0.2) else None}
 
 
 def _cross_attention(p: Pool, x: Value) -> Value:
@@ -165,7 +170,7 @@ def _cross_attention(p: Pool, x: Value) -> Value:
     ]
     k, heads = d.pick(others), divisor(d, x.shape[-1])
     v = d.pick([v for v in others if v.shape == k.shape])
-    return tg.attention(x, k, v, heads=heads, causal=k.shape[1] >= x.shape[1] and d.maybe())
+    return tg.attention(x, k, v, heads=heads, **_mask(d, k.shape[1] >= x.shape[1] and d.maybe()))
 
 
 def _cache(p: Pool, x: Value) -> Value:
@@ -175,7 +180,8 @@ def _cache(p: Pool, x: Value) -> Value:
     place: Any = d.n(room, 0) if fixed else d.position()
     heads = divisor(d, c)
     cache = tg.append(d.state(b, s + room, c), p.like(x.shape) or x, at=place)
-    return tg.attention(x, cache, cache, heads=heads, causal=d.maybe(), at=None if fixed else place)
+    how = _mask(d, d.maybe() or not fixed)
+    return tg.attention(x, cache, cache, heads=heads, at=None if fixed else place, **how)
 
 
 # --- ops on (B, H, W, C) ------------------------------------------------------------------------------------

@@ -409,9 +409,11 @@ def heads_alone(B=2, S=300, heads=4, D=64, causal=True, dtype="bfloat16"):
 
 
 @tg.spec
-def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, dtype="bfloat16"):
-    """New keys and values behind those in the caches, attention over all of them; queries and keys turned by
-    their position, or not."""
+def cached(
+    B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, window=0, cap=0.0, dtype="bfloat16"
+):
+    """New keys and values behind those in the caches, attention over all of them, or those of a window;
+    queries and keys turned by their position, or not."""
     x, w, pos = (
         tg.input("x", (B, S, H), dtype),
         tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype),
@@ -428,7 +430,19 @@ def cached(B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, d
         tg.append(k_cache, k, at=pos, name="k_append"),
         tg.append(v_cache, v, at=pos, name="v_append"),
     )
-    return tg.attention(q, keys, values, heads=heads, kv_heads=kv_heads, at=pos, name="attn")
+    how = {"window": window or None, "softcap": cap or None}
+    return tg.attention(q, keys, values, heads=heads, kv_heads=kv_heads, at=pos, name="attn", **how)
+
+
+@tg.spec
+def windowed(B=2, S=300, heads=4, kv_heads=2, D=64, window=70, cap=0.0, made=False, dtype="bfloat16"):
+    """Queries that see the last keys before them alone, with scores capped or not; keys that another op
+    makes, or not."""
+    q = tg.input("q", (B, S, heads * D), dtype)
+    k, v = (tg.input(name, (B, S, kv_heads * D), dtype) for name in "kv")
+    k = tg.relu(k, name="h") if made else k
+    how = {"causal": True, "window": window or None, "softcap": cap or None}
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, name="y", **how)
 
 
 AWAITED = {"appends": "awaited"}
@@ -649,7 +663,21 @@ LOGS = [
     Case("log_softmax, 1023 columns, float32", logs, {"M": 17, "N": 1023, "dtype": "float32"}),
     *(Case(f"log_softmax, {n} columns, rows read anew", logs, {"M": 3, "N": n}) for n in (20480, 32001)),
 ]
+WINDOWS = [
+    Case("a window of 70 keys", windowed, {}),
+    Case("a window of one key", windowed, {"window": 1, "S": 140, "B": 1}),
+    Case("a window over all keys", windowed, {"window": 1000, "D": 128, "dtype": "float16"}),
+    Case("a window of keys that another op makes", windowed, {"made": True}),
+    Case("capped scores", windowed, {"window": 0, "cap": 2.0, "S": 150}),
+    Case("capped scores, a window, heads of 40", windowed, {"cap": 1.0, "D": 40, "S": 200, "window": 33}),
+    *(
+        Case(f"a window of caches, {s} tokens", cached, {"S": s, "window": w, "cap": cap, "roped": True})
+        for s, w, cap in ((1, 50, 0.0), (1, 7, 3.0), (20, 100, 0.0), (100, 64, 3.0))
+    ),
+    Case("a window of caches, split", cached, {"window": 150, "B": 1}, {"split_kv": {"attn": 3}}),
+]
+
 OPS = [
-    *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED),
+    *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *WINDOWS),
     *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE),
 ]

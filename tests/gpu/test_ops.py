@@ -38,6 +38,10 @@ def poisoned(program: Program, arguments: list[torch.Tensor]) -> list[torch.Tens
 
 @pytest.mark.parametrize("case", OPS, ids=lambda c: c.name)
 def test_against_float32(case: Case) -> None:
+    against_float32(case)
+
+
+def against_float32(case: Case) -> None:
     program = case.program
     kernel = tg.compile(program, "cuda", lowering="persistent", **case.options)
     assert isinstance(kernel, CudaKernel) and kernel.target == "sm_90a" and kernel.proof.ok

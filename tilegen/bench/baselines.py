@@ -268,7 +268,24 @@ def _attention(attention: Attention, b: OpInstance, q: Any, k: Any, v: Any, at: 
     seen = a.k_len if at is None else at + a.q_len
     if seen != a.k_len:
         k, v = k[:, :seen], v[:, :seen]
+    if a.window is not None or a.cap is not None:
+        return _masked(a, q, k, v, seen).reshape(b.out)
     return attention(b, q, k, v, seen).reshape(b.out)
+
+
+def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int) -> Any:
+    """Of what no fused kernel of torch takes: a window as a mask, a soft cap op by op."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    mask = torch.ones(a.q_len, seen, dtype=torch.bool, device=q.device)
+    mask = mask.tril(seen - a.q_len) if a.causal else mask
+    mask = mask.triu(seen - a.q_len - a.window + 1) if a.window is not None else mask
+    if a.cap is None:
+        y = F.scaled_dot_product_attention(q, k, v, mask, scale=a.scale, enable_gqa=a.heads != a.kv_heads)
+    else:
+        k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
+        scores = a.cap * ((q @ k.mT) * (a.scale / a.cap)).tanh()
+        y = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+    return y.transpose(1, 2)
 
 
 def _append(b: OpInstance, cache: Any, x: Any, at: int | None = None) -> Any:

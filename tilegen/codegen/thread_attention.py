@@ -7,6 +7,7 @@ columns, in shared memory alone.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegen.codegen.cuda_op import mma_problem
@@ -94,6 +95,26 @@ class ThreadAttention:
         """The head of keys that the tile's heads share, as C."""
         group = self.attributes.heads // self.attributes.kv_heads // self.heads
         return f"h / {group}" if group > 1 else "h"
+
+    @property
+    def window(self) -> int:
+        """How many keys a query sees at most; 0 for all."""
+        return self.attributes.window or 0
+
+    @property
+    def cap(self) -> float:
+        """Of scores; 0 for none."""
+        return self.attributes.cap or 0.0
+
+    @property
+    def scale(self) -> float:
+        """What products, or where scores are capped their tanh, are multiplied by, for powers of two."""
+        return (self.cap or self.attributes.scale) * math.log2(math.e)
+
+    @property
+    def inner(self) -> float:
+        """What products are multiplied by before their tanh."""
+        return self.attributes.scale / self.cap if self.cap else 0.0
 
     @property
     def first_query(self) -> str:

@@ -514,6 +514,15 @@ class ThreadKernel:
         return any(op.product and op.product.skewed for op in self.thread_tiles)
 
     @property
+    def attends_windows(self) -> bool:
+        """Whether queries of any attention by threads see a window of keys."""
+        return any(op.heads.window for op in self.thread_tiles if op.heads)
+
+    @property
+    def caps_scores(self) -> bool:
+        return any(op.heads.cap for op in self.thread_tiles if op.heads)
+
+    @property
     def norms_groups(self) -> bool:
         return any(op.group for op in self.thread_tiles)
 

@@ -34,7 +34,8 @@ FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU
 class AttentionAttributes(Attributes):
     """batch sequences of q_len queries and k_len keys; heads share kv_heads key heads of head_dim columns.
     splits: of its keys (tilegen.graph.split_kv). forwarded: new keys and values are operands of their own
-    (tilegen.graph.forward_kv). theta: queries and new keys are roped on their way."""
+    (tilegen.graph.forward_kv). theta: queries and new keys are roped on their way. window: of a causal one,
+    how many keys a query sees at most. cap: scores s become cap · tanh(s / cap)."""
 
     batch: Size
     q_len: Size
@@ -47,6 +48,8 @@ class AttentionAttributes(Attributes):
     splits: int | None = None
     forwarded: bool = False
     theta: float | None = None
+    window: int | None = None
+    cap: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     at: Value | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
     name: str | None = None,
 ) -> Value:
     """y = softmax(scale · q kᵀ + mask) v, for each head; softmax and sums in float32.
@@ -73,13 +78,16 @@ def attention(
     q (B, Sq, heads·D), k and v (B, Sk, kv_heads·D) or 4-D with the heads apart, of one dtype; y like q. Query
     head h uses key head ⌊h·kv_heads/heads⌋. scale: 1/√D unless given. causal: query i sees keys ≤ i + Sk -
     Sq. at: k and v are caches, filled up to position at + Sq (an int32 input of one element, read on the
-    device); then query i sees keys ≤ at + i, which is causal.
+    device); then query i sees keys ≤ at + i, which is causal. window: a query sees no more than so many keys,
+    the last of those that it would see: those within window - 1 of its own. softcap: scores s = scale · q kᵀ
+    become softcap · tanh(s / softcap).
 
     Raises:
-        SpecError: heads are not shared evenly by kv_heads, shapes or dtypes do not meet, or with causal or at
-            Sk < Sq.
+        SpecError: heads are not shared evenly by kv_heads, shapes or dtypes do not meet, with causal or at Sk
+            < Sq, a window that is no positive int or without either, or softcap is not positive.
 
-    Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads).
+    Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads), 2004.05150 (windows),
+    2408.00118 (soft caps).
     """
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)
@@ -117,6 +125,13 @@ def attention(
             f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}",
             where,
         )
+    masked = bool(causal) or at is not None
+    counted = isinstance(window, int) and not isinstance(window, bool) and window > 0
+    need(
+        window is None or (masked and counted),
+        f"attention: window is a positive int beside causal=True or at, given {window!r}",
+        where,
+    )
     attributes = AttentionAttributes(
         batch=batch,
         q_len=q_len,
@@ -125,7 +140,9 @@ def attention(
         kv_heads=kv_heads,
         head_dim=d,
         scale=d**-0.5 if scale is None else number("attention: scale", scale, where),
-        causal=bool(causal) or at is not None,
+        causal=masked,
+        window=window,
+        cap=None if softcap is None else number("attention: softcap", softcap, where, positive=True),
     )
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
     if at is not None:
@@ -282,6 +299,7 @@ class Attention(OpDef):
     def flops(self, b: OpInstance) -> float:
         a = AttentionAttributes.of(b)
         keys = a.k_len if not a.causal else max(1, a.k_len - a.q_len // 2)
+        keys = keys if a.window is None or not isinstance(keys, int) else min(keys, a.window)
         return 4.0 * b.tile[0] * b.tile[2] * keys * a.head_dim / splits(b)
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
@@ -318,9 +336,13 @@ class Attention(OpDef):
             for t in operands[1:3]
         )
         scores = q @ k.mT * a.scale
+        if a.cap is not None:
+            scores = a.cap * (scores / a.cap).tanh()
         first = operands[b.index("position")] if over_caches(b) else a.k_len - a.q_len
         if a.causal:
             visible = torch.ones(a.q_len, a.k_len, dtype=torch.bool, device=scores.device).tril(first)
+            if a.window is not None:
+                visible = visible.triu(first - a.window + 1)
             scores = scores.masked_fill(~visible, float("-inf"))
             v = v.masked_fill(~visible.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
         if splits(b) == 1:
@@ -350,8 +372,10 @@ class Attention(OpDef):
         tq, tk, _ = b.tile
         mine = torch.zeros(a.q_len, a.k_len, dtype=torch.bool, device=scores.device)
         for i in range(0, a.q_len, tq):
-            there = -(-min(first + min(i + tq, a.q_len), a.k_len) // tk)  # blocks that the tile sees
-            mine[i : i + tq, there * s // splits(b) * tk : there * (s + 1) // splits(b) * tk] = True
+            end = -(-min(first + min(i + tq, a.q_len), a.k_len) // tk)  # of the blocks that the tile sees
+            begin = 0 if a.window is None else max(0, first + i - a.window + 1) // tk
+            mine_of = [begin + (end - begin) * n // splits(b) for n in (s, s + 1)]
+            mine[i : i + tq, mine_of[0] * tk : mine_of[1] * tk] = True
         scores = scores.masked_fill(~mine, float("-inf"))
         m = scores.amax(-1, keepdim=True)
         p = (scores - m.nan_to_num(neginf=0.0)).exp()

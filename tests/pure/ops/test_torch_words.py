@@ -48,7 +48,34 @@ def first(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x, *rest: of(x.permute(0, 3, 1, 2), *rest).permute(0, 2, 3, 1)
 
 
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, cap: float) -> torch.Tensor:
+    """Two heads, causal, in float64: a query sees keys within `window` - 1 of its own."""
+    q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (q, k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    scores = cap * (scores / cap).tanh() if cap else scores
+    ahead = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None] - (k.shape[2] - q.shape[2])
+    seen = (ahead <= 0) & (ahead > -window)
+    y = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+    return y.transpose(1, 2).flatten(2)
+
+
+HEADS = ((2, 5, 8), (2, 7, 8), (2, 7, 8))
 WORDS = {
+    "attention, a window": Word(
+        lambda q, k, v: tg.attention(q, k, v, heads=2, causal=True, window=3),
+        lambda q, k, v: attended(q, k, v, 3, 0.0),
+        HEADS,
+    ),
+    "attention, capped": Word(
+        lambda q, k, v: tg.attention(q, k, v, heads=2, causal=True, softcap=0.7),
+        lambda q, k, v: attended(q, k, v, 99, 0.7),
+        HEADS,
+    ),
+    "attention, a window, capped": Word(
+        lambda q, k, v: tg.attention(q, k, v, heads=2, causal=True, window=2, softcap=2.0),
+        lambda q, k, v: attended(q, k, v, 2, 2.0),
+        HEADS,
+    ),
     "sum": Word(tg.sum, lambda x: x.sum(-1, keepdim=True)),
     "mean": Word(tg.mean, lambda x: x.mean(-1, keepdim=True), ((2, 3, 4, N),)),
     "max": Word(tg.max, lambda x: x.amax(-1, keepdim=True)),

@@ -166,8 +166,18 @@ class Attention(OpText):
 
     @property
     def log2(self) -> float:
-        a = AttentionAttributes.of(self.bound)
-        return float(a.scale * math.log2(math.e))
+        """Of what the softmax is of, to powers of two."""
+        return float(self.scale * math.log2(math.e))
+
+    @property
+    def scale(self) -> float:
+        """What products, or where scores are capped their tanh, are multiplied by."""
+        return float(self.cap or AttentionAttributes.of(self.bound).scale)
+
+    @property
+    def inner(self) -> float:
+        """What products are multiplied by before their tanh."""
+        return float(AttentionAttributes.of(self.bound).scale / self.cap) if self.cap else 0.0
 
     @property
     def pitch(self) -> int:
@@ -213,12 +223,28 @@ class Attention(OpText):
             block=self.keys,
             splits=self.kv_splits,
             known=one_tile and not over_caches(b),  # of queries, with one block of keys
+            window=self.window if self.leaves_out else 0,
         )
+
+    @property
+    def window(self) -> int:
+        """How many keys a query sees at most; 0 for all."""
+        return AttentionAttributes.of(self.bound).window or 0
+
+    @property
+    def cap(self) -> float:
+        """Of scores; 0 for none."""
+        return AttentionAttributes.of(self.bound).cap or 0.0
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether blocks before all windows are not loaded: where no step waits for keys of its own."""
+        return bool(self.window) and not self.waiting("step")
 
     @property
     def begin(self) -> str:
         """The tile's first block of keys."""
-        return "from" if self.kv_splits > 1 else "0"
+        return "from" if self.kv_splits > 1 or self.leaves_out else "0"
 
     @property
     def a(self) -> Loads:
@@ -294,6 +320,8 @@ class Attention(OpText):
         row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
         if self.kv_splits > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
+        elif self.leaves_out:
+            row = f"{row} + {self.keys} * from"
 
         def place(n: int) -> tuple[str, ...]:
             if self.padded:

@@ -131,6 +131,15 @@ class Kernel(ThreadKernel):
         return any(op.padded for op in self.attentions)
 
     @property
+    def attends_windows(self) -> bool:
+        """Whether queries of any attention see a window of keys."""
+        return any(op.window for op in self.attentions)
+
+    @property
+    def caps_scores(self) -> bool:
+        return any(op.cap for op in self.attentions)
+
+    @property
     def attends_halved(self) -> bool:
         """Whether they share the queries of a tile, and take half of the keys each."""
         return any(op.halved for op in self.attentions)

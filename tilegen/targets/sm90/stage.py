@@ -184,7 +184,8 @@ class SeenKeys:
     position: the tensor that says how far the caches are filled, or "". first_query: of the tile in its
     batch, "" for 0; queries: how many. before: keys before the first query of all. all: keys of a batch.
     block: of how many keys. splits: of the blocks that are there. known: whether the compiler knows which
-    sums of a tile are masked.
+    sums of a tile are masked. window: how many keys a query sees, where blocks before them are left out;
+    else 0.
     """
 
     position: str
@@ -196,6 +197,7 @@ class SeenKeys:
     block: int
     splits: int
     known: bool
+    window: int = 0
 
 
 @dataclass(frozen=True)
