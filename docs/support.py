@@ -89,7 +89,7 @@ PROGRAMS: Mapping[str, tuple[Make, ...]] = {
         *(_conv(64, 64, 3), _conv(3, 10, 7, 2), _conv(500, 77, 1)),
         *(_conv(64, 64, 7, groups=64), _conv(21, 42, 3, 2, 21), _conv(24, 36, 3, groups=3)),
     ),
-    "attention, its masks, caches, rope; heads of 8 to 256 by 8": (
+    "attention, masks, caches, rope; heads of 8 to 256 by 8": (
         *(_attention(n) for n in (8, 40, 64, 128, 256)),
         *(_attention(64, window=20), _attention(64, softcap=30.0)),
         _cached,

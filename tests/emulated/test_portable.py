@@ -38,7 +38,17 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         CAUSAL,
         "values come while others multiply",
-        replaced("      tg_math_meet();  // what was there", "      //"),
+        replaced("      tg_math_meet();  // these keys", "      //"),
+    ),
+    (
+        CAUSAL,
+        "keys are not awaited",
+        replaced("      tg_copies_wait<0>();", "      //"),
+    ),
+    (
+        CAUSAL,
+        "only the last block is masked",
+        replaced("first + KEYS > limit[half]", "first >= limit[half]"),
     ),
     (
         LAYERS[0],

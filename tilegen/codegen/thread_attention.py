@@ -17,6 +17,8 @@ from tilegen.ops.base import OpInstance, ceil_div
 
 WARPS, ROWS = 8, 16  # of a warp
 COLUMNS = 32  # that heads are padded to
+# of a stage, of heads of up to so many columns: two stages and the queries fit into 99 KiB
+KEYS = ((96, 64), (128, 48), (224, 32), (256, 16))
 WIDE = 128  # columns of a head from which on shared memory holds fewer rows and keys
 
 
@@ -62,8 +64,8 @@ class ThreadAttention:
 
     @property
     def keys(self) -> int:
-        """That are in shared memory at a time."""
-        return 64 if self.padded <= WIDE else 32
+        """That are in a stage of shared memory."""
+        return next(keys for columns, keys in KEYS if self.padded <= columns)
 
     @property
     def pitch(self) -> int:
@@ -83,8 +85,13 @@ class ThreadAttention:
         return self.k_at + self.keys * self.pitch
 
     @property
+    def stage_bytes(self) -> int:
+        """Of keys and their values."""
+        return 2 * self.keys * self.pitch
+
+    @property
     def bytes(self) -> int:
-        return self.v_at + self.keys * self.pitch
+        return self.k_at + 2 * self.stage_bytes
 
     @property
     def cached(self) -> bool:
