@@ -3,7 +3,7 @@ lie across (templates/cuda/threads/product.cuh.j2).
 
 Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into a
 stage of shared memory, while each warp multiplies a few blocks of 16 rows and 32 columns of another: by
-copies where rows are whole 16-byte units, else through registers.
+copies where rows are whole 16-byte units, else through registers, and then more of k at a time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.grouped_conv2d import filters_of
 from tilegen.ops.spatial import spatial_tiles
 
-LINE = 128  # bytes of k that are in shared memory at a time
-PITCH = LINE + 16  # from row to row: an odd number of 16-byte units, so that ldmatrix meets no bank twice
+LINE = 128  # bytes of k that are in a stage
+# the same where threads hold them on their way, of so many rows of both sides: fewer waits for loads
+LONG, FEW = 256, 160
+PAD = 16  # bytes behind a line: an odd number of 16-byte units, so that ldmatrix meets no bank twice
 STAGED = 74240  # bytes of stages: two of the largest tiles, which is what any GPU's CTA has room for
 MOST_STAGES = 4
 ROWS, COLUMNS = 16, 32  # of a block
@@ -48,11 +50,11 @@ class Side:
         """Where the numbers of row `row` lie, from k = 0 on, as C."""
         return row if self.across else f"(long long){row} * {self.pitch}"
 
-    def bytes(self, element: int) -> int:
-        """Of a stage. Lines of two-byte numbers along rows stay as they are."""
+    def bytes(self, element: int, line: int) -> int:
+        """Of a stage of so many bytes of k. Lines of two-byte numbers along rows stay as they are."""
         if self.across and element == 2:
-            return LINE // element * (element * self.rows + 16)
-        return self.rows * PITCH
+            return line // element * (element * self.rows + PAD)
+        return self.rows * (line + PAD)
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,14 @@ class ThreadProduct:
         return DTYPES[self.bound.dtype(0)]
 
     @property
+    def line(self) -> int:
+        """Bytes of k that are in a stage."""
+        return LONG if self.skewed and self.rows + self.columns <= FEW else LINE
+
+    @property
     def depth(self) -> int:
         """Of k that are in shared memory at a time."""
-        return LINE // self.element
+        return self.line // self.element
 
     def unit(self, operand: int, *ends: object) -> int:
         """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads,
@@ -109,9 +116,8 @@ class ThreadProduct:
 
     @property
     def skewed(self) -> bool:
-        """Whether lines of a side are no whole 16-byte units. A convolution's pixels are loaded otherwise."""
-        sides = (self.b,) if isinstance(self, ConvProduct) else (self.a, self.b)
-        return any(s.unit * self.element < UNITS[0] for s in sides)
+        """Whether lines of a side are no whole 16-byte units."""
+        return any(s.unit * self.element < UNITS[0] for s in (self.a, self.b))
 
     # --- shared memory --------------------------------------------------------------------------------------
 
@@ -122,11 +128,11 @@ class ThreadProduct:
     @property
     def b_at(self) -> int:
         """In a stage."""
-        return self.a.bytes(self.element)
+        return self.a.bytes(self.element, self.line)
 
     @property
     def stage_bytes(self) -> int:
-        return self.b_at + self.b.bytes(self.element)
+        return self.b_at + self.b.bytes(self.element, self.line)
 
     @property
     def stages(self) -> int:
@@ -213,6 +219,15 @@ class ConvProduct(ThreadProduct):
     def first_channel(self) -> str:
         """Where these begin in a pixel, as C behind a pointer."""
         return ""
+
+    @property
+    def line(self) -> int:
+        return LINE
+
+    @property
+    def skewed(self) -> bool:
+        """Pixels are loaded otherwise."""
+        return self.b.unit * self.element < UNITS[0]
 
     @property
     def k(self) -> int:
