@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tilegen as tg
+from tilegen.frontend.loader import load_spec
 
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 Drawn = tuple[str, dict[str, Any]]  # a program's name, its sizes
 DTYPE = "bfloat16"
 
@@ -21,36 +24,13 @@ DTYPE = "bfloat16"
 # --- specs --------------------------------------------------------------------------------------------------
 
 
+bert_layer, vit_layer, lora = (
+    load_spec(str(EXAMPLES / f"{name}.py")) for name in ("bert_layer", "vit_layer", "lora")
+)
+
+
 def _linear(name: str, n: int, k: int, dtype: str) -> tuple[tg.Value, tg.Value]:
     return tg.weight(f"w{name}", (n, k), dtype), tg.weight(f"b{name}", (n,), dtype)
-
-
-@tg.spec
-def bert_layer(B=32, S=87, H=1024, heads=16, I=4096, dtype=DTYPE):
-    """Attention over all tokens and a feed-forward block, norms after the residuals."""
-    x = tg.input("x", (B, S, H), dtype)
-    wqkv, bqkv, wo, bo = _linear("qkv", 3 * H, H, dtype) + _linear("o", H, H, dtype)
-    w1, b1, w2, b2 = _linear("1", I, H, dtype) + _linear("2", H, I, dtype)
-    vectors = [tg.weight(name, (H,), dtype) for name in ("g1", "c1", "g2", "c2")]
-    q, k, v = tg.linear(x, wqkv, bqkv, name="qkv").chunk(3)
-    a = tg.linear(tg.attention(q, k, v, heads=heads, name="attn"), wo, bo, name="out")
-    h = tg.layer_norm(tg.add(a, x, name="r1"), *vectors[:2], name="n1")
-    y = tg.linear(tg.gelu(tg.linear(h, w1, b1, name="up"), name="g"), w2, b2, name="down")
-    return tg.layer_norm(tg.add(y, h, name="r2"), *vectors[2:], name="n2")
-
-
-@tg.spec
-def vit_layer(B=4, S=200, H=768, heads=12, I=3072, dtype=DTYPE):
-    """The same with norms before each half; tokens of an image, all of which see each other."""
-    x = tg.input("x", (B, S, H), dtype)
-    wqkv, bqkv, wo, bo = _linear("qkv", 3 * H, H, dtype) + _linear("o", H, H, dtype)
-    w1, b1, w2, b2 = _linear("1", I, H, dtype) + _linear("2", H, I, dtype)
-    vectors = [tg.weight(name, (H,), dtype) for name in ("g1", "c1", "g2", "c2")]
-    n = tg.layer_norm(x, *vectors[:2], name="n1")
-    q, k, v = tg.linear(n, wqkv, bqkv, name="qkv").chunk(3)
-    r = tg.add(tg.linear(tg.attention(q, k, v, heads=heads, name="attn"), wo, bo, name="out"), x, name="r")
-    h = tg.gelu(tg.linear(tg.layer_norm(r, *vectors[2:], name="n2"), w1, b1, name="up"), name="g")
-    return tg.add(tg.linear(h, w2, b2, name="down"), r, name="y")
 
 
 @tg.spec
@@ -61,15 +41,6 @@ def cross_attention(B=2, S=64, T=512, H=1024, heads=16, dtype=DTYPE):
     k, v = tg.linear(c, tg.weight("wkv", (2 * H, H), dtype), name="kv").chunk(2)
     a = tg.attention(q, k, v, heads=heads, name="attn")
     return tg.add(tg.linear(a, tg.weight("wo", (H, H), dtype), name="out"), x, name="y")
-
-
-@tg.spec
-def lora(M=278, H=1024, R=16, dtype=DTYPE):
-    """y = x wᵀ + (x aᵀ) bᵀ"""
-    x = tg.input("x", (M, H), dtype)
-    a, b, w = tg.weight("a", (R, H), dtype), tg.weight("b", (H, R), dtype), tg.weight("w", (H, H), dtype)
-    high = tg.linear(tg.linear(x, a, name="low"), b, name="high")
-    return tg.add(high, tg.linear(x, w, name="base"), name="y")
 
 
 @tg.spec

@@ -7,17 +7,15 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import tilegen as tg
 from benchmarks import families
-from benchmarks.families import Drawn, between
+from benchmarks.families import EXAMPLES, Drawn, between
 from benchmarks.lost import LOST
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 GROUPS = (
     *("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync"),
     *("widths", "lost", "random", "shapes", "host"),

@@ -203,6 +203,11 @@ CASES = (
         {"cluster": {"s4n0a": 2}, "tiles": {"s4n1b": (2, 1, 2, 10, 7)}},
         quick="compile sanitize",
     ),
+    Case("bert_layer", {"B": 2, "S": 9, "H": 24, "heads": 3, "I": 40}),
+    Case("vit_layer", {"B": 2, "S": 9, "H": 24, "heads": 3, "I": 40}, "5", {"order": "banded:2"}),
+    Case("lora", {"M": 21, "H": 40, "R": 3}, quick="compile sanitize"),
+    Case("moe_dense", {"M": 21, "H": 24, "I": 40, "experts": 3}, quick="compile sanitize"),
+    Case("unet_block", {"HW": 7, "C": 8, "N": 12, "T": 9, "groups": 4}, quick="compile sanitize"),
     Case("resnet50", RESNET),
     Case(
         "resnet50",

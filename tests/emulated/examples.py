@@ -19,6 +19,11 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("resnet38", {"HW": 33, "C": 16, "classes": 24}),
     ("resnet50", {"HW": 72, "C": 16, "stage": 2}),
     ("vgg19", {"HW": 32, "C": 16, "hidden": 72, "classes": 24}),
+    ("bert_layer", {"B": 2, "S": 29, "H": 128, "heads": 2, "I": 200}),
+    ("vit_layer", {"B": 1, "S": 50, "H": 128, "heads": 2, "I": 200}),
+    ("lora", {"M": 37, "H": 136, "R": 4}),
+    ("moe_dense", {"M": 21, "H": 136, "I": 72, "experts": 3}),
+    ("unet_block", {"HW": 9, "C": 40, "N": 24, "T": 50, "groups": 4}),
 ]
 NETS = ("resnet38", "vgg19")  # whole: ten seconds of compiling
 

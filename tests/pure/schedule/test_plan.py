@@ -21,6 +21,11 @@ SMALL = {
     "resnet38": {"HW": 32, "C": 8, "classes": 10},
     "resnet50": {"HW": 32, "C": 8, "classes": 10},
     "vgg19": {"HW": 32, "C": 8, "hidden": 32, "classes": 10},
+    "bert_layer": {"B": 2, "S": 9, "H": 32, "heads": 2, "I": 48},
+    "vit_layer": {"B": 2, "S": 9, "H": 32, "heads": 2, "I": 48},
+    "lora": {"M": 40, "H": 64, "R": 4},
+    "moe_dense": {"M": 24, "H": 32, "I": 48},
+    "unet_block": {"HW": 8, "C": 16, "N": 24, "T": 20, "groups": 4},
 }
 MLP_TILES = {"up": (16, 16, 16), "down": (16, 32, 16)}
 
