@@ -6,7 +6,6 @@ whole eights, those that one vector of the result holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -473,65 +472,3 @@ class ThreadOp(MacroOp):
     def text(self) -> str:
         """Its tile function: macro KIND of templates/cuda/threads/STEM.cu.j2."""
         return macro_text("cuda/threads", "cu", self)
-
-
-class ThreadKernel:
-    """What the templates that all CUDA kernels share ask of one (templates/cuda/threads, common)."""
-
-    thread_count: ClassVar[int] = THREADS
-
-    @property
-    def thread_tiles(self) -> Sequence[ThreadOp]:
-        """Its ops that threads compute."""
-        raise NotImplementedError
-
-    @property
-    def unit(self) -> int:
-        """How many neighbours in a row of any product one store is aligned for."""
-        return VECTOR
-
-    @property
-    def unaligned(self) -> bool:
-        return any(op.unaligned for op in self.thread_tiles)
-
-    @property
-    def stores_ones(self) -> bool:
-        """Whether any op stores a number alone."""
-        alone = any(op.stores_alone for op in self.thread_tiles)
-        return alone or self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
-
-    @property
-    def rereads(self) -> bool:
-        return any(op.rereads for op in self.thread_tiles)
-
-    @property
-    def depthwise(self) -> bool:
-        return any(op.depthwise for op in self.thread_tiles)
-
-    @property
-    def shifts_units(self) -> bool:
-        """Whether products read rows that are no whole 16-byte units."""
-        return any(op.product and op.product.skewed for op in self.thread_tiles)
-
-    @property
-    def attends_windows(self) -> bool:
-        """Whether queries of any attention by threads see a window of keys."""
-        return any(op.heads.window for op in self.thread_tiles if op.heads)
-
-    @property
-    def caps_scores(self) -> bool:
-        return any(op.heads.cap for op in self.thread_tiles if op.heads)
-
-    @property
-    def norms_groups(self) -> bool:
-        return any(op.group for op in self.thread_tiles)
-
-    @property
-    def holds_units(self) -> bool:
-        """Whether threads hold units of any size."""
-        return self.norms_groups or self.multiplies_by_threads
-
-    @property
-    def multiplies_by_threads(self) -> bool:
-        """Whether any op multiplies by mma.sync."""
-        return any(op.gather or op.product or op.heads for op in self.thread_tiles)

@@ -20,7 +20,7 @@ from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
-from tilegen.codegen.thread_op import ThreadKernel
+from tilegen.codegen.thread_kernel import ThreadKernel
 from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
 from tilegen.graph.positions import Position, positions

@@ -11,7 +11,7 @@ from typing import Any
 from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
-from tilegen.codegen.thread_op import ThreadKernel
+from tilegen.codegen.thread_kernel import ThreadKernel
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import over_caches
 from tilegen.ops.base import ClusterShape

@@ -1,0 +1,71 @@
+"""What the templates that all CUDA kernels share ask of a kernel (templates/cuda/threads, common): which of
+their functions its ops use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from tilegen.codegen.thread_op import THREADS, VECTOR, ThreadOp
+
+
+class ThreadKernel:
+    """A kernel some of whose ops threads compute."""
+
+    thread_count: ClassVar[int] = THREADS
+
+    @property
+    def thread_tiles(self) -> Sequence[ThreadOp]:
+        """Its ops that threads compute."""
+        raise NotImplementedError
+
+    @property
+    def unit(self) -> int:
+        """How many neighbours in a row of any product one store is aligned for."""
+        return VECTOR
+
+    @property
+    def unaligned(self) -> bool:
+        return any(op.unaligned for op in self.thread_tiles)
+
+    @property
+    def stores_ones(self) -> bool:
+        """Whether any op stores a number alone."""
+        alone = any(op.stores_alone for op in self.thread_tiles)
+        return alone or self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
+
+    @property
+    def rereads(self) -> bool:
+        return any(op.rereads for op in self.thread_tiles)
+
+    @property
+    def depthwise(self) -> bool:
+        return any(op.depthwise for op in self.thread_tiles)
+
+    @property
+    def shifts_units(self) -> bool:
+        """Whether products read rows that are no whole 16-byte units."""
+        return any(op.product and op.product.skewed for op in self.thread_tiles)
+
+    @property
+    def attends_windows(self) -> bool:
+        """Whether queries of any attention by threads see a window of keys."""
+        return any(op.heads.window for op in self.thread_tiles if op.heads)
+
+    @property
+    def caps_scores(self) -> bool:
+        return any(op.heads.cap for op in self.thread_tiles if op.heads)
+
+    @property
+    def norms_groups(self) -> bool:
+        return any(op.group for op in self.thread_tiles)
+
+    @property
+    def holds_units(self) -> bool:
+        """Whether threads hold units of any size."""
+        return self.norms_groups or self.multiplies_by_threads
+
+    @property
+    def multiplies_by_threads(self) -> bool:
+        """Whether any op multiplies by mma.sync."""
+        return any(op.gather or op.product or op.heads for op in self.thread_tiles)
