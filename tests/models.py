@@ -185,6 +185,20 @@ class Separable(nn.Module):
         return self.mix(self.down(h) + x)
 
 
+class Pixels(nn.Module):
+    """A block of ConvNeXt: channels alone, then the channels of each pixel as rows."""
+
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.each = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 40), nn.Linear(40, width)
+        self.gamma = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.each(x).permute(0, 2, 3, 1))
+        return x + (self.gamma * self.down(F.gelu(self.up(h)))).permute(0, 3, 1, 2)
+
+
 @dataclass(frozen=True)
 class Model:
     """A block, and arguments of it for so many sequences, images or rows."""
@@ -273,6 +287,7 @@ MODELS = {
     "head": Model(Head, lambda n: ((torch.randint(50, (n, 9)),), {}), "ids"),
     "numbers": Model(Numbers, _rows(24), "x"),
     "unet": Model(UNet, lambda n: ((torch.randn(n, 8, 8, 12),), {}), "x"),
+    "pixels": Model(Pixels, lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"),
     "separable": Model(Separable, lambda n: ((torch.randn(n, 8, 9, 7),), {}), "x"),
     "classifier": Model(Classifier, lambda n: ((torch.randn(n, 8, 7, 7),), {}), "x"),
 }

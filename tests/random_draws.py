@@ -85,6 +85,8 @@ def inner_sizes(b: OpInstance) -> tuple[int, ...]:
             return (a.rows,)
         case "attention":
             return (a.q_len, a.k_len)
+        case "rms_norm" | "layer_norm" if len(out) == 4:
+            return (out[1],)
         case "rms_norm" | "layer_norm" | "reduce":
             return (out[0],)
         case "cat":

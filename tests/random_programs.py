@@ -234,6 +234,10 @@ def _avg_pool(p: Pool, x: Value) -> Value:
     return tg.avg_pool2d(x, window, stride=[d.n(2), d.n(2)], padding=padding, count_include_pad=d.maybe())
 
 
+def _norm_of_pixels(p: Pool, x: Value) -> Value:
+    return _norm(p, tg.upsample(x, 1))
+
+
 def _group_norm(p: Pool, x: Value) -> Value:
     c = x.shape[3]
     return activation(p.draw, tg.group_norm(x, divisor(p.draw, c), p.draw.weight(c), p.draw.weight(c)))
@@ -268,7 +272,7 @@ SEQUENCES: tuple[Op, ...] = (
 )
 IMAGES: tuple[Op, ...] = (
     *(_conv, _conv, _conv_residual, _grouped_conv, _weighed, _pool, _mean, _flat_linear),
-    *(_avg_pool, _group_norm, _upsample, _column, _cat),
+    *(_avg_pool, _group_norm, _norm_of_pixels, _upsample, _column, _cat),
 )
 
 

@@ -97,6 +97,19 @@ def weighed(B=3, H=9, W=7, C=40, dtype="bfloat16"):
 
 
 @tg.spec
+def of_pixels(B=2, H=9, W=7, C=40, dtype="bfloat16"):
+    """A block of ConvNeXt: each channel alone, the channels of a pixel normed, two linears of them, and a
+    residual."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (C, 7, 7, 1), dtype)
+    g, c, s = (tg.weight(name, (C,), dtype) for name in "gcs")
+    up, down = tg.weight("up", (3 * C, 1, 1, C), dtype), tg.weight("down", (C, 1, 1, 3 * C), dtype)
+    n = tg.layer_norm(tg.conv2d(x, w, padding=3, groups=C, name="each"), g, c, name="n")
+    h = tg.gelu(tg.conv2d(n, up, name="u"), name="h")
+    y = tg.add(tg.mul(tg.conv2d(h, down, name="d"), s, name="scaled"), x, name="y")
+    return y, tg.relu(tg.rms_norm(y, g, name="r"), name="z")
+
+
+@tg.spec
 def any_width(M=37, K=77, N=50, dtype="bfloat16"):
     """Linears of any width: a bias and an activation, a gated pair, a residual."""
     x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
@@ -164,6 +177,9 @@ LANGUAGE = [
     Case("groups of 64", in_groups, {"C": 128, "N": 128, "groups": 2, "dilation": 2, "dtype": "float16"}),
     Case("weighed channels", weighed, {}),
     Case("weighed channels, 21 of them, float16", weighed, {"C": 21, "B": 1, "dtype": "float16"}),
+    Case("norms of pixels", of_pixels, {}),
+    Case("norms of pixels of 21 channels", of_pixels, {"C": 21, "B": 1, "dtype": "float16"}),
+    Case("norms of pixels, lines of one", of_pixels, {"C": 264, "B": 1, "W": 1, "H": 5}),
     Case("77 and 50 columns", any_width, {}),
     Case("9 and 3 columns, one row", any_width, {"M": 1, "K": 9, "N": 3, "dtype": "float16"}),
     Case("1023 columns, 300 rows", any_width, {"M": 300, "K": 1023, "N": 130}),

@@ -221,6 +221,11 @@ def _combine(b: OpInstance) -> Iterator[Work]:
 
 
 def _norm(b: OpInstance) -> Iterator[Work]:
+    if len(b.out) == 4:
+        for image, lines in product(range(b.out[0]), cut(b.out[1], b.tile[0])):
+            box = ([image], lines, range(b.out[2]), range(b.out[3]))
+            yield Work(box, 1, [(0, 0, box)])
+        return
     for rows in cut(b.out[0], b.tile[0]):
         yield Work((rows, range(b.out[1])), 1, [(0, 0, (rows, range(b.out[1])))])
 

@@ -243,8 +243,12 @@ def _reduce(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 
 
 def _norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
-    rows, n = _block(c[0], t[0], shapes[0][0]), shapes[0][1]
-    own: list[Index] = list(product(rows, range(n)))
+    *lines, n = shapes[0]
+    if len(lines) == 3:
+        rows = [range(c[0], c[0] + 1), _block(c[1], t[0], lines[1]), range(lines[2])]
+    else:
+        rows = [_block(c[0], t[0], lines[0])]
+    own: list[Index] = list(product(*rows, range(n)))
     reads: list[Read] = [(0, 0, at) for at in own]
     reads += [(0, index, (x,)) for index in range(1, a["vectors"] + 1) for x in range(n)]
     return Tile(1, reads, own, 0, n)

@@ -257,6 +257,8 @@ class ThreadOp(MacroOp):
     def lies_alike(self, operand: Operand | EpilogueOperand) -> bool:
         """Whether columns that are one vector of the rows that the threads hold are one of this, too."""
         held = self._held
+        if isinstance(operand, EpilogueOperand) and operand.how == "images":  # other rows than the result's
+            return operand.first % VECTOR == operand.pitch % VECTOR == held.pitch % VECTOR == 0
         return (operand.first - held.first) % VECTOR == 0 and (operand.pitch - held.pitch) % VECTOR == 0
 
     @cached_property
@@ -366,8 +368,25 @@ class ThreadOp(MacroOp):
 
     @property
     def most_rows(self) -> int:
-        """Rows of a tile of rows; the last may have fewer."""
+        """Rows of a tile of whole rows; the last may have fewer."""
+        if self.last == 3:  # a pixel each, of lines of an image
+            return min(self.bound.tile[0], int(self.bound.out[1])) * int(self.bound.out[2])
         return min(self.bound.tile[0], most(self.bound.out[0]))
+
+    @property
+    def first_row(self) -> str:
+        """Of a tile of whole rows, as C."""
+        return self._line("lo1") if self.last == 3 else "lo0"
+
+    @property
+    def end_row(self) -> str:
+        """Behind the last, as C."""
+        return self._line("hi1") if self.last == 3 else "hi0"
+
+    def _line(self, line: str) -> str:
+        """The first pixel of a line of the tile's image, as a row of the result."""
+        _, lines, pixels, _ = self.bound.out
+        return f"(lo0 * {lines} + {line}) * {pixels}"
 
     @property
     def threads_of_row(self) -> int:

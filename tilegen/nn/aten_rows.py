@@ -10,11 +10,12 @@ import torch
 from tilegen.errors import SpecError
 from tilegen.frontend.spec import Value
 from tilegen.nn import patterns
-from tilegen.nn.table import TABLE, Entry, Trace, entry, rows_of
+from tilegen.nn.table import TABLE, Entry, Trace, entry, is_image, rows_of
 from tilegen.nn.views import View
 from tilegen.ops import reduce
 from tilegen.ops.attention import attention
 from tilegen.ops.cat import cat
+from tilegen.ops.conv2d import conv2d
 from tilegen.ops.embedding import embedding
 from tilegen.ops.gemm import linear
 from tilegen.ops.norm import layer_norm, rms_norm
@@ -36,6 +37,10 @@ def _linear(t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None
         value = flatten(x.value)
         x = View.of(value)
     value = rows_of(x) if value is None else value
+    if is_image(value):
+        filters = t.weight(w[:, None, None], "weight")
+        given = None if bias is None else t.weight(bias, "bias")
+        return x.of_rows(conv2d(value, filters, given, name=t.name()))
     given = None if bias is None else t.weight(bias, "bias")
     return x.of_rows(linear(value, t.weight(w, "weight"), given, name=t.name()))
 

@@ -54,3 +54,8 @@ def image_of(x: View) -> Value:
     if found is None:
         raise SpecError(f"a tensor {x.shape} that is no image (B, C, H, W) of {x.value}")
     return found
+
+
+def is_image(value: Value) -> bool:
+    """Whether ops see a tensor as images of pixels, not as rows."""
+    return not value.flattened and value.builder.tensors[value.tensor].form == "spatial"

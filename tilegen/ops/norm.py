@@ -1,7 +1,8 @@
-"""rms_norm and layer_norm over the last dimension."""
+"""rms_norm and layer_norm over the last dimension: of rows, or of the pixels of images."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Operand
 from tilegen.frontend.spec import Value, call, caller, number, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
+from tilegen.ops.pointwise import shared_form
 from tilegen.ops.softmax import row_tiles
 
 
@@ -60,14 +62,15 @@ def _norm(
     where = caller()
     tensors(kind, where, x=x, **dict(zip(("w", "bias"), vectors)))  # noqa: B905
     check_vectors(kind, x, vectors, where)
-    operands = [x.operand("rows", where), *(v.operand("vector", where) for v in vectors)]
+    form = "spatial" if shared_form([x]) == "spatial" else "rows"
+    operands = [x.operand(form, where), *(v.operand("vector", where) for v in vectors)]
     return call(
         kind,
         name,
         operands,
         x.shape,
         x.dtype,
-        "rows",
+        form,
         attributes(number(f"{kind}: eps", eps, where, positive=True)),
         where,
     )
@@ -89,25 +92,42 @@ def check_vectors(kind: str, x: Value, vectors: Sequence[Value], where: str) -> 
 
 
 class _Norm(OpDef):
-    """A tile is tm whole rows."""
+    """A tile is tm whole rows, or of images tm lines of one."""
 
     coords, stem, fusable = ("i",), "rows", True
 
+    def coords_of(self, b: OpInstance) -> tuple[str, ...]:
+        return ("b", "p") if of_images(b) else self.coords
+
     def grid(self, b: OpInstance) -> tuple[Any, ...]:
+        if of_images(b):
+            return (b.out[0], ceil_div(b.out[1], b.tile[0]))
         return (ceil_div(b.out[0], b.tile[0]),)
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
-        n = b.out[1]
+        n = b.out[-1]
         return (Access(0, self.write(b)), *(Access(1 + v, (whole(n),)) for v in range(len(vectors_of(b)))))
 
     def write(self, b: OpInstance) -> Box:
+        if of_images(b):
+            images, lines, pixels, n = b.out
+            image, p = b.coords
+            return (blocks(image, 1, images), blocks(p, b.tile[0], lines), whole(pixels), whole(n))
         return (blocks(b.coords[0], b.tile[0], b.out[0]), whole(b.out[1]))
 
     def flops(self, b: OpInstance) -> float:
-        return 6.0 * b.tile[0] * b.out[1]
+        return 6.0 * b.tile[0] * math.prod(b.out[2:] if of_images(b) else b.out[1:])
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
-        return row_tiles(b.out[0], machine)
+        if not of_images(b):
+            return row_tiles(b.out[0], machine)
+        images, lines, pixels, _ = b.out
+        rows = (t[0] for t in row_tiles(images * lines * pixels, machine))
+        return list(dict.fromkeys((max(1, min(lines, n // pixels)),) for n in rows))
+
+
+def of_images(b: OpInstance) -> bool:
+    return len(b.out) == 4
 
 
 def vectors_of(b: OpInstance) -> tuple[Operand, ...]:

@@ -376,12 +376,19 @@ def _reduce(op: Op) -> Footprint:
 
 
 def _norm(op: Op) -> Footprint:
-    (m, n), (tm,) = op.target(None, None).shape, op.tiles(1)
-    f = op.frame(ceil_div(m, tm))
-    reads = f.once(op.operand(0, m, n), f.block(0, tm, m), f.span(0, n, n))
+    (tm,), shape = op.tiles(1), op.result.shape
+    if len(shape) == 4:  # lines of an image
+        images, lines, pixels, n = op.target(None, None, None, None).shape
+        f = op.frame(images, ceil_div(lines, tm))
+        rows = [f.block(0, 1, images), f.block(1, tm, lines), f.span(0, pixels, pixels)]
+    else:
+        m, n = op.target(None, None).shape
+        f = op.frame(ceil_div(m, tm))
+        rows = [f.block(0, tm, m)]
+    reads = f.once(op.operand(0, *shape), *rows, f.span(0, n, n))
     for index in (1, 2) if op.kind == "layer_norm" else (1,):
         reads += f.once(op.operand(index, n), f.span(0, n, n))
-    return f.footprint(reads, f.block(0, tm, m), f.columns(0, n, n))
+    return f.footprint(reads, *rows, f.columns(0, n, n))
 
 
 def _rope(op: Op) -> Footprint:

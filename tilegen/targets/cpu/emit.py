@@ -186,6 +186,19 @@ class CpuOp(MacroOp):
         return "n0" if self._last == 1 else "n0 * n1 * n2"
 
     @property
+    def first_row(self) -> str:
+        """Of a tile of whole rows."""
+        if self._last == 1:
+            return "lo0"
+        _, lines, pixels, _ = self.bound.out
+        return f"(int64_t(lo0) * {lines} + lo1) * {pixels}"
+
+    @property
+    def most_rows(self) -> int:
+        """Of a tile of whole rows."""
+        return self.tile[0] if self._last == 1 else self.tile[0] * int(self.bound.out[2])
+
+    @property
     def row(self) -> str:
         """Row r of the tile as a row of the result."""
         if self._last == 1:
