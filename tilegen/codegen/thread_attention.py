@@ -109,19 +109,14 @@ class ThreadAttention:
         return self.attributes.window or 0
 
     @property
-    def cap(self) -> float:
-        """Of scores; 0 for none."""
-        return self.attributes.cap or 0.0
+    def caps(self) -> bool:
+        """Whether scores are capped."""
+        return self.attributes.cap is not None
 
     @property
-    def scale(self) -> float:
-        """What products, or where scores are capped their tanh, are multiplied by, for powers of two."""
-        return (self.cap or self.attributes.scale) * math.log2(math.e)
-
-    @property
-    def inner(self) -> float:
-        """What products are multiplied by before their tanh."""
-        return self.attributes.scale / self.cap if self.cap else 0.0
+    def log2(self) -> float:
+        """Of what the softmax is of, to powers of two."""
+        return self.attributes.outer * math.log2(math.e)
 
     @property
     def first_query(self) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilegen.codegen.thread_conv import REDUCTIONS
+from tilegen.codegen.thread_conv import REDUCTIONS, THREADS
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.group_norm import channels_of
 
-THREADS = 256
 MOST_HELD = 128  # bytes of a group that a thread holds, or has on their way
 
 

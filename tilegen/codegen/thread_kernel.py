@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from tilegen.codegen.thread_op import THREADS, VECTOR, ThreadOp
+from tilegen.codegen.thread_conv import THREADS
+from tilegen.codegen.thread_op import VECTOR, ThreadOp
 
 
 class ThreadKernel:
@@ -54,7 +55,7 @@ class ThreadKernel:
 
     @property
     def caps_scores(self) -> bool:
-        return any(op.heads.cap for op in self.thread_tiles if op.heads)
+        return any(op.heads.caps for op in self.thread_tiles if op.heads)
 
     @property
     def norms_groups(self) -> bool:

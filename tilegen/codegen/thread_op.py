@@ -17,7 +17,7 @@ from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.thread_attention import ThreadAttention
-from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
+from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, THREADS, Gather
 from tilegen.codegen.thread_depthwise import Depthwise
 from tilegen.codegen.thread_groups import Group, Mean
 from tilegen.codegen.thread_product import ConvProduct, GroupConvProduct, MatmulProduct, ThreadProduct
@@ -40,7 +40,6 @@ from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
-THREADS = 256  # that compute a tile
 HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 128  # bytes of each of a norm's vectors besides
 VECTOR = 8

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tilegen.errors import SpecError
+from tilegen.frontend.spec import Value
 from tilegen.nn.aten_rows import numbers
 from tilegen.nn.table import TABLE, Trace, entry, image_of
 from tilegen.nn.views import View
@@ -79,20 +80,20 @@ def _batch_norm(
     return [View(pointwise("e0 * e1 + e2", value, *given), x.dims)]
 
 
+def _pooled(
+    t: Trace, of: Callable[..., Value], x: View, window: Any, stride: Any, padding: Any, **how: Any
+) -> View:
+    windows = {"stride": _two(stride) if stride else None, "padding": _two(padding)}
+    return View.of(of(image_of(x), _two(window), **windows, **how, name=t.name()), (0, 3, 1, 2))
+
+
 @entry(aten.max_pool2d.default)
 def _max_pool(
     t: Trace, x: View, window: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> View:
     if ceil or any(n != 1 for n in (dilation if isinstance(dilation, (list, tuple)) else [dilation])):
         raise SpecError("max_pool2d with dilation or ceil_mode")
-    made = max_pool2d(
-        image_of(x),
-        _two(window),
-        stride=_two(stride) if stride else None,
-        padding=_two(padding),
-        name=t.name(),
-    )
-    return View.of(made, (0, 3, 1, 2))
+    return _pooled(t, max_pool2d, x, window, stride, padding)
 
 
 @entry(aten.avg_pool2d.default)
@@ -108,15 +109,7 @@ def _avg_pool(
 ) -> View:
     if ceil or divisor is not None:
         raise SpecError("avg_pool2d with ceil_mode or divisor_override")
-    made = avg_pool2d(
-        image_of(x),
-        _two(window),
-        stride=_two(stride) if stride else None,
-        padding=_two(padding),
-        count_include_pad=counted,
-        name=t.name(),
-    )
-    return View.of(made, (0, 3, 1, 2))
+    return _pooled(t, avg_pool2d, x, window, stride, padding, count_include_pad=counted)
 
 
 @entry(aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default)

@@ -51,6 +51,16 @@ class AttentionAttributes(Attributes):
     window: int | None = None
     cap: float | None = None
 
+    @property
+    def outer(self) -> float:
+        """What products q · k are multiplied by before the softmax; where scores are capped, their tanh."""
+        return float(self.scale if self.cap is None else self.cap)
+
+    @property
+    def inner(self) -> float:
+        """What products are multiplied by before their tanh, where scores are capped."""
+        return 0.0 if self.cap is None else float(self.scale / self.cap)
+
 
 @dataclass(frozen=True)
 class CombineAttributes(Attributes):

@@ -167,17 +167,7 @@ class Attention(OpText):
     @property
     def log2(self) -> float:
         """Of what the softmax is of, to powers of two."""
-        return float(self.scale * math.log2(math.e))
-
-    @property
-    def scale(self) -> float:
-        """What products, or where scores are capped their tanh, are multiplied by."""
-        return float(self.cap or AttentionAttributes.of(self.bound).scale)
-
-    @property
-    def inner(self) -> float:
-        """What products are multiplied by before their tanh."""
-        return float(AttentionAttributes.of(self.bound).scale / self.cap) if self.cap else 0.0
+        return float(AttentionAttributes.of(self.bound).outer * math.log2(math.e))
 
     @property
     def pitch(self) -> int:
@@ -232,9 +222,9 @@ class Attention(OpText):
         return AttentionAttributes.of(self.bound).window or 0
 
     @property
-    def cap(self) -> float:
-        """Of scores; 0 for none."""
-        return AttentionAttributes.of(self.bound).cap or 0.0
+    def caps(self) -> bool:
+        """Whether scores are capped."""
+        return AttentionAttributes.of(self.bound).cap is not None
 
     @property
     def leaves_out(self) -> bool:

@@ -137,7 +137,7 @@ class Kernel(ThreadKernel):
 
     @property
     def caps_scores(self) -> bool:
-        return any(op.cap for op in self.attentions)
+        return any(op.caps for op in self.attentions)
 
     @property
     def attends_halved(self) -> bool:
