@@ -61,6 +61,7 @@ struct TensorMap {
 enum Sem { WEAK, RELAXED, ACQUIRE, RELEASE, ACQ_REL };
 enum Scope { OF_CTA, OF_CLUSTER, OF_GPU, OF_SYS };
 enum Cache { THROUGH_L1, CG, NC };
+enum Factor { BF16, F16, TF32, E4M3 };  // of a product
 
 // --- the machine's side ---------------------------------------------------------------------------------------------
 
@@ -89,9 +90,8 @@ void copies_wait(int pending);
 void mma_fence();
 void mma_commit();
 void mma_wait(int pending);
-void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
+void warpgroup_mma(int n, Factor type, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
     bool across);
-enum Factor { BF16, F16, TF32 };
 void warp_mma(Factor type, float* d, const unsigned* a, const unsigned* b);
 unsigned tf32(float x);  // rounded, halves away from zero
 void store_matrix(unsigned at, const unsigned* v, int count);
@@ -180,6 +180,13 @@ inline float of_f16(unsigned v) {
   _Float16 h;
   memcpy(&h, &half, 2);
   return (float)h;
+}
+// Four bits of exponent, three of mantissa, no infinity (Micikevicius et al., arXiv 2209.05433).
+inline float of_e4m3(unsigned v) {
+  const int exponent = v >> 3 & 15, mantissa = v & 7;
+  const float size = (v & 127) == 127 ? NAN : exponent ? std::ldexp(8.0f + mantissa, exponent - 10)
+                                                       : std::ldexp((float)mantissa, -9);
+  return v & 128 ? -size : size;
 }
 inline unsigned f16_of(float f) {
   const _Float16 h = (_Float16)f;

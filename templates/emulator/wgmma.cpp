@@ -31,13 +31,25 @@ static bool looked_at(Cta& cta, unsigned at, const Toucher& who) {
   return true;
 }
 
-static float element(const Cta& cta, unsigned at, bool f16) {
-  unsigned short v;
-  memcpy(&v, &cta.shared[at], 2);
-  return f16 ? of_f16(v) : of_bf16(v);
+// How many numbers two bytes of an operand hold, and the i-th of them.
+static int numbers_in_two_bytes(Factor type) { return type == E4M3 ? 2 : 1; }
+static float number(unsigned two_bytes, int i, Factor type) {
+  if (type == E4M3) return of_e4m3(two_bytes >> 8 * i & 0xff);
+  return type == F16 ? of_f16(two_bytes) : of_bf16(two_bytes);
 }
 
-// An operand in shared memory by its descriptor: rows of 16 columns of K, or, `across`, 16 rows of K of `rows` columns.
+// Eight columns of K of a row, by two bytes each; `step`: from one number of K to the next.
+static void take_eight(Cta& cta, unsigned place, Factor type, bool there, float* to, int step) {
+  const int each = numbers_in_two_bytes(type);
+  for (int i = 0; i < 8; ++i) {
+    unsigned short v;
+    memcpy(&v, &cta.shared[place + 2 * i], 2);
+    for (int n = 0; n < each; ++n) to[(each * i + n) * step] = there ? number(v, n, type) : NAN;
+  }
+}
+
+// An operand in shared memory by its descriptor: rows of 16 columns of K, by two bytes each, or, `across`, 16 rows of K
+// of `rows` columns.
 struct Operand {
   unsigned start, leading, stride;
   explicit Operand(uint64_t d)
@@ -49,16 +61,14 @@ struct Operand {
   }
 };
 
-static void take(Cta& cta, const Operand& from, int rows, bool across, bool f16, const Toucher& who, float* to,
-    int pitch_row,
-                 int pitch_k) {
+static void take(Cta& cta, const Operand& from, int rows, bool across, Factor type, const Toucher& who, float* to,
+    int pitch_row, int pitch_k) {
   if (across) {
     for (int k = 0; k < 16; ++k)
       for (int row = 0; row < rows; row += 8) {  // 16 bytes lie together
         const unsigned place = from.place(row, k, true);
         const bool there = looked_at(cta, place, who);
-        for (int i = 0; i < 8; ++i) to[(row + i) * pitch_row + k * pitch_k] = there ? element(cta, place + 2 * i,
-            f16) : NAN;
+        take_eight(cta, place, type, there, to + row * pitch_row + k * pitch_k, pitch_row);
       }
     return;
   }
@@ -66,8 +76,7 @@ static void take(Cta& cta, const Operand& from, int rows, bool across, bool f16,
     for (int k = 0; k < 16; k += 8) {
       const unsigned place = from.place(row, k, false);
       const bool there = looked_at(cta, place, who);
-      for (int i = 0; i < 8; ++i) to[row * pitch_row + (k + i) * pitch_k] = there ? element(cta, place + 2 * i,
-          f16) : NAN;
+      take_eight(cta, place, type, there, to + row * pitch_row + k * numbers_in_two_bytes(type) * pitch_k, pitch_k);
     }
 }
 
@@ -95,7 +104,7 @@ void mma_wait(int pending) {
   }
 }
 
-void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
+void warpgroup_mma(int n, Factor type, float* d, int count, uint64_t a, const unsigned* a_registers, uint64_t b,
     bool across) {
   const void* const pc = __builtin_return_address(0);
   Thread& me = now();
@@ -125,29 +134,30 @@ void warpgroup_mma(int n, bool f16, float* d, int count, uint64_t a, const unsig
     }
     const uint32_t group = g.committed + 1;
     s->group = group;
-    static float left[64][16], right[16][256];
+    static float left[64][32], right[32][256];
+    const int summed = 16 * numbers_in_two_bytes(type);
     if (a_registers) {
       for (int i = 0; i < 128; ++i)
         for (int r = 0; r < 4; ++r)
           for (int h = 0; h < 2; ++h) {
             const unsigned v = g.a[i][r] >> 16 * h & 0xffff;
-            left[i / 32 * 16 + i % 32 / 4 + r % 2 * 8][2 * (i % 4) + h + r / 2 * 8] = f16 ? of_f16(v) : of_bf16(v);
+            left[i / 32 * 16 + i % 32 / 4 + r % 2 * 8][2 * (i % 4) + h + r / 2 * 8] = number(v, 0, type);
           }
     } else {
       for (int w = 0; w < 4; ++w) {  // each warp reads its rows
         Operand from(a);
         from.start += w * 2 * from.stride;
-        take(cta, from, 16, false, f16, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc},
-            left[16 * w], 16, 1);
+        take(cta, from, 16, false, type, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc},
+            left[16 * w], 32, 1);
       }
     }
     // all warps read the columns: what one of them does not know is a race
     for (int w = 0; w < 4; ++w)
-      take(cta, Operand(b), n, across, f16, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc},
+      take(cta, Operand(b), n, across, type, {cta.threads[me.index / 128 * 128 + 32 * w], g.agent, group, ASYNC, pc},
           right[0], 1, 256);
     for (int row = 0; row < 64; ++row) {
       float* const sums = &s->rows[(size_t)row * n];
-      for (int k = 0; k < 16; ++k) {
+      for (int k = 0; k < summed; ++k) {
         const float x = left[row][k];
         const float* const y = right[k];
         for (int c = 0; c < n; ++c) sums[c] += x * y[c];

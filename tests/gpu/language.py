@@ -137,6 +137,14 @@ def multiplied(B=2, M=40, K=72, N=88, ways="nn", many=True, dtype="float16"):
     return tg.relu(tg.add(y, tg.input("c", (B, M, N), dtype)), name="y")
 
 
+@tg.spec
+def of_types(M=33, N=264, dtype="bfloat16"):
+    """Vectors and columns of float32 beside 16-bit rows."""
+    x, c, v = tg.input("x", (M, N), dtype), tg.input("c", (M, 1), "float32"), tg.weight("v", (N,), "float32")
+    y = tg.linear(x, tg.weight("w", (N, N), dtype), name="h") * v
+    return tg.add(tg.mul(y, c), x, name="y"), tg.sub(tg.softmax(x, name="s"), c, name="z"), tg.mul(x, v, name="p")
+
+
 LANGUAGE = [
     *(Case(f"{how} of rows", reduced, {"how": how}) for how in REDUCTIONS),
     *(Case(f"{how} of 77 columns", reduced, {"how": how, "N": 77, "dtype": "float16"}) for how in REDUCTIONS),
@@ -149,6 +157,8 @@ LANGUAGE = [
     Case("largest of one column", reduced, {"how": "max", "N": 1, "M": 1000}),
     Case("a column beside rows", beside_rows, {}),
     Case("a column beside rows of 77", beside_rows, {"N": 77, "M": 1, "dtype": "float16"}),
+    Case("float32 beside 16 bits", of_types, {}),
+    Case("float32 beside 16 bits, 77 columns", of_types, {"M": 300, "N": 77, "dtype": "float16"}),
     Case("joined columns", joined, {}),
     Case("joined columns, no eights", joined, {"N": 26, "K": 5, "dtype": "float16"}),
     Case("rows of a table", looked_up, {}),

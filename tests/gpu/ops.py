@@ -9,6 +9,7 @@ from typing import Any
 import tilegen as tg
 from benchmarks.families import resnet50_block
 from tests.gpu.gemms import Case
+from tests.gpu.float8 import FLOAT8
 from tests.gpu.language import LANGUAGE
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
@@ -684,5 +685,5 @@ WINDOWS = [
 
 OPS = [
     *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *WINDOWS),
-    *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE),
+    *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE, *FLOAT8),
 ]

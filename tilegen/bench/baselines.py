@@ -18,7 +18,7 @@ from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import Call, Operand, Program
+from tilegen.frontend.program import PAIRED, Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -39,6 +39,7 @@ from tilegen.ops.upsample import UpsampleAttributes
 Chain = tuple[Call, ...]
 # result -> the calls that one library call replaces, and that call
 Chains = dict[str, tuple[Chain, Callable[..., Any]]]
+SCALED = ("e0 * e1 * e2", "e0 * e1 * e2 + e3")  # by linear's scales, then its bias
 ACTIVATIONS = {"gelu_tanh(e0)": "gelu_tanh", "relu(e0)": "relu"}
 WHOLE = ("append", "attention")  # ops that take a cache as the user keeps it
 
@@ -62,7 +63,7 @@ def eager(
         if t.dtype == "int32" and t.name not in ids
     }
     device = arguments[0].device
-    pairs = fused or {}
+    pairs = {**scaled_linears(program), **(fused or {})}
     inside = {c.result for chain, _ in pairs.values() for c in chain[:-1]}
     states = {t.name for t in program.arguments if t.role == "state"}
 
@@ -170,6 +171,35 @@ def gelu_pairs(program: Program) -> Chains:
     }
 
 
+def scaled_linears(program: Program) -> Chains:
+    """Result -> its chain linear → · scales of rows · scales of columns [+ vector], of numbers of one byte: a
+    call of torch._scaled_mm each."""
+    before = _links(program)
+    found: Chains = {}
+    for last in program.calls:
+        if _expression(last) in SCALED and PointwiseAttributes.of(last).how[1:3] == ("rows", "columns"):
+            linear = before(last)
+            if linear is not None and program.tensor(linear.operands[0].tensor).dtype in PAIRED:
+                found[last.result] = (linear, last), _scaled
+    return found
+
+
+def _scaled(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
+    linear, scaled = chain
+    x, w = (read(linear, o) for o in linear.operands)
+    rows, columns, *bias = (read(scaled, o) for o in scaled.operands[1:])
+    y = torch._scaled_mm(
+        x.reshape(-1, x.shape[-1]),
+        w.t(),
+        scale_a=rows.reshape(-1, 1),
+        scale_b=columns.reshape(1, -1),
+        bias=bias[0].reshape(-1) if bias else None,
+        out_dtype=getattr(torch, program.tensor(linear.result).dtype),
+        use_fast_accum=True,
+    )
+    return y.reshape(OpInstance.of_call(program, linear).out)
+
+
 def _adds(c: Call, how: str) -> bool:
     return _expression(c) == "e0 + e1" and PointwiseAttributes.of(c).how[1] == how
 
@@ -197,7 +227,8 @@ def _by_cublaslt(program: Program, chain: Chain, read: Callable[..., Any]) -> An
     x, w = (read(linear, o) for o in linear.operands)
     biases = [read(c, c.operands[1]).reshape(-1) for c in rest if _adds(c, "columns")]
     activation = ACTIVATIONS.get(_expression(chain[-1]), "")
-    return cublaslt.linear(x, w, biases[0] if biases else None, activation)
+    result = getattr(torch, program.tensor(linear.result).dtype)
+    return cublaslt.linear(x, w, biases[0] if biases else None, activation, result)
 
 
 def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
@@ -221,6 +252,15 @@ def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attenti
     if type(c.attributes) not in _OPS:
         raise TargetError(f"{c.name!r}: torch has no op of kind {c.kind!r} to compare with", c.where)
     return _OPS[type(c.attributes)](b, *operands)
+
+
+def _linear(b: OpInstance, x: Any, w: Any) -> Any:
+    if b.dtype(0) not in PAIRED:
+        return F.linear(x, w)
+    one, rows = torch.ones((), dtype=torch.float32), x.reshape(-1, x.shape[-1])
+    dtype = getattr(torch, b.result.dtype)
+    y = torch._scaled_mm(rows, w.t(), scale_a=one, scale_b=one, out_dtype=dtype, use_fast_accum=True)
+    return y.reshape(b.out)
 
 
 def _matmul(b: OpInstance, x: Any, y: Any) -> Any:
@@ -319,7 +359,7 @@ def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
 
 
 _OPS: dict[type[Attributes], Callable[..., Any]] = {
-    LinearAttributes: lambda b, x, w: F.linear(x, w),
+    LinearAttributes: _linear,
     MatmulAttributes: _matmul,
     ConvAttributes: _conv2d,
     GroupedConvAttributes: _grouped_conv2d,

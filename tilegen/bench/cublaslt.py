@@ -32,8 +32,10 @@ EPILOGUES = {
     ("gelu_tanh", False): 32,
     ("gelu_tanh", True): 36,
 }
-TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
+# CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_R_8F_E4M3
+TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14, torch.float8_e4m3fn: 28}
 COMPUTE_32F, DESC_TRANSA, DESC_EPILOGUE, DESC_BIAS, PREF_WORKSPACE = 68, 3, 7, 8, 1
+DESC_FAST_ACCUM = 25  # of numbers of one byte: sums stay in the tensor cores, as tilegen's do
 TRANSPOSED = 1
 
 
@@ -59,6 +61,7 @@ class Shape:
     ldx: int
     ldw: int
     dtype: torch.dtype
+    result: torch.dtype
     activation: str
     bias: bool
 
@@ -68,13 +71,15 @@ class Product:
     transposed; B = xᵀ as it lies."""
 
     def __init__(self, library: Any, shape: Shape):
-        self.library, kind = library, TYPES[shape.dtype]
+        self.library, self.shape, kind = library, shape, TYPES[shape.dtype]
         self.description = self._made("cublasLtMatmulDescCreate", COMPUTE_32F, TYPES[torch.float32])
         self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
         self._set(DESC_EPILOGUE, ctypes.c_uint32(EPILOGUES[shape.activation, shape.bias]))
+        if shape.dtype.itemsize == 1:
+            self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
         self.a = self._layout(kind, shape.k, shape.n, shape.ldw)
         self.b = self._layout(kind, shape.k, shape.m, shape.ldx)
-        self.d = self._layout(kind, shape.n, shape.m, shape.n)
+        self.d = self._layout(TYPES[shape.result], shape.n, shape.m, shape.n)
 
     def algorithms(self, handle: Any) -> list[Any]:
         """The heuristics' list, the one that it holds for best first."""
@@ -104,13 +109,13 @@ class Product:
         bias: torch.Tensor | None,
         workspace: torch.Tensor,
     ) -> torch.Tensor:
-        y = torch.empty(x.shape[0], w.shape[0], dtype=x.dtype, device=x.device)
+        y = torch.empty(x.shape[0], w.shape[0], dtype=self.shape.result, device=x.device)
         if bias is not None:
             self._set(DESC_BIAS, ctypes.c_void_p(bias.data_ptr()))
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         a, b, d = (ctypes.c_void_p(t.data_ptr()) for t in (w, x, y))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        scratch = ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(workspace.numel())
+        scratch = (ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(workspace.numel()))
         factors = ctypes.byref(one), ctypes.byref(zero)
         checked(
             self.library.cublasLtMatmul(
@@ -232,9 +237,15 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 
 @torch.fx.wrap
-def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-    """y = act(x wᵀ + b): x (…, K), w (N, K), b (N,) or None; activation: "", relu or gelu_tanh. The first
-    call of a shape tunes it, outside any capture."""
+def linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    result: torch.dtype | None = None,
+) -> torch.Tensor:
+    """y = act(x wᵀ + b): x (…, K), w (N, K), b (N,) or None; activation: "", relu or gelu_tanh; result: y's
+    dtype, where it is not x's. The first call of a shape tunes it, outside any capture."""
     rows = x.reshape(-1, x.shape[-1])
     rows, w = (t if t.stride(1) == 1 else t.contiguous() for t in (rows, w))
     shape = Shape(
@@ -244,6 +255,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activati
         rows.stride(0),
         w.stride(0),
         rows.dtype,
+        result or rows.dtype,
         activation,
         bias is not None,
     )

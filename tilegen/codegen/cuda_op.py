@@ -7,7 +7,13 @@ from tilegen.errors import PlanError
 from tilegen.ops.base import OpInstance
 
 MMA_DTYPES = ("bfloat16", "float16")
-TYPES = {"bfloat16": "tg_bf16", "float16": "tg_f16", "float32": "float", "int32": "int"}
+TYPES = {
+    "bfloat16": "tg_bf16",
+    "float16": "tg_f16",
+    "float32": "float",
+    "int32": "int",
+    "float8_e4m3fn": "unsigned short",  # a pair
+}
 
 
 def refuse(b: OpInstance, on: str, problem: str) -> None:

@@ -10,8 +10,22 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 
-DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+# bytes of a number
+DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float8_e4m3fn": 1}
+# An element of a plan is two of these numbers: tensor cores, bulk copies and the ring take both as one of two
+# bytes.
+PAIRED = frozenset({"float8_e4m3fn"})
 Size = Any  # int, or a SymPy expression of open sizes
+
+
+def numbers_of(dtype: str) -> int:
+    """In an element of a plan."""
+    return 2 if dtype in PAIRED else 1
+
+
+def element_bytes(dtype: str) -> int:
+    """Of an element of a plan."""
+    return numbers_of(dtype) * DTYPES[dtype]
 
 
 def listed(items: Sequence[str], most: int = 8) -> str:
@@ -35,7 +49,13 @@ class Tensor:
     @property
     def plan_shape(self) -> tuple[Size, ...]:
         """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; filter rows: (N,
-        R·S·C); vector: (n,); list: (product of all,)."""
+        R·S·C); vector: (n,); list: (product of all,). Where numbers come in pairs, the last is half of it."""
+        *lines, last = self._seen
+        return (*lines, last // 2) if self.dtype in PAIRED else (*lines, last)
+
+    @property
+    def _seen(self) -> tuple[Size, ...]:
+        """The same, in numbers."""
         if self.form == "heads":
             return (math.prod(self.shape[:2]), math.prod(self.shape[2:]))
         if self.form == "list":

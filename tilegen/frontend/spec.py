@@ -20,7 +20,7 @@ from typing import Any
 
 from tilegen.errors import SpecError, nearest
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import DTYPES, Call, Operand, Program, Size, Tensor, listed
+from tilegen.frontend.program import DTYPES, PAIRED, Call, Operand, Program, Size, Tensor, listed
 
 # names become members, functions and enumerators of generated C++ and CUDA
 RESERVED = frozenset(keyword.kwlist) | frozenset(
@@ -33,6 +33,7 @@ RESERVED = frozenset(keyword.kwlist) | frozenset(
     NULL EOF NAN INFINITY assert""".split()
 )
 
+UNIT = 16  # of a row of numbers of one byte, in bytes: what bulk copies take
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -156,8 +157,11 @@ class Value:
     def dtype(self) -> str:
         return self.builder.tensors[self.tensor].dtype
 
-    def operand(self, form: str, where: str) -> Operand:
-        """This value as an operand of an op that sees it in `form`."""
+    def operand(self, form: str, where: str, pairs: bool = False) -> Operand:
+        """This value as an operand of an op that sees it in `form`; pairs: one that takes numbers of one
+        byte."""
+        if self.dtype in PAIRED and not pairs:
+            raise SpecError(f"{self.tensor!r} is {self.dtype}, which linear alone takes", where)
         if form and not self.flattened:
             self.builder.settle(self.tensor, form, where)
         return Operand(self.tensor, self.columns, self.flattened)
@@ -352,10 +356,17 @@ def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...
 
 def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
     where = caller()
-    if not isinstance(dtype, str) or dtype not in DTYPES or (dtype == "int32" and role != "input"):
+    roles = {"int32": ("input",), **dict.fromkeys(PAIRED, ("input", "weight"))}
+    if not isinstance(dtype, str) or dtype not in DTYPES or role not in roles.get(dtype, (role,)):
         raise SpecError(
-            f"{name!r}: dtype must be one of float16, bfloat16, float32 (int32 for positions), given"
-            f" {dtype!r}",
+            f"{name!r}: dtype must be one of float16, bfloat16, float32 (int32 for positions, float8_e4m3fn"
+            f" for inputs and weights), given {dtype!r}",
+            where,
+        )
+    if dtype in PAIRED and isinstance(shape, (list, tuple)) and shape and shape[-1] % UNIT:
+        raise SpecError(
+            f"{name!r}: rows of {dtype} are whole units of {UNIT} bytes, given {tuple(shape)}; pad them to"
+            f" {-(-shape[-1] // UNIT) * UNIT}",
             where,
         )
     return builder(role).declare(Tensor(name, check_shape(name, shape, where), dtype, role, where))
@@ -365,7 +376,7 @@ def input(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
     """An activation, given at each call.
 
     name: an ASCII identifier. shape: one to four sizes. dtype: bfloat16, float16 or float32; int32 for a
-    position.
+    position; float8_e4m3fn for a linear, in rows of sixteens.
 
     Raises:
         SpecError: the name is taken or reserved, a size is not a positive int, or the dtype is unknown.

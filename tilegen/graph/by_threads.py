@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilegen.frontend.program import DTYPES, Tensor
+from tilegen.frontend.program import DTYPES, PAIRED, Tensor
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import renumber
 from tilegen.graph.graph import Graph, refuse_taken
@@ -39,7 +39,9 @@ def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
 
 
 def why(b: OpInstance, place: Place) -> str:
-    """Why the target's linears do not take its rows, or an empty string."""
+    """Why the target's linears do not take its rows, or an empty string. Rows of pairs are whole units."""
+    if b.dtype(0) in PAIRED:
+        return ""
     for n in (0, 1):
         operand, shape = b.op.operands[n], b.shape(n)
         size = DTYPES[b.dtype(n)]

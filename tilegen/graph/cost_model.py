@@ -15,7 +15,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
-from tilegen.frontend.program import DTYPES
+from tilegen.frontend.program import DTYPES, element_bytes
 from tilegen.graph import attention_time
 from tilegen.graph.conv_box import by_boxes
 from tilegen.graph.conv_time import conv_time
@@ -52,7 +52,7 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
 def on_wgmma(b: OpInstance, machine: Machine) -> bool:
     """Whether it is a linear or a convolution whose steps are timed one by one."""
     product = isinstance(b.attributes, LinearAttributes) or by_boxes(b)
-    return product and machine.architecture.wgmma and DTYPES[b.dtype(0)] == 2
+    return product and machine.architecture.wgmma and element_bytes(b.dtype(0)) == 2
 
 
 def product_time(b: OpInstance, machine: Machine) -> ProductTime:
@@ -115,7 +115,7 @@ def _tile_bytes(b: OpInstance) -> float:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
         # of the keys it may read
         size /= splits(b) if isinstance(b.attributes, AttentionAttributes) and access.when == "step" else 1
-        total += size * DTYPES[b.dtype(access.operand)]
+        total += size * element_bytes(b.dtype(access.operand))
     size = 1.0
     for i in b.write:
         size *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
@@ -152,5 +152,5 @@ def scaling_us(b: OpInstance, machine: Machine) -> float:
     columns = int(b.out[1]) * int(groups(b))
     steps = ceil_div(depth, 64)
     products = steps * 2.0 * columns / machine.sms / CLOCK
-    weights = 1e6 * DTYPES[b.dtype(1)] * columns * depth / machine.memory
+    weights = 1e6 * element_bytes(b.dtype(1)) * columns * depth / machine.memory
     return max(products + steps * rates_of(machine).scaling(rows), weights) - max(products, weights)

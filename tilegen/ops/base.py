@@ -16,7 +16,7 @@ import sympy as sp
 
 from tilegen.errors import AnalysisError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import DTYPES, Call, Operand, Program, Size, Tensor
+from tilegen.frontend.program import Call, Operand, Program, Size, Tensor, element_bytes
 from tilegen.ops.extrema import ends, largest, like, smallest
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ class OpInstance:
         """Of all operands and the result, each once, with all sizes given."""
         shapes = [(self.shape(n), self.dtype(n)) for n in range(len(self.op.operands))]
         sized = [*shapes, (self.out, self.result.dtype)]
-        return float(sum(math.prod(int(n) for n in shape) * DTYPES[dtype] for shape, dtype in sized))
+        return float(sum(math.prod(int(n) for n in shape) * element_bytes(dtype) for shape, dtype in sized))
 
     @cached_property
     def kind(self) -> OpDef:

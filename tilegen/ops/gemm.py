@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import Size
-from tilegen.frontend.spec import OPERATORS, Value, call, caller, tensors
+from tilegen.frontend.program import PAIRED, Size, numbers_of
+from tilegen.frontend.spec import OPERATORS, Value, call, caller, number, tensors
 from tilegen.ops.base import (
     Access,
     Box,
@@ -57,14 +57,27 @@ class MatmulAttributes(Attributes):
     transpose_b: bool
 
 
-def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = None) -> Value:
-    """y = x wᵀ + bias, in torch.nn.functional.linear's layout.
+def linear(
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    scale_x: Value | float | None = None,
+    scale_w: Value | float | None = None,
+    dtype: str | None = None,
+    name: str | None = None,
+) -> Value:
+    """y = x wᵀ · scale_x · scale_w + bias, in torch.nn.functional.linear's layout.
 
-    x (…, K), w (N, K) and bias (N,) of one dtype; y (…, N) of that dtype, summed in float32.
+    x (…, K), w (N, K) and bias (N,) of one dtype; y (…, N) of that dtype, summed in float32. Scales are of
+    float8_e4m3fn x and w: numbers, or float32 tensors, scale_x of rows (…, 1), scale_w of columns (N,); y and
+    bias are of `dtype` then, bfloat16 where none is given.
 
     Raises:
         SpecError: an operand is no tensor of this spec, w is not (N, K), the widths or dtypes differ, or bias
-            is not (N,).
+            is not (N,); scales or another dtype of numbers of two bytes or four; a view of float8_e4m3fn.
+
+    Source: torch.nn.functional.linear, torch._scaled_mm.
     """
     where = caller()
     tensors("linear", where, x=x, w=w)
@@ -77,20 +90,47 @@ def linear(x: Value, w: Value, bias: Value | None = None, *, name: str | None = 
         where,
     )
     need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
+    if x.dtype in PAIRED:
+        whole = all(v.columns is None and not v.flattened for v in (x, w))
+        need(whole, f"linear: x and w of {x.dtype} are whole tensors, given a view", where)
+        results = ("bfloat16", "float16", "float32")
+        need(
+            dtype in (None, *results), f"linear: dtype is one of {', '.join(results)}, given {dtype!r}", where
+        )
+    else:
+        same = scale_x is scale_w is None and dtype in (None, x.dtype)
+        need(same, f"linear: scales and a dtype of its own are of float8_e4m3fn, x is {x.dtype}", where)
     y = call(
         "linear",
         name,
-        [x.operand("rows", where), w.operand("rows", where)],
+        [x.operand("rows", where, pairs=True), w.operand("rows", where, pairs=True)],
         (*x.shape[:-1], w.shape[0]),
-        x.dtype,
+        dtype or ("bfloat16" if x.dtype in PAIRED else x.dtype),
         "rows",
         LinearAttributes(groups=1),
         where,
     )
-    if bias is None:
-        return y
-    tensors("linear", where, bias=bias)
-    return pointwise("e0 + e1", y, bias, where=where)
+    return _scaled(y, {"scale_x": scale_x, "scale_w": scale_w}, bias, where)
+
+
+def _scaled(y: Value, scales: Mapping[str, Any], bias: Value | None, where: str) -> Value:
+    """y times the scales, plus bias: nothing where there are none of these."""
+    text, operands = "e0", []
+    for name, scale in scales.items():
+        if isinstance(scale, Value):
+            tensors("linear", where, **{name: scale})
+            shape = (*y.shape[:-1], 1) if name == "scale_x" else y.shape[-1:]
+            fits = scale.shape == shape and scale.dtype == "float32"
+            need(fits, f"linear: {name} is a number or float32 {shape}, given {scale!r} {scale.dtype}", where)
+            operands.append(scale)
+            text += f" * e{len(operands)}"
+        elif scale is not None:
+            text += f" * {number(f'linear: {name}', scale, where)!r}"
+    if bias is not None:
+        tensors("linear", where, bias=bias)
+        operands.append(bias)
+        text += f" + e{len(operands)}"
+    return pointwise(text, y, *operands, where=where) if text != "e0" else y
 
 
 def matmul(
@@ -202,6 +242,13 @@ def normed(b: OpInstance) -> bool:
     return isinstance(b.attributes, LinearAttributes) and b.attributes.norm_eps is not None
 
 
+def numbers_in(pairs: Any) -> Any:
+    """The numbers of a row's elements, which are pairs of float8_e4m3fn, each a whole number of 16 bits."""
+    import torch
+
+    return pairs.to(torch.int16).contiguous().view(torch.float8_e4m3fn).float()
+
+
 @register
 class Linear(OpDef):
     """y[m, n] = Σ_k x[m, k] w[g·N + n, k], one accumulator per group g; K in chunks of tk, optionally only
@@ -245,7 +292,7 @@ class Linear(OpDef):
     def flops(self, b: OpInstance) -> float:
         a = LinearAttributes.of(b)
         lo, hi = k_range(b)
-        return 2.0 * b.tile[0] * b.tile[1] * a.groups * (hi - lo)
+        return 2.0 * b.tile[0] * b.tile[1] * a.groups * (hi - lo) * numbers_of(b.dtype(0))
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         a, seen = LinearAttributes.of(b), patches(b)
@@ -259,6 +306,8 @@ class Linear(OpDef):
         if seen:
             return [seen.multiplied(*operands[:2])]
         x, w = operands[0][:, lo:hi], operands[1][:, lo:hi]
+        if b.dtype(0) in PAIRED:
+            x, w = numbers_in(x), numbers_in(w)
         if normed(b):
             x = x * (x.square().mean(-1, keepdim=True) + a.norm_eps).rsqrt() * operands[2]
         return list((x @ w.T).chunk(a.groups, dim=1))

@@ -48,10 +48,10 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     """y = expression(e0 = x, e1, …), element by element in float32.
 
     x (…, N); the others have x's shape, or are vectors (N,), or one column (…, 1), which is the same for all
-    of a row; beside images (B, H, W, N) also vectors of each, (B, N); all of one dtype, y too. expression: +
-    - * /, numbers, and calls of abs, batch_norm, clamp, exp, gelu_erf, gelu_tanh, hardswish, leaky_relu,
-    less, less_equal (1 or 0), log, maximum, minimum, relu, rsqrt, scale, sigmoid, silu, softplus, sqrt, tanh
-    and where(condition, then, else).
+    of a row; beside images (B, H, W, N) also vectors of each, (B, N); all of one dtype, y too; what
+    has not x's shape may be float32. expression: + - * /, numbers, and calls of abs, batch_norm, clamp, exp,
+    gelu_erf, gelu_tanh, hardswish, leaky_relu, less, less_equal (1 or 0), log, maximum, minimum, relu, rsqrt,
+    scale, sigmoid, silu, softplus, sqrt, tanh and where(condition, then, else).
 
     Raises:
         SpecError: the expression holds anything else, or an operand has another shape or dtype.
@@ -83,7 +83,7 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
         )
         how.append(ways[other.shape])
         need(
-            other.dtype == x.dtype,
+            other.dtype == x.dtype or (how[-1] != "elements" and other.dtype == "float32"),
             f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype",
             where,
         )

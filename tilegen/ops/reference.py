@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.program import Call, Operand, Program, Tensor
+from tilegen.frontend.program import PAIRED, Call, Operand, Program, Tensor
 from tilegen.ops.base import OpInstance
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 
@@ -36,10 +36,11 @@ def _wide(a: torch.Tensor) -> torch.Tensor:
 
 
 def plan_view(t: Tensor, a: torch.Tensor) -> torch.Tensor:
-    """A tensor in its plan shape; channels_last NCHW tensors become NHWC."""
+    """A tensor in its plan shape; channels_last NCHW tensors become NHWC, and pairs of numbers whole ones of
+    16 bits."""
     if tuple(a.shape) != t.shape and a.dim() == 4 and tuple(a.permute(0, 2, 3, 1).shape) == t.shape:
         a = a.permute(0, 2, 3, 1)
-    return a.reshape(t.plan_shape)
+    return (a.view(torch.int16) if t.dtype in PAIRED else a).reshape(t.plan_shape)
 
 
 def view(value: torch.Tensor, operand: Operand) -> torch.Tensor:

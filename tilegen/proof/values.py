@@ -26,6 +26,7 @@ from tilegen.proof.footprint_frame import Malformed
 Environment = dict[str, int]  # tensor -> its term
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
+PAIR = "float8_e4m3fn"  # of which an element is two numbers
 _OF_ONE_PIXEL = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}  # of a convolution, unless it says
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 
@@ -56,12 +57,23 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Results whose type is not that of what they are made of: all of one type, partial results float32."""
+    """Results whose type is not that of what they are made of: all of one type, partial results float32. A
+    linear of pairs gives any other type, and what an epilogue reads by rows or columns may be float32."""
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
         read = [tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]]
-        types = {t["dtype"] for t in read if t["role"] != "partial" and t["dtype"] != "int32"}
+        epilogue = op["attributes"].get("epilogue") or {"operands": []}
+        spread = {entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"}
+        types = {
+            t["dtype"]
+            for n, t in enumerate(read)
+            if t["role"] != "partial"
+            and t["dtype"] != "int32"
+            and not (n in spread and t["dtype"] == "float32")
+        }
+        if op["kind"] == "linear" and all(t["dtype"] == PAIR for t in read[:2]) and result["dtype"] != PAIR:
+            types.discard(PAIR)
         expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
         if {result["dtype"]} != expected:
             yield f"{name} gives {op['result']} as {result['dtype']}, expected {', '.join(sorted(expected))}"

@@ -32,7 +32,13 @@ NAME = "tilegen_fast_call"
 TABLE = "__dlpack_c_exchange_api__"  # torch's C functions for DLPack
 FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden")
 # dtype -> code and bits (DLPack, DLDataType)
-DLPACK_DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
+DLPACK_DTYPES = {
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "int32": (0, 32),
+    "float8_e4m3fn": (10, 8),
+}
 CPU, CUDA = 1, 2  # DLPack, DLDeviceType
 # launches of which a graph saves the host more than the GPU loses: between calls the first launch of a graph
 # does not start early, as one that is started by itself may

@@ -120,8 +120,8 @@ class Parameter:
 class Packed:
     """A weight packed tile by tile.
 
-    Element [tile, step, block, row, c] is that of the weight's row `rows[tile][row]` and column
-    first_column + 64·(step·blocks + block) + c; zero where the row is -1, and from first_column + columns on.
+    Element [tile, step, block, row, c], c < C, is that of the weight's row `rows[tile][row]` and column
+    first_column + C·(step·blocks + block) + c; zero where the row is -1, and from first_column + columns on.
     Where it is made of two tensors, the second holds a factor for each column.
     """
 

@@ -9,6 +9,7 @@ from tilegen.errors import PlanError
 from tilegen.frontend.dims import the_dim
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import check_acyclic
+from tilegen.graph.by_threads import as_matmuls
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
@@ -66,7 +67,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
             f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
             " order them"
         )
-    fused = fuse(program)
+    fused = as_matmuls(fuse(program), place, options)
     strangers = [
         name
         for what in OF_AN_OP

@@ -187,7 +187,7 @@ def _map(m: TensorMap) -> dict[str, Any]:
 
 
 def _packed(p: Packed) -> dict[str, Any]:
-    column = f"{p.first_column} + 64·(step·{p.buffer.shape[2]} + block) + c"
+    column = f"{p.first_column} + {p.buffer.shape[4]}·(step·{p.buffer.shape[2]} + block) + c"
     edge = f"zero where the row is -1, and from column {p.first_column + p.columns} on"
     value = f"{' · '.join(p.of)} at row rows[tile][row], column {column}"
     layout = f"[tile, step, block, row, c] holds {value}; {edge}"

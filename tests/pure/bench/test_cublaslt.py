@@ -74,8 +74,8 @@ def test_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(linear(x, w, None, ""), x @ w.t())
     assert linear(torch.randn(2, 3, 16), w, torch.zeros(5), "relu").shape == (2, 3, 5)
     assert asked == [
-        Shape(6, 5, 16, 40, 16, torch.float32, "", False),
-        Shape(6, 5, 16, 16, 16, torch.float32, "relu", True),
+        Shape(6, 5, 16, 40, 16, torch.float32, torch.float32, "", False),
+        Shape(6, 5, 16, 16, 16, torch.float32, torch.float32, "relu", True),
     ]
 
 

@@ -23,14 +23,15 @@ DECLARED = """\
     image, kernel = tg.input("image", (1, 8, 10, 3), F), tg.weight("kernel", (4, 3, 3, 3), F)
     pos, two, at32 = tg.input("pos", (1,), "int32"), tg.input("two", (2,), "int32"), tg.input("at32", (1,), F)
     cache, long = tg.state("cache", (2, 16, 6), F), tg.input("longer", (2, 17, 6), F)
+    x8, w8 = tg.input("x8", (4, 32), F8), tg.weight("w8", (8, 32), F8)
 """
-F, H = "float32", "float16"
+F, H, F8 = "float32", "float16", "float8_e4m3fn"
 
 
 def run(*lines, declared=True):
     """Run a spec with these lines; the namespace is fresh each time."""
     body = (DECLARED if declared else "") + "".join(f"    {line}\n" for line in lines)
-    names = {"F": F, "H": H}
+    names = {"F": F, "H": H, "F8": F8}
     exec(compile(HEAD + body, "wrong.py", "exec"), names)
     return names["wrong"]()
 
@@ -174,6 +175,19 @@ OPS = [
     ("tg.avg_pool2d(image, 9)", "window (9, 9)", "(8, 10)"),
     ("tg.avg_pool2d(image, 2, count_include_pad=1)", "True or False", "1"),
     ("x @ w", "matmul", "inner sizes", "6", "8"),
+    # numbers of one byte
+    ("tg.input('q', (4, 40), F8)", "'q'", "units of 16 bytes", "(4, 40)", "48"),
+    ("tg.state('q', (2, 8, 32), F8)", "dtype", "float8_e4m3fn for inputs and weights"),
+    ("tg.relu(x8)", "'x8' is float8_e4m3fn", "linear alone"),
+    ("tg.linear(x8, w8, scale_x=v)", "scale_x", "float32 (4, 1)", "(6,)"),
+    ("tg.linear(x8, w8, scale_w=tg.input('s', (8,), H))", "scale_w", "float32 (8,)", "float16"),
+    ("tg.linear(x8, w8, scale_x='a')", "scale_x", "finite number", "'a'"),
+    ("tg.linear(x8, w8, dtype='int32')", "dtype", "bfloat16, float16, float32", "'int32'"),
+    ("tg.linear(x8, w8, bias=v)", "(6,)"),
+    ("tg.linear(x8.chunk(2)[0], tg.input('u', (8, 16), F8))", "whole tensors", "view"),
+    ("tg.linear(x, w, scale_x=2.0)", "scales", "float8_e4m3fn", "x is float32"),
+    ("tg.linear(x, w, dtype='float16')", "a dtype of its own", "x is float32"),
+    ("tg.mul(x, tg.input('c', (6,), H))", "float32", "float16", "one dtype"),
     # views
     ("x[0]", "'x'[0]", "view is of columns"),
     ("x3[0, :, 1:2]", "'x3'", "view is of columns"),

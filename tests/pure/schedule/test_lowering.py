@@ -10,11 +10,13 @@ import tilegen as tg
 from benchmarks.families import head, lora
 from benchmarks.workloads import conv_pair, example
 from tests.gpu.gemms import chain, gemm, mlp
+from tests.gpu.language import any_width, low_rank
 from tilegen.frontend.program import Program
 from tilegen.graph.cost_model import product_time
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.product_time import RATES
 from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import MatmulAttributes
 from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering
 from tilegen.schedule.launches import launches_of
@@ -123,3 +125,10 @@ def test_options_and_other_targets_leave_one_launch(tmp_path: Path, monkeypatch:
     )
     portable = place("a100", "sm_80")
     assert settled_lowering(chain(), portable, Options(), "auto", False)[1] is False
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("program", [any_width(), low_rank()], ids=lambda p: p.name)
+def test_launches_of_single_ops_take_rows_of_any_width(program: Program, target: str) -> None:
+    each = launches_of(program, place("h200", target), Options()).each
+    assert any(plan.graph.ops_of(MatmulAttributes) for plan in each)

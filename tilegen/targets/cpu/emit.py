@@ -14,12 +14,18 @@ from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.frontend.dims import most
-from tilegen.frontend.program import DTYPES, Operand, Tensor
+from tilegen.frontend.program import PAIRED, Operand, Tensor, element_bytes
 from tilegen.ops import attention, gemm
 from tilegen.ops.append import AppendAttributes
 from tilegen.schedule.plan import Plan
 
-C_TYPES = {"bfloat16": "tg::bf16", "float16": "tg::f16", "float32": "float", "int32": "int32_t"}
+C_TYPES = {
+    "bfloat16": "tg::bf16",
+    "float16": "tg::f16",
+    "float32": "float",
+    "int32": "int32_t",
+    "float8_e4m3fn": "tg::e4m3x2",
+}
 # in the order in which they need each other
 LIBRARIES = ("types", "gemm", "rows", "conv2d", "attention", "pool")
 
@@ -71,8 +77,18 @@ class CpuOp(MacroOp):
     def left(self) -> str:
         """linear: the rows that a step multiplies, and their stride: the tile's activations, or what a folded
         norm has made of them."""
-        x = self.operands[0]
-        return f"rows, {self.tile[2]}" if self.normed else f"{x.pointer} + int64_t(lo0) * {x.ld} + k0, {x.ld}"
+        return f"rows, {self.tile[2]}" if self.normed else self.factor("x", "lo0")
+
+    def factor(self, name: str, row: str) -> str:
+        """linear: rows of an operand from column k0 on, and their stride, in numbers."""
+        view = self.operand(name)
+        rows = f"{view.pointer} + int64_t({row}) * {view.ld} + k0"
+        return f"tg::numbers_of({rows}), {2 * view.ld}" if self.paired else f"{rows}, {view.ld}"
+
+    @property
+    def paired(self) -> bool:
+        """linear: whether an element of its operands is two numbers."""
+        return self.bound.dtype(0) in PAIRED
 
     @cached_property
     def write(self) -> list[tuple[str, str]]:
@@ -213,7 +229,7 @@ def tensor_context(plan: Plan, t: Tensor) -> dict[str, Any]:
         "name": t.name,
         "type": C_TYPES[t.dtype],
         "comment": f"{t.role} [{', '.join(str(s) for s in t.plan_shape)}]",
-        "bytes": n * DTYPES[t.dtype],
+        "bytes": n * element_bytes(t.dtype),
         "given": t.role in ("input", "weight", "state"),
         "kept": t.role in ("output", "state"),
     }

@@ -299,21 +299,28 @@ def _wgmma(i: Instruction) -> str:
             return "emu::mma_commit()"
         case "wait_group":
             return f"emu::mma_wait({i.one(0)})"
-    shape = next(p for p in i.opcode if re.fullmatch(r"m64n\d+k16", p))
-    columns = int(shape[4:].partition("k")[0])
-    f16 = str(i.opcode[-1] == "f16").lower()
+    shape = next(p for p in i.opcode if re.fullmatch(r"m64n\d+k(16|32)", p))
+    wide, _, summed = shape[4:].partition("k")
+    columns, kind = int(wide), i.opcode[-1]
+    if (summed, kind) not in {("16", "bf16"), ("16", "f16"), ("32", "e4m3")}:
+        raise KeyError(".".join(i.opcode))
     sums, a, b = i.many(0), i.operands[1], i.one(2)
     if len(sums) != columns // 2:
         raise KeyError(f"{'.'.join(i.opcode)} of {len(sums)} registers")
     scale, *flags = (i.one(n) for n in range(3, len(i.operands)))
-    across = flags[-1] == "1"
-    by_rows = not isinstance(a, str) or (len(flags) == 4 and flags[2] == "0")
+    turned = flags[2:]  # whether operands lie across: of two bytes a number alone
+    across = turned[-1:] == ["1"]
+    if isinstance(a, str):
+        by_rows = not turned if kind == "e4m3" else len(turned) == 2 and turned[0] == "0"
+    else:
+        by_rows = len(turned) == 1
     if scale != "1" or flags[:2] != ["1", "1"] or not by_rows:
         raise KeyError(f"{'.'.join(i.opcode)} with {', '.join([scale, *flags])}")
     left, registers = (a, "nullptr") if isinstance(a, str) else ("0", "emu_a")
     held = "" if isinstance(a, str) else f"const unsigned emu_a[] = {{{_list(a)}}}; "
     return (
-        f"{held}emu::warpgroup_mma({columns}, {f16}, &{sums[0]}, {columns // 2}, {left}, {registers}, {b},"
+        f"{held}emu::warpgroup_mma({columns}, emu::{kind.upper()}, &{sums[0]}, {columns // 2}, {left},"
+        f" {registers}, {b},"
         f" {str(across).lower()})"
     )
 

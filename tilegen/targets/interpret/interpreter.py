@@ -22,7 +22,7 @@ import torch
 from tilegen.errors import DeadlockError, RaceError, TargetError
 from tilegen.ops.base import OpInstance
 from tilegen.ops.pointwise import evaluate, spread
-from tilegen.ops.reference import view
+from tilegen.ops.reference import plan_view, view
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 
@@ -107,7 +107,7 @@ class Interpreter:
             else (workers or min(16, self.plan.machine.clusters(self.plan.cluster)))
         )
         threads = clusters * self.plan.cluster
-        shaped = {n: t.reshape(self.plan.graph.tensors[n].plan_shape) for n, t in tensors.items()}
+        shaped = {n: plan_view(self.plan.graph.tensors[n], t) for n, t in tensors.items()}
         shadows = {
             t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64))
             for t in self._synchronised

@@ -12,6 +12,7 @@ from tilegen.codegen.cuda_op import TYPES
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.summary import summary
 from tilegen.codegen.thread_kernel import ThreadKernel
+from tilegen.frontend.program import PAIRED, numbers_of
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.attention import over_caches
 from tilegen.ops.base import ClusterShape
@@ -293,10 +294,10 @@ class Kernel(ThreadKernel):
         found = {}
         for op in self.ops:
             if isinstance(op, Product):
-                found[op.mma] = _mma(op.mma, op.tile.columns_of_warpgroup, MMA_TYPES[op.bound.dtype(0)])
+                found[op.mma] = _mma(op.mma, op.tile.columns_of_warpgroup, op.bound.dtype(0))
             if isinstance(op, Attention):
-                found[op.scores] = _mma(op.scores, op.keys, op.type)
-                found[op.values] = _mma(op.values, op.head, op.type, held=True)
+                found[op.scores] = _mma(op.scores, op.keys, op.bound.dtype(0))
+                found[op.values] = _mma(op.values, op.head, op.bound.dtype(0), held=True)
         return list(found.values())
 
     @cached_property
@@ -413,15 +414,16 @@ def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:
     return {**own, "loads": loads, "at": f" + {loads.at}" if loads.at else "", "depends": depends}
 
 
-def _mma(name: str, columns: int, kind: str, held: bool = False) -> dict[str, Any]:
+def _mma(name: str, columns: int, dtype: str, held: bool = False) -> dict[str, Any]:
     """held: the left operand in four registers, the right one as it lies, its rows summed over."""
+    kind, numbers_summed = MMA_TYPES[dtype], 16 * numbers_of(dtype)
     numbers = [f"%{r}" for r in range(columns // 2)]
     text = ",\n".join(", ".join(numbers[r : r + 16]) for r in range(0, len(numbers), 16))
     lines = ("{" + text + "},").split("\n")
     return {
         "suffix": name,
-        "columns": columns,
-        "type": kind,
+        "shape": f"m64n{columns}k{numbers_summed}.f32.{kind}.{kind}",
+        "flags": "1, 1, 1" if dtype in PAIRED else "1, 1, 1, 0, 0",
         "registers": numbers,
         "lines": lines,
         "a": len(numbers),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from tilegen.frontend.dims import dims_of, filled, most
+from tilegen.frontend.program import PAIRED, numbers_of
 from tilegen.ops.gemm import k_range
+from tilegen.ops.patches import BLOCK
 from tilegen.runtime.launch import (
     Buffer,
     Launch,
@@ -69,9 +71,7 @@ def hopper_ctas(plan: Plan, cluster: int) -> int:
 def tensor_map(plan: Plan, m: AnyMap) -> TensorMap:
     """A map of the generated text over two-byte elements."""
     g, dtype = m.geometry, plan.graph.tensors[m.tensor].dtype
-    kind = {"bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"}[
-        dtype
-    ]
+    kind = f"CU_TENSOR_MAP_DATA_TYPE_{'UINT16' if dtype in PAIRED else dtype.upper()}"
     swizzle = "CU_TENSOR_MAP_SWIZZLE_128B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
     shape, pitches, box, strides = (
         tuple(int(n) for n in sizes) for sizes in (g.shape, g.pitches, g.box, g.traversal)
@@ -96,12 +96,13 @@ def _packed(name: str, op: Product) -> Packed:
     weight, rows = op.packing.tensors[0], op.packing.rows
     lo, hi = k_range(op.bound)
     viewed = op.bound.op.operands[1].columns
-    shape = (len(rows), op.tile.steps, op.stage.blocks, int(rows.shape[1]), 64)
-    buffer = Buffer(packed_name(name), "packed", op.plan.graph.tensors[weight].dtype, shape)
+    dtype = op.plan.graph.tensors[weight].dtype
+    each = numbers_of(dtype)
+    shape = (len(rows), op.tile.steps, op.stage.blocks, int(rows.shape[1]), BLOCK * each)
     return Packed(
-        buffer,
+        Buffer(packed_name(name), "packed", dtype, shape),
         op.packing.tensors,
-        int(viewed[0] if viewed else 0) + int(lo),
-        int(hi - lo),
+        each * (int(viewed[0] if viewed else 0) + int(lo)),
+        each * int(hi - lo),
         tuple(tuple(int(n) for n in r) for r in rows),
     )

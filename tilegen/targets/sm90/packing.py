@@ -1,6 +1,8 @@
 """Weights packed tile by tile, as they lie in the stages of the ring, and unpacked again.
 
 packed[tile, step, block, row, c] = weight[rows[tile, row], first column + 64·(step·blocks + block) + c]
+
+Of numbers that come in pairs, columns are pairs here.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 
+from tilegen.frontend.program import PAIRED
 from tilegen.graph.graph import Graph
 from tilegen.ops.gemm import k_range
+from tilegen.runtime.arguments import TORCH_DTYPES
 from tilegen.targets.sm90.product import Packing, Product
+
+PAIRS = {TORCH_DTYPES[dtype] for dtype in PAIRED}
 
 
 def packed_once(
@@ -33,7 +39,7 @@ def packed_once(
 def form(op: Product) -> str:
     """What a packed copy depends on: tensors, columns, rows of each tile, blocks of a stage."""
     rows = _packing(op).rows
-    parts = _packing(op).tensors, _columns(op), op.tile.steps, op.tile.depth, op.stage.blocks, rows.shape
+    parts = (_packing(op).tensors, _columns(op), op.tile.steps, op.tile.depth, op.stage.blocks, rows.shape)
     return f"{parts} {hashlib.sha256(rows.tobytes()).hexdigest()}"
 
 
@@ -42,7 +48,7 @@ def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     contiguous.
     given: all that is packed, by name."""
     packing = _packing(op)
-    weight, *factors = (given[name] for name in packing.tensors)
+    weight, *factors = (_elements(given[name]) for name in packing.tensors)
     lo, hi = _columns(op)
     tiles, height = packing.rows.shape
     index = torch.from_numpy(np.maximum(packing.rows, 0).reshape(-1)).to(weight.device)
@@ -50,20 +56,26 @@ def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     out = torch.zeros(tiles * height, op.tile.steps * op.tile.depth, dtype=weight.dtype, device=weight.device)
     out[:, : hi - lo] = flat[index] if not factors else flat[index].float() * factors[0].float()
     out[torch.from_numpy((packing.rows < 0).reshape(-1)).to(weight.device)] = 0
-    return out.view(tiles, height, op.tile.steps, op.stage.blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
+    laid = out.view(tiles, height, op.tile.steps, op.stage.blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
+    return laid.view(given[packing.tensors[0]].dtype)
+
+
+def _elements(given: torch.Tensor) -> torch.Tensor:
+    """Of a plan: where numbers come in pairs, whole numbers of 16 bits."""
+    return given.view(torch.int16) if given.dtype in PAIRS else given
 
 
 def unpack(
     weight: torch.Tensor, name: str, products: Mapping[str, Product], packed: Mapping[str, torch.Tensor]
 ) -> None:
     """Write into a weight of this name what its packed copies hold."""
-    flat = weight.view(weight.shape[0], -1)
+    flat = _elements(weight.view(weight.shape[0], -1))
     for key, op in products.items():
         if _packing(op).tensors != (name,):
             continue
         rows = torch.from_numpy(_packing(op).rows.reshape(-1)).to(weight.device)
         lo, hi = _columns(op)
-        laid = packed[key].permute(0, 3, 1, 2, 4).reshape(len(rows), -1)[:, : hi - lo]
+        laid = _elements(packed[key]).permute(0, 3, 1, 2, 4).reshape(len(rows), -1)[:, : hi - lo]
         flat[rows[rows >= 0], lo:hi] = laid[rows >= 0]
 
 

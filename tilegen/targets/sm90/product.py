@@ -11,15 +11,16 @@ from typing import ClassVar
 from tilegen.analysis.regions import Array
 from tilegen.codegen.cuda_op import TYPES
 from tilegen.frontend.dims import most
+from tilegen.frontend.program import PAIRED
 from tilegen.graph.forms import Proxies
 from tilegen.ops.base import OpInstance
 from tilegen.targets.sm90.code import Code, Needs
 from tilegen.targets.sm90.extras import Extras, epilogue_is_older
 from tilegen.targets.sm90.stage import AnyMap, Loads, Wait, step_waits
 from tilegen.targets.sm90.store import PixelStore, RowStore, Steps, finish
-from tilegen.targets.sm90.tile import Stage, Tile
+from tilegen.targets.sm90.tile import TWO_BYTES, Stage, Tile
 
-MMA_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+MMA_TYPES = {"bfloat16": "bf16", "float16": "f16", "float8_e4m3fn": "e4m3"}  # of wgmma
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,10 @@ class Product(Code):
 def types_problem(b: OpInstance) -> str:
     """Why wgmma cannot multiply an op's operands, or an empty string."""
     if b.dtype(0) not in MMA_TYPES:
-        return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
-    if b.result.dtype not in (b.dtype(0), "float32"):
-        return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
+        return f"wgmma takes {', '.join(MMA_TYPES)}, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
+    results = TWO_BYTES if b.dtype(0) in PAIRED else (b.dtype(0),)
+    if b.result.dtype not in (*results, "float32"):
+        return f"the result is {b.result.dtype}, expected {', '.join(results)} or float32"
     return ""
 
 
