@@ -34,6 +34,11 @@ FLOAT8 = [
     Case("float8, scaled, to float32, 77 columns", scaled, {"M": 70, "N": 77, "K": 144, "dtype": "float32"}),
     Case("float8, swapped", scaled, {"M": 72, "N": 128, "K": 256}, {"tiles": {"y": (80, 64, 64)}}),
     Case("float8, deep steps", scaled, {"M": 20, "K": 1024}, {"tiles": {"y": (64, 64, 128)}}),
-    Case("float8, shared sums", scaled, {"M": 64, "K": 512}, {"cluster": {"y": 2}, "tiles": {"y": (64, 64, 64)}}),
+    Case(
+        "float8, shared sums",
+        scaled,
+        {"M": 64, "K": 512},
+        {"cluster": {"y": 2}, "tiles": {"y": (64, 64, 64)}},
+    ),
     Case("float8, split sums", scaled, {"M": 40, "K": 1024}, {"split_k": {"y": 2}}),
 ]

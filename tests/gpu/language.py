@@ -142,7 +142,11 @@ def of_types(M=33, N=264, dtype="bfloat16"):
     """Vectors and columns of float32 beside 16-bit rows."""
     x, c, v = tg.input("x", (M, N), dtype), tg.input("c", (M, 1), "float32"), tg.weight("v", (N,), "float32")
     y = tg.linear(x, tg.weight("w", (N, N), dtype), name="h") * v
-    return tg.add(tg.mul(y, c), x, name="y"), tg.sub(tg.softmax(x, name="s"), c, name="z"), tg.mul(x, v, name="p")
+    return (
+        tg.add(tg.mul(y, c), x, name="y"),
+        tg.sub(tg.softmax(x, name="s"), c, name="z"),
+        tg.mul(x, v, name="p"),
+    )
 
 
 LANGUAGE = [

@@ -8,8 +8,8 @@ from typing import Any
 
 import tilegen as tg
 from benchmarks.families import resnet50_block
-from tests.gpu.gemms import Case
 from tests.gpu.float8 import FLOAT8
+from tests.gpu.gemms import Case
 from tests.gpu.language import LANGUAGE
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
