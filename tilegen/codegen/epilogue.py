@@ -74,7 +74,9 @@ class EpilogueText:
     @property
     def problem(self) -> str:
         """Why its operands cannot be read in pairs, or an empty string."""
-        for index, _ in self._read:
+        for index, how in self._read:
+            if how == "rows":
+                continue
             operand = self.bound.op.operands[index]
             first, pitch = self._first_and_pitch(index)
             if first % 2 or pitch % 2:

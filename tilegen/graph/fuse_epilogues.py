@@ -170,7 +170,7 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
     columns."""
     assert node.extra is not None
     # what no product's epilogue reads
-    otherwise = any(how in ("rows", "images") for _, how in node.extra)
+    otherwise = any(how == "images" for _, how in node.extra)
     for maker in reversed(nodes[: nodes.index(node)]):
         if (
             maker.pointwise

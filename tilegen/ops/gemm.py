@@ -227,8 +227,8 @@ def groups(b: OpInstance) -> int:
 
 def read_beside(b: OpInstance) -> int:
     """Numbers that the epilogue reads for each number of the result, as of a residual; what is the same for
-    all rows is not counted."""
-    return sum(how != "columns" for _, how in b.op.epilogue.operands) if b.op.epilogue else 0
+    all rows, or for all columns, is not counted."""
+    return sum(how not in ("columns", "rows") for _, how in b.op.epilogue.operands) if b.op.epilogue else 0
 
 
 def curves(b: OpInstance) -> int:

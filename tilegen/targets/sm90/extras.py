@@ -67,7 +67,8 @@ class Extras:
 
     def _one_by_one(self, e: EpilogueOperand) -> bool:
         """Whether its pairs of columns are not aligned, or the last is half a pair."""
-        return unit_of(int(self.code.bound.out[-1]), e.first, 0 if e.vector else e.pitch) == 1
+        unit = unit_of(int(self.code.bound.out[-1]), e.first, 0 if e.vector else e.pitch)
+        return unit == 1 and not e.of_row
 
     def _operand(self, e: EpilogueOperand) -> dict[str, Any]:
         fetch, near = (
@@ -79,7 +80,11 @@ class Extras:
         tensor = f"T.{self.code.tensor_member(e.name, e.tensor)}"
         own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
         pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"
-        if self._one_by_one(e):
+        if e.of_row:
+            pointer, inside = tensor + e.row.removeprefix(f"T.{e.tensor}"), "inside(row)"
+            fetched = f"tg_fetch_of_row{'_constant' if e.constant else ''}({pointer}, {inside})"
+            warm = f"tg_warm({pointer});"
+        elif self._one_by_one(e):
             fetched = f"tg_fetch_ones({pointer}, {inside}, column + 1 < {width})"
             warm = f"tg_warm({pointer});"
         else:
@@ -108,7 +113,7 @@ class Extras:
         fit = (
             e
             for e in self.text.operands
-            if not e.vector and e.dtype in TWO_BYTES and unit_of(e.first, e.pitch) == 8
+            if not (e.vector or e.of_row) and e.dtype in TWO_BYTES and unit_of(e.first, e.pitch) == 8
         )
         return next(fit, None)
 
@@ -139,7 +144,8 @@ class Extras:
         """Whether operands that go by rows are fetched while the block before is stored: their way from L2 is
         as long as that takes."""
         held = self.tile.m64 * self.tile.registers <= MOST_SUMS
-        return self.staged and held and not all(e.vector or e == self.residual for e in self.text.operands)
+        near = (e.vector or e.of_row or e == self.residual for e in self.text.operands)
+        return self.staged and held and not all(near)
 
     @property
     def warms(self) -> bool:
