@@ -18,7 +18,7 @@ from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import PAIRED, Call, Operand, Program
+from tilegen.frontend.program import PAIRED, Call, Operand, Program, Tensor, numbers_of
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -69,7 +69,7 @@ def eager(
 
     def run(*given: Any) -> Any:
         values = {
-            t.name: given[n] if t.name in states else _shaped(given[n], t.shape, t.plan_shape)
+            t.name: given[n] if t.name in states else _shaped(given[n], t.shape, _seen(t))
             for n, t in enumerate(program.arguments)
         }
 
@@ -202,6 +202,12 @@ def _scaled(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
 
 def _adds(c: Call, how: str) -> bool:
     return _expression(c) == "e0 + e1" and PointwiseAttributes.of(c).how[1] == how
+
+
+def _seen(t: Tensor) -> tuple[Any, ...]:
+    """A tensor's shape in a plan, in numbers."""
+    *lines, last = t.plan_shape
+    return (*lines, last * numbers_of(t.dtype))
 
 
 def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:

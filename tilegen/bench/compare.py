@@ -25,7 +25,7 @@ from tilegen.bench.accuracy import WRONG, Accuracy, accuracy
 from tilegen.bench.baselines import eager
 from tilegen.config import write_whole
 from tilegen.errors import PlanError
-from tilegen.frontend.program import DTYPES, Program
+from tilegen.frontend.program import DTYPES, Program, numbers_of
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -287,7 +287,7 @@ def _inner(b: OpInstance) -> float:
     """Multiply-adds for one element of the result."""
     match b.attributes:
         case LinearAttributes():
-            return float(b.shape(0)[1])
+            return float(b.shape(0)[1] * numbers_of(b.dtype(0)))
         case MatmulAttributes(k=k):
             return float(k)
         case ConvAttributes() | GroupedConvAttributes():

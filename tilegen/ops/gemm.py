@@ -381,11 +381,11 @@ def split(whole: Interval, size: int, cta_rank: int, cluster: int) -> Interval:
 
 def split_box(b: OpInstance, box: Box, cta_rank: int) -> Box:
     """What a CTA finishes of a box in the last dimensions of the result: its part of the rows and of the
-    columns."""
+    columns, but for one column that goes with all of them."""
     down, across = b.op.cluster_shape.finished
     if down > 1 and len(box) == len(b.out):
         box = (split(box[0], b.tile[0], cta_rank // across, down), *box[1:])
-    if across == 1:
+    if across == 1 or (box[-1] == whole(1) and b.out[-1] != 1):
         return box
     assert b.kind.width is not None  # as for every kind that clusters can run
     return (*box[:-1], split(box[-1], b.tile[b.kind.width], cta_rank % across, across))
