@@ -18,7 +18,7 @@ from tilegen.frontend.program import Program
 
 GROUPS = (
     *("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync"),
-    *("widths", "lost", "random", "shapes", "host"),
+    *("float8", "portable", "widths", "lost", "random", "shapes", "host"),
 )
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CONSTANT = 2.0**-7
@@ -89,6 +89,14 @@ def added_linear(M=64, N=4096, K=4096, dtype="bfloat16"):
     """y = x wᵀ + b + r"""
     x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
     return tg.add(tg.linear(x, w, b, name="y"), tg.input("r", (M, N), dtype), name="z")
+
+
+@tg.spec
+def scaled_gemm(M=64, N=4096, K=4096, dtype="float8_e4m3fn"):
+    """y = x wᵀ, scaled by numbers of rows and of columns"""
+    rows, columns = tg.input("rows", (M, 1), "float32"), tg.weight("columns", (N,), "float32")
+    x, w = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype)
+    return tg.linear(x, w, scale_x=rows, scale_w=columns, name="y")
 
 
 @tg.spec
@@ -175,6 +183,7 @@ OWN = (
     gemm,
     one_linear,
     added_linear,
+    scaled_gemm,
     one_attention,
     one_norm,
     one_softmax,
@@ -195,6 +204,20 @@ GEMMS = (
     (16, 5504, 8192),
     (512, 6144, 12288),
     (512, 12288, 6144),
+)
+
+F8 = "float8_e4m3fn"
+FEW, MANY = (1, 16, 64), (256, 512, 1024, 4096)  # rows of a product
+# one launch of what Hopper's own instructions are not needed for
+PORTABLE: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(
+        ("one_attention", {"B": 4, "S": 1024, "T": 1024, "D": d, "causal": causal})
+        for d in (64, 128)
+        for causal in (False, True)
+    ),
+    *(("conv_pair", {"B": 8, "HW": hw, "C": c}) for hw, c in ((56, 64), (28, 128), (14, 256), (7, 512))),
+    *(("llama_layer", {"B": b, "S": 1}) for b in (1, 16)),
+    *(("gpt3_mlp", {"M": m}) for m in (16, 64, 512)),
 )
 
 # programs whose rows are no whole 16-byte units, or whose heads no sixteens, each beside the nearest that are
@@ -253,6 +276,16 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
             ]
         case "decode":
             return [("llama_layer", {"B": b, "S": 1}) for b in (1, 8, 32)]
+        case "float8":
+            sizes = [{"M": m, "N": n, "K": 4096} for n in (4096, 14336) for m in (*FEW, *MANY)]
+            beside = [("gemm", s) for s in sizes if s["M"] in FEW]  # the same in two bytes
+            return [
+                *(("gemm", {**s, "dtype": F8}) for s in sizes),
+                *beside,
+                *(("scaled_gemm", s) for s in sizes),
+            ]
+        case "portable":
+            return list(PORTABLE)
         case "widths":
             pairs = [(name, odd, {**odd, **aligned}) for name, odd, aligned in WIDTHS]
             return [(name, sizes) for name, *both in pairs for sizes in both]
