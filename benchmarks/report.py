@@ -57,7 +57,7 @@ TITLES = {
     "decode": "Llama-3-8B layer, one token in each of B sequences over 1,024 cached ones, bfloat16",
     "prefill": "Whole layers, many tokens at once, bfloat16",
     "cusync": "cuSync's MLP shapes, float16, on random and on constant inputs",
-    "float8": "One product of float8_e4m3fn, and with scales of rows and columns; few rows of bfloat16 beside",
+    "float8": "One product of float8, with scales of rows and columns too; bfloat16 beside",
     "portable": "The portable target, sm_80, run on a GPU of Hopper's, beside sm_90a and torch",
     "widths": "Widths that are no multiple of anything, each beside its aligned neighbour, bfloat16",
     "lost": "Programs that lost on 2026-11-22, when nobody had tuned for them",
