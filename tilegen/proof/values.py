@@ -27,6 +27,7 @@ Environment = dict[str, int]  # tensor -> its term
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
 _OF_ONE_PIXEL = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}  # of a convolution, unless it says
+_OF_COLUMNS = ("topk",)  # kinds whose results are numbers of columns
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 
 
@@ -56,13 +57,15 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Results whose type is not that of what they are made of: all of one type, partial results float32."""
+    """Results whose type is not that of what they are made of: all of one type; partial results are float32,
+    numbers of columns int32."""
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
         read = [tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]]
         types = {t["dtype"] for t in read if t["role"] != "partial" and t["dtype"] != "int32"}
         expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
+        expected = {"int32"} if op["kind"] in _OF_COLUMNS else expected
         if {result["dtype"]} != expected:
             yield f"{name} gives {op['result']} as {result['dtype']}, expected {', '.join(sorted(expected))}"
 
