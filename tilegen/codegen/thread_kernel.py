@@ -15,7 +15,7 @@ class ThreadKernel:
     """A kernel some of whose ops threads compute."""
 
     thread_count: ClassVar[int] = THREADS
-    no_column: ClassVar[int] = MOST_COLUMNS
+    most_columns: ClassVar[int] = MOST_COLUMNS
 
     @property
     def thread_tiles(self) -> Sequence[ThreadOp]:

@@ -89,7 +89,6 @@ class ThreadOp(MacroOp):
     of eight."""
 
     THREADS: ClassVar[int] = THREADS
-    MOST_COLUMNS: ClassVar[int] = MOST_COLUMNS
     TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows
 
     def __post_init__(self) -> None:
