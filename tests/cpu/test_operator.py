@@ -212,7 +212,9 @@ def test_whole_numbers_have_no_gradient_and_what_is_beside_them_has() -> None:
     wanted = (x @ w.T).topk(3)
     assert torch.equal(ids, wanted.indices.int()) and not ids.requires_grad
     found = torch.autograd.grad(y.sum(), (x, w))
-    for a, b in zip(found, torch.autograd.grad(torch.nn.functional.silu(wanted.values).sum(), (x, w)), strict=True):
+    for a, b in zip(
+        found, torch.autograd.grad(torch.nn.functional.silu(wanted.values).sum(), (x, w)), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 

@@ -30,7 +30,12 @@ FAULTS = [
     (ODD, "numbers alone are passed over", "if (ends.there) next.take(alone", "if (false) next.take(alone"),
     (WHOLE, "numbers behind a row are taken", "if (column + i < ends.body) next", "if (true) next"),
     (WIDE, "a warp's number is a row's", "warp < THREADS / 32; ++warp", "warp < 2; ++warp"),
-    (WIDE, "one number is read while the next is written", "    tg_math_meet();  // what stood", "    // what stood"),
+    (
+        WIDE,
+        "one number is read while the next is written",
+        "    tg_math_meet();  // what stood",
+        "    // what stood",
+    ),
     (PICKED, "the first columns are taken", "id >= 0", "id >= 1"),
     (PICKED, "columns of other rows are taken", "T.ids + (long long)row * 5", "T.ids + (long long)lo0 * 5"),
 ]

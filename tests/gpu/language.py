@@ -174,7 +174,11 @@ LANGUAGE = [
     Case("rows of a table, 21 columns", looked_up, {"D": 21, "V": 1000, "S": 40, "dtype": "float16"}),
     Case("the two largest", routed, {}),
     *(
-        Case(f"the {k} largest of {n} columns, {m} rows, {dtype}", routed, {"M": m, "N": n, "k": k, "dtype": dtype})
+        Case(
+            f"the {k} largest of {n} columns, {m} rows, {dtype}",
+            routed,
+            {"M": m, "N": n, "k": k, "dtype": dtype},
+        )
         for m, n, k, dtype in (
             (1, 1, 1, "float32"),
             (17, 9, 9, "float32"),
@@ -184,7 +188,10 @@ LANGUAGE = [
             (5, 4099, 3, "bfloat16"),
         )
     ),
-    *(Case(f"the largest of {n} columns, read anew", routed, {"M": 3, "N": n, "k": 3}) for n in (20480, 17001)),
+    *(
+        Case(f"the largest of {n} columns, read anew", routed, {"M": 3, "N": n, "k": 3})
+        for n in (20480, 17001)
+    ),
     Case("chosen columns", chosen, {}),
     Case("chosen columns of 77, eights of them", chosen, {"N": 77, "n": 16, "dtype": "float16"}),
     Case("means of windows", shrunk, {}),

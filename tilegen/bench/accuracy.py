@@ -77,7 +77,8 @@ def tolerance(program: Program) -> float:
 
 
 def worst_element(y: torch.Tensor, r: torch.Tensor, allowed: float) -> float:
-    """max |yᵢ - rᵢ| / (allowed · sᵢ); NaN when the result has one. Whole numbers are right, 0, or wrong, ∞."""
+    """max |yᵢ - rᵢ| / (allowed · sᵢ); NaN when the result has one. Of whole numbers 0 where all are
+    right, else ∞."""
     if not r.is_floating_point():
         return relative_error(y, r)
     r = r.float()

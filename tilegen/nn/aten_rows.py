@@ -166,7 +166,7 @@ def _topk(
 ) -> tuple[View, View]:
     if at % len(x.dims) != len(x.dims) - 1 or not largest:
         least = "" if largest else " of the least"
-        raise SpecError(f"topk{least} over dimension {at} of {x.shape}; expected the largest over the last one")
+        raise SpecError(f"topk{least} over dimension {at} of {x.shape}; expected the last one's largest")
     values, ids = topk(rows_of(x), k, name=t.name("topk"))
     return x.of_rows(values), x.of_rows(ids)
 
