@@ -30,7 +30,9 @@ def topk(x: Value, k: int, *, name: str | None = None) -> tuple[Value, Value]:
 
     x (…, N) of at least two dimensions, 1 ≤ k ≤ N; values (…, k) of x's dtype, ids (…, k) of int32. Of equal
     numbers the lower column comes first; a NaN counts as +∞. The name is that of ids; values are a
-    `take_along`, which is left out where nobody uses them.
+    `take_along`, which is left out where nobody uses them. The router of a mixture of experts:
+
+        shares, experts = tg.topk(tg.softmax(x @ router), 2)
 
     Raises:
         SpecError: x is no tensor of this spec, or has one dimension, or k is no number of its columns.
