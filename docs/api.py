@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Attention and caches": ("attention", "append", "rope", "rotary", "softmax", "log_softmax", "embedding"),
     "Norms and numbers of rows": (
         *("rms_norm", "layer_norm", "group_norm", "sum", "mean", "max", "min", "logsumexp"),
+        *("topk", "argmax", "take_along"),
     ),
     "Images and columns": (
         *("max_pool2d", "avg_pool2d", "global_avg_pool", "upsample", "flatten", "cat"),

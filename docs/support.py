@@ -55,7 +55,8 @@ def _cached(d: str) -> Any:
 def _norms(n: int) -> Make:
     def made(d: str) -> Any:
         x, w = tg.input("x", (37, n), d), tg.weight("w", (n,), d)
-        return tg.rms_norm(x, w), tg.softmax(tg.layer_norm(x, w, w)), tg.mean(x)
+        values, ids = tg.topk(x, 3)
+        return tg.rms_norm(x, w), tg.softmax(tg.layer_norm(x, w, w)), tg.mean(x), values, ids
 
     return made
 
@@ -94,7 +95,7 @@ PROGRAMS: Mapping[str, tuple[Make, ...]] = {
         *(_attention(64, window=20), _attention(64, softcap=30.0)),
         _cached,
     ),
-    "norms, softmax, numbers of rows of any width": (_norms(1024), _norms(77), _norms(20001)),
+    "norms, softmax, topk, numbers of rows of any width": (_norms(1024), _norms(77), _norms(20001)),
     "pointwise, pools, cat, embedding, group_norm": (
         *(_columns(64), _columns(21)),
         *(_images(32), _images(5)),

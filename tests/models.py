@@ -240,6 +240,21 @@ class Numbers(nn.Module):
         return torch.maximum(top * 0.5, x), torch.logsumexp(x, 2), x.amin(-1), (x - top).sum(-1)
 
 
+class Router(nn.Module):
+    """Of a mixture of experts: each token's best, their shares, and the scores of all beside the best's."""
+
+    def __init__(self, width: int = 32, experts: int = 12):
+        super().__init__()
+        self.gate = nn.Linear(width, experts, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        scores = self.gate(x)
+        shares, ids = scores.softmax(-1).topk(3)
+        first = scores.gather(-1, scores.argmax(-1, keepdim=True))
+        taken = scores.gather(2, ids)
+        return shares / shares.sum(-1, keepdim=True), ids, scores - first, scores.argmax(2), F.silu(taken)
+
+
 class UNet(nn.Module):
     """Down and up again, with what was there beside it."""
 
@@ -285,6 +300,7 @@ MODELS = {
         "input",
     ),
     "head": Model(Head, lambda n: ((torch.randint(50, (n, 9)),), {}), "ids"),
+    "router": Model(Router, _rows(32), "x"),
     "numbers": Model(Numbers, _rows(24), "x"),
     "unet": Model(UNet, lambda n: ((torch.randn(n, 8, 8, 12),), {}), "x"),
     "pixels": Model(Pixels, lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"),

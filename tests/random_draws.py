@@ -87,7 +87,7 @@ def inner_sizes(b: OpInstance) -> tuple[int, ...]:
             return (a.q_len, a.k_len)
         case "rms_norm" | "layer_norm" if len(out) == 4:
             return (out[1],)
-        case "rms_norm" | "layer_norm" | "reduce":
+        case "rms_norm" | "layer_norm" | "reduce" | "topk":
             return (out[0],)
         case "cat":
             return out[:-1]

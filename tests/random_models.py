@@ -137,6 +137,7 @@ class Drawn(nn.Module):
                 lambda x: x - x.mean(-1, keepdim=True),
                 lambda x: x * x.amax(-1, keepdim=True).sigmoid(),
                 lambda x: x.logsumexp(-1, keepdim=True) - x,
+                lambda x: torch.cat([x.topk(5, -1).values, x[..., 5:]], -1),
                 lambda x: torch.cat([x[..., 4:], x[..., :4] * x.sum(-1, keepdim=True)], -1),
             ]
         )

@@ -7,7 +7,7 @@ The same seed gives the same program and the same options.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -31,6 +31,7 @@ class Pool:
 
     draw: Draw
     values: list[Value]
+    ids: list[Value] = field(default_factory=list)  # numbers of columns, which few ops read
 
     def like(self, shape: tuple[int, ...]) -> Value | None:
         """Another op's result, or an input, of this shape."""
@@ -108,6 +109,19 @@ def _looked_up(p: Pool, x: Value) -> Value:
     """x and rows of a table."""
     d, (*lines, width) = p.draw, x.shape
     return tg.add(tg.embedding(d.ids(*lines), d.weight(d.n(9), width)), x)
+
+
+def _picked(p: Pool, x: Value) -> Value:
+    """Numbers of x in given columns, or in those of the largest numbers of an input, which no rounding
+    changes; beside these."""
+    d, (*lines, width) = p.draw, x.shape
+    if d.maybe(0.3):
+        return activation(d, tg.take_along(x, d.ids(*lines, d.n(9))))
+    scores = d.input(*lines, d.n(width))
+    values, ids = tg.topk(scores, d.n(scores.shape[-1])) if d.maybe(0.7) else (None, tg.argmax(scores))
+    p.ids.append(ids)
+    picked = tg.take_along(x, view(d, ids))
+    return tg.mul(picked, values) if values and picked.shape == values.shape and d.maybe() else picked
 
 
 def _pointwise(p: Pool, x: Value) -> Value:
@@ -258,7 +272,7 @@ def _flat_linear(p: Pool, x: Value) -> Value:
 Op = Callable[[Pool, Value], Value]
 ROWS: tuple[Op, ...] = (
     *(_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise),
-    *(_reduced, _column, _cat, _looked_up),
+    *(_reduced, _column, _cat, _looked_up, _picked),
 )
 SEQUENCES: tuple[Op, ...] = (
     *ROWS,
@@ -296,7 +310,7 @@ def draw_program(d: Draw) -> Program:
             grow(p)
         made = p.values[1:]
         read = {o.tensor for c in p.values[0].builder.calls for o in c.operands}
-        return tuple(v for v in made if v.tensor not in read or d.maybe(0.15))
+        return tuple(v for v in (*made, *p.ids) if v.tensor not in read or d.maybe(0.15))
 
     return tg.spec(program)()
 

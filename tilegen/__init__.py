@@ -21,6 +21,8 @@ _HOME = {
     "tilegen.ops.conv2d": ("conv2d",),
     "tilegen.ops.softmax": ("softmax", "log_softmax"),
     "tilegen.ops.reduce": ("sum", "mean", "max", "min", "logsumexp"),
+    "tilegen.ops.topk": ("topk", "argmax"),
+    "tilegen.ops.take_along": ("take_along",),
     "tilegen.ops.append": ("append",),
     "tilegen.ops.attention": ("attention",),
     "tilegen.ops.embedding": ("embedding",),

@@ -50,6 +50,20 @@ def test_its_batch_moves(name: str) -> None:
             close(layer(*args, **kwargs), block(*args, **kwargs))
 
 
+def test_whole_numbers_are_of_the_blocks_type() -> None:
+    layer, block = imported("router"), made("router")
+    args, _ = call_of("router", 3, seed=1)
+    with torch.no_grad():
+        found, wanted = imported("router", most=4)(*args), block(*args)
+        for y, r in (
+            *zip(found, wanted, strict=True),
+            *zip(layer(args[0][:2]), block(args[0][:2]), strict=True),
+        ):
+            assert y.dtype == r.dtype
+            torch.testing.assert_close(y, r)
+    assert [r.dtype for r in wanted].count(torch.int64) == 2
+
+
 @pytest.mark.parametrize("name", ["decoder_layer", "gpt2_block", "stage"])
 def test_rounding_is_no_worse_than_torchs(name: str) -> None:
     """In bfloat16, both against float32."""

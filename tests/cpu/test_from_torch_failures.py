@@ -41,6 +41,13 @@ X = torch.zeros(2, 5, 16)
             lambda x, _: x.view(2, 5, 4, 4) + x.view(2, 5, 4, 4).transpose(2, 3),
             ["element by element"],
         ),
+        (lambda x, _: x.topk(2, 1), ["aten.topk", "over dimension 1", "expected the last one's largest"]),
+        (lambda x, _: x.topk(2, largest=False), ["aten.topk", "of the least"]),
+        (lambda x, _: x.argmax(1), ["aten.argmax", "expected the last one"]),
+        (lambda x, _: x.argmax(-1, keepdim=True) + x, ["'argmax'", "int32"]),
+        (lambda x, _: x.gather(1, x.argmax(1, keepdim=True)), ["expected the last one"]),
+        (lambda x, _: x.gather(1, x.topk(2)[1]), ["gather along dimension 1", "expected the last one"]),
+        (lambda x, _: x.topk(4)[1][..., :2], ["some columns of whole numbers"]),
         (lambda x, _: x.double(), ["torch.float64", "float32"]),
         (lambda x, _: nn.functional.dropout(x, 0.2, True), ["dropout of 0.2", ".eval()"]),
         (

@@ -199,6 +199,35 @@ def test_gradients_are_the_programs(spec: Any, recorded: bool) -> None:
         torch.testing.assert_close(a, b, msg=lambda said, name=t.name: f"{name}: {said}")
 
 
+@tg.spec
+def best(M=9, N=24, k=3):
+    values, ids = tg.topk(tg.linear(tg.input("x", (M, 16), "float32"), tg.weight("w", (N, 16), "float32")), k)
+    return tg.silu(values), ids
+
+
+def test_whole_numbers_have_no_gradient_and_what_is_beside_them_has() -> None:
+    kernel, arguments = tg.compile(best(), "cpu"), random_arguments(best())
+    x, w = (a.requires_grad_() for a in arguments)
+    y, ids = kernel(x, w)
+    wanted = (x @ w.T).topk(3)
+    assert torch.equal(ids, wanted.indices.int()) and not ids.requires_grad
+    found = torch.autograd.grad(y.sum(), (x, w))
+    for a, b in zip(
+        found, torch.autograd.grad(torch.nn.functional.silu(wanted.values).sum(), (x, w)), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_call_that_gives_whole_numbers_alone_has_no_gradient() -> None:
+    @tg.spec
+    def first(M=9, N=24):
+        return tg.argmax(tg.input("x", (M, N), "float32"))
+
+    x = torch.randn(9, 24, requires_grad=True)
+    ids = tg.compile(first(), "cpu")(x)
+    assert torch.equal(ids, x.argmax(-1, keepdim=True).int()) and not ids.requires_grad
+
+
 def test_only_what_requires_a_gradient_gets_one(kernel: Kernel) -> None:
     held = given()
     w2 = held["w2"].requires_grad_()

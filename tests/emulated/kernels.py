@@ -12,7 +12,7 @@ import tilegen as tg
 from tests.gpu.gemms import Case
 from tilegen.bench.accuracy import error_of
 from tilegen.errors import HangError, RaceError
-from tilegen.runtime.data import random_arguments
+from tilegen.runtime.data import random_arguments, spoiled
 from tilegen.schedule.plan import Plan
 from tilegen.targets.emulated.library import Adversary, EmulatedLibrary
 from tilegen.targets.select import named
@@ -58,11 +58,11 @@ class Runs:
         self.want = list(want if isinstance(want, tuple) else (want,))
 
     def held(self) -> dict[str, torch.Tensor]:
-        """All tensors of the plan: NaN where nothing is given."""
+        """All tensors of the plan: spoiled where nothing is given."""
         held = {name: a.clone() for name, a in zip(self.plan.arguments, self.given, strict=True)}
         for t in self.plan.graph.tensors.values():
             if t.name not in held:
-                held[t.name] = torch.full(t.plan_shape, float("nan"), dtype=getattr(torch, t.dtype))
+                held[t.name] = spoiled(torch.empty(t.plan_shape, dtype=getattr(torch, t.dtype)))
         return held
 
     def results(self, adversary: Adversary) -> list[torch.Tensor]:

@@ -40,6 +40,25 @@ def joined(M=19, N=72, K=40, dtype="bfloat16"):
 
 
 @tg.spec
+def routed(M=37, N=64, k=2, dtype="bfloat16"):
+    """The largest numbers of each row, their columns, and what another tensor has there."""
+    x, z = tg.input("x", (M, N), dtype), tg.input("z", (M, N), dtype)
+    values, ids = tg.topk(x, k, name="top")
+    shares = tg.div(values, tg.sum(values, name="s"), name="shares")
+    return shares, ids, tg.silu(tg.take_along(tg.relu(z, name="h"), ids, name="t"), name="y")
+
+
+@tg.spec
+def chosen(M=37, N=136, n=5, dtype="bfloat16"):
+    """Given columns of a linear's rows, of which they are a view, and the largest of each row."""
+    x, w = tg.input("x", (M, 64), dtype), tg.weight("w", (2 * N, 64), dtype)
+    left, right = tg.linear(x, w, name="h").chunk(2)
+    ids = tg.input("ids", (M, n), "int32")
+    y = tg.gelu(tg.take_along(right, ids, name="t"), name="y")
+    return y, tg.take_along(left, ids[:, : (n + 1) // 2], name="z"), tg.argmax(x, name="best")
+
+
+@tg.spec
 def looked_up(B=3, S=7, V=50, D=136, dtype="bfloat16"):
     """Rows of a table plus others, their mean, and scores against the table."""
     ids, places = tg.input("ids", (B, S), "int32"), tg.input("places", (B, S, D), dtype)
@@ -167,6 +186,28 @@ LANGUAGE = [
     Case("joined columns, no eights", joined, {"N": 26, "K": 5, "dtype": "float16"}),
     Case("rows of a table", looked_up, {}),
     Case("rows of a table, 21 columns", looked_up, {"D": 21, "V": 1000, "S": 40, "dtype": "float16"}),
+    Case("the two largest", routed, {}),
+    *(
+        Case(
+            f"the {k} largest of {n} columns, {m} rows, {dtype}",
+            routed,
+            {"M": m, "N": n, "k": k, "dtype": dtype},
+        )
+        for m, n, k, dtype in (
+            (1, 1, 1, "float32"),
+            (17, 9, 9, "float32"),
+            (3, 1000, 8, "float16"),
+            (1000, 40, 16, "bfloat16"),
+            (33, 77, 5, "float16"),
+            (5, 4099, 3, "bfloat16"),
+        )
+    ),
+    *(
+        Case(f"the largest of {n} columns, read anew", routed, {"M": 3, "N": n, "k": 3})
+        for n in (20480, 17001)
+    ),
+    Case("chosen columns", chosen, {}),
+    Case("chosen columns of 77, eights of them", chosen, {"N": 77, "n": 16, "dtype": "float16"}),
     Case("means of windows", shrunk, {}),
     Case("means of windows, 10 channels", shrunk, {"C": 10, "counted": False, "dtype": "bfloat16"}),
     Case("pixels twice", grown, {}),

@@ -166,6 +166,16 @@ def _reduce(b: OpInstance) -> Iterator[Work]:
         yield Work((rows, [0]), 1, [(0, 0, (rows, range(b.shape(0)[1])))])
 
 
+def _topk(b: OpInstance) -> Iterator[Work]:
+    for rows in cut(b.out[0], b.tile[0]):
+        yield Work((rows, range(attribute(b, "k"))), 1, [(0, 0, (rows, range(b.shape(0)[1])))])
+
+
+def _take_along(b: OpInstance) -> Iterator[Work]:
+    for rows, columns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        yield Work((rows, columns), 1, [(0, 0, (rows, range(b.shape(0)[1]))), (1, 0, (rows, columns))])
+
+
 def _embedding(b: OpInstance) -> Iterator[Work]:
     for rows, columns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         yield Work((rows, columns), 1, [(0, 0, (rows,)), (1, 0, (range(b.shape(1)[0]), columns))])
@@ -263,6 +273,8 @@ KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "group_norm": _group_norm,
     "cat": _cat,
     "reduce": _reduce,
+    "topk": _topk,
+    "take_along": _take_along,
     "embedding": _embedding,
     "softmax": _softmax,
     "attention": _attention,

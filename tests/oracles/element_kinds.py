@@ -242,6 +242,20 @@ def _reduce(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     return Tile(1, reads, [(r, 0) for r in rows], 0, 1)
 
 
+def _topk(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    rows = _block(c[0], t[0], shapes[0][0])
+    reads: list[Read] = [(0, 0, at) for at in product(rows, range(shapes[0][1]))]
+    return Tile(1, reads, list(product(rows, range(a["k"]))), 0, a["k"])
+
+
+def _take_along(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    rows, columns = (_block(*at) for at in zip(c, t, shapes["result"], strict=True))
+    own: list[Index] = list(product(rows, columns))
+    reads: list[Read] = [(0, 1, at) for at in own]
+    reads += [(0, 0, at) for at in product(rows, range(shapes[0][1]))]
+    return Tile(1, reads, own, c[1] * t[1], t[1])
+
+
 def _norm(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     *lines, n = shapes[0]
     if len(lines) == 3:
@@ -295,6 +309,8 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "attention": _attention,
     "combine": _combine,
     "reduce": _reduce,
+    "topk": _topk,
+    "take_along": _take_along,
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,

@@ -77,7 +77,10 @@ def tolerance(program: Program) -> float:
 
 
 def worst_element(y: torch.Tensor, r: torch.Tensor, allowed: float) -> float:
-    """max |yᵢ - rᵢ| / (allowed · sᵢ); NaN when the result has one."""
+    """max |yᵢ - rᵢ| / (allowed · sᵢ); NaN when the result has one. Of whole numbers 0 where all are
+    right, else ∞."""
+    if not r.is_floating_point():
+        return relative_error(y, r)
     r = r.float()
     scale = torch.maximum(r.square().mean(-1, keepdim=True), r.square().mean()).sqrt()
     error = (y.float().reshape(r.shape) - r).abs() / torch.maximum(r.abs(), scale).clamp_min(

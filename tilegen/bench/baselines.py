@@ -34,7 +34,10 @@ from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.reference import view
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.take_along import TakeAlongAttributes
+from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
+from tilegen.runtime.data import least_table
 
 Chain = tuple[Call, ...]
 # result -> the calls that one library call replaces, and that call
@@ -56,11 +59,10 @@ def eager(
     Positions are read here, once. Caches keep their own shape and are written in place, a slice of them.
     fused: gelu_pairs, linear_chains or conv_chains as one library call each.
     """
-    ids = {c.operands[0].tensor for c in program.calls if isinstance(c.attributes, EmbeddingAttributes)}
     at = {
         t.name: int(a[0])
         for t, a in zip(program.arguments, arguments, strict=True)
-        if t.dtype == "int32" and t.name not in ids
+        if t.dtype == "int32" and not least_table(program, t.name)
     }
     device = arguments[0].device
     pairs = {**scaled_linears(program), **(fused or {})}
@@ -73,6 +75,8 @@ def eager(
             for n, t in enumerate(program.arguments)
         }
 
+        largest: dict[tuple[Operand, ...], Any] = {}  # x and the columns of its largest numbers: these
+
         def read(c: Call, o: Operand) -> Any:
             whole = o.tensor in states and not (c.kind in WHOLE and o.columns is None and not o.flatten)
             return view(
@@ -84,6 +88,11 @@ def eager(
             if c.result in pairs:
                 chain, call = pairs[c.result]
                 values[c.result] = call(program, chain, read)
+            elif isinstance(c.attributes, TopkAttributes):
+                x, found = c.operands[0], read(c, c.operands[0]).topk(c.attributes.k)
+                largest[x, Operand(c.result)], values[c.result] = found
+            elif c.operands in largest:
+                values[c.result] = largest[c.operands]
             elif c.result not in inside:
                 operands = [at[o.tensor] if o.tensor in at else read(c, o) for o in c.operands]
                 values[c.result] = _call(program, c, operands, attention)
@@ -380,6 +389,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
         lambda b, x, w, bias: F.group_norm(x, b.attributes.groups, w, bias, b.attributes.eps)
     ),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
+    TakeAlongAttributes: lambda b, x, ids: x.gather(-1, ids.long()),
     EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
     PoolAttributes: _first(
         lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from tilegen.bench.compare import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options
+from tilegen.runtime.data import spoiled
 from tilegen.runtime.timing import Contender, of_kernel
 
 DEVICE = "cuda"
@@ -151,9 +151,9 @@ def own(
 
 
 def poisoned_outputs(program: Program) -> Any:
-    """What out= takes: NaN everywhere."""
+    """What out= takes: NaN everywhere, or what is no column."""
     made = [program.tensor(name) for name in program.outputs]
-    outputs = [torch.full(t.shape, math.nan, dtype=getattr(torch, t.dtype), device=DEVICE) for t in made]
+    outputs = [spoiled(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=DEVICE)) for t in made]
     return outputs[0] if len(outputs) == 1 else outputs or None
 
 

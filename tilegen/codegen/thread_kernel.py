@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tilegen.codegen.thread_conv import THREADS
-from tilegen.codegen.thread_op import VECTOR, ThreadOp
+from tilegen.codegen.thread_op import MOST_COLUMNS, VECTOR, ThreadOp
+from tilegen.ops.topk import TopkAttributes
 
 
 class ThreadKernel:
     """A kernel some of whose ops threads compute."""
 
     thread_count: ClassVar[int] = THREADS
+    most_columns: ClassVar[int] = MOST_COLUMNS
 
     @property
     def thread_tiles(self) -> Sequence[ThreadOp]:
@@ -34,6 +36,11 @@ class ThreadKernel:
         """Whether any op stores a number alone."""
         alone = any(op.stores_alone for op in self.thread_tiles)
         return alone or self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether any op numbers columns."""
+        return any(isinstance(op.attributes, TopkAttributes) for op in self.thread_tiles)
 
     @property
     def rereads(self) -> bool:

@@ -38,19 +38,26 @@ from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.take_along import TakeAlongAttributes
+from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
 HELD = 8  # eights of columns that a thread holds of a row
 EARLY = 128  # bytes of each of a norm's vectors besides
 VECTOR = 8
+MOST_COLUMNS = 1 << 24  # whose numbers are exact as floats
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
 # whose threads hold a row
-WHOLE_ROWS = (SoftmaxAttributes, NormAttributes, ReduceAttributes)
+WHOLE_ROWS = (SoftmaxAttributes, NormAttributes, ReduceAttributes, TopkAttributes)
+# of which these give some numbers alone
+OF_ROWS = (ReduceAttributes, TopkAttributes)
 # whose rows may have any number of columns
 ANY_COLUMNS = (
     SoftmaxAttributes,
     NormAttributes,
     ReduceAttributes,
+    TopkAttributes,
+    TakeAlongAttributes,
     PointwiseAttributes,
     PoolAttributes,
     GlobalAvgPoolAttributes,
@@ -154,6 +161,8 @@ class ThreadOp(MacroOp):
         if self._no_eights and not self.unaligned:
             return self._no_eights
         match b.attributes:
+            case TopkAttributes() if self.held_columns > MOST_COLUMNS:
+                return f"rows of {self.held_columns:,} columns, expected at most {MOST_COLUMNS:,}"
             case CombineAttributes(head_dim=d) if d % VECTOR:
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
             case (
@@ -188,7 +197,7 @@ class ThreadOp(MacroOp):
         b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            otherwise = tensor.dtype == "int32" or n in self._multiplied or n in self._by_rows
+            otherwise = tensor.dtype == "int32" or n in self._otherwise or n in self._by_rows
             if otherwise or (self.of_row and n > 0):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
@@ -213,13 +222,15 @@ class ThreadOp(MacroOp):
         return ""
 
     @property
-    def _multiplied(self) -> range:
-        """Operands of a convolution that are not read by eights of a row."""
+    def _otherwise(self) -> range:
+        """Operands that are not read by eights of a row."""
         match self.attributes:
             case ConvAttributes():
                 return range(2)
             case GroupedConvAttributes():
                 return range(1 if self.by_eights else 0, 2)
+            case TakeAlongAttributes():
+                return range(2)
         return range(0)
 
     @cached_property
@@ -247,8 +258,8 @@ class ThreadOp(MacroOp):
 
     @property
     def _held(self) -> Operand:
-        """The rows whose vectors are the threads' eights: the result's, or where that is one number, those
-        that it is made of."""
+        """The rows whose vectors are the threads' eights: the result's, or where that is some numbers, those
+        that they are made of."""
         if self.of_row:
             return self.operands[0]
         return Operand(self.result, 0, self.columns, self.bound.out, "")
@@ -313,8 +324,8 @@ class ThreadOp(MacroOp):
 
     @property
     def of_row(self) -> bool:
-        """Whether the result has a number for each row that the threads hold."""
-        return isinstance(self.attributes, ReduceAttributes)
+        """Whether the result has a number or some for each row that the threads hold."""
+        return isinstance(self.attributes, OF_ROWS)
 
     @property
     def held_columns(self) -> int:

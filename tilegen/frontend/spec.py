@@ -82,6 +82,7 @@ class Builder:
     # tensors whose form is still open, tied by pointwise ops
     alike: dict[str, list[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # name in lower case -> where it was taken
+    unasked: set[str] = field(default_factory=set)  # results that no user asked for by themselves
 
     def taken(self, name: str) -> str:
         """Where a name is taken by a tensor or an op, upper and lower case being the same; empty when it is
@@ -156,6 +157,11 @@ class Value:
     @property
     def dtype(self) -> str:
         return self.builder.tensors[self.tensor].dtype
+
+    @property
+    def given(self) -> bool:
+        """Whether no op of the spec makes it."""
+        return self.builder.tensors[self.tensor].role != "intermediate"
 
     def operand(self, form: str, where: str, pairs: bool = False) -> Operand:
         """This value as an operand of an op that sees it in `form`; pairs: one that takes numbers of one
@@ -359,8 +365,8 @@ def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
     roles = {"int32": ("input",), **dict.fromkeys(PAIRED, ("input", "weight"))}
     if not isinstance(dtype, str) or dtype not in DTYPES or role not in roles.get(dtype, (role,)):
         raise SpecError(
-            f"{name!r}: dtype must be one of float16, bfloat16, float32 (int32 for positions, float8_e4m3fn"
-            f" for inputs and weights), given {dtype!r}",
+            f"{name!r}: dtype must be one of float16, bfloat16, float32 (an input also int32, inputs and"
+            f" weights of linears float8_e4m3fn), given {dtype!r}",
             where,
         )
     if dtype in PAIRED and isinstance(shape, (list, tuple)) and shape and shape[-1] % UNIT:
@@ -376,7 +382,7 @@ def input(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
     """An activation, given at each call.
 
     name: an ASCII identifier. shape: one to four sizes. dtype: bfloat16, float16 or float32; int32 for a
-    position; float8_e4m3fn for a linear, in rows of sixteens.
+    position, and for numbers of rows and columns; float8_e4m3fn for a linear, in rows of sixteens.
 
     Raises:
         SpecError: the name is taken or reserved, a size is not a positive int, or the dtype is unknown.
@@ -425,13 +431,21 @@ def owned(b: Builder, value: Value, where: str) -> None:
         )
 
 
-def tensors(what: str, where: str, **values: Any) -> None:
+def declared(what: str, where: str, **values: Any) -> None:
     """Refuse what is no tensor, or one of another spec."""
     b = builder(what)
     for name, value in values.items():
         if not isinstance(value, Value):
             raise SpecError(f"{what}: {name} is a tensor, given {value!r}", where)
         owned(b, value, where)
+
+
+def tensors(what: str, where: str, **values: Any) -> None:
+    """Refuse what is no tensor, one of another spec, or one of whole numbers."""
+    declared(what, where, **values)
+    for value in values.values():
+        if value.dtype == "int32":
+            raise SpecError(f"{what}: {value.tensor!r} is int32; expected numbers with a point", where)
 
 
 def number(what: str, value: Any, where: str, positive: bool = False) -> float:
@@ -474,6 +488,12 @@ def call(
     b.tensors[name] = Tensor(name, tuple(shape), dtype, "intermediate", where, form)
     b.calls.append(Call(kind, name, tuple(operands), name, attributes, where, named))
     return Value(b, name, tuple(shape))
+
+
+def may_go_unused(value: Value) -> Value:
+    """One of several results of a word: its op is left out where nothing uses it. For the authors of ops."""
+    value.builder.unasked.add(value.tensor)
+    return value
 
 
 @dataclass(frozen=True)
@@ -553,6 +573,7 @@ def finish(b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: s
         outputs.append(value.tensor)
     for name in outputs:
         b.tensors[name] = replace(b.tensors[name], role="output")
+    _leave_out(b, b.unasked - {o.tensor for c in b.calls for o in c.operands} - set(outputs))
     used = {o.tensor for c in b.calls for o in c.operands}
     for tensor in b.tensors.values():
         if tensor.name not in used and tensor.role in ("input", "weight", "state"):
@@ -562,6 +583,11 @@ def finish(b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: s
     program = Program(b.name, sizes, tuple(b.tensors.values()), tuple(b.calls), tuple(outputs), doc)
     check_acyclic(program)
     return program
+
+
+def _leave_out(b: Builder, results: set[str]) -> None:
+    b.calls = [c for c in b.calls if c.result not in results]
+    b.tensors = {name: t for name, t in b.tensors.items() if name not in results}
 
 
 def check_acyclic(program: Program) -> None:

@@ -19,6 +19,7 @@ from tilegen.kernels.gpu_kernel import GpuKernel, PerStream, without_memory
 from tilegen.kernels.kernel import Kernel, travelled
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.cache import fingerprint
+from tilegen.runtime.data import spoiled
 from tilegen.runtime.driver import Counters, Parameters, Place, missing
 from tilegen.runtime.launch import MISPLACED
 from tilegen.runtime.launch_graph import StreamLaunch
@@ -203,7 +204,7 @@ class CudaKernel(GpuKernel):
         launch = self._launches(stream, lambda: self._first(tensors, addresses, stream))
         if self.poison:
             for t in (*outputs, *self._workspace_of(stream).intermediates.values()):
-                t.fill_(float("nan"))
+                spoiled(t)
         with launch.guard:
             if addresses != launch.addresses:
                 if not made:

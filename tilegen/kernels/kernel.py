@@ -30,6 +30,7 @@ from tilegen.runtime.arguments import (
     refuse_shared,
 )
 from tilegen.runtime.cache import fingerprint
+from tilegen.runtime.data import spoiled
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 
@@ -342,7 +343,7 @@ class Kernel(Called):
             by_name.update(workspace.intermediates)
             if knob("TILEGEN_POISON") == "1":
                 for t in (*outputs, *workspace.intermediates.values()):
-                    t.fill_(float("nan"))
+                    spoiled(t)
             tensors = {name: _first(by_name[name], t) for name, t in self.plan.graph.tensors.items()}
             if self.size is None:
                 self._library.run(workspace.state, tensors, self.workers)

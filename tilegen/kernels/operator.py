@@ -225,12 +225,10 @@ def _gradients(
         named = {**kernel.bound, **{t.name: a for t, a in zip(kernel.given, held, strict=True)}}
         made = run(kernel.program_of(held), [named[t.name] for t in kernel.arguments])
         results = made if isinstance(made, tuple) else (made,)
-        return torch.autograd.grad(
-            results,
-            [a for a in held if a.requires_grad],
-            [g.to(r.dtype) for g, r in zip(gradients, results, strict=True)],
-            allow_unused=True,
-        )
+        # whole numbers have no gradient
+        pairs = [(r, g.to(r.dtype)) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
+        asked = [a for a in held if a.requires_grad]
+        return torch.autograd.grad([r for r, _ in pairs], asked, [g for _, g in pairs], allow_unused=True)
 
 
 def _define_backward(name: str, living: Callable[[], Kernel]) -> Any:

@@ -54,18 +54,21 @@ class Fixed:
 @dataclass(frozen=True)
 class Returned:
     """A result of the module: that of the kernel of this number, cut into pieces, which in another order are
-    grouped into its shape (View.layout); or a constant."""
+    grouped into its shape (View.layout); or a constant. dtype: of whole numbers, which a kernel has as
+    int32."""
 
     number: int | None
     pieces: tuple[int, ...] | None = None
     order: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     constant: Any = None
+    dtype: torch.dtype | None = None
 
     def of(self, results: Sequence[torch.Tensor]) -> Any:
         if self.number is None:
             return self.constant
         found = results[self.number]
+        found = found if self.dtype is None else found.to(self.dtype)
         if self.pieces is None:
             return found
         return found.reshape(self.pieces).permute(self.order).reshape(self.shape)

@@ -22,6 +22,8 @@ from tilegen.ops.norm import layer_norm, rms_norm
 from tilegen.ops.pool import flatten
 from tilegen.ops.rope import rotary
 from tilegen.ops.softmax import log_softmax, softmax
+from tilegen.ops.take_along import take_along
+from tilegen.ops.topk import argmax, topk
 
 aten = torch.ops.aten
 
@@ -154,7 +156,35 @@ TABLE |= {
     aten.amax.default: numbers(reduce.max),
     aten.amin.default: numbers(reduce.min),
     aten.logsumexp.default: numbers(reduce.logsumexp),
+    aten.argmax.default: numbers(argmax),
 }
+
+
+@entry(aten.topk.default)
+def _topk(
+    t: Trace, x: View, k: int, at: int = -1, largest: bool = True, ordered: bool = True
+) -> tuple[View, View]:
+    if at % len(x.dims) != len(x.dims) - 1 or not largest:
+        least = "" if largest else " of the least"
+        raise SpecError(f"topk{least} over dimension {at} of {x.shape}; expected the last one's largest")
+    values, ids = topk(rows_of(x), k, name=t.name("topk"))
+    return x.of_rows(values), x.of_rows(ids)
+
+
+@entry(aten.gather.default)
+def _gather(t: Trace, x: View, at: int, ids: View, *, sparse_grad: bool = False) -> View:
+    if not isinstance(x, View) or not isinstance(ids, View) or not x.beside(ids):
+        raise SpecError("gather of what are no columns of the same rows; tg.embedding takes rows of a weight")
+    if at % len(x.dims) != len(x.dims) - 1:
+        raise SpecError(f"gather along dimension {at} of {x.shape}; expected the last one")
+    return x.of_rows(take_along(rows_of(x), rows_of(ids), name=t.name("gather")))
+
+
+@entry(aten.take_along_dim.default)
+def _take_along_dim(t: Trace, x: View, ids: View, at: int | None = None) -> View:
+    if at is None:
+        raise SpecError(f"take_along_dim of all numbers of {x.shape}; expected those of the last dimension")
+    return _gather(t, x, at, ids)
 
 
 # --- heads --------------------------------------------------------------------------------------------------

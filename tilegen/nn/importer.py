@@ -295,14 +295,18 @@ class _Spec:
                 raise SpecError(f"from_torch: the result {given} depends on weights alone")
             return Returned(None, constant=given)
         view: View = self.values[given]
-        if (dtype := given.meta["val"].dtype) != getattr(torch, view.value.dtype):
+        dtype, whole = given.meta["val"].dtype, view.value.dtype == "int32"
+        if dtype not in (IDS if whole else (getattr(torch, view.value.dtype),)):
             raise SpecError(f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}")
         tensor = view.value.builder.tensors[view.value.tensor]
         if view.value.columns is not None or view.value.flattened or tensor.role != "intermediate":
+            if whole:
+                raise SpecError(f"from_torch: the result {given} is given, or some columns of whole numbers")
             view = View(pointwise("e0", view.value), view.dims)
         name = view.value.tensor
         self.returned.setdefault(name, view.value)
-        return Returned(list(self.returned).index(name), *view.layout())
+        number = list(self.returned).index(name)
+        return Returned(number, *view.layout(), dtype=dtype if whole else None)
 
 
 def _leaves_as_it_is(node: Node) -> bool:

@@ -17,6 +17,8 @@ from tilegen.ops import (
     reduce,
     rope,
     softmax,
+    take_along,
+    topk,
     upsample,
 )
 
@@ -37,5 +39,7 @@ __all__ = [
     "reduce",
     "rope",
     "softmax",
+    "take_along",
+    "topk",
     "upsample",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, call, caller, tensors
+from tilegen.frontend.spec import Value, call, caller, declared, tensors
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 
@@ -30,14 +30,15 @@ def embedding(ids: Value, table: Value, *, name: str | None = None) -> Value:
     Source: torch.nn.functional.embedding.
     """
     where = caller()
-    tensors("embedding", where, ids=ids, table=table)
+    declared("embedding", where, ids=ids)
+    tensors("embedding", where, table=table)
     need(
-        ids.dtype == "int32" and ids.columns is None and len(ids.shape) < 4,
+        ids.given and ids.dtype == "int32" and ids.columns is None and len(ids.shape) < 4,
         f"embedding: ids are tg.input(name, shape, 'int32'), one to three sizes, given {ids!r} {ids.dtype}",
         where,
     )
     need(
-        len(table.shape) == 2 and table.dtype != "int32",
+        len(table.shape) == 2,
         f"embedding: the table is (V, D), given {table!r} of {table.dtype}",
         where,
     )

@@ -42,7 +42,7 @@ def head_operand(value: Value, where: str) -> Operand:
 def position(at: Value, where: str) -> Operand:
     """A position operand: an int32 input of one element."""
     whole = isinstance(at, Value) and at.dtype == "int32" and at.shape == (1,) and at.columns is None
-    need(whole, "a position is tg.input(name, (1,), 'int32')", where)
+    need(whole and at.given, "a position is tg.input(name, (1,), 'int32')", where)
     return at.operand("vector", where)
 
 

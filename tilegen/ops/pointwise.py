@@ -62,7 +62,6 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
     except PlanError as error:
         raise SpecError(str(error), where) from None
     tensors("pointwise", where, x=x)
-    need(x.dtype != "int32", f"pointwise: {x.tensor!r} is int32; expected numbers with a point", where)
     need(
         len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where
     )

@@ -283,6 +283,15 @@ def _embedding(op: Op) -> Footprint:
     return f.footprint(reads, lines, f.columns(tn * f.coord[1], tn, n))
 
 
+def _take_along(op: Op) -> Footprint:
+    (m, k), (tm, tn) = op.target(None, None).shape, op.tiles(2)
+    x, ids = op.operand(0, m, None), op.operand(1, m, k)
+    f, n = op.frame(ceil_div(m, tm), ceil_div(k, tn)), x.shape[1]
+    lines, columns = f.block(0, tm, m), f.block(1, tn, k)
+    reads = f.once(x, lines, f.span(0, n, n)) + f.once(ids, lines, columns)
+    return f.footprint(reads, lines, f.columns(tn * f.coord[1], tn, k))
+
+
 def _softmax(op: Op) -> Footprint:
     (tm,), batch, rows = op.tiles(1), op.integer("batch"), op.integer("rows")
     n = op.target(batch * rows, None).shape[1]
@@ -373,6 +382,16 @@ def _reduce(op: Op) -> Footprint:
     f = op.frame(ceil_div(m, tm))
     n = x.shape[1]
     return f.footprint(f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, 1, 1))
+
+
+def _topk(op: Op) -> Footprint:
+    (tm,), k = op.tiles(1), op.integer("k")
+    m, _ = op.target(None, k).shape
+    x = op.operand(0, m, None)
+    f, n = op.frame(ceil_div(m, tm)), x.shape[1]
+    if k > n:
+        raise Malformed(f"k is {k}, expected at most the {n} columns")
+    return f.footprint(f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, k, k))
 
 
 def _norm(op: Op) -> Footprint:
@@ -469,10 +488,12 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "group_norm": _group_norm,
     "cat": _cat,
     "embedding": _embedding,
+    "take_along": _take_along,
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,
     "reduce": _reduce,
+    "topk": _topk,
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,

@@ -28,6 +28,7 @@ _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
 PAIR = "float8_e4m3fn"  # of which an element is two numbers
 _OF_ONE_PIXEL = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}  # of a convolution, unless it says
+_OF_COLUMNS = ("topk",)  # kinds whose results are numbers of columns
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 
 
@@ -57,8 +58,9 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Results whose type is not that of what they are made of: all of one type, partial results float32. A
-    linear of pairs gives any other type, and what an epilogue reads by rows or columns may be float32."""
+    """Results whose type is not that of what they are made of: all of one type; partial results are float32,
+    numbers of columns int32. A linear of pairs gives any other type, and what an epilogue reads by rows or
+    columns may be float32."""
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
@@ -75,6 +77,7 @@ def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
         if op["kind"] == "linear" and all(t["dtype"] == PAIR for t in read[:2]) and result["dtype"] != PAIR:
             types.discard(PAIR)
         expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
+        expected = {"int32"} if op["kind"] in _OF_COLUMNS else expected
         if {result["dtype"]} != expected:
             yield f"{name} gives {op['result']} as {result['dtype']}, expected {', '.join(sorted(expected))}"
 

@@ -11,6 +11,7 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance
 from tilegen.ops.embedding import EmbeddingAttributes
 
 
@@ -55,13 +56,15 @@ def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.
 
 
 def least_table(program: Program, ids: str) -> int:
-    """The fewest rows of any table that these numbers pick from; 0 where they pick from none."""
-    tables = [
-        int(program.tensor(c.operands[1].tensor).shape[0])
-        for c in program.calls
-        if isinstance(c.attributes, EmbeddingAttributes) and c.operands[0].tensor == ids
-    ]
-    return min(tables, default=0)
+    """The fewest rows of any table, or columns of any tensor, that these numbers pick from; 0 where they pick
+    from none."""
+    there = []
+    for c in program.calls:
+        b = OpInstance.of_call(program, c)
+        if b.has("ids") and b.operand("ids").tensor == ids:
+            table = isinstance(c.attributes, EmbeddingAttributes)
+            there.append(int(b.shape(b.index("table"))[0] if table else b.shape(b.index("x"))[1]))
+    return min(there, default=0)
 
 
 def free_rows(program: Program, position: str) -> int:
@@ -75,9 +78,16 @@ def free_rows(program: Program, position: str) -> int:
     return min(room, default=0)
 
 
+def spoiled(t: torch.Tensor) -> torch.Tensor:
+    """The tensor, filled with what is wrong wherever it is read: NaN, or a column that no row has."""
+    return t.fill_(math.nan if t.is_floating_point() else torch.iinfo(t.dtype).min)
+
+
 def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
     """‖result - reference‖ / ‖reference‖, or ‖result‖ where the reference is all zero; in float64, NaN for a
-    NaN."""
+    NaN. Of whole numbers 0 where all are right, else ∞."""
+    if not reference.is_floating_point():
+        return 0.0 if bool((result.reshape(reference.shape) == reference).all()) else math.inf
     r = reference.double()
     apart, size = float((result.double().reshape(r.shape) - r).norm()), float(r.norm())
     return apart / size if size else apart

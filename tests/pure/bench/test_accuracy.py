@@ -44,6 +44,18 @@ def test_nan_and_infinity_are_wrong(wrong: float) -> None:
     assert not worst_element(y, r, 0.1) <= 1
 
 
+def test_whole_numbers_are_right_or_wrong() -> None:
+    @tg.spec
+    def best(M=1000, N=64):
+        return tg.topk(tg.input("x", (M, N), "float32"), 2)[1]
+
+    r = tg.reference(best(), *random_arguments(best()))
+    assert accuracy(best(), r.clone(), r) == Accuracy()
+    y = r.clone()
+    y[500, 1] += 1
+    assert accuracy(best(), y, r) == Accuracy(math.inf, math.inf)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("name", SIZES)
 def test_torch_itself_is_right(name: str, dtype: str) -> None:

@@ -39,11 +39,23 @@ def rows(M=6, N=16):
     return tg.matmul(p, y), cache
 
 
+@tg.spec
+def routed(M=6, N=16):
+    """The largest numbers, of themselves and of others, and given ones."""
+    x, y = tg.input("x", (M, N), "float32"), tg.input("y", (M, N), "float32")
+    values, ids = tg.topk(x, 3)
+    given = tg.take_along(y, tg.input("ids", (M, 2), "int32"))
+    return values, ids, tg.take_along(y, ids), tg.argmax(y), given
+
+
+OWN = {"rows": rows, "routed": routed}
+
+
 def small(name: str) -> Program:
-    return rows() if name == "rows" else load_program(str(EXAMPLES / f"{name}.py"), SMALL[name])
+    return OWN[name]() if name in OWN else load_program(str(EXAMPLES / f"{name}.py"), SMALL[name])
 
 
-@pytest.mark.parametrize("name", ["rows", *SMALL])
+@pytest.mark.parametrize("name", [*OWN, *SMALL])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "fullgraph"])
 def test_it_computes_the_program(name: str, compiled: bool) -> None:
     program = small(name)

@@ -101,6 +101,15 @@ WORDS = {
         (IMAGE, (*IMAGE[:3], 5)),
     ),
     "embedding": Word(tg.embedding, F.embedding, ((2, 3, 4), (11, N)), below=11),
+    "topk, its values": Word(lambda x: tg.topk(x, 5)[0], lambda x: x.topk(5).values, ((2, 3, N),)),
+    "topk, its columns": Word(lambda x: tg.topk(x, N)[1], lambda x: x.topk(N).indices),
+    "argmax": Word(tg.argmax, lambda x: x.argmax(-1, keepdim=True), ((2, 3, 4, N),)),
+    "take_along": Word(
+        lambda ids, x: tg.take_along(x, ids),
+        lambda ids, x: x.take_along_dim(ids.long(), -1),
+        ((M, 17), (M, N)),
+        below=N,
+    ),
     "group_norm": Word(
         lambda x, w, b: tg.group_norm(x, 3, w, b, eps=0.1),
         first(lambda x, w, b: F.group_norm(x, 3, w, b, eps=0.1)),
@@ -138,7 +147,7 @@ def test_a_word_means_what_torchs_means(word: str) -> None:
     found = tg.reference(w.program(), *w.given())
     assert isinstance(found, torch.Tensor)
     wanted = w.theirs(*(x if x.dtype is torch.int32 else x.double() for x in w.given()))
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.double(), wanted.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -173,3 +182,45 @@ def test_the_row_of_an_id_that_the_table_has_not_is_nan(target: str) -> None:
     ids, table = torch.tensor([2, -1, 3, 0], dtype=torch.int32), torch.randn(3, 8)
     found = tg.compile(rows(), target)(ids, table)
     assert torch.equal(found[[0, 3]], table[[2, 0]]) and found[[1, 2]].isnan().all()
+
+
+@pytest.mark.parametrize("target", ["interpret", "cpu", "cuda-emulated"])
+def test_the_number_of_a_column_that_the_row_has_not_is_nan(target: str) -> None:
+    @tg.spec
+    def rows() -> Any:
+        return tg.take_along(tg.input("x", (2, 3), "float16"), tg.input("ids", (2, 4), "int32"))
+
+    x, ids = torch.randn(2, 3).half(), torch.tensor([[2, -1, 3, 0], [1, 1, 2, 99]], dtype=torch.int32)
+    y = tg.compile(rows(), target)(x, ids)
+    there = torch.tensor([[True, False, False, True], [True, True, True, False]])
+    assert y[there].tolist() == [x[0, 2], x[0, 0], x[1, 1], x[1, 1], x[1, 2]] and y[~there].isnan().all()
+
+
+@pytest.mark.parametrize("target", ["interpret", "cpu", "cuda-emulated"])
+def test_of_equal_numbers_the_lower_column_comes_first_and_a_nan_counts_as_infinity(target: str) -> None:
+    @tg.spec
+    def rows() -> Any:
+        x = tg.input("x", (4, 9), "float32")
+        return tg.topk(x, 4)[1], tg.argmax(x)
+
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([
+        [0.0, 1, -0.0, 0, 1, -1, -2, 1, 0],
+        [-inf, -inf, -inf, -1, -inf, -inf, -inf, -inf, -inf],
+        [3, nan, 2, inf, 1, nan, 4, 5, 6],
+        [7] * 9,
+    ])  # fmt: skip
+    ids, best = tg.compile(rows(), target)(x)
+    assert ids.dtype == best.dtype == torch.int32
+    assert ids.tolist() == [[1, 4, 7, 0], [3, 0, 1, 2], [1, 3, 5, 8], [0, 1, 2, 3]]
+    assert best.tolist() == [[1], [3], [1], [0]]
+
+
+def test_values_that_nobody_uses_are_left_out() -> None:
+    @tg.spec
+    def ids_alone() -> Any:
+        _, ids = tg.topk(tg.input("x", (4, 9), "float32"), 2, name="top")
+        return ids
+
+    assert [c.name for c in ids_alone().calls] == ["top"]
+    assert [t.name for t in ids_alone().tensors] == ["x", "top"]

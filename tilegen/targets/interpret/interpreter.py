@@ -249,12 +249,11 @@ class Interpreter:
         bounds = tuple((lo, hi, stride[0] if stride else 1) for lo, hi, *stride in read["box"])
         box = slices(b.kind.runtime_read(b, tensor, bounds, self._position(run, b)))
         if tensor not in buffers:
-            buffers[tensor] = garbage(source) if source.dtype != torch.int32 else source.clone()
+            buffers[tensor] = garbage(source)
         shadow = run.shadows.get(tensor)
         if shadow is not None:
             self._check_read(run, thread, name, tensor, box, shadow, read["box"])
-        if source.dtype != torch.int32:
-            buffers[tensor][box] = source[box].float()
+        buffers[tensor][box] = source[box].to(buffers[tensor].dtype)
 
     def _position(self, run: _Run, b: OpInstance) -> int:
         """The op's position, 0 where it has none."""
@@ -341,11 +340,10 @@ def slices(box: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 
 
 def garbage(like: torch.Tensor) -> torch.Tensor:
-    """Finite nonsense: masked-out factors still give 0, used ones a result that is visibly wrong."""
-    real = like.dtype != torch.int32
-    return torch.full(
-        like.shape, -7.0e3 if real else 0, dtype=torch.float32 if real else like.dtype, device=like.device
-    )
+    """Finite nonsense: masked-out factors still give 0, used ones a result that is visibly wrong, as columns
+    that no row has do."""
+    dtype = torch.float32 if like.is_floating_point() else like.dtype
+    return torch.full(like.shape, -7000, dtype=dtype, device=like.device)
 
 
 def first_of(mask: Any, box: tuple[slice, ...]) -> tuple[int, ...]:
