@@ -177,7 +177,9 @@ class Drawn(nn.Module):
 
     def _transposed(self) -> Step:
         """Twice as many lines and pixels, or as many."""
-        size, stride, padding, more = self.chance.choice([(2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (3, 1, 1, 0)])
+        size, stride, padding, more = self.chance.choice(
+            [(2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (3, 1, 1, 0)]
+        )
         bias = self.chance.random() < 0.5
         conv = self._module(
             nn.ConvTranspose2d(self.width, self.width, size, stride, padding, more, bias=bias)

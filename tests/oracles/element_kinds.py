@@ -116,7 +116,11 @@ def _conv_transpose2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> 
     reads: list[Read] = []
     for image, y, x, out in product(*outs):
         ys, xs = (
-            [i for i in range(size) if 0 <= at + a["padding"][d] - i * a["stride"][d] <= wide * a["dilation"][d]]
+            [
+                i
+                for i in range(size)
+                if 0 <= at + a["padding"][d] - i * a["stride"][d] <= wide * a["dilation"][d]
+            ]
             for d, (at, size, wide) in enumerate(((y, h, r - 1), (x, w, s - 1)))
         )
         for i in range(ch):

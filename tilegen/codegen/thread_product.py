@@ -245,8 +245,8 @@ class ConvProduct(ThreadProduct):
 
 class TransposedProduct(ConvProduct):
     """Of a transposed convolution, one for each *phase*: the pixels that see the same lines and columns of
-    the filters, every stride-th of each. A filter's numbers are k = (i·columns_seen + j)·C + c of the i-th line
-    and j-th column that a phase sees."""
+    the filters, every stride-th of each. A filter's numbers are k = (i·columns_seen + j)·C + c of the i-th
+    line and j-th column that a phase sees."""
 
     @property
     def _attributes(self) -> ConvTransposeAttributes:

@@ -28,7 +28,8 @@ Norm = tuple[torch.Tensor, torch.Tensor]  # y·factor + shift of each channel
 def _of_weights(
     t: Trace, w: Any, bias: torch.Tensor | None, norm: Norm | None, filters: int
 ) -> tuple[torch.Tensor, Value | None]:
-    """A convolution's weight, whose dimension `filters` counts them, and its bias, with a norm that follows."""
+    """A convolution's weight, whose dimension `filters` counts them, and its bias; a norm that follows in
+    them."""
     if not isinstance(w, torch.Tensor):
         raise SpecError("a convolution by what is no weight")
     if norm is not None:

@@ -1,5 +1,5 @@
-"""conv_transpose2d: y[b, p, q, n] = Σ x[b, i, j, c] w[n, r, s, c] over i·stride + r·dilation - padding = p, and
-j, s and q likewise; channels last."""
+"""conv_transpose2d: y[b, p, q, n] = Σ x[b, i, j, c] w[n, r, s, c] over i·stride + r·dilation - padding = p,
+and j, s and q likewise; channels last."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def conv_transpose2d(
     dilation: Any = 1,
     name: str | None = None,
 ) -> Value:
-    """y[b, p, q, n] = bias[n] + Σ x[b, i, j, c] · w[n, r, s, c] over all i and r with i · stride + r · dilation
-    - padding = p, and over j and s with q likewise.
+    """y[b, p, q, n] = bias[n] + Σ x[b, i, j, c] · w[n, r, s, c] over i · stride + r · dilation - padding = p,
+    and over j, s and q likewise.
 
     x (B, H, W, C), w (N, R, S, C) and bias (N,) of one dtype; y (B, P, Q, N), P = (H - 1) · stride - 2 ·
     padding + dilation · (R - 1) + output_padding + 1, summed in float32. stride, padding, output_padding and

@@ -222,7 +222,10 @@ def _conv_transpose2d(op: Op) -> Footprint:
     if wanted != [p, q]:
         raise Malformed(f"the result has {p} x {q} pixels, expected {wanted[0]} x {wanted[1]}")
     f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn))
-    rows, columns = _sources(f, 1, th, p, height, (r, sh, dh, ph)), _sources(f, 2, tw, q, width, (s, sw, dw, pw))
+    rows, columns = (
+        _sources(f, 1, th, p, height, (r, sh, dh, ph)),
+        _sources(f, 2, tw, q, width, (s, sw, dw, pw)),
+    )
     lines = [f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q)]
     reads = f.once(w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), f.span(0, c, c))
     reads += f.once(x, f.block(0, tb, images), rows, columns, f.span(0, c, c))
