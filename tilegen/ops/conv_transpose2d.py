@@ -171,5 +171,5 @@ class ConvTranspose2d(OpDef):
         import torch.nn.functional as F
 
         x, w = operands[0].permute(0, 3, 1, 2), operands[1].permute(3, 0, 1, 2)
-        how = {"output_padding": a.output_padding, "dilation": a.dilation}
-        return [F.conv_transpose2d(x, w, None, a.stride, a.padding, **how).permute(0, 2, 3, 1)]
+        y = F.conv_transpose2d(x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation)
+        return [y.permute(0, 2, 3, 1)]
