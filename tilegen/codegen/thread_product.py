@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.frontend.dims import most
@@ -63,6 +64,7 @@ class ThreadProduct:
     """What the text of a product by mma.sync may ask."""
 
     bound: OpInstance
+    of_lines: ClassVar[bool] = True  # whether a side's rows are lines of a matrix (tg_side)
 
     @property
     def problem(self) -> str:
@@ -247,6 +249,8 @@ class TransposedProduct(ConvProduct):
     """Of a transposed convolution, one for each *phase*: the pixels that see the same lines and columns of
     the filters, every stride-th of each. A filter's numbers are k = (i·columns_seen + j)·C + c of the i-th
     line and j-th column that a phase sees."""
+
+    of_lines = False
 
     @property
     def _attributes(self) -> ConvTransposeAttributes:
