@@ -16,7 +16,7 @@ WIDTH = 110
 # heading -> names of tilegen, or classes elsewhere whose public methods are told too
 PARTS: dict[str, tuple[str, ...]] = {
     "Specs": ("spec", "input", "weight", "state", "dim", "symbol", "Spec", "Program"),
-    "Products": ("linear", "matmul", "conv2d"),
+    "Products": ("linear", "matmul", "conv2d", "conv_transpose2d"),
     "Attention and caches": ("attention", "append", "rope", "rotary", "softmax", "log_softmax", "embedding"),
     "Norms and numbers of rows": (
         *("rms_norm", "layer_norm", "group_norm", "sum", "mean", "max", "min", "logsumexp"),

@@ -35,6 +35,14 @@ def _conv(c: int, n: int, size: int, stride: int = 1, groups: int = 1) -> Make:
     return made
 
 
+def _transposed(c: int, n: int, size: int) -> Make:
+    def made(d: str) -> Any:
+        x, w = tg.input("x", (2, 9, 9, c), d), tg.weight("w", (n, size, size, c), d)
+        return tg.relu(tg.conv_transpose2d(x, w, stride=2))
+
+    return made
+
+
 def _attention(head: int, **mask: Any) -> Make:
     def made(d: str) -> Any:
         q, k, v = tg.input("qkv", (2, 77, 6 * head), d).chunk(3)
@@ -86,9 +94,10 @@ def _columns(n: int) -> Make:
 PROGRAMS: Mapping[str, tuple[Make, ...]] = {
     "linear of any width, its epilogues": (_linear(64, 256, 264), _linear(37, 77, 50), _linear(1, 3, 1)),
     "matmul of any width": (_matmul(64, 64, 64), _matmul(17, 33, 21)),
-    "conv2d of any channels, in any groups": (
+    "conv2d of any channels, in any groups; transposed": (
         *(_conv(64, 64, 3), _conv(3, 10, 7, 2), _conv(500, 77, 1)),
         *(_conv(64, 64, 7, groups=64), _conv(21, 42, 3, 2, 21), _conv(24, 36, 3, groups=3)),
+        *(_transposed(64, 64, 2), _transposed(21, 10, 3)),
     ),
     "attention, masks, caches, rope; heads of 8 to 256 by 8": (
         *(_attention(n) for n in (8, 40, 64, 128, 256)),

@@ -262,12 +262,13 @@ class UNet(nn.Module):
         super().__init__()
         self.into, self.norm = nn.Conv2d(8, channels, 3, padding=1), nn.GroupNorm(4, channels)
         self.below, self.up = nn.Conv2d(channels, channels, 3, padding=1), nn.Upsample(scale_factor=2)
+        self.learnt = nn.Sequential(nn.ConvTranspose2d(channels, channels, 2, 2), nn.BatchNorm2d(channels))
         self.out = nn.Conv2d(2 * channels, 8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.silu(self.norm(self.into(x)))
-        below = self.up(F.relu(self.below(F.avg_pool2d(h, 2))))
-        return self.out(torch.cat([h, below], 1))
+        below = F.relu(self.below(F.avg_pool2d(h, 2)))
+        return self.out(torch.cat([h, self.up(below) + self.learnt(below)], 1))
 
 
 MODELS = {

@@ -172,8 +172,21 @@ class Drawn(nn.Module):
             ("means", lambda: lambda x: F.avg_pool2d(x, 2) if x.shape[-1] > 4 else x),
             ("upsampling", lambda: lambda x: torch.cat([F.interpolate(F.relu(x), scale_factor=2)[:, :4],
                                                         F.interpolate(x, scale_factor=2)[:, 4:]], 1)),
+            ("transposed conv", self._transposed),
             ("numbers", self._numbers),
         ]
+
+    def _transposed(self) -> Step:
+        """Twice as many lines and pixels, or as many."""
+        size, stride, padding, more = self.chance.choice(
+            [(2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (3, 1, 1, 0)]
+        )
+        bias = self.chance.random() < 0.5
+        conv = self._module(
+            nn.ConvTranspose2d(self.width, self.width, size, stride, padding, more, bias=bias)
+        )
+        norm = self._batch_norm() if self.chance.random() < 0.5 else nn.Identity()
+        return lambda x: norm(conv(x if stride == 1 else self._pool(x)))
 
     def _pool(self, x: Tensor) -> Tensor:
         return F.max_pool2d(x, 3, 2, 1) if x.shape[-1] > 4 else x

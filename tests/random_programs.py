@@ -222,6 +222,23 @@ def _grouped_conv(p: Pool, x: Value) -> Value:
     return activation(d, tg.conv2d(x, w, stride=d.n(2), padding=[n // 2 for n in size], groups=groups))
 
 
+def _conv_transposed(p: Pool, x: Value) -> Value:
+    """Back to where a convolution came from, or further."""
+    d = p.draw
+    stride, padding, dilation = ([d.n(2), d.n(2)] for _ in range(3))
+    size = [d.n(3), d.n(3)]
+    more = [d.n(max(s, t) - 1, 0) for s, t in zip(stride, dilation, strict=True)]
+    grown = [
+        (n - 1) * s + t * (r - 1) + m + 1
+        for n, s, t, r, m in zip(x.shape[1:3], stride, dilation, size, more, strict=True)
+    ]
+    padding = [min(before - 1, (n - 1) // 2) for before, n in zip(padding, grown, strict=True)]
+    n = d.n(5)
+    how = {"stride": stride, "padding": padding, "output_padding": more, "dilation": dilation}
+    bias = d.weight(n) if d.maybe(0.3) else None
+    return activation(d, tg.conv_transpose2d(x, d.weight(n, *size, x.shape[3]), bias, **how))
+
+
 def _weighed(p: Pool, x: Value) -> Value:
     """Its channels, by numbers that each image has for them."""
     d, c = p.draw, x.shape[3]
@@ -286,7 +303,7 @@ SEQUENCES: tuple[Op, ...] = (
 )
 IMAGES: tuple[Op, ...] = (
     *(_conv, _conv, _conv_residual, _grouped_conv, _weighed, _pool, _mean, _flat_linear),
-    *(_avg_pool, _group_norm, _norm_of_pixels, _upsample, _column, _cat),
+    *(_avg_pool, _group_norm, _norm_of_pixels, _upsample, _conv_transposed, _column, _cat),
 )
 
 

@@ -19,6 +19,7 @@ _HOME = {
     "tilegen.frontend.dims": ("dim",),
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),
+    "tilegen.ops.conv_transpose2d": ("conv_transpose2d",),
     "tilegen.ops.softmax": ("softmax", "log_softmax"),
     "tilegen.ops.reduce": ("sum", "mean", "max", "min", "logsumexp"),
     "tilegen.ops.topk": ("topk", "argmax"),

@@ -75,6 +75,12 @@ def test_where_it_stands_is_named() -> None:
         tg.module.from_torch(model.eval(), X)
 
 
+def test_a_transposed_convolution_in_groups_is_refused() -> None:
+    model = nn.Sequential(nn.ConvTranspose2d(8, 8, 2, 2, groups=4)).eval()
+    with pytest.raises(tg.SpecError, match=r"aten.conv_transpose2d.input in 0: .* in 4 groups"):
+        tg.module.from_torch(model, torch.zeros(2, 8, 4, 4))
+
+
 def test_a_module_in_training_is_refused() -> None:
     with pytest.raises(tg.SpecError, match=r"dropout of 0.1: the module is in training; call .eval\(\)"):
         tg.module.from_torch(Mlp().train(), torch.zeros(3, 48))

@@ -106,6 +106,15 @@ def in_groups(B=2, H=11, W=9, C=40, N=40, groups=40, size=3, stride=1, dilation=
 
 
 @tg.spec
+def transposed(B=2, H=7, W=5, C=40, N=24, size=2, stride=2, padding=0, more=0, dilation=1, dtype="bfloat16"):
+    """A transposed convolution behind an activation, with a bias, an activation and what is added to it."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (N, size, size, C), dtype)
+    how = {"stride": stride, "padding": padding, "output_padding": more, "dilation": dilation}
+    h = tg.silu(tg.conv_transpose2d(tg.relu(x, name="h"), w, tg.weight("b", (N,), dtype), **how, name="c"))
+    return tg.add(h, tg.input("z", h.shape, dtype), name="y")
+
+
+@tg.spec
 def weighed(B=3, H=9, W=7, C=40, dtype="bfloat16"):
     """Channels weighed by what each image says of them, as squeeze-and-excitation does."""
     x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (C, C), dtype)
@@ -230,6 +239,23 @@ LANGUAGE = [
         for n, more in ((2, {"stride": 2, "size": 5}), (4, {}), (8, {"dilation": 2, "dtype": "float16"}))
     ),
     Case("groups of 64", in_groups, {"C": 128, "N": 128, "groups": 2, "dilation": 2, "dtype": "float16"}),
+    Case("transposed, 2 x 2", transposed, {}),
+    Case("transposed, 2 x 2, several tiles", transposed, {"H": 33, "W": 40, "N": 136, "dtype": "float16"}),
+    Case("transposed, 4 x 4, padding", transposed, {"size": 4, "padding": 1, "C": 136}),
+    Case("transposed, 3 x 3, no stride", transposed, {"size": 3, "stride": 1, "padding": 1, "W": 17}),
+    Case("transposed, 3 x 3, a line more", transposed, {"size": 3, "padding": 1, "more": 1, "B": 1}),
+    Case(
+        "transposed, dilated, strides of 2 and 3",
+        transposed,
+        {"size": 4, "stride": (2, 3), "dilation": (2, 1), "padding": (1, 2), "more": (1, 0)},
+    ),
+    Case("transposed, 1 x 1, gaps", transposed, {"size": 1, "more": 1, "dtype": "float16"}),
+    Case("transposed, 20 and 10 channels", transposed, {"C": 20, "N": 10, "size": 3}),
+    Case("transposed, 3 and 21 channels", transposed, {"C": 3, "N": 21, "size": 4, "padding": 1}),
+    *(
+        Case(f"transposed, {c} channels, float32", transposed, {"C": c, "N": c, "dtype": "float32", **how})
+        for c, how in ((24, {}), (21, {"size": 3, "padding": 1, "more": 1, "B": 1}))
+    ),
     Case("weighed channels", weighed, {}),
     Case("weighed channels, 21 of them, float16", weighed, {"C": 21, "B": 1, "dtype": "float16"}),
     Case("norms of pixels", of_pixels, {}),

@@ -121,6 +121,22 @@ def _grouped_conv2d(b: OpInstance) -> Iterator[Work]:
         yield Work((images, ps, qs, filters), 1, reads)
 
 
+def _conv_transpose2d(b: OpInstance) -> Iterator[Work]:
+    (_, h, w, c), (_, r, s, _) = b.shape(0), b.shape(1)
+    st, pad, dil = (attribute(b, a) for a in ("stride", "padding", "dilation"))
+
+    def reaching(outs: Indices, d: int, size: int, window: int) -> list[int]:
+        """Input positions from which a filter without gaps reaches any of the output positions `outs`."""
+        starts = [y * st[d] - pad[d] for y in range(size)]
+        wide = dil[d] * (window - 1) + 1
+        return [y for y, first in enumerate(starts) if set(range(first, first + wide)) & set(outs)]
+
+    for images, ps, qs, ns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        ys, xs = reaching(ps, 0, h, r), reaching(qs, 1, w, s)
+        reads = [(0, 0, (images, ys, xs, range(c))), (1, 0, (ns, range(r), range(s), range(c)))]
+        yield Work((images, ps, qs, ns), 1, reads)
+
+
 def _pool2d(b: OpInstance) -> Iterator[Work]:
     x, win, st, pad = b.shape(0), attribute(b, "window"), attribute(b, "stride"), attribute(b, "padding")
     for images, ps, qs, cs in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
@@ -266,6 +282,7 @@ KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "matmul": _matmul,
     "conv2d": _conv2d,
     "grouped_conv2d": _grouped_conv2d,
+    "conv_transpose2d": _conv_transpose2d,
     "max_pool2d": _pool2d,
     "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,

@@ -110,6 +110,25 @@ def _grouped_conv2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Ti
     return Tile(1, reads, list(product(*lines, filters)), c[3] * wide, wide)
 
 
+def _conv_transpose2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    (_, h, w, ch), (_, r, s, _) = shapes[0], shapes[1]
+    outs = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
+    reads: list[Read] = []
+    for image, y, x, out in product(*outs):
+        ys, xs = (
+            [
+                i
+                for i in range(size)
+                if 0 <= at + a["padding"][d] - i * a["stride"][d] <= wide * a["dilation"][d]
+            ]
+            for d, (at, size, wide) in enumerate(((y, h, r - 1), (x, w, s - 1)))
+        )
+        for i in range(ch):
+            reads += [(0, 1, (out, u, v, i)) for u in range(r) for v in range(s)]
+            reads += [(0, 0, (image, yy, xx, i)) for yy in ys for xx in xs]
+    return Tile(1, reads, list(product(*outs)), c[3] * t[3], t[3])
+
+
 def _pool2d(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     outs = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
     reads: list[Read] = [
@@ -298,6 +317,7 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "matmul": _matmul,
     "conv2d": _conv2d,
     "grouped_conv2d": _grouped_conv2d,
+    "conv_transpose2d": _conv_transpose2d,
     "max_pool2d": _pool2d,
     "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,

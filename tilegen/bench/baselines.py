@@ -24,6 +24,7 @@ from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
+from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes
@@ -297,6 +298,13 @@ def _grouped_conv2d(b: OpInstance, x: Any, w: Any) -> Any:
     return F.conv2d(x, w, None, a.stride, a.padding, a.dilation, a.groups).permute(0, 2, 3, 1)
 
 
+def _conv_transpose2d(b: OpInstance, x: Any, w: Any) -> Any:
+    a = ConvTransposeAttributes.of(b)
+    x, w = x.permute(0, 3, 1, 2), w.permute(3, 0, 1, 2)
+    y = F.conv_transpose2d(x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation)
+    return y.permute(0, 2, 3, 1)
+
+
 def _first(of: Callable[..., Any]) -> Callable[..., Any]:
     """torch's op on channels first, a program's images having them last."""
     return lambda b, x, *rest: of(b, x.permute(0, 3, 1, 2), *rest).permute(0, 2, 3, 1)
@@ -378,6 +386,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     MatmulAttributes: _matmul,
     ConvAttributes: _conv2d,
     GroupedConvAttributes: _grouped_conv2d,
+    ConvTransposeAttributes: _conv_transpose2d,
     SoftmaxAttributes: _softmax,
     AppendAttributes: _append,
     RopeAttributes: _rope,

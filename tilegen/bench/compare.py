@@ -30,6 +30,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
+from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
 from tilegen.runtime import timing
@@ -292,6 +293,9 @@ def _inner(b: OpInstance) -> float:
             return float(k)
         case ConvAttributes() | GroupedConvAttributes():
             return float(math.prod(b.shape(1)[1:]))
+        case ConvTransposeAttributes(stride=stride):
+            # every stride-th line and column of a filter
+            return float(math.prod(b.shape(1)[1:])) / math.prod(stride)
         case AttentionAttributes(q_len=queries, k_len=keys, causal=causal):
             # scores and values; under a causal mask query i sees k_len - q_len + i + 1 keys
             return 2.0 * (keys - (queries - 1) / 2 if causal else keys)

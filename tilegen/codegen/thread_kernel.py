@@ -56,6 +56,11 @@ class ThreadKernel:
         return any(op.product and op.product.skewed for op in self.thread_tiles)
 
     @property
+    def multiplies_lines(self) -> bool:
+        """Whether products read lines of a matrix, not pieces of pixels alone."""
+        return any(op.product and op.product.of_lines for op in self.thread_tiles)
+
+    @property
     def attends_windows(self) -> bool:
         """Whether queries of any attention by threads see a window of keys."""
         return any(op.heads.window for op in self.thread_tiles if op.heads)

@@ -20,7 +20,13 @@ from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, THREADS, Gather
 from tilegen.codegen.thread_depthwise import Depthwise
 from tilegen.codegen.thread_groups import Group, Mean
-from tilegen.codegen.thread_product import ConvProduct, GroupConvProduct, MatmulProduct, ThreadProduct
+from tilegen.codegen.thread_product import (
+    ConvProduct,
+    GroupConvProduct,
+    MatmulProduct,
+    ThreadProduct,
+    TransposedProduct,
+)
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, Size
@@ -28,6 +34,7 @@ from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
+from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes, channels_of
@@ -67,6 +74,7 @@ ANY_COLUMNS = (
     EmbeddingAttributes,
     ConvAttributes,
     GroupedConvAttributes,
+    ConvTransposeAttributes,
     MatmulAttributes,
 )
 
@@ -115,6 +123,8 @@ class ThreadOp(MacroOp):
                 return ConvProduct(self.bound)
             case GroupedConvAttributes() if not self.by_eights:
                 return GroupConvProduct(self.bound)
+            case ConvTransposeAttributes():
+                return TransposedProduct(self.bound)
         return None
 
     @cached_property
@@ -225,7 +235,7 @@ class ThreadOp(MacroOp):
     def _otherwise(self) -> range:
         """Operands that are not read by eights of a row."""
         match self.attributes:
-            case ConvAttributes():
+            case ConvAttributes() | ConvTransposeAttributes():
                 return range(2)
             case GroupedConvAttributes():
                 return range(1 if self.by_eights else 0, 2)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.gathered import gathered_tiles
 from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.grouped_conv2d import filters_of
 from tilegen.ops.spatial import spatial_tiles
@@ -62,6 +64,7 @@ class ThreadProduct:
     """What the text of a product by mma.sync may ask."""
 
     bound: OpInstance
+    of_lines: ClassVar[bool] = True  # whether a side's rows are lines of a matrix (tg_side)
 
     @property
     def problem(self) -> str:
@@ -240,6 +243,57 @@ class ConvProduct(ThreadProduct):
     @property
     def b(self) -> Side:
         return Side(self.columns, self.k, False, self.unit(1, self.k))
+
+
+class TransposedProduct(ConvProduct):
+    """Of a transposed convolution, one for each *phase*: the pixels that see the same lines and columns of
+    the filters, every stride-th of each. A filter's numbers are k = (i·columns_seen + j)·C + c of the i-th
+    line and j-th column that a phase sees."""
+
+    of_lines = False
+
+    @property
+    def _attributes(self) -> ConvTransposeAttributes:
+        return ConvTransposeAttributes.of(self.bound)
+
+    @property
+    def box(self) -> tuple[int, int, int]:
+        """Images, lines and pixels of a tile that are of one phase."""
+        images, *alike = super().box
+        lines, pixels = (ceil_div(n, s) for n, s in zip(alike, self._attributes.stride, strict=True))
+        return images, lines, pixels
+
+    @cached_property
+    def _shared(self) -> tuple[int, int]:
+        """By what stride and dilation can be divided."""
+        a = self._attributes
+        return math.gcd(a.stride[0], a.dilation[0]), math.gcd(a.stride[1], a.dilation[1])
+
+    @property
+    def step(self) -> tuple[int, int]:
+        """From one line and column of a filter to the next that a phase sees."""
+        stride = self._attributes.stride
+        return stride[0] // self._shared[0], stride[1] // self._shared[1]
+
+    @property
+    def back(self) -> tuple[int, int]:
+        """By so many lines and columns of the image they go back."""
+        dilation = self._attributes.dilation
+        return dilation[0] // self._shared[0], dilation[1] // self._shared[1]
+
+    @property
+    def columns_seen(self) -> int:
+        """The most columns of a filter that a phase sees."""
+        return ceil_div(int(self.bound.shape(1)[2]), self.step[1])
+
+    @property
+    def skewed(self) -> bool:
+        """Both sides are loaded by the channels of a pixel."""
+        return False
+
+    @property
+    def b(self) -> Side:
+        return Side(self.columns, self.k, False, self.unit(1, self.channels))
 
 
 class GroupConvProduct(ConvProduct):

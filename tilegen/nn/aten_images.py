@@ -14,6 +14,7 @@ from tilegen.nn.table import TABLE, Trace, entry, image_of
 from tilegen.nn.views import View
 from tilegen.ops import reduce
 from tilegen.ops.conv2d import conv2d
+from tilegen.ops.conv_transpose2d import conv_transpose2d
 from tilegen.ops.gemm import linear
 from tilegen.ops.group_norm import group_norm
 from tilegen.ops.pointwise import pointwise
@@ -21,6 +22,22 @@ from tilegen.ops.pool import avg_pool2d, global_avg_pool, max_pool2d
 from tilegen.ops.upsample import upsample
 
 aten = torch.ops.aten
+Norm = tuple[torch.Tensor, torch.Tensor]  # y·factor + shift of each channel
+
+
+def _of_weights(
+    t: Trace, w: Any, bias: torch.Tensor | None, norm: Norm | None, filters: int
+) -> tuple[torch.Tensor, Value | None]:
+    """A convolution's weight, whose dimension `filters` counts them, and its bias; a norm that follows in
+    them."""
+    if not isinstance(w, torch.Tensor):
+        raise SpecError("a convolution by what is no weight")
+    if norm is not None:
+        factor, shift = norm
+        shift = shift if bias is None else shift + bias.float() * factor
+        along = [-1 if d == filters else 1 for d in range(w.dim())]
+        w, bias = (w.float() * factor.view(along)).to(w.dtype), shift.to(w.dtype)
+    return w, None if bias is None else t.weight(bias, "bias")
 
 
 def convolved(
@@ -32,16 +49,10 @@ def convolved(
     padding: Any = (0, 0),
     dilation: Any = (1, 1),
     groups: int = 1,
-    norm: tuple[torch.Tensor, torch.Tensor] | None = None,
+    norm: Norm | None = None,
 ) -> View:
     """A convolution, and y·factor + shift for each of its channels where that follows it."""
-    if not isinstance(w, torch.Tensor):
-        raise SpecError("a convolution by what is no weight")
-    if norm is not None:
-        factor, shift = norm
-        shift = shift if bias is None else shift + bias.float() * factor
-        w, bias = (w.float() * factor.view(-1, 1, 1, 1)).to(w.dtype), shift.to(w.dtype)
-    given = None if bias is None else t.weight(bias, "bias")
+    w, given = _of_weights(t, w, bias, norm, 0)
     each = x.of_images()
     if each is not None and groups == 1 and (*w.shape[2:], *_two(padding)) == (1, 1, 0, 0):  # of one pixel
         made = linear(each, t.weight(w.flatten(1), "weight"), given, name=t.name())
@@ -60,7 +71,37 @@ def convolved(
     return View.of(made, (0, 3, 1, 2))
 
 
+def transposed(
+    t: Trace,
+    x: View,
+    w: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = (1, 1),
+    padding: Any = (0, 0),
+    output_padding: Any = (0, 0),
+    groups: int = 1,
+    dilation: Any = (1, 1),
+    norm: Norm | None = None,
+) -> View:
+    """A transposed convolution, likewise."""
+    if groups != 1:
+        raise SpecError(f"a transposed convolution in {groups} groups")
+    w, given = _of_weights(t, w, bias, norm, 1)
+    made = conv_transpose2d(
+        image_of(x),
+        t.weight(w.permute(1, 2, 3, 0), "weight"),
+        given,
+        stride=_two(stride),
+        padding=_two(padding),
+        output_padding=_two(output_padding),
+        dilation=_two(dilation),
+        name=t.name(),
+    )
+    return View.of(made, (0, 3, 1, 2))
+
+
 TABLE[aten.conv2d.default] = convolved
+TABLE[aten.conv_transpose2d.input] = transposed
 
 
 def factors(

@@ -36,8 +36,9 @@ from tilegen.ops.pointwise import pointwise
 aten = torch.ops.aten
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
+CONVOLUTIONS = (aten.conv2d.default, aten.conv_transpose2d.input)  # which take over a norm that follows
 IMAGES = (
-    aten.conv2d.default,
+    *CONVOLUTIONS,
     aten.max_pool2d.default,
     aten.avg_pool2d.default,
     aten.upsample_nearest2d.vec,
@@ -220,7 +221,7 @@ class _Spec:
         try:
             if node.target is aten.linear.default:
                 return self._linear(node, args, kwargs)
-            if node.target is aten.conv2d.default:
+            if node.target in CONVOLUTIONS:
                 return TABLE[node.target](self, *args, norm=self._norm_after(node), **kwargs)
             if node in self._folded:
                 return [args[0]]

@@ -204,6 +204,48 @@ def _grouped_conv2d(op: Op) -> Footprint:
     return f.footprint(reads, *lines, f.columns(wide * f.coord[3], wide, n))
 
 
+def _conv_transpose2d(op: Op) -> Footprint:
+    (images, p, q, n), (tb, th, tw, tn) = op.target(None, None, None, None).shape, op.tiles(4)
+    x = op.operand(0, images, None, None, None)
+    _, height, width, c = x.shape
+    w = op.operand(1, n, None, None, c)
+    _, r, s, _ = w.shape
+    (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
+    more = op.pair("output_padding")
+    wanted = [
+        (size - 1) * step + gap * (taps - 1) - 2 * before + behind + 1
+        for size, step, gap, taps, before, behind in (
+            (height, sh, dh, r, ph, more[0]),
+            (width, sw, dw, s, pw, more[1]),
+        )
+    ]
+    if wanted != [p, q]:
+        raise Malformed(f"the result has {p} x {q} pixels, expected {wanted[0]} x {wanted[1]}")
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn))
+    rows, columns = (
+        _sources(f, 1, th, p, height, (r, sh, dh, ph)),
+        _sources(f, 2, tw, q, width, (s, sw, dw, pw)),
+    )
+    lines = [f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q)]
+    reads = f.once(w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), f.span(0, c, c))
+    reads += f.once(x, f.block(0, tb, images), rows, columns, f.span(0, c, c))
+    return f.footprint(reads, *lines, f.columns(tn * f.coord[3], tn, n))
+
+
+def _sources(
+    f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]
+) -> Span:
+    """Input rows from whose first output row to whose last one lies any of a block; window: as _windows has
+    it."""
+    taps, stride, dilation, padding = window
+    if inputs > 1 << 24:
+        raise Malformed(f"{inputs} input rows are too many to check")
+    first = np.arange(inputs, dtype=np.int64) * stride - padding
+    block = f.block(axis, size, outputs)
+    low = np.searchsorted(first + (taps - 1) * dilation, block.low, "left")
+    return Span(low, np.searchsorted(first, block.high, "left"))
+
+
 def _pool2d(op: Op) -> Footprint:
     (images, p, q, c), (tb, th, tw, tc) = op.target(None, None, None, None).shape, op.tiles(4)
     x = op.operand(0, images, None, None, c)
@@ -481,6 +523,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "matmul": _matmul,
     "conv2d": _conv2d,
     "grouped_conv2d": _grouped_conv2d,
+    "conv_transpose2d": _conv_transpose2d,
     "max_pool2d": _pool2d,
     "avg_pool2d": _pool2d,
     "global_avg_pool": _global_avg_pool,

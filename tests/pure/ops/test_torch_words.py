@@ -128,6 +128,20 @@ WORDS = {
         first(lambda x, w: F.conv2d(x, w.permute(0, 3, 1, 2), None, 1, 2, 2, 3)),
         (IMAGE, (15, 3, 3, IMAGE[-1] // 3)),
     ),
+    "conv_transpose2d": Word(
+        lambda x, w, b: tg.conv_transpose2d(x, w, b, stride=2, padding=1),
+        first(lambda x, w, b: F.conv_transpose2d(x, w.permute(3, 0, 1, 2), b, 2, 1)),
+        (IMAGE, (5, 4, 4, IMAGE[-1]), (5,)),
+    ),
+    "conv_transpose2d, dilated, a line more": Word(
+        lambda x, w: tg.conv_transpose2d(
+            x, w, stride=(2, 3), padding=(1, 0), output_padding=(1, 2), dilation=(3, 2)
+        ),
+        first(
+            lambda x, w: F.conv_transpose2d(x, w.permute(3, 0, 1, 2), None, (2, 3), (1, 0), (1, 2), 1, (3, 2))
+        ),
+        (IMAGE, (5, 2, 3, IMAGE[-1])),
+    ),
     "avg_pool2d": Word(
         lambda x: tg.avg_pool2d(x, (3, 2), stride=2, padding=(1, 0)),
         first(lambda x: F.avg_pool2d(x, (3, 2), 2, (1, 0))),
