@@ -61,6 +61,10 @@ def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
         read = [tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]]
+        if op["kind"] == "attention" and op["attributes"].get("alibi"):
+            slopes = read.pop(3 + bool(op["attributes"].get("lengths")))
+            if slopes["dtype"] != "float32":
+                yield f"{name} reads slopes of {slopes['dtype']}, expected float32"
         types = {t["dtype"] for t in read if t["role"] != "partial" and t["dtype"] != "int32"}
         expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
         if {result["dtype"]} != expected:
@@ -152,7 +156,9 @@ class _Terms:
         return self.of("append", _frozen(attributes, ("theta", "head_dim")), cache, x, *position)
 
     def _attention(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
-        q, k, v, *position = operands
+        masks = sum(bool(attributes.get(key)) for key in ("lengths", "alibi"))
+        q, k, v = operands[:3]
+        given, position = operands[3 : 3 + masks], operands[3 + masks :]
         if attributes.get("forwarded"):
             *position, new_k, new_v = position
             if attributes.get("theta") is not None:
@@ -165,7 +171,7 @@ class _Terms:
                 "seq": attributes["q_len"],
             }
             k, v = (self.of("append", _frozen(written), *new, *position) for new in ((k, new_k), (v, new_v)))
-        made = self.of("attention", _frozen(attributes, _KEYS), q, k, v, *position)
+        made = self.of("attention", _frozen(attributes, _KEYS), q, k, v, *given, *position)
         splits = attributes.get("splits")
         if splits is None:
             return made

@@ -11,12 +11,13 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.program import DTYPES, Program, Tensor
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import OpInstance
 from tilegen.ops.embedding import EmbeddingAttributes
 
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in
-    their caches; what picks rows of a table is below their number."""
+    their caches; what picks rows of a table is below their number; lengths are up to the number of keys."""
     generator = torch.Generator(device).manual_seed(seed)
     if device == "cpu":
         _check_memory(program)
@@ -44,6 +45,8 @@ def _check_memory(program: Program) -> None:
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
     if t.dtype == "int32" and (rows := least_table(program, t.name)):
         return torch.randint(rows, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
+    if t.dtype == "int32" and (keys := most_keys(program, t.name)):
+        return torch.randint(keys + 1, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
     if t.dtype == "int32":
         return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
@@ -62,6 +65,19 @@ def least_table(program: Program, ids: str) -> int:
         if isinstance(c.attributes, EmbeddingAttributes) and c.operands[0].tensor == ids
     ]
     return min(tables, default=0)
+
+
+def most_keys(program: Program, lengths: str) -> int:
+    """The fewest keys of any attention whose sequences have these lengths; 0 where none has."""
+    bound = [OpInstance.of_call(program, c) for c in program.calls]
+    keys = [
+        int(a.k_len)
+        for b in bound
+        if isinstance(a := b.attributes, AttentionAttributes)
+        and a.lengths
+        and b.operand("lengths").tensor == lengths
+    ]
+    return min(keys, default=0)
 
 
 def free_rows(program: Program, position: str) -> int:
