@@ -58,6 +58,12 @@ class AttentionAttributes(Attributes):
     alibi: bool = False
 
     @property
+    def masks(self) -> bool:
+        """Whether scores and what is seen of them are other than those of causal or full attention."""
+        given = (self.window, self.cap, self.prefix)
+        return any(n is not None for n in given) or self.lengths or self.alibi
+
+    @property
     def outer(self) -> float:
         """What products q · k are multiplied by before the softmax; where scores are capped, their tanh."""
         return float(self.scale if self.cap is None else self.cap)

@@ -14,7 +14,7 @@ def lengths_operand(lengths: Value, batch: Size, where: str) -> Operand:
     whole = isinstance(lengths, Value) and lengths.dtype == "int32" and lengths.columns is None
     need(
         whole and lengths.shape == (batch,),
-        f"attention: lengths is tg.input(name, ({batch},), 'int32'), given {lengths!r}",
+        f"attention: lengths is tg.input(name, ({batch},), 'int32'), given {_said(lengths)}",
         where,
     )
     return lengths.operand("vector", where)
@@ -26,10 +26,14 @@ def slopes_operand(slopes: Value, heads: int, where: str) -> Operand:
     given = given and slopes.builder.tensors[slopes.tensor].role in ("weight", "input")
     need(
         given and slopes.shape == (heads,),
-        f"attention: alibi is tg.weight(name, ({heads},), 'float32'), given {slopes!r}",
+        f"attention: alibi is tg.weight(name, ({heads},), 'float32'), given {_said(slopes)}",
         where,
     )
     return slopes.operand("vector", where)
+
+
+def _said(given: Any) -> str:
+    return f"{given!r} of {given.dtype}" if isinstance(given, Value) else repr(given)
 
 
 def check_prefix(prefix: int | None, alone: bool, k_len: Size, where: str) -> None:
