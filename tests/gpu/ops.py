@@ -703,27 +703,29 @@ WINDOWS = [
     ),
     Case("a window of caches, split", cached, {"window": 150, "B": 1}, {"split_kv": {"attn": 3}}),
 ]
-ALL_MASKS: dict[str, Any] = {"causal": True, "lengths": True, "alibi": True}
+LENGTHS: dict[str, Any] = {"causal": True, "lengths": True}
+SLOPES: dict[str, Any] = {"causal": True, "alibi": True}
+BOTH = LENGTHS | SLOPES
 ROWS_128 = {"tiles": {"y": (128, 128)}}  # of queries, and so many keys a block
 MASKS = [
     Case("lengths", masked, {"lengths": True}),
-    Case("lengths, causal", masked, {"lengths": True, "causal": True, "S": 150, "D": 128}),
+    Case("lengths, causal", masked, {**LENGTHS, "S": 150, "D": 128}),
     Case("lengths of other keys, one query", masked, {"lengths": True, "S": 1, "K": 1000, "B": 5}),
     Case("lengths, 17 queries, heads of 40", masked, {"lengths": True, "S": 17, "K": 130, "D": 40, "B": 7}),
-    Case("lengths and a window", masked, {"lengths": True, "causal": True, "window": 70, "dtype": "float16"}),
+    Case("lengths and a window", masked, {**LENGTHS, "window": 70, "dtype": "float16"}),
     Case("lengths of keys that another op makes", masked, {"lengths": True, "made": True}),
-    Case("lengths, a window, keys made", masked, {"lengths": True, "causal": True, "window": 33, "made": True}),
+    Case("lengths, a window, keys made", masked, {**LENGTHS, "window": 33, "made": True}),
     Case("a prefix", masked, {"prefix": 141, "causal": True}),
     Case("a prefix of all keys, of few", masked, {"prefix": 40, "causal": True, "S": 40, "dtype": "float16"}),
-    Case("a prefix before lengths", masked, {"prefix": 100, "causal": True, "lengths": True, "made": True}),
-    Case("slopes", masked, {"alibi": True, "causal": True}),
+    Case("a prefix before lengths", masked, {**LENGTHS, "prefix": 100, "made": True}),
+    Case("slopes", masked, SLOPES),
     Case("slopes, all keys", masked, {"alibi": True, "S": 60, "K": 150, "dtype": "float16"}),
-    Case("slopes, capped, a window", masked, {"alibi": True, "causal": True, "cap": 2.0, "window": 50, "S": 130}),
-    Case("lengths and slopes, heads of 256", masked, {**ALL_MASKS, "D": 256, "S": 77, "K": 140}),
-    Case("lengths, slopes, a prefix, capped", masked, {**ALL_MASKS, "S": 5, "K": 140, "prefix": 9, "cap": 1.5}),
+    Case("slopes, capped, a window", masked, {**SLOPES, "cap": 2.0, "window": 50, "S": 130}),
+    Case("lengths and slopes, heads of 256", masked, {**BOTH, "D": 256, "S": 77, "K": 140}),
+    Case("lengths, slopes, a prefix, capped", masked, {**BOTH, "S": 5, "K": 140, "prefix": 9, "cap": 1.5}),
     Case("lengths, 128 rows", masked, {"lengths": True, "D": 128}, ROWS_128),
-    Case("lengths, slopes, a window, 128 rows", masked, {**ALL_MASKS, "window": 70}, ROWS_128),
-    Case("a prefix, slopes, 128 rows", masked, {"prefix": 200, "causal": True, "alibi": True}, ROWS_128),
+    Case("lengths, slopes, a window, 128 rows", masked, {**BOTH, "window": 70}, ROWS_128),
+    Case("a prefix, slopes, 128 rows", masked, {**SLOPES, "prefix": 200}, ROWS_128),
     *(
         Case(f"slopes over caches, {s} tokens", cached, {"S": s, "alibi": True, "roped": s == 3})
         for s in (1, 3, 70)

@@ -195,7 +195,8 @@ def _attention(b: OpInstance) -> Iterator[Work]:
         own = (rows, range(hs[0] * d, (hs[-1] + 1) * d))
         writes = ([s * batch * q_len + r for r in rows], range(hs[0] * width, (hs[-1] + 1) * width))
         masked = attribute(b, "causal") and not with_position
-        keys = [y for y in range(k_len) if not masked or any(y < max(q + k_len - q_len + 1, prefix) for q in mine)]
+        ends = [max(q + k_len - q_len + 1, prefix) if masked else k_len for q in mine]
+        keys = [y for y in range(k_len) if y < max(ends)]
         head = range(hs[0] * kv // heads * d, hs[0] * kv // heads * d + d)
         reads: list[Any] = [(0, -1, own)]
         blocks = list(cut(len(keys), b.tile[1]))

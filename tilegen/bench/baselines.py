@@ -57,11 +57,7 @@ def eager(
     """
     bound = [OpInstance.of_call(program, c) for c in program.calls]
     positions = {b.operand("position").tensor for b in bound if b.position is not None}
-    at = {
-        t.name: int(a[0])
-        for t, a in zip(program.arguments, arguments, strict=True)
-        if t.name in positions
-    }
+    at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.name in positions}
     device = arguments[0].device
     pairs = fused or {}
     inside = {c.result for chain, _ in pairs.values() for c in chain[:-1]}
@@ -276,8 +272,8 @@ def _attention(attention: Attention, b: OpInstance, *operands: Any) -> Any:
 
 
 def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any) -> Any:
-    """Of what no fused kernel of torch takes: a window, a prefix, lengths and slopes as a mask, a soft cap op by
-    op."""
+    """Of what no fused kernel of torch takes: a window, a prefix, lengths and slopes as a mask, a soft cap op
+    by op."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     mask, places = torch.ones(a.q_len, seen, dtype=torch.bool), torch.arange(seen)
     mask = mask.tril(seen - a.q_len) if a.causal else mask

@@ -273,9 +273,9 @@ class Attention(OpDef):
     blocks ⌊n·s/S⌋ … ⌊n·(s+1)/S⌋ - 1. It writes, in float32, Σ p v, m and l = Σ p with p = e^(score - m),
     which Combine brings together. How many blocks there are is known at run time only.
 
-    forwarded: rows at … at + q_len - 1 of the caches are operands of their own, not what the caches hold there, so
-    that no append is awaited. theta: queries and these keys are turned by their position on their way, as
-    rope does.
+    forwarded: rows at … at + q_len - 1 of the caches are operands of their own, not what the caches hold
+    there, so that no append is awaited. theta: queries and these keys are turned by their position on their
+    way, as rope does.
     """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"

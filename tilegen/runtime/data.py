@@ -45,10 +45,8 @@ def _check_memory(program: Program) -> None:
 
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
-    if t.dtype == "int32" and (rows := least_table(program, t.name)):
-        return torch.randint(rows, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
-    if t.dtype == "int32" and (keys := most_keys(program, t.name)):
-        return torch.randint(keys + 1, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
+    if t.dtype == "int32" and (below := least_table(program, t.name) or most_lengths(program, t.name)):
+        return torch.randint(below, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
     if t.dtype == "int32":
         return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
     if heads := most_heads(program, t.name):
@@ -72,9 +70,10 @@ def least_table(program: Program, ids: str) -> int:
     return min(tables, default=0)
 
 
-def most_keys(program: Program, lengths: str) -> int:
-    """The fewest keys of any attention whose sequences have these lengths; 0 where none has."""
-    return min((int(a.k_len) for a in _attentions(program, "lengths", lengths)), default=0)
+def most_lengths(program: Program, lengths: str) -> int:
+    """How many lengths sequences may have, from 0 to the fewest keys of any attention that is told these; 0
+    where none is."""
+    return min((int(a.k_len) + 1 for a in _attentions(program, "lengths", lengths)), default=0)
 
 
 def most_heads(program: Program, slopes: str) -> int:
@@ -86,9 +85,9 @@ def _attentions(program: Program, operand: str, tensor: str) -> Iterator[Attenti
     """Those whose operand of that name is the tensor."""
     for c in program.calls:
         b = OpInstance.of_call(program, c)
-        if isinstance(b.attributes, AttentionAttributes) and b.has(operand):
-            if b.operand(operand).tensor == tensor:
-                yield b.attributes
+        told = isinstance(b.attributes, AttentionAttributes) and b.has(operand)
+        if told and b.operand(operand).tensor == tensor:
+            yield AttentionAttributes.of(b)
 
 
 def free_rows(program: Program, position: str) -> int:
