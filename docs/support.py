@@ -51,6 +51,14 @@ def _attention(head: int, **mask: Any) -> Make:
     return made
 
 
+def _padded(d: str) -> Any:
+    """Sequences of lengths of their own, with all else that is said of keys and scores."""
+    q, k, v = tg.input("qkv", (2, 77, 6 * 64), d).chunk(3)
+    lengths, slopes = tg.input("lengths", (2,), "int32"), tg.weight("slopes", (2,), "float32")
+    how = {"heads": 2, "lengths": lengths, "alibi": slopes}
+    return tg.attention(q, k, v, **how), tg.attention(q, k, v, causal=True, prefix=20, softcap=9.0, **how)
+
+
 def _cached(d: str) -> Any:
     x, at = tg.input("x", (2, 1, 192), d), tg.input("at", (1,), "int32")
     keys, values = (tg.state(name, (2, 64, 64), d) for name in ("keys", "values"))
@@ -102,6 +110,7 @@ PROGRAMS: Mapping[str, tuple[Make, ...]] = {
     "attention, masks, caches, rope; heads of 8 to 256 by 8": (
         *(_attention(n) for n in (8, 40, 64, 128, 256)),
         *(_attention(64, window=20), _attention(64, softcap=30.0)),
+        _padded,
         _cached,
     ),
     "norms, softmax, topk, numbers of rows of any width": (_norms(1024), _norms(77), _norms(20001)),

@@ -137,7 +137,7 @@ def draw_options(
             chunks = -(-b.shape(0)[1] // tiles[op.name][2])
             if chunks >= 2 and d.maybe(0.25):
                 split_k[op.name] = d.n(min(3, chunks), 2)
-        if op.kind == "attention" and len(op.operands) > 3:
+        if op.kind == "attention" and graph.bound(op).has("position"):
             steps = -(-AttentionAttributes.of(b).k_len // tiles[op.name][1])
             if steps >= 2 and d.maybe(0.5):
                 split_kv[op.name] = d.n(min(4, steps), 2)

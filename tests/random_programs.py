@@ -168,12 +168,18 @@ def _attention(p: Pool, x: Value) -> Value:
     heads = kv * group
     qkv = tg.linear(x, d.weight((heads + 2 * kv) * size, x.shape[-1]))
     q, k, v = qkv.split([heads * size, kv * size, kv * size])
-    return tg.attention(q, k, v, heads=heads, kv_heads=kv, **_mask(d, d.maybe()))
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv, **_mask(d, d.maybe(), heads, k))
 
 
-def _mask(d: Draw, causal: bool) -> dict[str, Any]:
-    window = d.n(6) if causal and d.maybe(0.4) else None
-    return {"causal": causal, "window": window, "softcap": 1.5 if d.maybe(0.2) else None}
+def _mask(d: Draw, causal: bool, heads: int, keys: Value | None) -> dict[str, Any]:
+    """Of so many heads; keys: those of an attention that is not over caches."""
+    how: dict[str, Any] = {"causal": causal, "softcap": 1.5 if d.maybe(0.2) else None}
+    how["window"] = d.n(6) if causal and d.maybe(0.4) else None
+    how["alibi"] = d.weight(heads) if d.maybe(0.3) else None
+    if keys is not None:
+        how["lengths"] = d.ids(keys.shape[0]) if d.maybe(0.3) else None
+        how["prefix"] = d.n(keys.shape[1]) if causal and not how["window"] and d.maybe() else None
+    return how
 
 
 def _cross_attention(p: Pool, x: Value) -> Value:
@@ -184,7 +190,7 @@ def _cross_attention(p: Pool, x: Value) -> Value:
     ]
     k, heads = d.pick(others), divisor(d, x.shape[-1])
     v = d.pick([v for v in others if v.shape == k.shape])
-    return tg.attention(x, k, v, heads=heads, **_mask(d, k.shape[1] >= x.shape[1] and d.maybe()))
+    return tg.attention(x, k, v, heads=heads, **_mask(d, k.shape[1] >= x.shape[1] and d.maybe(), heads, k))
 
 
 def _cache(p: Pool, x: Value) -> Value:
@@ -194,7 +200,7 @@ def _cache(p: Pool, x: Value) -> Value:
     place: Any = d.n(room, 0) if fixed else d.position()
     heads = divisor(d, c)
     cache = tg.append(d.state(b, s + room, c), p.like(x.shape) or x, at=place)
-    how = _mask(d, d.maybe() or not fixed)
+    how = _mask(d, d.maybe() or not fixed, heads, cache if fixed else None)
     return tg.attention(x, cache, cache, heads=heads, at=None if fixed else place, **how)
 
 

@@ -411,10 +411,11 @@ def heads_alone(B=2, S=300, heads=4, D=64, causal=True, dtype="bfloat16"):
 
 @tg.spec
 def cached(
-    B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, window=0, cap=0.0, dtype="bfloat16"
+    B=2, S=1, S_max=300, heads=8, kv_heads=2, D=64, H=128, roped=False, window=0, cap=0.0, alibi=False,
+    dtype="bfloat16"
 ):
-    """New keys and values behind those in the caches, attention over all of them, or those of a window;
-    queries and keys turned by their position, or not."""
+    """New keys and values behind those in the caches, attention over all of them, or those of a window, with
+    slopes or not; queries and keys turned by their position, or not."""
     x, w, pos = (
         tg.input("x", (B, S, H), dtype),
         tg.weight("w", ((heads + 2 * kv_heads) * D, H), dtype),
@@ -431,7 +432,8 @@ def cached(
         tg.append(k_cache, k, at=pos, name="k_append"),
         tg.append(v_cache, v, at=pos, name="v_append"),
     )
-    how = {"window": window or None, "softcap": cap or None}
+    slopes = tg.weight("slopes", (heads,), "float32") if alibi else None
+    how = {"window": window or None, "softcap": cap or None, "alibi": slopes}
     return tg.attention(q, keys, values, heads=heads, kv_heads=kv_heads, at=pos, name="attn", **how)
 
 
@@ -444,6 +446,26 @@ def windowed(B=2, S=300, heads=4, kv_heads=2, D=64, window=70, cap=0.0, made=Fal
     k = tg.relu(k, name="h") if made else k
     how = {"causal": True, "window": window or None, "softcap": cap or None}
     return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, name="y", **how)
+
+
+@tg.spec
+def masked(
+    B=3, S=300, K=0, heads=4, kv_heads=2, D=64, causal=False, lengths=False, prefix=0, alibi=False, window=0,
+    cap=0.0, made=False, dtype="bfloat16"
+):
+    """S queries over K keys, or as many, of sequences that have lengths, or begin with a prefix, or whose
+    scores rise by slopes; keys that another op makes, or not."""
+    q = tg.input("q", (B, S, heads * D), dtype)
+    k, v = (tg.input(name, (B, K or S, kv_heads * D), dtype) for name in "kv")
+    k = tg.relu(k, name="h") if made else k
+    how = {
+        "lengths": tg.input("n", (B,), "int32") if lengths else None,
+        "prefix": prefix or None,
+        "alibi": tg.weight("slopes", (heads,), "float32") if alibi else None,
+        "window": window or None,
+        "softcap": cap or None,
+    }
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="y", **how)
 
 
 AWAITED = {"appends": "awaited"}
@@ -682,8 +704,37 @@ WINDOWS = [
     ),
     Case("a window of caches, split", cached, {"window": 150, "B": 1}, {"split_kv": {"attn": 3}}),
 ]
+LENGTHS: dict[str, Any] = {"causal": True, "lengths": True}
+SLOPES: dict[str, Any] = {"causal": True, "alibi": True}
+BOTH = LENGTHS | SLOPES
+ROWS_128 = {"tiles": {"y": (128, 128)}}  # of queries, and so many keys a block
+MASKS = [
+    Case("lengths", masked, {"lengths": True}),
+    Case("lengths, causal", masked, {**LENGTHS, "S": 150, "D": 128}),
+    Case("lengths of other keys, one query", masked, {"lengths": True, "S": 1, "K": 1000, "B": 5}),
+    Case("lengths, 17 queries, heads of 40", masked, {"lengths": True, "S": 17, "K": 130, "D": 40, "B": 7}),
+    Case("lengths and a window", masked, {**LENGTHS, "window": 70, "dtype": "float16"}),
+    Case("lengths of keys that another op makes", masked, {"lengths": True, "made": True}),
+    Case("lengths, a window, keys made", masked, {**LENGTHS, "window": 33, "made": True}),
+    Case("a prefix", masked, {"prefix": 141, "causal": True}),
+    Case("a prefix of all keys, of few", masked, {"prefix": 40, "causal": True, "S": 40, "dtype": "float16"}),
+    Case("a prefix before lengths", masked, {**LENGTHS, "prefix": 100, "made": True}),
+    Case("slopes", masked, SLOPES),
+    Case("slopes, all keys", masked, {"alibi": True, "S": 60, "K": 150, "dtype": "float16"}),
+    Case("slopes, capped, a window", masked, {**SLOPES, "cap": 2.0, "window": 50, "S": 130}),
+    Case("lengths and slopes, heads of 256", masked, {**BOTH, "D": 256, "S": 77, "K": 140}),
+    Case("lengths, slopes, a prefix, capped", masked, {**BOTH, "S": 5, "K": 140, "prefix": 9, "cap": 1.5}),
+    Case("lengths, 128 rows", masked, {"lengths": True, "D": 128}, ROWS_128),
+    Case("lengths, slopes, a window, 128 rows", masked, {**BOTH, "window": 70}, ROWS_128),
+    Case("a prefix, slopes, 128 rows", masked, {**SLOPES, "prefix": 200}, ROWS_128),
+    *(
+        Case(f"slopes over caches, {s} tokens", cached, {"S": s, "alibi": True, "roped": s == 3})
+        for s in (1, 3, 70)
+    ),
+    Case("slopes over caches, split", cached, {"alibi": True, "B": 1}, {"split_kv": {"attn": 3}}),
+]
 
 OPS = [
-    *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *WINDOWS),
+    *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *WINDOWS, *MASKS),
     *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE, *FLOAT8),
 ]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gpu.gemms import Case
 from tests.gpu.language import LANGUAGE
-from tests.gpu.ops import THREADS, WINDOWS
+from tests.gpu.ops import MASKS, THREADS, WINDOWS
 from tests.gpu.test_ops import against_float32
 from tilegen.runtime.driver import missing
 
@@ -27,7 +27,7 @@ def in_the_other_type(case: Case) -> Case:
     return replace(case, name=f"{case.name}, as {other}", sizes={**case.sizes, "dtype": other})
 
 
-CASES = [in_the_other_type(case) for case in (*THREADS, *LANGUAGE, *WINDOWS)]
+CASES = [in_the_other_type(case) for case in (*THREADS, *LANGUAGE, *WINDOWS, *MASKS)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -210,10 +210,9 @@ def _attention(b: OpInstance) -> Iterator[Work]:
     batch, q_len, k_len, heads, kv, d = (
         attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim")
     )
-    with_position, splits = (
-        len(b.op.operands) > 3,
-        attribute(b, "splits", 0),
-    )
+    told = [name for name in ("lengths", "alibi") if attribute(b, name, False)]  # operands after q, k and v
+    at, splits, prefix = 3 + len(told), attribute(b, "splits", 0), attribute(b, "prefix", 0)
+    with_position = len(b.op.operands) > at
     width = d + 8 if splits else d
     for image, hs, mine, s in product(
         range(batch), cut(heads, b.tile[2]), cut(q_len, b.tile[0]), range(max(1, splits))
@@ -222,7 +221,8 @@ def _attention(b: OpInstance) -> Iterator[Work]:
         own = (rows, range(hs[0] * d, (hs[-1] + 1) * d))
         writes = ([s * batch * q_len + r for r in rows], range(hs[0] * width, (hs[-1] + 1) * width))
         masked = attribute(b, "causal") and not with_position
-        keys = [y for y in range(k_len) if not masked or any(y <= q + k_len - q_len for q in mine)]
+        ends = [max(q + k_len - q_len + 1, prefix) if masked else k_len for q in mine]
+        keys = [y for y in range(k_len) if y < max(ends)]
         head = range(hs[0] * kv // heads * d, hs[0] * kv // heads * d + d)
         reads: list[Any] = [(0, -1, own)]
         blocks = list(cut(len(keys), b.tile[1]))
@@ -234,7 +234,9 @@ def _attention(b: OpInstance) -> Iterator[Work]:
             reads += [(1, step, (lines, head)), (2, step, (lines, head))]
         if attribute(b, "forwarded", False):
             new = (range(image * q_len, (image + 1) * q_len), head)
-            reads += [(4, -1, new), (5, -1, new)]
+            reads += [(at + 1, -1, new), (at + 2, -1, new)]
+        each = {"lengths": [image], "alibi": hs}
+        reads += [(3 + n, -1, (each[name],)) for n, name in enumerate(told)]
         yield Work(writes, -(-len(blocks) // max(1, splits)), reads)
 
 

@@ -211,11 +211,19 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
         d if splits == 1 else d + 8,
     )
     own = [(b * q_len + r, h * t[2] * d + x) for r in mine for x in range(t[2] * d)]
+    at = 3 + a.get("lengths", False) + a.get("alibi", False)  # where a position is
     keys = [
-        y for y in range(k_len) if not a["causal"] or 3 in shapes or any(y <= r + k_len - q_len for r in mine)
+        y
+        for y in range(k_len)
+        if not a["causal"]
+        or at in shapes
+        or y < a.get("prefix", 0)
+        or any(y <= r + k_len - q_len for r in mine)
     ]
-    reads: list[Read] = [(None, 0, at) for at in own]
-    reads += [(None, 3, (0,))] if 3 in shapes else []
+    reads: list[Read] = [(None, 0, one) for one in own]
+    reads += [(None, at, (0,))] if at in shapes else []
+    reads += [(None, 3, (b,))] if a.get("lengths") else []
+    reads += [(None, at - 1, (h * t[2] + n,)) for n in range(t[2])] if a.get("alibi") else []
     # which keys are a share's own, only the position tells: it may read any from its first step on
     reads += [
         (y // t[1] if splits == 1 else 0, way, (b * k_len + y, group * d + x))
@@ -226,7 +234,7 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     if a.get("forwarded"):
         reads += [
             (None, way, (b * q_len + r, group * d + x))
-            for way in (4, 5)
+            for way in (at + 1, at + 2)
             for r in range(q_len)
             for x in range(d)
         ]

@@ -38,7 +38,6 @@ from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
 from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
-from tilegen.runtime.data import least_table
 
 Chain = tuple[Call, ...]
 # result -> the calls that one library call replaces, and that call
@@ -60,11 +59,9 @@ def eager(
     Positions are read here, once. Caches keep their own shape and are written in place, a slice of them.
     fused: gelu_pairs, linear_chains or conv_chains as one library call each.
     """
-    at = {
-        t.name: int(a[0])
-        for t, a in zip(program.arguments, arguments, strict=True)
-        if t.dtype == "int32" and not least_table(program, t.name)
-    }
+    bound = [OpInstance.of_call(program, c) for c in program.calls]
+    positions = {b.operand("position").tensor for b in bound if b.position is not None}
+    at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.name in positions}
     device = arguments[0].device
     pairs = {**scaled_linears(program), **(fused or {})}
     inside = {c.result for chain, _ in pairs.values() for c in chain[:-1]}
@@ -324,31 +321,40 @@ def _reduce(b: OpInstance, x: Any) -> Any:
     return ways[ReduceAttributes.of(b).how](-1, keepdim=True)
 
 
-def _attention(attention: Attention, b: OpInstance, q: Any, k: Any, v: Any, at: int | None = None) -> Any:
+def _attention(attention: Attention, b: OpInstance, *operands: Any) -> Any:
     a = AttentionAttributes.of(b)
-    q = q.reshape(a.batch, a.q_len, a.heads, a.head_dim)
-    k, v = (t.reshape(a.batch, a.k_len, a.kv_heads, a.head_dim) for t in (k, v))
-    seen = a.k_len if at is None else at + a.q_len
+    q = operands[0].reshape(a.batch, a.q_len, a.heads, a.head_dim)
+    k, v = (t.reshape(a.batch, a.k_len, a.kv_heads, a.head_dim) for t in operands[1:3])
+    seen = a.k_len if b.position is None else operands[b.position] + a.q_len
     if seen != a.k_len:
         k, v = k[:, :seen], v[:, :seen]
-    if a.window is not None or a.cap is not None:
-        return _masked(a, q, k, v, seen).reshape(b.out)
+    if a.masks:
+        lengths, slopes = (operands[b.index(n)] if b.has(n) else None for n in ("lengths", "slopes"))
+        return _masked(a, q, k, v, seen, lengths, slopes).reshape(b.out)
     return attention(b, q, k, v, seen).reshape(b.out)
 
 
-def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int) -> Any:
-    """Of what no fused kernel of torch takes: a window as a mask, a soft cap op by op."""
+def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any) -> Any:
+    """Of what no fused kernel of torch takes: a window, a prefix, lengths and slopes as a mask, a soft cap op
+    by op."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    mask = torch.ones(a.q_len, seen, dtype=torch.bool, device=q.device)
+    mask, places = torch.ones(a.q_len, seen, dtype=torch.bool), torch.arange(seen)
     mask = mask.tril(seen - a.q_len) if a.causal else mask
     mask = mask.triu(seen - a.q_len - a.window + 1) if a.window is not None else mask
+    mask = mask | (places < a.prefix) if a.prefix is not None else mask
+    mask = mask & (places < lengths[:, None, None, None]) if lengths is not None else mask
+    rise = None
+    if slopes is not None:
+        rise = slopes[:, None, None] * (places - torch.arange(a.q_len)[:, None] - (seen - a.q_len))
     if a.cap is None:
-        y = F.scaled_dot_product_attention(q, k, v, mask, scale=a.scale, enable_gqa=a.heads != a.kv_heads)
-    else:
-        k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
-        scores = a.cap * ((q @ k.mT) * (a.scale / a.cap)).tanh()
-        y = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
-    return y.transpose(1, 2)
+        given = mask if rise is None else torch.where(mask, rise, -math.inf).to(q.dtype)
+        y = F.scaled_dot_product_attention(q, k, v, given, scale=a.scale, enable_gqa=a.heads != a.kv_heads)
+        return y.transpose(1, 2)
+    k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
+    scores = a.cap * ((q @ k.mT) * (a.scale / a.cap)).tanh()
+    p = (scores if rise is None else (scores + rise).to(q.dtype)).masked_fill(~mask, -math.inf).softmax(-1)
+    p = p if lengths is None else p.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    return (p @ v).transpose(1, 2)
 
 
 def _append(b: OpInstance, cache: Any, x: Any, at: int | None = None) -> Any:

@@ -180,10 +180,10 @@ def equation(b: OpInstance) -> str:
     shape = " x ".join(str(n) for n in b.out)
     given = [words(o) for o in b.op.operands[:base]]
     if forwarded(b):
-        q, k, v, at, new_k, new_v = given
+        q, k, v, *told, at, new_k, new_v = given
         if roped(b):
             q, new_k = f"rope({q}, {at})", f"rope({new_k}, {at})"
-        given = [q, f"{k} with {new_k}", f"{v} with {new_v}", at]
+        given = [q, f"{k} with {new_k}", f"{v} with {new_v}", *told, at]
     if normed(b):
         x, w, v = given
         given = [f"rms_norm({x}, {v})", w]

@@ -114,6 +114,16 @@ class ThreadAttention:
         return self.attributes.cap is not None
 
     @property
+    def beside(self) -> bool:
+        """Whether there is anything to say of its keys besides."""
+        return self.attributes.lengths or self.attributes.alibi
+
+    def seen(self, keys: str) -> str:
+        """So many keys, as C, or those that all queries see."""
+        prefix = self.attributes.prefix
+        return keys if prefix is None else f"tg_max({keys}, {prefix})"
+
+    @property
     def log2(self) -> float:
         """Of what the softmax is of, to powers of two."""
         return self.attributes.outer * math.log2(math.e)

@@ -70,6 +70,16 @@ class ThreadKernel:
         return any(op.heads.caps for op in self.thread_tiles if op.heads)
 
     @property
+    def attends_lengths(self) -> bool:
+        """Whether sequences of any attention say how many keys they have."""
+        return any(op.heads.attributes.lengths for op in self.thread_tiles if op.heads)
+
+    @property
+    def biases_scores(self) -> bool:
+        """Whether scores of any attention rise from key to key."""
+        return any(op.heads.attributes.alibi for op in self.thread_tiles if op.heads)
+
+    @property
     def norms_groups(self) -> bool:
         return any(op.group for op in self.thread_tiles)
 

@@ -24,8 +24,9 @@ from tilegen.ops.base import (
     need,
     register,
 )
-from tilegen.ops.extrema import smallest
+from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
+from tilegen.ops.masks import ahead, check_prefix, hidden, lengths_operand, slopes_operand
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
 
@@ -35,7 +36,9 @@ class AttentionAttributes(Attributes):
     """batch sequences of q_len queries and k_len keys; heads share kv_heads key heads of head_dim columns.
     splits: of its keys (tilegen.graph.split_kv). forwarded: new keys and values are operands of their own
     (tilegen.graph.forward_kv). theta: queries and new keys are roped on their way. window: of a causal one,
-    how many keys a query sees at most. cap: scores s become cap · tanh(s / cap)."""
+    how many keys a query sees at most; prefix: so many first keys all queries see. cap: scores s become cap ·
+    tanh(s / cap). lengths, alibi: whether it has an operand of how many keys each sequence has, and one of
+    what scores of each head rise by from key to key."""
 
     batch: Size
     q_len: Size
@@ -50,6 +53,15 @@ class AttentionAttributes(Attributes):
     theta: float | None = None
     window: int | None = None
     cap: float | None = None
+    prefix: int | None = None
+    lengths: bool = False
+    alibi: bool = False
+
+    @property
+    def masks(self) -> bool:
+        """Whether scores and what is seen of them are other than those of causal or full attention."""
+        given = (self.window, self.cap, self.prefix)
+        return any(n is not None for n in given) or self.lengths or self.alibi
 
     @property
     def outer(self) -> float:
@@ -81,6 +93,9 @@ def attention(
     at: Value | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    lengths: Value | None = None,
+    prefix: int | None = None,
+    alibi: Value | None = None,
     name: str | None = None,
 ) -> Value:
     """y = softmax(scale · q kᵀ + mask) v, for each head; softmax and sums in float32.
@@ -90,14 +105,20 @@ def attention(
     Sq. at: k and v are caches, filled up to position at + Sq (an int32 input of one element, read on the
     device); then query i sees keys ≤ at + i, which is causal. window: a query sees no more than so many keys,
     the last of those that it would see: those within window - 1 of its own. softcap: scores s = scale · q kᵀ
-    become softcap · tanh(s / softcap).
+    become softcap · tanh(s / softcap). alibi: slopes, a float32 weight (heads,); then slopes[h] · (j - i - Sk
+    + Sq) is added to the score of query i and key j, over caches slopes[h] · (j - i - at). prefix: a causal
+    query sees the first so many keys besides. lengths: an int32 input (B,), not beside at; of sequence b only
+    keys j < lengths[b] are seen, of those that all else lets be seen: none where it is negative, all where it
+    is above Sk. A query that sees no key gives 0. What keys hold that no query sees is of no matter.
 
     Raises:
         SpecError: heads are not shared evenly by kv_heads, shapes or dtypes do not meet, with causal or at Sk
-            < Sq, a window that is no positive int or without either, or softcap is not positive.
+            < Sq, a window that is no positive int or without either, softcap is not positive, lengths beside
+            at, a prefix that is no positive int up to Sk, or not beside causal alone, or lengths or slopes of
+            another shape or dtype.
 
     Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads), 2004.05150 (windows),
-    2408.00118 (soft caps).
+    2408.00118 (soft caps), 2108.12409 (ALiBi), 1910.10683 (prefixes).
     """
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)
@@ -142,6 +163,8 @@ def attention(
         f"attention: window is a positive int beside causal=True or at, given {window!r}",
         where,
     )
+    check_prefix(prefix, bool(causal) and at is None and window is None, k_len, where)
+    need(lengths is None or at is None, "attention: lengths are of sequences without caches, given at", where)
     attributes = AttentionAttributes(
         batch=batch,
         q_len=q_len,
@@ -153,8 +176,15 @@ def attention(
         causal=masked,
         window=window,
         cap=None if softcap is None else number("attention: softcap", softcap, where, positive=True),
+        prefix=prefix,
+        lengths=lengths is not None,
+        alibi=alibi is not None,
     )
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
+    if lengths is not None:
+        operands.append(lengths_operand(lengths, batch, where))
+    if alibi is not None:
+        operands.append(slopes_operand(alibi, heads, where))
     if at is not None:
         operands.append(position(at, where))
     return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
@@ -186,6 +216,11 @@ def over_caches(b: OpInstance) -> bool:
     return b.has("position")
 
 
+def counted(b: OpInstance) -> bool:
+    """Whether how many keys there are is told at run time: by a position, or by lengths."""
+    return over_caches(b) or b.has("lengths")
+
+
 def halved(b: OpInstance) -> bool:
     """Whether on Hopper the math warpgroups share its tiles' queries, and take half of the keys each."""
     queries, _, heads = b.tile
@@ -208,8 +243,8 @@ def seen(b: OpInstance) -> Any:
     a = AttentionAttributes.of(b)
     if not a.causal or over_caches(b):
         return a.k_len
-    last = blocks(b.coords[2], b.tile[0], a.q_len).hi
-    return last + a.k_len - a.q_len
+    last = blocks(b.coords[2], b.tile[0], a.q_len).hi + a.k_len - a.q_len
+    return last if a.prefix is None else largest(last, smallest(a.prefix, a.k_len))
 
 
 def queries(b: OpInstance) -> Box:
@@ -238,14 +273,20 @@ class Attention(OpDef):
     blocks ⌊n·s/S⌋ … ⌊n·(s+1)/S⌋ - 1. It writes, in float32, Σ p v, m and l = Σ p with p = e^(score - m),
     which Combine brings together. How many blocks there are is known at run time only.
 
-    passed: rows at … at + q_len - 1 of the caches are operands 4 and 5, not what the caches hold there, so
-    that no append is awaited. theta: queries and these keys are turned by their position on their way, as
-    rope does.
+    forwarded: rows at … at + q_len - 1 of the caches are operands of their own, not what the caches hold
+    there, so that no append is awaited. theta: queries and these keys are turned by their position on their
+    way, as rope does.
     """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"
-    operands, attributes = ("q", "k", "v", "position", "new_k", "new_v"), AttentionAttributes
+    operands = ("q", "k", "v", "lengths", "slopes", "position", "new_k", "new_v")
+    attributes = AttentionAttributes
     mma = True
+
+    def operands_of(self, b: OpInstance) -> tuple[str, ...]:
+        a = AttentionAttributes.of(b)
+        without = {name for name, there in (("lengths", a.lengths), ("slopes", a.alibi)) if not there}
+        return tuple(name for name in self.operands if name not in without)
 
     def coords_of(self, b: OpInstance) -> tuple[str, ...]:
         return (*self.coords, "s") if splits(b) > 1 else self.coords
@@ -276,6 +317,10 @@ class Attention(OpDef):
             Access(0, queries(b), "first"),
             *(Access(n, (keys, head), exact=exact, before=forwarded(b)) for n in (1, 2)),
         ]
+        if b.has("lengths"):
+            reads.append(Access(b.index("lengths"), (blocks(n, 1, a.batch),), "first"))
+        if b.has("slopes"):
+            reads.append(Access(b.index("slopes"), (blocks(h, b.tile[2], a.heads),), "first"))
         if over_caches(b):
             reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         if forwarded(b):
@@ -339,32 +384,38 @@ class Attention(OpDef):
         import torch
 
         d, group = a.head_dim, a.heads // a.kv_heads
-        operands = self._with_forwarded(b, operands) if forwarded(b) else operands
-        q = operands[0].reshape(a.batch, a.q_len, a.heads, d).transpose(1, 2)
+        given = self._with_forwarded(b, operands) if forwarded(b) else operands[:3]
+        q = given[0].reshape(a.batch, a.q_len, a.heads, d).transpose(1, 2)
         k, v = (
             t.reshape(a.batch, a.k_len, a.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1)
-            for t in operands[1:3]
+            for t in given[1:]
         )
         scores = q @ k.mT * a.scale
         if a.cap is not None:
             scores = a.cap * (scores / a.cap).tanh()
         first = operands[b.index("position")] if over_caches(b) else a.k_len - a.q_len
-        if a.causal:
-            visible = torch.ones(a.q_len, a.k_len, dtype=torch.bool, device=scores.device).tril(first)
-            if a.window is not None:
-                visible = visible.triu(first - a.window + 1)
-            scores = scores.masked_fill(~visible, float("-inf"))
-            v = v.masked_fill(~visible.any(0)[:, None], 0.0)  # keys nobody sees may hold anything
+        if a.alibi:
+            slopes = operands[b.index("slopes")][:, None, None]
+            scores = scores + slopes * ahead(a.q_len, a.k_len, first, scores.device)
+        lengths = operands[b.index("lengths")] if a.lengths else None
+        unseen = hidden(a, first, lengths, scores.device)
+        if unseen is not None:
+            scores = scores.masked_fill(unseen, float("-inf"))
+            v = v.masked_fill(unseen.all(-2)[..., None], 0.0)  # keys nobody sees may hold anything
         if splits(b) == 1:
-            return [(scores.softmax(-1) @ v).transpose(1, 2).reshape(b.out)]
+            p = scores.softmax(-1)
+            p = p if lengths is None else p.masked_fill(unseen.all(-1, keepdim=True), 0.0)
+            return [(p @ v).transpose(1, 2).reshape(b.out)]
         return [torch.stack([self._share(b, scores, v, first, s) for s in range(splits(b))]).reshape(b.out)]
 
     def _with_forwarded(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
-        """Queries, whole caches and the position of an attention that new rows are forwarded to."""
+        """Queries and whole caches of an attention that new rows are forwarded to."""
         a = AttentionAttributes.of(b)
         import torch
 
-        q, k, v, at, new_k, new_v = operands
+        q, k, v, at, new_k, new_v = (
+            operands[b.index(name)] for name in ("q", "k", "v", "position", "new_k", "new_v")
+        )
         if a.theta is not None:
             q, new_k = (rotated(x, a.head_dim, a.q_len, at, a.theta) for x in (q, new_k))
         whole = []
@@ -372,7 +423,7 @@ class Attention(OpDef):
             rows = cache.reshape(a.batch, a.k_len, -1)
             new = new.reshape(a.batch, a.q_len, -1)
             whole.append(torch.cat((rows[:, :at], new, rows[:, at + a.q_len :]), dim=1).reshape(cache.shape))
-        return [q, *whole, at]
+        return [q, *whole]
 
     def _share(self, b: OpInstance, scores: Any, v: Any, first: int, s: int) -> Any:
         """[batch, q_len, heads, D + STATE]: what split s of the keys makes of the scores."""

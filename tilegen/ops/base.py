@@ -266,7 +266,7 @@ class OpInstance:
         """The op's own operands by name; those of its epilogue follow."""
         extra = self.op.epilogue.operands if self.op.epilogue else ()
         own = min((index for index, _ in extra), default=len(self.op.operands))
-        return {name: index for index, name in enumerate(self.kind.operands[:own])}
+        return {name: index for index, name in enumerate(self.kind.operands_of(self)[:own])}
 
     def has(self, name: str) -> bool:
         """Whether the op has its operand of that name: OpDef.operands."""
@@ -402,6 +402,10 @@ class OpDef:
 
     def coords_of(self, b: OpInstance) -> tuple[str, ...]:
         return self.coords
+
+    def operands_of(self, b: OpInstance) -> tuple[str, ...]:
+        """Names of this op's own operands, in their order; it may lack the last of them."""
+        return self.operands
 
     def grid(self, b: OpInstance) -> tuple[Size, ...]:
         """Extent of each tile coordinate."""

@@ -358,15 +358,18 @@ def _attention(op: Op) -> Footprint:
         op.integer("head_dim"),
         op.integer("splits") if "splits" in op.attributes else 1,
     )
-    forwarded = op.flag("forwarded")
+    forwarded, at = op.flag("forwarded"), 3 + op.flag("lengths") + op.flag("alibi")  # of the position
+    over_caches, prefix = len(op.views) > at, op.integer("prefix") if "prefix" in op.attributes else 0
     if heads % kv_heads or heads // kv_heads % th:
         raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
-    if splits > 1 and len(op.views) < 4:
+    if splits > 1 and not over_caches:
         raise Malformed("shares of the keys, but no position, expected a cache")
-    if forwarded != (len(op.views) > 4) or "theta" in op.attributes and not forwarded:
+    if over_caches and (op.flag("lengths") or prefix) or prefix and not op.flag("causal"):
+        raise Malformed("lengths or a prefix beside a position, or a prefix where all keys are seen")
+    if forwarded != (len(op.views) > at + 1) or "theta" in op.attributes and not forwarded:
         raise Malformed(
-            f"forwarded is {forwarded} with {len(op.views)} operands, expected 6 where new rows are"
-            " forwarded (and may be roped), else 3 or 4"
+            f"forwarded is {forwarded} with {len(op.views)} operands, expected {at + 3} where new rows"
+            f" are forwarded (and may be roped), else {at} or {at + 1}"
         )
     width = d if splits == 1 else d + SPLIT_STATE
     op.target(splits * batch * q_len, heads * width)
@@ -379,8 +382,9 @@ def _attention(op: Op) -> Footprint:
     )
     if splits == 1:
         length = np.full_like(head, k_len)
-        if op.flag("causal") and len(op.views) < 4:
+        if op.flag("causal") and not over_caches:
             length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
+            length = np.maximum(length, min(prefix, k_len))
         first, end = f.split_k(ceil_div(length, tk))
         keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
     else:  # which keys a share has is known at run time: it may be any
@@ -388,7 +392,7 @@ def _attention(op: Op) -> Footprint:
         lower = batch * q_len * f.coord[3]
         own = Span(own.low + lower, own.high + lower)
     columns = f.span(group * d, group * d + d, LIMIT)
-    before = _cut(op.operand(3, 1), k_len) if forwarded else None
+    before = _cut(op.operand(at, 1), k_len) if forwarded else None
     for index in (1, 2):
         cached = f.read(
             op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size
@@ -396,8 +400,12 @@ def _attention(op: Op) -> Footprint:
         reads += [replace(a, before=before) for a in cached]
         if forwarded:
             rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
-            reads += f.read(op.operand(index + 3, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
-    return f.footprint(reads + f.position(3), own, f.columns(head * width, th * width, LIMIT))
+            reads += f.read(op.operand(index + at, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
+    if op.flag("lengths"):
+        reads += f.read(op.operand(3, batch), f.block(0, 1, batch), base=FIRST)
+    if op.flag("alibi"):
+        reads += f.read(op.operand(at - 1, heads), f.block(1, th, heads), base=FIRST)
+    return f.footprint(reads + f.position(at), own, f.columns(head * width, th * width, LIMIT))
 
 
 def _combine(op: Op) -> Footprint:

@@ -184,8 +184,10 @@ def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _attention(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """All operands but the position come by TMA; results leave from registers."""
-    return tuple(n for n in range(len(op.views)) if n != 3), False
+    """Queries, keys, values and new rows come by TMA, lengths, slopes and the position do not; results leave
+    from registers."""
+    at = 3 + op.flag("lengths") + op.flag("alibi")
+    return tuple(n for n in range(len(op.views)) if n < 3 or n > at), False
 
 
 _OF_SM90: Mapping[str, Callable[[Op, str], tuple[tuple[int, ...], bool]]] = {

@@ -65,21 +65,28 @@ def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
         read = [tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]]
-        epilogue = op["attributes"].get("epilogue") or {"operands": []}
-        spread = {entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"}
-        types = {
-            t["dtype"]
-            for n, t in enumerate(read)
-            if t["role"] != "partial"
-            and t["dtype"] != "int32"
-            and not (n in spread and t["dtype"] == "float32")
-        }
-        if op["kind"] == "linear" and all(t["dtype"] == PAIR for t in read[:2]) and result["dtype"] != PAIR:
-            types.discard(PAIR)
+        if op["kind"] == "attention" and op["attributes"].get("alibi"):
+            slopes = read.pop(3 + bool(op["attributes"].get("lengths")))
+            if slopes["dtype"] != "float32":
+                yield f"{name} reads slopes of {slopes['dtype']}, expected float32"
+        types = _types_read(op, read, result)
         expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
         expected = {"int32"} if op["kind"] in _OF_COLUMNS else expected
         if {result["dtype"]} != expected:
             yield f"{name} gives {op['result']} as {result['dtype']}, expected {', '.join(sorted(expected))}"
+
+
+def _types_read(op: Mapping[str, Any], read: list[Any], result: Mapping[str, Any]) -> set[str]:
+    """Of what an op reads, but for what may have another type than its result."""
+    epilogue = op["attributes"].get("epilogue") or {"operands": []}
+    spread = {entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"}
+    types = {
+        t["dtype"]
+        for n, t in enumerate(read)
+        if t["role"] != "partial" and t["dtype"] != "int32" and not (n in spread and t["dtype"] == "float32")
+    }
+    pairs = op["kind"] == "linear" and all(t["dtype"] == PAIR for t in read[:2])
+    return types - {PAIR} if pairs and result["dtype"] != PAIR else types
 
 
 class _Terms:
@@ -167,7 +174,9 @@ class _Terms:
         return self.of("append", _frozen(attributes, ("theta", "head_dim")), cache, x, *position)
 
     def _attention(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
-        q, k, v, *position = operands
+        masks = sum(bool(attributes.get(key)) for key in ("lengths", "alibi"))
+        q, k, v = operands[:3]
+        given, position = operands[3 : 3 + masks], operands[3 + masks :]
         if attributes.get("forwarded"):
             *position, new_k, new_v = position
             if attributes.get("theta") is not None:
@@ -180,7 +189,7 @@ class _Terms:
                 "seq": attributes["q_len"],
             }
             k, v = (self.of("append", _frozen(written), *new, *position) for new in ((k, new_k), (v, new_v)))
-        made = self.of("attention", _frozen(attributes, _KEYS), q, k, v, *position)
+        made = self.of("attention", _frozen(attributes, _KEYS), q, k, v, *given, *position)
         splits = attributes.get("splits")
         if splits is None:
             return made

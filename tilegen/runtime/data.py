@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -17,7 +18,8 @@ from tilegen.ops.embedding import EmbeddingAttributes
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in
-    their caches; what picks rows of a table is below their number."""
+    their caches; what picks rows of a table is below their number; lengths are up to the number of keys,
+    and slopes those of ALiBi's authors."""
     generator = torch.Generator(device).manual_seed(seed)
     if device == "cpu":
         _check_memory(program)
@@ -43,10 +45,13 @@ def _check_memory(program: Program) -> None:
 
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
-    if t.dtype == "int32" and (rows := least_table(program, t.name)):
-        return torch.randint(rows, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
+    if t.dtype == "int32" and (below := least_table(program, t.name) or most_lengths(program, t.name)):
+        return torch.randint(below, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
     if t.dtype == "int32":
         return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
+    if heads := most_heads(program, t.name):
+        x = 2.0 ** (torch.arange(1, heads + 1, device=generator.device) * (-8.0 / heads))
+        return x.to(getattr(torch, t.dtype))
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
     if t.role == "weight" and len(t.shape) == 1:
         x = 1.0 + 0.1 * x  # norm weights, variances, biases
@@ -65,6 +70,26 @@ def least_table(program: Program, ids: str) -> int:
             table = isinstance(c.attributes, EmbeddingAttributes)
             there.append(int(b.shape(b.index("table"))[0] if table else b.shape(b.index("x"))[1]))
     return min(there, default=0)
+
+
+def most_lengths(program: Program, lengths: str) -> int:
+    """How many lengths sequences may have, from 0 to the fewest keys of any attention that is told these; 0
+    where none is."""
+    return min((int(a.k_len) + 1 for a in _attentions(program, "lengths", lengths)), default=0)
+
+
+def most_heads(program: Program, slopes: str) -> int:
+    """Heads of the attentions whose scores rise by these slopes; 0 where none do."""
+    return max((a.heads for a in _attentions(program, "slopes", slopes)), default=0)
+
+
+def _attentions(program: Program, operand: str, tensor: str) -> Iterator[AttentionAttributes]:
+    """Those whose operand of that name is the tensor."""
+    for c in program.calls:
+        b = OpInstance.of_call(program, c)
+        told = isinstance(b.attributes, AttentionAttributes) and b.has(operand)
+        if told and b.operand(operand).tensor == tensor:
+            yield AttentionAttributes.of(b)
 
 
 def free_rows(program: Program, position: str) -> int:

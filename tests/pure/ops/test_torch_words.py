@@ -48,19 +48,62 @@ def first(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x, *rest: of(x.permute(0, 3, 1, 2), *rest).permute(0, 2, 3, 1)
 
 
-def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, cap: float) -> torch.Tensor:
-    """Two heads, causal, in float64: a query sees keys within `window` - 1 of its own."""
+def attended(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    window: int,
+    cap: float,
+    prefix: int = 0,
+    slopes: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Two heads, causal, in float64: a query sees keys within `window` - 1 of its own, and the first ones."""
     q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (q, k, v))
     scores = q @ k.mT * q.shape[-1] ** -0.5
     scores = cap * (scores / cap).tanh() if cap else scores
     ahead = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None] - (k.shape[2] - q.shape[2])
-    seen = (ahead <= 0) & (ahead > -window)
+    scores = scores if slopes is None else scores + slopes[:, None, None] * ahead
+    seen = (ahead <= 0) & (ahead > -window) | (torch.arange(k.shape[2]) < prefix)
     y = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
     return y.transpose(1, 2).flatten(2)
 
 
+def padded(lengths: torch.Tensor, *heads: torch.Tensor, causal: bool = False) -> torch.Tensor:
+    """Two heads of sequences of these lengths, by torch's own attention."""
+    q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in heads)
+    seen = (torch.arange(k.shape[2]) < lengths[:, None])[:, None, None]
+    if causal:
+        seen = seen & torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+    y = F.scaled_dot_product_attention(q, k, v, seen)
+    return y.masked_fill(~seen.any(-1, keepdim=True), 0.0).transpose(1, 2).flatten(2)
+
+
 HEADS = ((2, 5, 8), (2, 7, 8), (2, 7, 8))
 WORDS = {
+    "attention, lengths": Word(
+        lambda n, q, k, v: tg.attention(q, k, v, heads=2, lengths=n), padded, ((2,), *HEADS), 8
+    ),
+    "attention, causal, lengths": Word(
+        lambda n, q, k, v: tg.attention(q, k, v, heads=2, causal=True, lengths=n),
+        lambda *given: padded(*given, causal=True),
+        ((6,), *((6, *shape[1:]) for shape in HEADS)),
+        8,
+    ),
+    "attention, a prefix": Word(
+        lambda q, k, v: tg.attention(q, k, v, heads=2, causal=True, prefix=4),
+        lambda q, k, v: attended(q, k, v, 99, 0.0, prefix=4),
+        HEADS,
+    ),
+    "attention, slopes": Word(
+        lambda q, k, v, m: tg.attention(q, k, v, heads=2, causal=True, alibi=m),
+        lambda q, k, v, m: attended(q, k, v, 99, 0.0, slopes=m),
+        (*HEADS, (2,)),
+    ),
+    "attention, slopes, capped, a window": Word(
+        lambda q, k, v, m: tg.attention(q, k, v, heads=2, causal=True, alibi=m, softcap=0.7, window=3),
+        lambda q, k, v, m: attended(q, k, v, 3, 0.7, slopes=m),
+        (*HEADS, (2,)),
+    ),
     "attention, a window": Word(
         lambda q, k, v: tg.attention(q, k, v, heads=2, causal=True, window=3),
         lambda q, k, v: attended(q, k, v, 3, 0.0),

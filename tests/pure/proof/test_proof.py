@@ -144,7 +144,16 @@ def _random_op(kind: str, r: random.Random) -> Plan:
         )
         tile[2] = r.choice([th for th in (1, 2) if group % th == 0])
         grid = (batch, kv * group // tile[2], -(-m // tile[0]))
-        if r.random() < 0.4:  # over caches, and the keys shared out
+        cached = r.random() < 0.4
+        if not cached and r.random() < 0.5:
+            attributes["lengths"] = True
+            operands += [[batch]]
+        if r.random() < 0.5:
+            attributes["alibi"] = True
+            operands += [[kv * group]]
+        if not cached and attributes["causal"] and r.random() < 0.5:
+            attributes["prefix"] = n(k)
+        if cached:  # and the keys shared out
             operands += [[1]]
             splits = n(3)
             if splits > 1:

@@ -37,6 +37,7 @@ PLANS = {
     "split sum": expanded(NAMED["split sum"].plan("h200")),
     "one pixel": expanded(NAMED["one pixel"].plan("h200")),
     "patches": expanded(NAMED["patches, dilation 2"].plan("h200")),
+    "masks": small("lengths, slopes, a prefix, capped"),
 }
 
 
@@ -115,6 +116,11 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("patches", attribute("conv", "padding", [1, 1]), "('padding', (1, 1))"),
     ("one pixel", attribute("conv", "groups", 2), "a linear of pixels, expected a linear of x and w"),
     ("one pixel", expression("conv", "relu", "silu"), "silu where the program has relu"),
+    ("masks", attribute("y", "prefix", 8), "('prefix', 8)"),
+    ("masks", attribute("y", "cap", 1.0), "('cap', 1.0)"),
+    ("masks", attribute("y", "lengths", False), "('lengths', False)"),
+    ("masks", operand("y", 4, "q"), "y reads slopes of bfloat16, expected float32"),
+    ("masks", tensor_type("slopes", "bfloat16"), "y reads slopes of bfloat16, expected float32"),
 ]
 
 
@@ -126,6 +132,15 @@ def test_an_op_that_computes_something_else_is_refused(name: str, change: Change
     result = check_values(plan)
     assert not result.ok and says in result.statement
     assert not check(plan).ok
+
+
+def test_a_plan_that_forgot_some_keys_of_a_prefix_is_refused() -> None:
+    plan = small("a prefix before lengths")
+    assert check(plan).ok
+    for said in (plan["ops"]["y"], next(c for c in plan["calls"] if c["kind"] == "attention")):
+        assert said["attributes"]["prefix"] == 100
+        said["attributes"]["prefix"] = 260
+    assert check_values(plan).ok and not check(plan).ok
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from tilegen.frontend.dims import most
 from tilegen.frontend.program import Operand, Size
 from tilegen.graph.forms import Proxies
 from tilegen.graph.product_time import ROW_BYTES
-from tilegen.ops.attention import FEW, AttentionAttributes, halved, over_caches, queries
+from tilegen.ops.attention import FEW, AttentionAttributes, counted, halved, over_caches, queries
 from tilegen.ops.base import K, spread
+from tilegen.ops.extrema import smallest
 from tilegen.targets.sm90.code import Needs
 from tilegen.targets.sm90.product import MMA_TYPES
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads, Map, SeenKeys, Wait
@@ -58,7 +59,7 @@ class Attention(OpText):
                 " plan with"
                 " appends='awaited'"
             )
-        for operand in (*b.op.operands[:3], *b.op.operands[4:]):
+        for operand in (b.op.operands[n] for n in self.proxies.reads):
             pitch, first = self._pitch(operand.tensor), (operand.columns or (0, 0))[0]
             if pitch % 8 or first % 8:
                 return (
@@ -161,8 +162,8 @@ class Attention(OpText):
     @property
     def looks_early(self) -> bool:
         """Whether the math warps look at arguments before a role tells that these are there: at the
-        position."""
-        return over_caches(self.bound)
+        position, at lengths, at slopes."""
+        return counted(self.bound) or self.bound.has("slopes")
 
     @property
     def log2(self) -> float:
@@ -174,7 +175,7 @@ class Attention(OpText):
         return int(self.bound.out[-1])
 
     def _loads(self, name: str) -> bool:
-        return self.bound.has(name) and name != "position"
+        return self.bound.has(name) and name not in ("lengths", "slopes", "position")
 
     @property
     def proxies(self) -> Proxies:
@@ -212,9 +213,18 @@ class Attention(OpText):
             all=to_c(a.k_len),
             block=self.keys,
             splits=self.kv_splits,
-            known=one_tile and not over_caches(b),  # of queries, with one block of keys
+            known=one_tile and not counted(b),  # of queries, with one block of keys
             window=self.window if self.leaves_out else 0,
+            prefix=to_c(smallest(a.prefix, a.k_len)) if a.prefix else "",
+            lengths=f"T.{b.operand('lengths').tensor} + b" if a.lengths else "",
         )
+
+    @property
+    def own(self) -> str:
+        """The place among the keys of the tile's first query, where it is not the last that this sees."""
+        a = AttentionAttributes.of(self.bound)
+        before = to_c(a.k_len - a.q_len)
+        return "limit" if a.causal else f"{self.first_query} + {before}" if self.first_query else before
 
     @property
     def window(self) -> int:
@@ -335,7 +345,7 @@ class Attention(OpText):
     @property
     def maps(self) -> list[Map | BoxMap]:
         a = AttentionAttributes.of(self.bound)
-        b, (q, k, v), new = self.bound, self.bound.op.operands[:3], self.bound.op.operands[4:]
+        b, (q, k, v, *new) = self.bound, (self.bound.op.operands[n] for n in self.proxies.reads)
         tq, _, th = b.tile
         found: list[Map | BoxMap] = [self._map_of_heads("q", q, int(a.heads), a.batch * a.q_len, (th, tq))]
         boxes = [

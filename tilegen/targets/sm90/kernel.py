@@ -14,7 +14,7 @@ from tilegen.codegen.summary import summary
 from tilegen.codegen.thread_kernel import ThreadKernel
 from tilegen.frontend.program import PAIRED, numbers_of
 from tilegen.graph.positions import Position, positions
-from tilegen.ops.attention import over_caches
+from tilegen.ops.attention import AttentionAttributes, counted
 from tilegen.ops.base import ClusterShape
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
@@ -139,6 +139,19 @@ class Kernel(ThreadKernel):
     @property
     def caps_scores(self) -> bool:
         return any(op.caps for op in self.attentions)
+
+    @property
+    def attends_prefixes(self) -> bool:
+        """Whether all queries of any attention see the first keys."""
+        return any(AttentionAttributes.of(op.bound).prefix for op in self.attentions)
+
+    @property
+    def attends_lengths(self) -> bool:
+        return any(AttentionAttributes.of(op.bound).lengths for op in self.attentions)
+
+    @property
+    def biases_scores(self) -> bool:
+        return any(AttentionAttributes.of(op.bound).alibi for op in self.attentions)
 
     @property
     def attends_halved(self) -> bool:
@@ -397,9 +410,9 @@ def _ctas(ops: Sequence[Op], name: str) -> list[tuple[str, str]]:
 
 
 def _caches_early(op: Op) -> bool:
-    """Whether the weights' role must wait for the launch before, where only caches and their position are not
-    weights: before an attention's loads. Until then weights come in."""
-    return isinstance(op, Attention) and over_caches(op.bound)
+    """Whether the weights' role must wait for the launch before, where only caches and what counts keys are
+    not weights: before an attention's loads. Until then weights come in."""
+    return isinstance(op, Attention) and counted(op.bound)
 
 
 def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:

@@ -185,7 +185,8 @@ class SeenKeys:
     batch, "" for 0; queries: how many. before: keys before the first query of all. all: keys of a batch.
     block: of how many keys. splits: of the blocks that are there. known: whether the compiler knows which
     sums of a tile are masked. window: how many keys a query sees, where blocks before them are left out;
-    else 0.
+    else 0. prefix: how many first keys all queries see, or "". lengths: where the number of keys of the
+    tile's sequence lies, or "".
     """
 
     position: str
@@ -198,6 +199,8 @@ class SeenKeys:
     splits: int
     known: bool
     window: int = 0
+    prefix: str = ""
+    lengths: str = ""
 
 
 @dataclass(frozen=True)

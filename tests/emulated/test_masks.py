@@ -1,0 +1,177 @@
+"""Attention over sequences of lengths, with prefixes and with slopes, on the emulator, and planted faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilegen as tg
+from tests.emulated.kernels import emulated, replaced
+from tests.gpu.gemms import Case
+from tests.gpu.ops import MASKS, masked
+from tilegen.runtime.data import random_arguments
+
+NAMED = {c.name: c for c in MASKS}
+LENGTHS, WINDOW, PREFIX = (
+    NAMED["lengths"],
+    NAMED["lengths and a window"],
+    NAMED["a prefix"],
+)
+SLOPES = NAMED["slopes, all keys"]
+CAPPED = Case("capped", masked, {"B": 1, "S": 40, "alibi": True, "cap": 0.5})
+FEW = Case("few queries", masked, {"S": 3, "K": 200, "B": 4, "lengths": True, "alibi": True})
+FAULTS = [
+    ("sm_90a", LENGTHS, "lengths are dropped", "tg_length(T.n + b)", "300"),
+    (
+        "sm_90a",
+        LENGTHS,
+        "a key behind the last is seen",
+        "tg_length(T.n + b)",
+        "tg_length(T.n + b) + 1",
+    ),
+    (
+        "sm_90a",
+        LENGTHS,
+        "the last key is hidden",
+        "tg_length(T.n + b)",
+        "tg_length(T.n + b) - 1",
+    ),
+    (
+        "sm_90a",
+        LENGTHS,
+        "lengths are another sequence's",
+        "tg_length(T.n + b)",
+        "tg_length(T.n)",
+    ),
+    (
+        "sm_90a",
+        FEW,
+        "a key behind the last is seen",
+        "tg_length(T.n + b)",
+        "tg_length(T.n + b) + 1",
+    ),
+    (
+        "sm_90a",
+        WINDOW,
+        "what saw no key is divided by 0",
+        "sum[half] == 0.0f ? 0.0f : ",
+        "",
+    ),
+    (
+        "sm_90a",
+        WINDOW,
+        "the window of no key has no block",
+        "/ 128 - from, 1)",
+        "/ 128 - from, 0)",
+    ),
+    ("sm_90a", PREFIX, "the prefix is dropped", "Op::PREFIX - 1", "-1"),
+    (
+        "sm_90a",
+        PREFIX,
+        "the prefix has one key less",
+        "Op::PREFIX - 1",
+        "Op::PREFIX - 2",
+    ),
+    ("sm_90a", PREFIX, "the prefix has one key more", "Op::PREFIX - 1", "Op::PREFIX"),
+    ("sm_90a", PREFIX, "blocks of the prefix are not loaded", "300), 141)", "300), 1)"),
+    (
+        "sm_90a",
+        SLOPES,
+        "slopes are dropped",
+        "if constexpr (Op::BIASED) tg_add",
+        "if constexpr (false) tg_add",
+    ),
+    ("sm_90a", SLOPES, "slopes are another head's", "column0 / Op::WIDTH +", "0 +"),
+    ("sm_90a", FEW, "slopes are another head's", " % Op::HEADS;", " % 1;"),
+    (
+        "sm_90a",
+        CAPPED,
+        "slopes are not divided by the cap",
+        "slope[half] *= Op::per_scale();",
+        "",
+    ),
+    ("sm_80", LENGTHS, "lengths are dropped", "tg_get1(T.n + b)", "300"),
+    (
+        "sm_80",
+        LENGTHS,
+        "a key behind the last is seen",
+        "tg_get1(T.n + b)",
+        "tg_get1(T.n + b) + 1",
+    ),
+    (
+        "sm_80",
+        LENGTHS,
+        "keys behind the last are brought, and seen",
+        "beside.there = there;",
+        "",
+    ),
+    ("sm_80", WINDOW, "what saw no key is divided by 0", "whole == 0.0f ? 0.0f : ", ""),
+    (
+        "sm_80",
+        PREFIX,
+        "the prefix has one key less",
+        "tg_max(before + query + 1, 141)",
+        "tg_max(before + query + 1, 140)",
+    ),
+    ("sm_80", PREFIX, "the prefix has one key more", ", 141)", ", 142)"),
+    (
+        "sm_80",
+        SLOPES,
+        "slopes are another head's",
+        "beside.slope[half] = 1.4426950409f * tg_get1(T.slopes + head)",
+        "beside.slope[half] = 1.4426950409f * tg_get1(T.slopes)",
+    ),
+    (
+        "sm_80",
+        CAPPED,
+        "slopes are dropped",
+        "x += beside.slope[half]",
+        "x += 0.0f * beside.slope[half]",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", MASKS, ids=lambda c: c.name)
+def test_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(2)) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "case", "what", "old", "new"),
+    FAULTS,
+    ids=[f"{f[0]} {f[1].name}, {f[2]}" for f in FAULTS],
+)
+def test_a_fault_is_seen(target: str, case: Case, what: str, old: str, new: str) -> None:
+    assert emulated(case, range(2), replaced(old, new), target=target) != ""
+
+
+@pytest.mark.parametrize("machine", ["h200", "a100"])
+@pytest.mark.parametrize("sizes", [{"S": 140}, {"S": 140, "causal": True, "window": 30}, {"S": 5, "K": 140}])
+def test_any_length_is_taken_and_what_is_behind_it_may_be_anything(
+    machine: str, sizes: dict[str, int]
+) -> None:
+    """Of no keys, of less, of one, of whole blocks, of all, of more."""
+    program = masked(B=7, heads=2, kv_heads=1, lengths=True, **sizes)
+    lengths = torch.tensor([0, -9, 1, 64, 128, 140, 1000], dtype=torch.int32)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(t.shape).bfloat16() for t in program.arguments[:3])
+    behind = torch.arange(140) >= lengths[:, None]
+    k[behind], v[behind] = torch.nan, torch.nan
+    found = tg.compile(program, "cuda-emulated", on=machine)(q, k, v, lengths)
+    want = tg.reference(program, q, k, v, lengths)
+    torch.testing.assert_close(found.float(), want, rtol=2e-2, atol=2e-2)
+    assert not found[:2].any()
+
+
+@pytest.mark.parametrize("what", [{"lengths": True, "alibi": True}, {"prefix": 40, "lengths": True}])
+def test_sizes_may_move(what: dict[str, Any]) -> None:
+    """Up to fewer keys than a prefix has."""
+    sizes = {"B": 2, "heads": 2, "causal": True, **what}
+    kernel = tg.compile(masked(S=tg.dim("S", max=150), **sizes), "cuda-emulated", on=4)
+    for s in (1, 17, 130):
+        still = masked(**{**sizes, "S": s, "prefix": min(s, what.get("prefix", 0))})
+        arguments = random_arguments(still, s)
+        want = tg.reference(still, *arguments)
+        torch.testing.assert_close(kernel(*arguments).float(), want, rtol=2e-2, atol=2e-2)
