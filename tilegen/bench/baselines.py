@@ -34,6 +34,7 @@ from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.reference import view
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
 Chain = tuple[Call, ...]
@@ -334,6 +335,9 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
         lambda b, x, w, bias: F.group_norm(x, b.attributes.groups, w, bias, b.attributes.eps)
     ),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
+    StridedCopyAttributes: lambda b, x: (
+        x.as_strided(b.attributes.sizes, b.attributes.strides, b.attributes.offset).reshape(b.out)
+    ),
     EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
     PoolAttributes: _first(
         lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)

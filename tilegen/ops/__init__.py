@@ -17,6 +17,7 @@ from tilegen.ops import (
     reduce,
     rope,
     softmax,
+    strided_copy,
     upsample,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "reduce",
     "rope",
     "softmax",
+    "strided_copy",
     "upsample",
 ]
