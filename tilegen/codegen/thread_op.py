@@ -16,6 +16,7 @@ from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
+from tilegen.codegen.strided import Copy
 from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, THREADS, Gather
 from tilegen.codegen.thread_depthwise import Depthwise
@@ -38,6 +39,7 @@ from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
 HELD = 8  # eights of columns that a thread holds of a row
@@ -58,6 +60,7 @@ ANY_COLUMNS = (
     GroupNormAttributes,
     CatAttributes,
     EmbeddingAttributes,
+    StridedCopyAttributes,
     ConvAttributes,
     GroupedConvAttributes,
     MatmulAttributes,
@@ -136,6 +139,10 @@ class ThreadOp(MacroOp):
         return Mean(self.bound, self.unaligned)
 
     @property
+    def copy(self) -> Copy | None:
+        return Copy(self.bound, self.unaligned) if isinstance(self.attributes, StridedCopyAttributes) else None
+
+    @property
     def scratch_bytes(self) -> int:
         """Of shared memory: a number of each warp; what products and sums are made from."""
         made = self.gather or self.product or self.heads or self.depthwise or self.group or self.mean
@@ -188,7 +195,7 @@ class ThreadOp(MacroOp):
         b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            otherwise = tensor.dtype == "int32" or n in self._multiplied or n in self._by_rows
+            otherwise = tensor.dtype == "int32" or n in self._placed or n in self._by_rows
             if otherwise or (self.of_row and n > 0):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
@@ -213,9 +220,11 @@ class ThreadOp(MacroOp):
         return ""
 
     @property
-    def _multiplied(self) -> range:
-        """Operands of a convolution that are not read by eights of a row."""
+    def _placed(self) -> range:
+        """Operands of a convolution or a copy that are not read by eights of a row."""
         match self.attributes:
+            case StridedCopyAttributes():
+                return range(1)
             case ConvAttributes():
                 return range(2)
             case GroupedConvAttributes():
