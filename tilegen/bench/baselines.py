@@ -319,6 +319,12 @@ def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
     return (y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin).reshape(b.out)
 
 
+def _strided_copy(b: OpInstance, x: Any) -> Any:
+    a = StridedCopyAttributes.of(b)
+    x = x.contiguous().view(-1)[a.offset :]
+    return x.as_strided(a.sizes, a.strides).contiguous().view(b.out)
+
+
 _OPS: dict[type[Attributes], Callable[..., Any]] = {
     LinearAttributes: lambda b, x, w: F.linear(x, w),
     MatmulAttributes: _matmul,
@@ -335,9 +341,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
         lambda b, x, w, bias: F.group_norm(x, b.attributes.groups, w, bias, b.attributes.eps)
     ),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
-    StridedCopyAttributes: lambda b, x: (
-        x.as_strided(b.attributes.sizes, b.attributes.strides, b.attributes.offset).reshape(b.out)
-    ),
+    StridedCopyAttributes: _strided_copy,
     EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
     PoolAttributes: _first(
         lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)

@@ -292,4 +292,7 @@ class StridedCopy(OpDef):
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = StridedCopyAttributes.of(b)
-        return [operands[0].reshape(-1).as_strided(a.sizes, a.strides, a.offset).reshape(b.out)]
+        import torch
+
+        x = operands[0].contiguous().view(-1)[a.offset :]
+        return [x.as_strided(a.sizes, a.strides).clone(memory_format=torch.contiguous_format).view(b.out)]
