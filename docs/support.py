@@ -90,6 +90,16 @@ def _images(c: int) -> Make:
     return made
 
 
+def _float8(d: str) -> Any:
+    x, w = tg.input("x", (37, 256), "float8_e4m3fn"), tg.weight("w", (50, 256), "float8_e4m3fn")
+    return tg.relu(tg.linear(x, w, scale_x=tg.input("s", (37, 1), "float32"), scale_w=0.5, dtype=d))
+
+
+def _otherwise(d: str) -> Any:
+    x = tg.input("x", (2, 17, 40), d)
+    return tg.transpose(x, 1, 2), tg.reshape(x, (34, 5, 8)), x[:, 1:, ::2]
+
+
 def _columns(n: int) -> Make:
     def made(d: str) -> Any:
         x, ids = tg.input("x", (37, n), d), tg.input("ids", (37,), "int32")
@@ -101,6 +111,7 @@ def _columns(n: int) -> Make:
 
 PROGRAMS: Mapping[str, tuple[Make, ...]] = {
     "linear of any width, its epilogues": (_linear(64, 256, 264), _linear(37, 77, 50), _linear(1, 3, 1)),
+    "linear of float8_e4m3fn, to": (_float8,),
     "matmul of any width": (_matmul(64, 64, 64), _matmul(17, 33, 21)),
     "conv2d of any channels, in any groups; transposed": (
         *(_conv(64, 64, 3), _conv(3, 10, 7, 2), _conv(500, 77, 1)),
@@ -114,9 +125,9 @@ PROGRAMS: Mapping[str, tuple[Make, ...]] = {
         _cached,
     ),
     "norms, softmax, topk, numbers of rows of any width": (_norms(1024), _norms(77), _norms(20001)),
-    "pointwise, pools, cat, embedding, group_norm": (
+    "pointwise, pools, cat, embedding, group_norm, copies": (
         *(_columns(64), _columns(21)),
-        *(_images(32), _images(5)),
+        *(_images(32), _images(5), _otherwise),
     ),
 }
 

@@ -105,6 +105,23 @@ def _cat(p: Pool, x: Value) -> Value:
     return tg.cat([view(p.draw, p.draw.pick(others)) for _ in range(p.draw.n(2))] + [x])
 
 
+def _moved(p: Pool, x: Value) -> Value:
+    """Its elements in another order, or some of them, by one to three copies."""
+    d, x = p.draw, view(p.draw, x)
+    for _ in range(d.n(3)):
+        rank = len(x.shape)
+        match d.n(3):
+            case 1:
+                x = tg.permute(x, d.random.sample(range(rank), rank))
+            case 2:
+                x = x[tuple(slice(lo := d.n(n - 1, 0), d.n(n, lo + 1), d.n(2)) for n in x.shape)]
+            case _:
+                at = d.n(rank - 2, 0)
+                shape = (*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :])
+                x = tg.reshape(x, shape if rank > 2 else (divisor(d, x.shape[0]), -1, x.shape[1]))
+    return activation(d, x)
+
+
 def _looked_up(p: Pool, x: Value) -> Value:
     """x and rows of a table."""
     d, (*lines, width) = p.draw, x.shape
@@ -295,7 +312,7 @@ def _flat_linear(p: Pool, x: Value) -> Value:
 Op = Callable[[Pool, Value], Value]
 ROWS: tuple[Op, ...] = (
     *(_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise),
-    *(_reduced, _column, _cat, _looked_up, _picked),
+    *(_reduced, _column, _cat, _looked_up, _picked, _moved),
 )
 SEQUENCES: tuple[Op, ...] = (
     *ROWS,
@@ -309,7 +326,7 @@ SEQUENCES: tuple[Op, ...] = (
 )
 IMAGES: tuple[Op, ...] = (
     *(_conv, _conv, _conv_residual, _grouped_conv, _weighed, _pool, _mean, _flat_linear),
-    *(_avg_pool, _group_norm, _norm_of_pixels, _upsample, _conv_transposed, _column, _cat),
+    *(_avg_pool, _group_norm, _norm_of_pixels, _upsample, _conv_transposed, _column, _cat, _moved),
 )
 
 

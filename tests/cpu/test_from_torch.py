@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import tilegen as tg
 from tests.models import MODELS, Mlp, call_of, first, made
@@ -48,6 +50,41 @@ def test_its_batch_moves(name: str) -> None:
         args, kwargs = call_of(name, n, seed=n)
         with torch.no_grad():
             close(layer(*args, **kwargs), block(*args, **kwargs))
+
+
+MOVED = {
+    "a mean over a middle dimension": lambda x: x.mean(1),
+    "rows below rows": lambda x: torch.cat([x, x], 1) * 2,
+    "every other column": lambda x: x[..., ::2] + 1,
+    "softmax of a middle dimension": lambda x: x.transpose(0, 2).softmax(1),
+    "turned beside itself": lambda x: x.view(2, 5, 4, 4) + x.view(2, 5, 4, 4).transpose(2, 3),
+    "the largest of a middle dimension": lambda x: x.argmax(1),
+    "heads that are no rows": lambda x: F.scaled_dot_product_attention(*[x.view(2, 5, 2, 8)] * 3),
+    "the first token": lambda x: F.gelu(x[:, 0]),
+    "tokens mixed": lambda x: F.layer_norm(x.transpose(1, 2), (5,)).transpose(1, 2) + x,
+    "channels shuffled": lambda x: x.view(2, 5, 4, 4).transpose(2, 3).reshape(2, 5, 16) * 1.5,
+    "windows": lambda x: x[:, :4].reshape(2, 2, 1, 2, 1, 16).permute(0, 1, 3, 2, 4, 5).reshape(4, 2, 16) * 2,
+}
+
+
+class Moved(nn.Module):
+    """A linear, and what lies otherwise behind it."""
+
+    def __init__(self, function: Any):
+        super().__init__()
+        self.function, self.inner = function, nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.inner(x))
+
+
+@pytest.mark.parametrize("what", MOVED)
+def test_what_no_map_says_is_copied(what: str) -> None:
+    torch.manual_seed(0)
+    block, x = Moved(MOVED[what]).eval(), torch.randn(2, 5, 16)
+    layer = tg.module.from_torch(block, torch.randn(2, 5, 16))
+    with torch.no_grad():
+        close(layer(x), block(x))
 
 
 def test_whole_numbers_are_of_the_blocks_type() -> None:

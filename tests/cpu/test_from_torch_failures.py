@@ -30,22 +30,13 @@ X = torch.zeros(2, 5, 16)
     "function, words",
     [
         (lambda x, _: x.cumsum(-1), ["aten.cumsum.default in Of", "no word for it in a spec"]),
-        (lambda x, _: x.mean(1), ["aten.mean.dim", "expected the last one"]),
         (lambda x, _: x.sum(), ["aten.sum", "no word"]),
-        (lambda x, _: torch.cat([x, x], 1), ["aten.cat", "columns of the same rows"]),
         (lambda x, _: torch.cat([x, x.transpose(0, 0).contiguous().flip(-1)], -1), ["aten.flip"]),
-        (lambda x, _: x[..., ::2] + 1, ["aten.slice.Tensor", "step 2"]),
-        (lambda x, _: x.transpose(0, 2).softmax(1), ["softmax over dimension 1"]),
         (lambda x, _: x + x.transpose(0, 0).flip(0), ["aten.flip.default"]),
-        (
-            lambda x, _: x.view(2, 5, 4, 4) + x.view(2, 5, 4, 4).transpose(2, 3),
-            ["element by element"],
-        ),
         (lambda x, _: x.topk(2, 1), ["aten.topk", "over dimension 1", "expected the last one's largest"]),
         (lambda x, _: x.topk(2, largest=False), ["aten.topk", "of the least"]),
-        (lambda x, _: x.argmax(1), ["aten.argmax", "expected the last one"]),
         (lambda x, _: x.argmax(-1, keepdim=True) + x, ["'argmax'", "int32"]),
-        (lambda x, _: x.gather(1, x.argmax(1, keepdim=True)), ["expected the last one"]),
+        (lambda x, _: x.gather(1, x.argmax(1, keepdim=True)), ["no columns of the same rows"]),
         (lambda x, _: x.gather(1, x.topk(2)[1]), ["gather along dimension 1", "expected the last one"]),
         (lambda x, _: x.topk(4)[1][..., :2], ["some columns of whole numbers"]),
         (lambda x, _: x.double(), ["torch.float64", "float32"]),
@@ -55,10 +46,6 @@ X = torch.zeros(2, 5, 16)
                 *[x.view(2, 5, 2, 8).transpose(1, 2)] * 3, attn_mask=torch.zeros(5, 5)
             ),
             ["attention with a mask"],
-        ),
-        (
-            lambda x, _: nn.functional.scaled_dot_product_attention(*[x.view(2, 5, 2, 8)] * 3),
-            ["expected heads (B, h, S, D) of rows"],
         ),
     ],
 )

@@ -264,7 +264,7 @@ def test_conv(kernels, types):
             x,
             types[1],
             w,
-            (B, H, W, C, N, R, S, P, Q, *stride, *padding, *dilation),
+            (B, H, W, C, N, R, S, C, P, Q, *stride, *padding, *dilation),
             tile,
         )
         close(y, want, size * 2e-7 + 1e-7)
@@ -470,10 +470,10 @@ template <class T> void race(int what, int shift) {
   if (what == 1) gemm_step(s, out.data(), 64, w.data(), 64, false, x.data(), 64, true, 32, 32, 64);
   if (what == 2) gemm_step(s, out.data(), 64, w.data(), 64, false, x.data(), 64, false, 32, 64, 32);
   if (what == 3) conv_step(s, out.data(), 32, x.data(), w.data(),
-                           ConvShape{1, 4, 8, 64, 32, 1, 1, 4, 8, 1, 1, 0, 0, 1, 1},
+                           ConvShape{1, 4, 8, 64, 32, 1, 1, 64, 4, 8, 1, 1, 0, 0, 1, 1},
                            0, 0, 0, 0, 1, 4, 8, 32, 0, 64);
   if (what == 8) conv_step(s, out.data(), 32, x.data(), w.data(),
-                           ConvShape{1, 4, 8, 64, 32, 1, 1, 4, 8, 1, 1, 0, 0, 1, 1},
+                           ConvShape{1, 4, 8, 64, 32, 1, 1, 64, 4, 8, 1, 1, 0, 0, 1, 1},
                            0, 0, 0, 0, 1, 2, 8, 32, 0, 64);
   if (what == 4) softmax_rows(out.data(), 64, x.data(), 64, 32, 64, 1.0f);
   if (what == 5) max_pool_tile(s, out.data(), 64, x.data(), PoolShape{1, 4, 8, 64, 2, 2, 2, 2, 0, 0},

@@ -53,10 +53,11 @@ void t_gemm(float* acc, int64_t ldacc, int ta, const void* a, int64_t lda, int t
     });
   });
 }
-// shape: the 15 ints of ConvShape; tile: tb, th, tw, tn, tc. y: [B, P, Q, N] floats.
+// shape: the 16 ints of ConvShape; tile: tb, th, tw, tn, tc. y: [B, P, Q, N] floats.
 void t_conv(float* y, int tx, const void* x, int tw, const void* w, const int* shape, const int* tile) {
   const int* v = shape;
-  const ConvShape s{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13], v[14]};
+  const ConvShape s{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13], v[14],
+                    v[15]};
   Scratch scratch;
   typed(tx, x, [&](auto* px) {
     typed(tw, w, [&](auto* pw) {

@@ -177,6 +177,17 @@ def of_types(M=33, N=264, dtype="bfloat16"):
     )
 
 
+@tg.spec
+def lain_otherwise(B=2, S=17, H=3, D=40, dtype="bfloat16"):
+    """Heads turned, tokens beside channels, a part of both, and columns one after another."""
+    x = tg.silu(tg.input("x", (B, S, H * D), dtype), name="h")
+    heads = tg.permute(tg.reshape(x, (B, S, H, D)), (0, 2, 1, 3), name="heads")
+    turned = tg.transpose(x, 1, 2, name="turned")
+    mixed = tg.linear(turned, tg.weight("w", (S, S), dtype), name="mixed")
+    part, first = x[:, 1:, ::2] * 2.0, tg.reshape(x[:, 0], (B * H, D))
+    return tg.relu(heads), tg.transpose(mixed, 1, 2, name="back"), part, first
+
+
 LANGUAGE = [
     *(Case(f"{how} of rows", reduced, {"how": how}) for how in REDUCTIONS),
     *(Case(f"{how} of 77 columns", reduced, {"how": how, "N": 77, "dtype": "float16"}) for how in REDUCTIONS),
@@ -191,6 +202,9 @@ LANGUAGE = [
     Case("a column beside rows of 77", beside_rows, {"N": 77, "M": 1, "dtype": "float16"}),
     Case("float32 beside 16 bits", of_types, {}),
     Case("float32 beside 16 bits, 77 columns", of_types, {"M": 300, "N": 77, "dtype": "float16"}),
+    Case("elements that lie otherwise", lain_otherwise, {}),
+    Case("elements that lie otherwise, heads of 21", lain_otherwise, {"D": 21, "S": 33, "dtype": "float16"}),
+    Case("elements that lie otherwise, float32", lain_otherwise, {"D": 8, "S": 128, "dtype": "float32"}),
     Case("joined columns", joined, {}),
     Case("joined columns, no eights", joined, {"N": 26, "K": 5, "dtype": "float16"}),
     Case("rows of a table", looked_up, {}),

@@ -177,6 +177,20 @@ def _cat(b: OpInstance) -> Iterator[Work]:
         yield Work((*lines, range(b.out[-1])), 1, reads)
 
 
+def _strided_copy(b: OpInstance) -> Iterator[Work]:
+    sizes, strides, shape = attribute(b, "sizes"), attribute(b, "strides"), b.shape(0)
+    places = attribute(b, "offset") + sum(
+        i * s for i, s in zip(np.indices(sizes), strides, strict=True)
+    )
+    places = np.asarray(places).reshape(b.out)
+    for box in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
+        of_rows: dict[Any, list[int]] = {}
+        for place in places[np.ix_(*box)].ravel().tolist():
+            *row, column = np.unravel_index(place, shape)
+            of_rows.setdefault(tuple(map(int, row)), []).append(int(column))
+        yield Work(box, 1, [(0, 0, (*([r] for r in row), columns)) for row, columns in of_rows.items()])
+
+
 def _reduce(b: OpInstance) -> Iterator[Work]:
     for rows in cut(b.out[0], b.tile[0]):
         yield Work((rows, [0]), 1, [(0, 0, (rows, range(b.shape(0)[1])))])
@@ -291,6 +305,7 @@ KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "upsample": _upsample,
     "group_norm": _group_norm,
     "cat": _cat,
+    "strided_copy": _strided_copy,
     "reduce": _reduce,
     "topk": _topk,
     "take_along": _take_along,

@@ -263,6 +263,30 @@ def _combine(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     )
 
 
+def _strided_copy(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    boxes = [_block(*at) for at in zip(c, t, shapes["result"], strict=True)]
+    reads: list[Read] = []
+    for at in product(*boxes):
+        flat = _flat(at, shapes["result"])
+        place = a["offset"]
+        for size, stride in zip(reversed(a["sizes"]), reversed(a["strides"]), strict=True):
+            flat, i = divmod(flat, size)
+            place += i * stride
+        index: list[int] = []
+        for size in reversed(shapes[0]):
+            place, i = divmod(place, size)
+            index.insert(0, i)
+        reads.append((0, 0, tuple(index)))
+    return Tile(1, reads, list(product(*boxes)), c[-1] * t[-1], t[-1])
+
+
+def _flat(at: Index, shape: Sequence[int]) -> int:
+    n = 0
+    for i, size in zip(at, shape, strict=True):
+        n = n * size + i
+    return n
+
+
 def _reduce(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     rows = _block(c[0], t[0], shapes[0][0])
     reads: list[Read] = [(0, 0, at) for at in product(rows, range(shapes[0][1]))]
@@ -336,6 +360,7 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "softmax": _softmax,
     "attention": _attention,
     "combine": _combine,
+    "strided_copy": _strided_copy,
     "reduce": _reduce,
     "topk": _topk,
     "take_along": _take_along,

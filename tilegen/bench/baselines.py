@@ -35,6 +35,7 @@ from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.reference import view
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
 from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
@@ -387,6 +388,12 @@ def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
     return (y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin).reshape(b.out)
 
 
+def _strided_copy(b: OpInstance, x: Any) -> Any:
+    a = StridedCopyAttributes.of(b)
+    x = x.contiguous().view(-1)[a.offset :]
+    return x.as_strided(a.sizes, a.strides).contiguous().view(b.out)
+
+
 _OPS: dict[type[Attributes], Callable[..., Any]] = {
     LinearAttributes: _linear,
     MatmulAttributes: _matmul,
@@ -405,6 +412,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     ),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
     TakeAlongAttributes: lambda b, x, ids: x.gather(-1, ids.long()),
+    StridedCopyAttributes: _strided_copy,
     EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
     PoolAttributes: _first(
         lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)

@@ -16,6 +16,7 @@ from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
+from tilegen.codegen.strided import Copy
 from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, THREADS, Gather
 from tilegen.codegen.thread_depthwise import Depthwise
@@ -45,6 +46,7 @@ from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes
 from tilegen.ops.softmax import SoftmaxAttributes
+from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
 from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
@@ -72,6 +74,7 @@ ANY_COLUMNS = (
     GroupNormAttributes,
     CatAttributes,
     EmbeddingAttributes,
+    StridedCopyAttributes,
     ConvAttributes,
     GroupedConvAttributes,
     ConvTransposeAttributes,
@@ -151,6 +154,12 @@ class ThreadOp(MacroOp):
         if not isinstance(self.attributes, GlobalAvgPoolAttributes):
             return None
         return Mean(self.bound, self.unaligned)
+
+    @property
+    def copy(self) -> Copy | None:
+        return (
+            Copy(self.bound, self.unaligned) if isinstance(self.attributes, StridedCopyAttributes) else None
+        )
 
     @property
     def scratch_bytes(self) -> int:
@@ -235,6 +244,8 @@ class ThreadOp(MacroOp):
     def _otherwise(self) -> range:
         """Operands that are not read by eights of a row."""
         match self.attributes:
+            case StridedCopyAttributes():
+                return range(1)
             case ConvAttributes() | ConvTransposeAttributes():
                 return range(2)
             case GroupedConvAttributes():

@@ -263,28 +263,40 @@ class Value:
     def __matmul__(self, other: Value) -> Value:
         return OPERATORS["@"](self, other)
 
+    def permute(self, dims: Sequence[int]) -> Value:
+        """tg.permute(x, dims)."""
+        return OPERATORS["permute"](self, dims)
+
+    def transpose(self, a: int, b: int) -> Value:
+        """tg.transpose(x, a, b)."""
+        return OPERATORS["transpose"](self, a, b)
+
+    def reshape(self, shape: Sequence[Size]) -> Value:
+        """tg.reshape(x, shape)."""
+        return OPERATORS["reshape"](self, shape)
+
     def __getitem__(self, key: Any) -> Value:
-        """x[..., a:b], x[:, a:b]: a view of columns.
+        """x[..., a:b], x[:, a:b]: a view of columns. x[:, a:b, ::2], x[:, 0]: a copy, but where all of it is
+        taken.
 
         Raises:
-            SpecError: it takes other than a run of columns, all of every other dimension, or none of them.
+            SpecError: it takes nothing, holds other than slices and whole numbers, or more of them than x has
+                dimensions, or leaves one dimension.
         """
         where = caller()
-        *lines, columns = key if isinstance(key, tuple) else (key,)
-        everything = [slice(None)] * (len(self.shape) - 1)
-        whole = lines == [Ellipsis] or (lines == everything and len(self.shape) > 1)
-        width = self.shape[-1]
-        run = isinstance(columns, slice) and columns.step in (None, 1)
-        if not (whole and run and isinstance(width, int)):
+        given = list(key) if isinstance(key, tuple) else [key]
+        if given.count(Ellipsis) < 2:
+            at = given.index(Ellipsis) if Ellipsis in given else len(given)
+            missing = [slice(None)] * (len(self.shape) - len(given) + (Ellipsis in given))
+            given[at : at + 1] = missing
+        whole = all(type(k) is int or (isinstance(k, slice) and _whole_numbers(k)) for k in given)
+        if not whole or len(given) != len(self.shape):
             raise SpecError(
-                f"{self.tensor!r}[{key!r}]: a view is of columns, x[..., a:b] with a and b whole numbers",
+                f"{self.tensor!r}[{key!r}]: a view is of columns, x[..., a:b], a copy of places, x[:, a:b:2]"
+                f" or x[:, a], with whole numbers for its {len(self.shape)} dimensions",
                 where,
             )
-        first, end, _ = columns.indices(width)
-        if first >= end:
-            raise SpecError(f"{self.tensor!r}[..., {first}:{end}]: none of its {width} columns", where)
-        sizes = [n for n in (first, end - first, width - end) if n]
-        return self.split(sizes)[1 if first else 0]
+        return OPERATORS["[]"](self, given, None, where)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -300,6 +312,10 @@ class Value:
         raise SpecError(
             f"{self.tensor!r} is one tensor; use .chunk(n) or .split(sizes) for column views", caller()
         )
+
+
+def _whole_numbers(key: slice) -> bool:
+    return key.step != 0 and all(n is None or type(n) is int for n in (key.start, key.stop, key.step))
 
 
 _active: ContextVar[Builder | None] = ContextVar("tilegen_builder", default=None)

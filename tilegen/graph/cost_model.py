@@ -25,6 +25,7 @@ from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
+from tilegen.ops.strided_copy import StridedCopyAttributes
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
 
@@ -44,8 +45,11 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
         return time.tile_of_many(stages or time.stages)
     if attention_time.by_tensor_cores(b, machine):
         return float(np.mean(attention_time.tile_times(b, machine)))
-    if isinstance(b.attributes, AppendAttributes):
-        return _copied_us(b, machine)
+    match b.attributes:
+        case AppendAttributes(seq=rows):  # of the cache it moves nothing else
+            return _copied_us(b, machine, rows * b.tile[0])
+        case StridedCopyAttributes():
+            return _copied_us(b, machine, math.prod(b.tile))
     return _tile_us(b, machine)
 
 
@@ -82,9 +86,9 @@ def _tile_us(b: OpInstance, machine: Machine) -> float:
     return machine.tile_us + 1e6 * max(compute, memory, cache)
 
 
-def _copied_us(b: OpInstance, machine: Machine) -> float:
-    """A tile of an append: its new rows are read and written, and nothing else of the cache."""
-    moved = 2 * AppendAttributes.of(b).seq * b.tile[0] * DTYPES[b.result.dtype]
+def _copied_us(b: OpInstance, machine: Machine, elements: Any) -> float:
+    """A tile that reads and writes so many elements."""
+    moved = 2 * elements * DTYPES[b.result.dtype]
     return machine.tile_us + 1e6 * moved / (machine.memory / machine.sms)
 
 

@@ -10,7 +10,7 @@ import torch
 from tilegen.errors import SpecError
 from tilegen.frontend.spec import Value
 from tilegen.nn.aten_rows import numbers
-from tilegen.nn.table import TABLE, Trace, entry, image_of
+from tilegen.nn.table import TABLE, Trace, as_image, entry, image_of
 from tilegen.nn.views import View
 from tilegen.ops import reduce
 from tilegen.ops.conv2d import conv2d
@@ -57,6 +57,7 @@ def convolved(
     if each is not None and groups == 1 and (*w.shape[2:], *_two(padding)) == (1, 1, 0, 0):  # of one pixel
         made = linear(each, t.weight(w.flatten(1), "weight"), given, name=t.name())
         return View.of(made).unsqueezed(-1).unsqueezed(-1)
+    x = as_image(t, x)
     filters = t.weight(w.permute(0, 2, 3, 1), "weight")
     made = conv2d(
         image_of(x),
@@ -116,6 +117,7 @@ def factors(
 def _batch_norm(
     t: Trace, x: View, w: Any, bias: Any, mean: torch.Tensor, var: torch.Tensor, momentum: float, eps: float
 ) -> list[View]:
+    x = as_image(t, x)
     value = image_of(x)
     given = [t.weight(v.to(getattr(torch, value.dtype))) for v in factors(w, bias, mean, var, eps)]
     return [View(pointwise("e0 * e1 + e2", value, *given), x.dims)]
@@ -125,7 +127,7 @@ def _pooled(
     t: Trace, of: Callable[..., Value], x: View, window: Any, stride: Any, padding: Any, **how: Any
 ) -> View:
     windows = {"stride": _two(stride) if stride else None, "padding": _two(padding)}
-    return View.of(of(image_of(x), _two(window), **windows, **how, name=t.name()), (0, 3, 1, 2))
+    return View.of(of(image_of(as_image(t, x)), _two(window), **windows, **how, name=t.name()), (0, 3, 1, 2))
 
 
 @entry(aten.max_pool2d.default)
@@ -155,7 +157,7 @@ def _avg_pool(
 
 @entry(aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default)
 def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> View:
-    value = image_of(x)
+    value = image_of(as_image(t, x))
     given = next((s for s in scales if isinstance(s, (list, tuple))), scales)
     wanted = tuple(size) if size else tuple(n * s for n, s in zip(x.shape[2:], given, strict=True))
     factor = [n / m for n, m in zip(wanted, x.shape[2:], strict=True)]
@@ -168,7 +170,7 @@ def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> Vi
 def _group_norm(
     t: Trace, x: View, groups: int, w: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True
 ) -> View:
-    value = image_of(x)
+    value = image_of(as_image(t, x))
     ones = torch.ones(value.shape[3], dtype=getattr(torch, value.dtype))
     given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
     made = group_norm(value, groups, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name())
@@ -181,22 +183,17 @@ def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
         if tuple(size) == x.shape[2:]:
             return x
         raise SpecError(f"an average pool of {x.shape[2:]} to {tuple(size)}; expected (1, 1)")
-    return _mean_of_image(t, x, [2, 3], True)
+    return _mean_of_image(t, as_image(t, x), True)
 
 
 @entry(aten.mean.dim)
 def _mean(t: Trace, x: View, over: Sequence[int], keep: bool = False) -> View:
-    if [d % len(x.dims) for d in over] == [len(x.dims) - 1]:
-        return numbers(reduce.mean)(t, x, over, keep)
-    return _mean_of_image(t, x, over, keep)
+    if x.image() is not None and sorted(d % 4 for d in over) == [2, 3]:
+        return _mean_of_image(t, x, keep)
+    return numbers(reduce.mean)(t, x, over, keep)
 
 
-def _mean_of_image(t: Trace, x: View, over: Sequence[int], keep: bool) -> View:
-    if sorted(d % len(x.dims) for d in over) != [2, 3] or x.image() is None:
-        raise SpecError(
-            f"a mean over dimensions {list(over)} of {x.shape}; expected the last one, or rows and columns of"
-            " an image"
-        )
+def _mean_of_image(t: Trace, x: View, keep: bool) -> View:
     view = View.of(global_avg_pool(image_of(x), name=t.name()))
     return view.unsqueezed(-1).unsqueezed(-1) if keep else view
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from tilegen.errors import SpecError
 from tilegen.graph.fuse_epilogues import renumber
 from tilegen.nn import patterns
+from tilegen.nn.aten_views import seen
+from tilegen.nn.strided import Strided
 from tilegen.nn.table import TABLE, Entry, Trace, entry
 from tilegen.nn.views import View
 from tilegen.ops.maths import clamp, gelu, leaky_relu, softplus
@@ -98,10 +101,10 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     if isinstance(b, torch.Tensor):
         if b.dim() == 1 and a.rows() is not None:
             return View(pointwise(expression, a.value, t.weight(b)), a.dims)
-        plain = a.is_(View.of(a.value)) and all(isinstance(n, int) for n in a.shape)
-        spread = torch.broadcast_shapes(b.shape, a.shape)  # type: ignore[no-untyped-call]
-        if not plain or spread != a.shape:
+        frozen = all(isinstance(n, int) for n in a.shape)
+        if not frozen or torch.broadcast_shapes(b.shape, a.shape) != a.shape:  # type: ignore[no-untyped-call]
             raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
+        a = a if a.is_(View.of(a.value)) else t.copied(a)
         return View(pointwise(expression, a.value, t.weight(b.expand(a.shape))), a.dims)
     if a.beside(b) and 1 in (a.width, b.width) and a.width != b.width:
         wide, column = (a, b) if b.width == 1 else (b, a)
@@ -113,8 +116,23 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         if pixels is not None and each is not None and (pixels.shape[0], pixels.shape[3]) == each.shape:
             return View(pointwise(renumber(expression, names), pixels, each), images.dims)
     if not a.is_(b):
-        raise SpecError(f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element")
+        a, b = _alike(t, a, b)
     return View(pointwise(expression, a.value, b.value), a.dims)
+
+
+def _alike(t: Trace, a: View, b: View) -> tuple[View, View]:
+    """Both as tensors that lie alike: b as a does where that is of their shape, else copies of both."""
+    pairs = itertools.zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
+    shape = tuple(m if n == 1 else n for m, n in pairs)[::-1]
+    x, y = Strided.of(a).expanded(shape), Strided.of(b).expanded(shape)
+    if x.shape != y.shape:
+        raise SpecError(f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element")
+    inside = [d for d, _ in sorted(enumerate(a.atoms), key=lambda n: n[1].place)]
+    if shape != a.shape or any(not atom.place for atom in a.atoms):
+        return t.copied(x), t.copied(y)
+    pieces = seen(t, y, lambda v: v.reshaped([atom.size for atom in a.atoms])).permuted(inside)
+    made = t.copied(seen(t, pieces, lambda v: v.reshaped(a.value.shape)))
+    return a, View(made.value, a.dims)
 
 
 @entry(aten.add.Tensor)

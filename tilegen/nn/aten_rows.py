@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from tilegen.errors import SpecError
 from tilegen.frontend.spec import Value
 from tilegen.nn import patterns
-from tilegen.nn.table import TABLE, Entry, Trace, entry, is_image, rows_of
+from tilegen.nn.aten_views import seen
+from tilegen.nn.strided import Strided
+from tilegen.nn.table import TABLE, Entry, Trace, as_rows, entry, is_image, rows_of
 from tilegen.nn.views import View
 from tilegen.ops import reduce
 from tilegen.ops.attention import attention
@@ -38,7 +41,8 @@ def _linear(t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None
         w = w.view(-1, c, h, width).permute(0, 2, 3, 1).flatten(1)
         value = flatten(x.value)
         x = View.of(value)
-    value = rows_of(x) if value is None else value
+    x = x if value is not None else as_rows(t, x)
+    value = rows_of(x)
     if is_image(value):
         filters = t.weight(w[:, None, None], "weight")
         given = None if bias is None else t.weight(bias, "bias")
@@ -71,7 +75,8 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn: bool = True,
 ) -> View:
-    value = rows_of(_of_last(x, shape))
+    x = as_rows(t, _of_last(x, shape))
+    value = rows_of(x)
     ones = torch.ones(shape, dtype=getattr(torch, value.dtype))
     given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
     return x.of_rows(layer_norm(value, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name()))
@@ -81,7 +86,8 @@ def _layer_norm(
 def _rms_norm(
     t: Trace, x: View, shape: Sequence[int], w: torch.Tensor | None = None, eps: float | None = None
 ) -> View:
-    value = rows_of(_of_last(x, shape))
+    x = as_rows(t, _of_last(x, shape))
+    value = rows_of(x)
     dtype = getattr(torch, value.dtype)
     given = torch.ones(shape, dtype=dtype) if w is None else w
     least = torch.finfo(dtype).eps if eps is None else eps
@@ -105,9 +111,8 @@ def _over_rows(of: Callable[..., Value]) -> Entry:
     """softmax, or its logarithm."""
 
     def made(t: Trace, x: View, at: int, _: Any = None) -> View:
-        if at % len(x.dims) != len(x.dims) - 1:
-            raise SpecError(f"a {of.__name__} over dimension {at} of {x.shape}; expected the last one")
-        return x.of_rows(of(rows_of(x), name=t.name()))
+        x = as_rows(t, x.transposed(at, -1))
+        return x.of_rows(of(rows_of(x), name=t.name())).transposed(at, -1)
 
     return made
 
@@ -127,26 +132,41 @@ def _embedding(
 
 @entry(aten.cat.default)
 def _cat(t: Trace, parts: Sequence[Any], at: int = 0) -> View:
-    if not all(isinstance(p, View) for p in parts):
-        raise SpecError("cat of activations and weights")
-    first, at = parts[0], at % len(parts[0].dims)
-    images = [p.image() for p in parts]
-    if at == 1 and None not in images:
+    given = [p if isinstance(p, View) else View.of(t.weight(p.contiguous())) for p in parts]
+    first, at = given[0], at % len(given[0].dims)
+    images = [image for p in given if (image := p.image()) is not None]
+    if at == 1 and len(images) == len(given):
         return View.of(cat(images, name=t.name("cat")), (0, 3, 1, 2))
-    if at != len(first.dims) - 1 or not all(first.beside(p) for p in parts):
-        raise SpecError(f"cat of {[p.shape for p in parts]} along {at}; expected columns of the same rows")
-    return first.of_rows(cat([rows_of(p) for p in parts], name=t.name("cat")))
+    *lead, size = first.shape[: at + 1]
+    size = sum(p.shape[at] for p in given)
+    flat = [as_rows(t, _columns_from(t, p, at)) for p in given]
+    lines = {p.value.shape[:-1] for p in flat}
+    if len(lines) > 1 or not all(flat[0].beside(p) for p in flat):
+        flat = [t.copied(p) for p in flat]
+    made = flat[0].of_rows(cat([rows_of(p) for p in flat], name=t.name("cat")))
+    return made.reshaped((*lead, size, *first.shape[at + 1 :]))
+
+
+def _columns_from(t: Trace, x: View, at: int) -> View:
+    """All dimensions from one on as columns."""
+    if at == len(x.dims) - 1:
+        return x
+    found = seen(t, x, lambda v: v.reshaped((*x.shape[:at], math.prod(x.shape[at:]))))
+    return found if isinstance(found, View) else t.copied(found)
 
 
 def numbers(of: Callable[..., Value]) -> Entry:
-    """A number for each row."""
+    """A number for each row, or for all places of some dimensions."""
 
     def made(t: Trace, x: View, over: Any = None, keep: bool = False, **_: Any) -> View:
-        ends = [over] if isinstance(over, int) else list(over or range(len(x.dims)))
-        if [d % len(x.dims) for d in ends] != [len(x.dims) - 1]:
-            raise SpecError(f"{of.__name__} over dimensions {ends} of {x.shape}; expected the last one")
-        view = x.of_rows(of(rows_of(x), name=t.name(of.__name__)))
-        return view if keep else view.squeezed([-1])
+        rank = len(x.dims)
+        ends = sorted(d % rank for d in ([over] if isinstance(over, int) else list(over or range(rank))))
+        others = [d for d in range(rank) if d not in ends]
+        rows = as_rows(t, _columns_from(t, x.permuted([*others, *ends]), len(others)))
+        view = rows.of_rows(of(rows_of(rows), name=t.name(of.__name__))).squeezed([-1])
+        for d in ends if keep else ():
+            view = view.unsqueezed(d)
+        return view
 
     return made
 
@@ -207,10 +227,7 @@ def _attention(
         raise SpecError("attention with a mask or dropout; causal attention is known")
     if causal and q.shape[2] != k.shape[2]:
         raise SpecError(f"causal attention of {q.shape[2]} queries over {k.shape[2]} keys")
-    queries, keys, values = q.heads(), _shared(k).heads(), _shared(v).heads()
-    if queries is None or keys is None or values is None:
-        raise SpecError(f"attention of {q.shape}, {k.shape}, {v.shape}: expected heads (B, h, S, D) of rows")
-    (query, heads), (key, kv_heads), (value, _) = queries, keys, values
+    (query, heads), (key, kv_heads), (value, _) = (_heads(t, x) for x in (q, _shared(k), _shared(v)))
     made = attention(
         query,
         key,
@@ -224,6 +241,17 @@ def _attention(
     return View.of_heads(made, heads)
 
 
+def _heads(t: Trace, x: View) -> tuple[Value, int]:
+    """A tensor (B, S, h·D), or a copy of such, and h, of which x is (B, h, S, D)."""
+    found = x.heads()
+    if found is None:
+        if len(x.dims) != 4 or not isinstance(x.shape[1], int):
+            raise SpecError(f"heads {x.shape} of {x.value}; expected (B, h, S, D)")
+        b, h, s, d = Strided.of(x).dims
+        found = t.copied(Strided(x.value, (b, s, (*h, *d)), Strided.of(x).offset)).value, x.shape[1]
+    return found
+
+
 def _shared(k: View) -> View:
     """Heads of keys, each once: of those that stand several times side by side."""
     own = tuple(a for a in k.dims[1] if a.place)
@@ -234,10 +262,7 @@ def _shared(k: View) -> View:
 
 @entry(patterns.rotary)
 def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
-    found, tables = x.heads(), [_table(c) for c in (cos, sin)]
-    if found is None:
-        raise SpecError(f"rotary of {x.shape} of {x.value}: expected heads (B, h, S, D) of rows")
-    value, heads = found
+    (value, heads), tables = _heads(t, x), [_table(c) for c in (cos, sin)]
     return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
 
 

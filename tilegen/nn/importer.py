@@ -9,7 +9,7 @@ theirs: query, key and value, or gate and up.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ from tilegen.nn.adapter import Adapter, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS
 from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
+from tilegen.nn.strided import Strided
 from tilegen.nn.views import View
 from tilegen.ops.gemm import linear
 from tilegen.ops.pointwise import pointwise
@@ -110,6 +111,7 @@ class _Spec:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     taken: dict[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
     returned: dict[str, Value] = field(default_factory=dict)
+    _copies: dict[Any, View] = field(default_factory=dict)
     _known: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
     _merged: dict[Node, View] = field(default_factory=dict)
     _folded: set[Node] = field(default_factory=set)  # batch norms that are done
@@ -131,6 +133,15 @@ class _Spec:
         self.weights[value.tensor] = kept
         self._known[id(data)] = data, value
         return value
+
+    def copied(self, x: View | Strided, order: Sequence[int] | None = None) -> View:
+        x = Strided.of(x) if isinstance(x, View) else x
+        order = tuple(range(len(x.dims)) if order is None else order)
+        key = (x.value.tensor, x.dims, x.offset, order)
+        if key not in self._copies:
+            made = x.permuted(order).copied(self.name("copy"))
+            self._copies[key] = made.permuted([order.index(d) for d in range(len(order))])
+        return self._copies[key]
 
     def name(self, *what: str) -> str | None:
         parts = [*self._where[-2:], *what]
@@ -210,10 +221,14 @@ class _Spec:
         return int(at) if at.is_Integer else at
 
     def _call(self, node: Node) -> Any:
+        if node.target not in VIEWS and node.target is not aten.sym_size.int:
+            for n in node.all_input_nodes:
+                self._settle(n)
+            self._node = node
         args, kwargs = (
             pytree.tree_map_only(Node, self.values.__getitem__, a) for a in (node.args, node.kwargs)
         )
-        if not any(isinstance(a, View) for a in pytree.tree_leaves((args, kwargs))):
+        if not any(isinstance(a, (View, Strided)) for a in pytree.tree_leaves((args, kwargs))):
             compute: Any = node.target
             return compute(*args, **kwargs)  # of weights or sizes alone
         if node.target is aten.sym_size.int:
@@ -231,6 +246,14 @@ class _Spec:
         except SpecError as error:
             stands = ".".join(self._where) or type(self.module).__name__
             raise SpecError(f"from_torch: {node.target} in {stands}: {error}") from None
+
+    def _settle(self, node: Node) -> None:
+        """Elements that no map says are copied for what reads them: four dimensions of a model of images as
+        one."""
+        if isinstance(x := self.values[node], Strided):
+            self._node = node
+            order = (0, 2, 3, 1) if self.images and len(x.dims) == 4 else None
+            self.values[node] = self.copied(x, order)
 
     # --- linears of the same rows ---------------------------------------------------------------------------
 
@@ -291,6 +314,8 @@ class _Spec:
     # --- results --------------------------------------------------------------------------------------------
 
     def _result(self, given: Any) -> Returned:
+        if isinstance(given, Node):
+            self._settle(given)
         if not isinstance(given, Node) or not isinstance(self.values[given], View):
             if isinstance(given, Node) and isinstance(self.values[given], torch.Tensor):
                 raise SpecError(f"from_torch: the result {given} depends on weights alone")

@@ -7,13 +7,14 @@ norms of batches go into the convolution before them, weights are laid out as sp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from tilegen.errors import SpecError
 from tilegen.frontend.spec import Value
+from tilegen.nn.strided import Strided
 from tilegen.nn.views import View
 
 
@@ -25,6 +26,9 @@ class Trace(Protocol):
 
     def name(self, *what: str) -> str | None:
         """A name for the op that is being written, from where it stands in the model."""
+
+    def copied(self, x: View | Strided, order: Sequence[int] | None = None) -> View:
+        """The same elements in a tensor of their own, its dimensions in this order."""
 
 
 Entry = Callable[..., Any]
@@ -40,6 +44,16 @@ def entry(*operators: Any, view: bool = False) -> Callable[[Entry], Entry]:
         return function
 
     return known
+
+
+def as_rows(t: Trace, x: View) -> View:
+    """x, or a copy of it, whose last dimension is that of its tensor."""
+    return x if x.rows() is not None else t.copied(x)
+
+
+def as_image(t: Trace, x: View) -> View:
+    """x, or a copy of it, which is an image (B, C, H, W) of (B, H, W, C)."""
+    return x if x.image() is not None or len(x.dims) != 4 else t.copied(x, (0, 2, 3, 1))
 
 
 def rows_of(x: View) -> Value:

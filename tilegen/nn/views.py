@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import sympy as sp
 
@@ -62,6 +63,11 @@ class View:
     def shape(self) -> tuple[Size, ...]:
         return tuple(_product(d) for d in self.dims)
 
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """Those of all dimensions."""
+        return tuple(a for d in self.dims for a in d)
+
     # --- what models do with tensors ----------------------------------------------------------------------
 
     def permuted(self, order: Sequence[int]) -> View:
@@ -97,40 +103,19 @@ class View:
         Raises:
             SpecError: a piece would have to be cut unevenly.
         """
-        whole = _product([a for d in self.dims for a in d])
-        given = sp.Mul(*(n for n in sizes if n != -1))
-        sizes = [_number(_divided(whole, given)) if n == -1 else n for n in sizes]
-        left = [a for d in self.dims for a in d]
-        dims = []
-        for size in sizes:
-            taken: list[Atom] = []
-            while _product(taken) != size:
-                missing = _divided(size, _product(taken))
-                if not left:
-                    raise SpecError(f"a view of {self.shape} as {tuple(sizes)}: it has fewer elements")
-                atom = left.pop(0)
-                if atom.size == missing or not _splits(atom.size, missing):
-                    taken.append(atom)
-                    if not _splits(size, _product(taken)):
-                        raise SpecError(f"a view of {self.shape} as {tuple(sizes)} cuts a dimension unevenly")
-                else:
-                    outer, inner = atom.cut(missing)
-                    taken.append(outer)
-                    left.insert(0, inner)
-            dims.append(tuple(taken))
-        return replace(self, dims=tuple(dims))
+        return replace(self, dims=regrouped([a for d in self.dims for a in d], self.shape, sizes))
 
-    def sliced(self, at: int, lo: int, hi: int) -> View:
-        """Places lo … hi - 1 of a dimension: columns of the spec's tensor.
+    def sliced(self, at: int, lo: int, hi: int, step: int = 1) -> View:
+        """Places lo, lo + step, … below hi of a dimension: columns of the spec's tensor, all of them.
 
         Raises:
             SpecError: they are none.
         """
         at, atoms = at % len(self.dims), self.dims[at]
-        if (lo, hi) == (0, _product(atoms)):
+        if (lo, hi, step) == (0, _product(atoms), 1):
             return self
         inner = self._columns_below(atoms)
-        if inner is None:
+        if inner is None or step != 1:
             raise SpecError(f"[{lo}:{hi}] of dimension {at} of {self.shape} takes no columns of {self.value}")
         widths = [lo * inner, (hi - lo) * inner, self.value.shape[-1] - hi * inner]
         taken = self.value.split([w for w in widths if w])[1 if lo else 0]
@@ -222,11 +207,52 @@ class View:
         return pieces, tuple(inside.index(a) for a in atoms), shape
 
 
+P = TypeVar("P", bound="_Piece")
+
+
+class _Piece(Protocol):
+    """Of a tensor: so many places, which can be cut into two dimensions."""
+
+    @property
+    def size(self) -> Size: ...
+
+    def cut(self: P, outer: Size) -> tuple[P, P]: ...
+
+
+def regrouped(pieces: Sequence[P], shape: Sequence[Size], sizes: Sequence[Size]) -> tuple[tuple[P, ...], ...]:
+    """Pieces in their order as dimensions of these sizes, of which one may be -1. shape: what they were.
+
+    Raises:
+        SpecError: a piece would have to be cut unevenly.
+    """
+    whole = _product(pieces)
+    given = sp.Mul(*(n for n in sizes if n != -1))
+    sizes = [_number(_divided(whole, given)) if n == -1 else n for n in sizes]
+    left, dims = list(pieces), []
+    for size in sizes:
+        taken: list[P] = []
+        while _product(taken) != size:
+            missing = _divided(size, _product(taken))
+            if not left:
+                raise SpecError(f"a view of {tuple(shape)} as {tuple(sizes)}: it has fewer elements")
+            piece = left.pop(0)
+            if piece.size == missing or not _splits(piece.size, missing):
+                taken.append(piece)
+                if not _splits(size, _product(taken)):
+                    raise SpecError(f"a view of {tuple(shape)} as {tuple(sizes)} cuts a dimension unevenly")
+            else:
+                outer, inner = piece.cut(missing)
+                taken.append(outer)
+                left.insert(0, inner)
+        dims.append(tuple(taken))
+    return tuple(dims)
+
+
 def _atoms(place: tuple[int, ...], size: Size) -> tuple[Atom, ...]:
     return () if size == 1 else (Atom(place, size),)
 
 
-def _product(atoms: Sequence[Atom]) -> Size:
+def _product(atoms: Sequence[_Piece]) -> Size:
     return math.prod(a.size for a in atoms)
 
 

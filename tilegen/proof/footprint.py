@@ -8,6 +8,7 @@ once, one array row per CTA.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -316,6 +317,33 @@ def _cat(op: Op) -> Footprint:
     return f.footprint(reads, *spans, f.columns(0, n, n))
 
 
+def _strided_copy(op: Op) -> Footprint:
+    x, shape, tile = op.views[0], op.result.shape, op.tiles(len(op.result.shape))
+    sizes, strides = op.integers("sizes", 1), op.integers("strides", 0)
+    count, (height, *rest) = math.prod(sizes), x.shape
+    last = op.integer("offset", 0) + sum((n - 1) * s for n, s in zip(sizes, strides, strict=False))
+    if (
+        len(sizes) != len(strides)
+        or count != math.prod(shape)
+        or last >= math.prod(x.shape)
+        or x.shape != x.full
+    ):
+        raise Malformed(
+            f"places {list(sizes)} by {list(strides)} for {list(shape)} of {list(x.shape)}, expected as many"
+            " strides as sizes, a place for each element, all inside a whole tensor"
+        )
+    f, line, pitch = op.frame(*map(ceil_div, shape, tile)), math.prod(shape[1:]), math.prod(rest)
+    rows = f.block(0, tile[0], shape[0])
+    outermost = count // sizes[0]  # elements of the result at each of the outermost places
+    low, high = (place // outermost for place in (rows.low * line, rows.high * line - 1))
+    start = op.integer("offset", 0) + low * strides[0]
+    end = last - (sizes[0] - 1 - high) * strides[0]  # the last element at the last of these places
+    read = f.once(x, f.span(start // pitch, end // pitch + 1, height), *(f.span(0, n, n) for n in rest))
+    columns = f.columns(tile[-1] * f.coord[-1], tile[-1], shape[-1])
+    lines = [f.block(d, tile[d], shape[d]) for d in range(len(shape) - 1)]
+    return f.footprint(read, *lines, columns)
+
+
 def _embedding(op: Op) -> Footprint:
     (m, n), (tm, tn) = op.target(None, None).shape, op.tiles(2)
     ids, table = op.operand(0, m), op.operand(1, None, n)
@@ -538,6 +566,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "upsample": _upsample,
     "group_norm": _group_norm,
     "cat": _cat,
+    "strided_copy": _strided_copy,
     "embedding": _embedding,
     "take_along": _take_along,
     "softmax": _softmax,

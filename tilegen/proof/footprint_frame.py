@@ -119,6 +119,12 @@ class Op:
             raise Malformed(f"attribute {key!r} is {value!r}, expected two ints >= {least}")
         return value[0], value[1]
 
+    def integers(self, key: str, least: int) -> tuple[int, ...]:
+        value = self.attributes.get(key)
+        if not (isinstance(value, (list, tuple)) and value and all(is_int(v, least) for v in value)):
+            raise Malformed(f"attribute {key!r} is {value!r}, expected ints >= {least}")
+        return tuple(value)
+
     def flag(self, key: str) -> bool:
         value = self.attributes.get(key, False)
         if type(value) is not bool:

@@ -78,6 +78,7 @@ def padded(lengths: torch.Tensor, *heads: torch.Tensor, causal: bool = False) ->
     return y.masked_fill(~seen.any(-1, keepdim=True), 0.0).transpose(1, 2).flatten(2)
 
 
+SLICED = ((3, 5, 7),)
 HEADS = ((2, 5, 8), (2, 7, 8), (2, 7, 8))
 WORDS = {
     "attention, lengths": Word(
@@ -143,6 +144,36 @@ WORDS = {
         lambda x, y: first(lambda z: F.max_pool2d(z, 2))(torch.cat([x, y], -1)),
         (IMAGE, (*IMAGE[:3], 5)),
     ),
+    "permute": Word(
+        lambda x: tg.exp(tg.permute(x, (2, -3, 1))) + x.permute((2, 0, 1)),
+        lambda x: x.permute(2, 0, 1).exp() + x.permute(2, 0, 1),
+        ((2, 5, 7),),
+    ),
+    "permute of images": Word(
+        lambda x: tg.max_pool2d(tg.max_pool2d(x, 1).permute((0, 3, 1, 2)), 2),
+        lambda x: first(lambda z: F.max_pool2d(z, 2))(x.permute(0, 3, 1, 2)),
+        (IMAGE,),
+    ),
+    "transpose of columns": Word(
+        lambda x: tg.transpose(x[..., 3:8], 0, 1), lambda x: x[:, 3:8].mT, ((M, N),)
+    ),
+    "reshape": Word(
+        lambda x: tg.reshape(x, (-1, 4))[30:] + x[..., 4:8].reshape((15, -1)),
+        lambda x: x.reshape(-1, 4)[30:] + x[..., 4:8].reshape(15, 4),
+        ((3, 5, 12),),
+    ),
+    "narrow": Word(
+        lambda x: tg.narrow(x, 0, 1, 3) + tg.narrow(x[2:], -1, 0, N),
+        lambda x: x[1:4] + x[2:],
+    ),
+    **{
+        f"x[{text}]": Word(
+            lambda x, text=text: tg.exp(eval(f"x[{text}]")),
+            lambda x, text=text: eval(f"x[{text}]").exp(),
+            SLICED,
+        )
+        for text in (":, 1:", "..., -1, :", "1:, ::2, 3:", "0, ..., ::3", "1", ":, 2, ..., 1:4", "-2:-1")
+    },
     "embedding": Word(tg.embedding, F.embedding, ((2, 3, 4), (11, N)), below=11),
     "topk, its values": Word(lambda x: tg.topk(x, 5)[0], lambda x: x.topk(5).values, ((2, 3, N),)),
     "topk, its columns": Word(lambda x: tg.topk(x, N)[1], lambda x: x.topk(N).indices),

@@ -12,6 +12,7 @@ from tilegen.codegen.environment import macro_text, render
 from tilegen.codegen.expression import to_cpp
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.schedule import schedule_text
+from tilegen.codegen.strided import place
 from tilegen.codegen.summary import summary
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import PAIRED, Operand, Tensor, element_bytes
@@ -72,6 +73,11 @@ class CpuOp(MacroOp):
         """linear: first column of step k."""
         first = self.k_range[0]
         return f"{first} + {self.tile[2]} * k" if first else f"{self.tile[2]} * k"
+
+    @property
+    def place(self) -> str:
+        """strided_copy: in x, of element n of the result."""
+        return place(self.bound, "n")
 
     @property
     def left(self) -> str:
