@@ -241,8 +241,9 @@ def _by_cublaslt(program: Program, chain: Chain, read: Callable[..., Any]) -> An
     x, w = (read(linear, o) for o in linear.operands)
     biases = [read(c, c.operands[1]).reshape(-1) for c in rest if _adds(c, "columns")]
     activation = ACTIVATIONS.get(_expression(chain[-1]), "")
-    result = getattr(torch, program.tensor(linear.result).dtype)
-    return cublaslt.linear(x, w, biases[0] if biases else None, activation, result)
+    x_dtype, result = (program.tensor(name).dtype for name in (linear.operands[0].tensor, linear.result))
+    other = () if result == x_dtype else (getattr(torch, result),)
+    return cublaslt.linear(x, w, biases[0] if biases else None, activation, *other)
 
 
 def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
