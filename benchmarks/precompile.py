@@ -35,6 +35,8 @@ def variants_of(task: Task, on: Machine | None = None) -> dict[str, Options]:
 
     if task.group == "cusync":
         return {"tilegen": Options(), "tilegen-portable": Options()}
+    if task.group == "portable":
+        return {**own_variants(task.program, Options(), on=on), "tilegen-portable": Options()}
     return own_variants(task.program, Options(), on=on)
 
 

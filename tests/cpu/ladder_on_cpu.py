@@ -31,7 +31,9 @@ def tensors(result: Any) -> list[torch.Tensor]:
 
 
 @torch.fx.wrap
-def on_cpu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
+def on_cpu(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str, result: torch.dtype
+) -> torch.Tensor:
     """cublasLt's part."""
     y = torch.nn.functional.linear(x.float(), w.float(), None if bias is None else bias.float())
     y = {
@@ -39,7 +41,7 @@ def on_cpu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activati
         "relu": torch.relu,
         "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
     }[activation](y)
-    return y.to(x.dtype)
+    return y.to(result)
 
 
 class Checked:

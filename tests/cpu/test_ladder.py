@@ -80,7 +80,7 @@ def test_how_each_rung_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         return usual(program, target, **how)
 
     monkeypatch.setattr(module.api, "compile", compiled)
-    program = example("gpt3_mlp", M=4, H=64, I=32, dtype="float32")  # which is one launch wherever it runs
+    program = example("gpt3_mlp", M=4, H=64, I=32)  # which is one launch, as the model says
     ladder(program, own_variants(program, Options()), (*OWN, "tilegen", EXCLUSIVE, UNPREPARED), 1)
     usual_way = {"exclusive": False, "lowering": "auto", "programmatic": False}
     streams, one = {**usual_way, "lowering": "multi_launch"}, {**usual_way, "lowering": "persistent"}

@@ -18,7 +18,7 @@ from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import PAIRED, Call, Operand, Program, Tensor, numbers_of
+from tilegen.frontend.program import PAIRED, Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -70,7 +70,7 @@ def eager(
 
     def run(*given: Any) -> Any:
         values = {
-            t.name: given[n] if t.name in states else _shaped(given[n], t.shape, _seen(t))
+            t.name: given[n] if t.name in states else _shaped(given[n], t.shape, t.seen_shape)
             for n, t in enumerate(program.arguments)
         }
 
@@ -196,26 +196,21 @@ def _scaled(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     linear, scaled = chain
     x, w = (read(linear, o) for o in linear.operands)
     rows, columns, *bias = (read(scaled, o) for o in scaled.operands[1:])
-    y = torch._scaled_mm(
-        x.reshape(-1, x.shape[-1]),
-        w.t(),
-        scale_a=rows.reshape(-1, 1),
-        scale_b=columns.reshape(1, -1),
-        bias=bias[0].reshape(-1) if bias else None,
-        out_dtype=getattr(torch, program.tensor(linear.result).dtype),
-        use_fast_accum=True,
+    given = bias[0].reshape(-1) if bias else None
+    return _scaled_mm(
+        OpInstance.of_call(program, linear), x, w, rows.reshape(-1, 1), columns.reshape(1, -1), given
     )
-    return y.reshape(OpInstance.of_call(program, linear).out)
+
+
+def _scaled_mm(b: OpInstance, x: Any, w: Any, rows: Any, columns: Any, bias: Any = None) -> Any:
+    """Of numbers of one byte, their sums kept in the tensor cores, as tilegen's are."""
+    dtype, lines = getattr(torch, b.result.dtype), x.reshape(-1, x.shape[-1])
+    y = torch._scaled_mm(lines, w.t(), rows, columns, bias, out_dtype=dtype, use_fast_accum=True)
+    return y.reshape(b.out)
 
 
 def _adds(c: Call, how: str) -> bool:
     return _expression(c) == "e0 + e1" and PointwiseAttributes.of(c).how[1] == how
-
-
-def _seen(t: Tensor) -> tuple[Any, ...]:
-    """A tensor's shape in a plan, in numbers."""
-    *lines, last = t.plan_shape
-    return (*lines, last * numbers_of(t.dtype))
 
 
 def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:
@@ -241,9 +236,8 @@ def _by_cublaslt(program: Program, chain: Chain, read: Callable[..., Any]) -> An
     x, w = (read(linear, o) for o in linear.operands)
     biases = [read(c, c.operands[1]).reshape(-1) for c in rest if _adds(c, "columns")]
     activation = ACTIVATIONS.get(_expression(chain[-1]), "")
-    x_dtype, result = (program.tensor(name).dtype for name in (linear.operands[0].tensor, linear.result))
-    other = () if result == x_dtype else (getattr(torch, result),)
-    return cublaslt.linear(x, w, biases[0] if biases else None, activation, *other)
+    result = getattr(torch, program.tensor(linear.result).dtype)
+    return cublaslt.linear(x, w, biases[0] if biases else None, activation, result)
 
 
 def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
@@ -272,10 +266,8 @@ def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attenti
 def _linear(b: OpInstance, x: Any, w: Any) -> Any:
     if b.dtype(0) not in PAIRED:
         return F.linear(x, w)
-    one, rows = torch.ones((), dtype=torch.float32), x.reshape(-1, x.shape[-1])
-    dtype = getattr(torch, b.result.dtype)
-    y = torch._scaled_mm(rows, w.t(), scale_a=one, scale_b=one, out_dtype=dtype, use_fast_accum=True)
-    return y.reshape(b.out)
+    one = torch.ones((), dtype=torch.float32)
+    return _scaled_mm(b, x, w, one, one)
 
 
 def _matmul(b: OpInstance, x: Any, y: Any) -> Any:
@@ -299,9 +291,8 @@ def _grouped_conv2d(b: OpInstance, x: Any, w: Any) -> Any:
 
 def _conv_transpose2d(b: OpInstance, x: Any, w: Any) -> Any:
     a = ConvTransposeAttributes.of(b)
-    x, w = x.permute(0, 3, 1, 2), w.permute(3, 0, 1, 2)
-    y = F.conv_transpose2d(x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation)
-    return y.permute(0, 2, 3, 1)
+    w = w.permute(3, 0, 1, 2)
+    return F.conv_transpose2d(x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation)
 
 
 def _first(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -400,7 +391,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     MatmulAttributes: _matmul,
     ConvAttributes: _conv2d,
     GroupedConvAttributes: _grouped_conv2d,
-    ConvTransposeAttributes: _conv_transpose2d,
+    ConvTransposeAttributes: _first(_conv_transpose2d),
     SoftmaxAttributes: _softmax,
     AppendAttributes: _append,
     RopeAttributes: _rope,

@@ -246,12 +246,10 @@ class ThreadOp(MacroOp):
         match self.attributes:
             case StridedCopyAttributes():
                 return range(1)
-            case ConvAttributes() | ConvTransposeAttributes():
+            case ConvAttributes() | ConvTransposeAttributes() | TakeAlongAttributes():
                 return range(2)
             case GroupedConvAttributes():
                 return range(1 if self.by_eights else 0, 2)
-            case TakeAlongAttributes():
-                return range(2)
         return range(0)
 
     @cached_property

@@ -15,6 +15,7 @@ DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float8_e4m3fn"
 # An element of a plan is two of these numbers: tensor cores, bulk copies and the ring take both as one of two
 # bytes.
 PAIRED = frozenset({"float8_e4m3fn"})
+UNIT = 16  # bytes: of what bulk copies take of a row
 Size = Any  # int, or a SymPy expression of open sizes
 
 
@@ -50,11 +51,11 @@ class Tensor:
     def plan_shape(self) -> tuple[Size, ...]:
         """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; filter rows: (N,
         R·S·C); vector: (n,); list: (product of all,). Where numbers come in pairs, the last is half of it."""
-        *lines, last = self._seen
+        *lines, last = self.seen_shape
         return (*lines, last // 2) if self.dtype in PAIRED else (*lines, last)
 
     @property
-    def _seen(self) -> tuple[Size, ...]:
+    def seen_shape(self) -> tuple[Size, ...]:
         """The same, in numbers."""
         if self.form == "heads":
             return (math.prod(self.shape[:2]), math.prod(self.shape[2:]))

@@ -20,7 +20,7 @@ from typing import Any
 
 from tilegen.errors import SpecError, nearest
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import DTYPES, PAIRED, Call, Operand, Program, Size, Tensor, listed
+from tilegen.frontend.program import DTYPES, PAIRED, UNIT, Call, Operand, Program, Size, Tensor, listed
 
 # names become members, functions and enumerators of generated C++ and CUDA
 RESERVED = frozenset(keyword.kwlist) | frozenset(
@@ -33,7 +33,6 @@ RESERVED = frozenset(keyword.kwlist) | frozenset(
     NULL EOF NAN INFINITY assert""".split()
 )
 
-UNIT = 16  # of a row of numbers of one byte, in bytes: what bulk copies take
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -385,13 +384,13 @@ def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
             f" weights of linears float8_e4m3fn), given {dtype!r}",
             where,
         )
-    if dtype in PAIRED and isinstance(shape, (list, tuple)) and shape and shape[-1] % UNIT:
+    shape = check_shape(name, shape, where)
+    if dtype in PAIRED and not (isinstance(shape[-1], int) and shape[-1] % UNIT == 0):
+        hint = f"; pad them to {-(-shape[-1] // UNIT) * UNIT}" if isinstance(shape[-1], int) else ""
         raise SpecError(
-            f"{name!r}: rows of {dtype} are whole units of {UNIT} bytes, given {tuple(shape)}; pad them to"
-            f" {-(-shape[-1] // UNIT) * UNIT}",
-            where,
+            f"{name!r}: rows of {dtype} are whole units of {UNIT} bytes, given {shape}{hint}", where
         )
-    return builder(role).declare(Tensor(name, check_shape(name, shape, where), dtype, role, where))
+    return builder(role).declare(Tensor(name, shape, dtype, role, where))
 
 
 def input(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:

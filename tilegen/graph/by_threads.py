@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilegen.frontend.program import DTYPES, PAIRED, Tensor
+from tilegen.frontend.program import DTYPES, PAIRED, UNIT, Tensor
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import renumber
 from tilegen.graph.graph import Graph, refuse_taken
@@ -23,8 +23,6 @@ from tilegen.ops.base import Epilogue, OpInstance, TileOp
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.options import Options
-
-UNIT = 16  # bytes
 
 
 def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:

@@ -137,14 +137,13 @@ def _cat(t: Trace, parts: Sequence[Any], at: int = 0) -> View:
     images = [image for p in given if (image := p.image()) is not None]
     if at == 1 and len(images) == len(given):
         return View.of(cat(images, name=t.name("cat")), (0, 3, 1, 2))
-    *lead, size = first.shape[: at + 1]
     size = sum(p.shape[at] for p in given)
     flat = [as_rows(t, _columns_from(t, p, at)) for p in given]
     lines = {p.value.shape[:-1] for p in flat}
     if len(lines) > 1 or not all(flat[0].beside(p) for p in flat):
         flat = [t.copied(p) for p in flat]
     made = flat[0].of_rows(cat([rows_of(p) for p in flat], name=t.name("cat")))
-    return made.reshaped((*lead, size, *first.shape[at + 1 :]))
+    return made.reshaped((*first.shape[:at], size, *first.shape[at + 1 :]))
 
 
 def _columns_from(t: Trace, x: View, at: int) -> View:

@@ -13,6 +13,8 @@ from tilegen.frontend.program import PAIRED, Call, Operand, Program, Tensor
 from tilegen.ops.base import OpInstance
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 
+PAIRS = {getattr(torch, dtype) for dtype in PAIRED}
+
 
 def run(program: Program, arguments: Sequence[torch.Tensor]) -> Any:
     """Outputs as float32, or float64 where that is given (a tuple when there are several); states are not
@@ -40,7 +42,12 @@ def plan_view(t: Tensor, a: torch.Tensor) -> torch.Tensor:
     16 bits."""
     if tuple(a.shape) != t.shape and a.dim() == 4 and tuple(a.permute(0, 2, 3, 1).shape) == t.shape:
         a = a.permute(0, 2, 3, 1)
-    return (a.view(torch.int16) if t.dtype in PAIRED else a).reshape(t.plan_shape)
+    return elements(a).reshape(t.plan_shape)
+
+
+def elements(a: torch.Tensor) -> torch.Tensor:
+    """Of a plan: where numbers come in pairs, whole numbers of 16 bits."""
+    return a.view(torch.int16) if a.dtype in PAIRS else a
 
 
 def view(value: torch.Tensor, operand: Operand) -> torch.Tensor:

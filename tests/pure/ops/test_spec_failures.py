@@ -228,6 +228,8 @@ OPS = [
     ("x @ w", "matmul", "inner sizes", "6", "8"),
     # numbers of one byte
     ("tg.input('q', (4, 40), F8)", "'q'", "units of 16 bytes", "(4, 40)", "48"),
+    ("tg.input('q', (4, 'a'), F8)", "'q'", "sizes are ints or symbols", "'a'"),
+    ("tg.input('q', (4, tg.dim('K', max=64)), F8)", "'q'", "units of 16 bytes", "K"),
     ("tg.state('q', (2, 8, 32), F8)", "dtype", "inputs and weights of linears float8_e4m3fn"),
     ("tg.relu(x8)", "'x8' is float8_e4m3fn", "linear alone"),
     ("tg.linear(x8, w8, scale_x=v)", "scale_x", "float32 (4, 1)", "(6,)"),

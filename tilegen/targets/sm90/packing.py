@@ -14,13 +14,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 
-from tilegen.frontend.program import PAIRED
 from tilegen.graph.graph import Graph
 from tilegen.ops.gemm import k_range
-from tilegen.runtime.arguments import TORCH_DTYPES
+from tilegen.ops.reference import elements
 from tilegen.targets.sm90.product import Packing, Product
-
-PAIRS = {TORCH_DTYPES[dtype] for dtype in PAIRED}
 
 
 def packed_once(
@@ -48,7 +45,7 @@ def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     contiguous.
     given: all that is packed, by name."""
     packing = _packing(op)
-    weight, *factors = (_elements(given[name]) for name in packing.tensors)
+    weight, *factors = (elements(given[name]) for name in packing.tensors)
     lo, hi = _columns(op)
     tiles, height = packing.rows.shape
     index = torch.from_numpy(np.maximum(packing.rows, 0).reshape(-1)).to(weight.device)
@@ -60,22 +57,17 @@ def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return laid.view(given[packing.tensors[0]].dtype)
 
 
-def _elements(given: torch.Tensor) -> torch.Tensor:
-    """Of a plan: where numbers come in pairs, whole numbers of 16 bits."""
-    return given.view(torch.int16) if given.dtype in PAIRS else given
-
-
 def unpack(
     weight: torch.Tensor, name: str, products: Mapping[str, Product], packed: Mapping[str, torch.Tensor]
 ) -> None:
     """Write into a weight of this name what its packed copies hold."""
-    flat = _elements(weight.view(weight.shape[0], -1))
+    flat = elements(weight.view(weight.shape[0], -1))
     for key, op in products.items():
         if _packing(op).tensors != (name,):
             continue
         rows = torch.from_numpy(_packing(op).rows.reshape(-1)).to(weight.device)
         lo, hi = _columns(op)
-        laid = _elements(packed[key]).permute(0, 3, 1, 2, 4).reshape(len(rows), -1)[:, : hi - lo]
+        laid = elements(packed[key]).permute(0, 3, 1, 2, 4).reshape(len(rows), -1)[:, : hi - lo]
         flat[rows[rows >= 0], lo:hi] = laid[rows >= 0]
 
 
