@@ -76,7 +76,10 @@ def refused_by_generator(plan: Plan, words: str) -> None:
 @pytest.mark.parametrize(
     "sizes, words",
     [
-        ({"dtype": "float32"}, "'y', tile .* on sm_90a: wgmma takes bfloat16 and float16, 'x' is float32"),
+        (
+            {"dtype": "float32"},
+            "'y', tile .* on sm_90a: wgmma takes bfloat16, float16, float8_e4m3fn, 'x' is float32",
+        ),
         ({"K": 250}, "'x' has columns 250: rows must be whole 16-byte units; pad it to 256"),
     ],
 )
