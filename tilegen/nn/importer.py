@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import sympy as sp
@@ -77,36 +76,105 @@ def imported(
     patterns.composed(graph)
     inputs = [s.arg.name for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
     named = {name: leaf.name for name, leaf in zip(inputs, example.tensors, strict=True)}
-    written = _Spec(module, exported, example.dim, any(n.target in IMAGES for n in graph.nodes), named)
+    _refuse_writes(exported)
     title = re.sub(r"\W", "_", type(module).__name__)
-    with building(title) as b, torch.enable_grad():
-        outputs = written.run(graph)
-        sizes = () if example.dim is None else ((example.dim.name, example.dim),)
-        program = finish(b, tuple(written.returned.values()), sizes, "", where)
+    names = {id(p): name for name, p in module.named_parameters()}
+    spec = written(title, graph, _known(module, exported), named, names, example.dim, where)
     leaves = dict(zip(inputs, example.tensors, strict=True))
-    taken = {name: Taken(leaves[of], name, order) for of, (name, order) in written.taken.items()}
-    alone = len(outputs) == 1 and outputs[0].number is not None and exported.call_spec.out_spec.is_leaf()
+    taken = {name: Taken(leaves[of], name, order) for of, (name, order) in spec.taken.items()}
+    returned = spec.returned
+    alone = len(returned) == 1 and returned[0].number is not None and exported.call_spec.out_spec.is_leaf()
     adapter = Adapter(
         title,
         example.positional,
-        tuple(taken[t.name] for t in program.arguments if t.role == "input"),
+        tuple(taken[t.name] for t in spec.program.arguments if t.role == "input"),
         example.fixed,
         example.names,
-        outputs,
+        returned,
         None if alone else exported.call_spec.out_spec,
     )
-    return Imported(program, written.weights, adapter)
+    return Imported(spec.program, spec.weights, adapter)
+
+
+class NodeError(SpecError):
+    """A node of a graph is what no spec can say."""
+
+    def __init__(self, message: str, node: Node):
+        super().__init__(message)
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Written:
+    """A graph as a program. weights: by their names in it. taken: of the graph's inputs, the program's names
+    and the order of their dimensions there. returned: how its results are made of the program's."""
+
+    program: Program
+    weights: dict[str, torch.Tensor]
+    taken: dict[str, tuple[str, tuple[int, ...] | None]]
+    returned: tuple[Returned, ...]
+
+
+def written(
+    title: str,
+    graph: Graph,
+    known: Mapping[str, Any],
+    inputs: Mapping[str, str] | None = None,
+    parameters: Mapping[int, str] | None = None,
+    dim: Dim | None = None,
+    where: str = "",
+) -> Written:
+    """The program of a graph of aten operators, whose nodes have values (meta["val"]).
+
+    known: what placeholders of these names are, where that is no input: weights, or what was a constant.
+    inputs: names of the others in the program. parameters: names of weights by the id of their tensors.
+
+    Raises:
+        NodeError: a call has no word in a spec.
+    """
+    images = any(n.target in IMAGES for n in graph.nodes)
+    spec = _Spec(title, known, dim, images, inputs or {}, parameters or {})
+    with building(title) as b, torch.enable_grad():
+        returned = spec.run(graph)
+        sizes = () if dim is None else ((dim.name, dim),)
+        program = finish(b, tuple(spec.returned.values()), sizes, "", where)
+    return Written(program, spec.weights, spec.taken, returned)
+
+
+def _known(module: torch.nn.Module, exported: torch.export.ExportedProgram) -> dict[str, Any]:
+    """What placeholders of an exported module are that are no inputs of it."""
+    found: dict[str, Any] = {}
+    for spec in exported.graph_signature.input_specs:
+        target = str(spec.target)
+        match spec.kind:
+            case InputKind.USER_INPUT:
+                continue
+            case InputKind.PARAMETER:
+                found[spec.arg.name] = module.get_parameter(target.removeprefix(PREFIX))
+            case InputKind.BUFFER if target not in exported.constants:
+                found[spec.arg.name] = module.get_buffer(target.removeprefix(PREFIX))
+            case _:
+                found[spec.arg.name] = exported.constants[target]
+    return found
+
+
+def _refuse_writes(exported: torch.export.ExportedProgram) -> None:
+    specs = exported.graph_signature.output_specs
+    names = [str(s.target).removeprefix(PREFIX) for s in specs if s.kind != OutputKind.USER_OUTPUT]
+    if names:
+        raise SpecError(f"from_torch: the module writes {', '.join(names)}; call .eval()")
 
 
 @dataclass
 class _Spec:
     """A spec that is being written, node after node of a graph."""
 
-    module: torch.nn.Module
-    exported: torch.export.ExportedProgram
+    title: str
+    known: Mapping[str, Any]  # placeholders that are no inputs
     dim: Dim | None
     images: bool
-    inputs: dict[str, str]  # of the graph: their names in the module
+    inputs: Mapping[str, str]  # of the graph: their names in the program
+    parameters: Mapping[int, str]  # ids of weights: their names
     values: dict[Node, Any] = field(default_factory=dict)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     taken: dict[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
@@ -120,7 +188,7 @@ class _Spec:
     # --- what entries of the table ask (tilegen.nn.table.Trace) --------------------------------------------
 
     def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
-        return self._weight(data, self._paths.get(id(data)) or "_".join((*self._where[-2:], stem)))
+        return self._weight(data, self.parameters.get(id(data)) or "_".join((*self._where[-2:], stem)))
 
     def _weight(self, data: torch.Tensor, name: str) -> Value:
         known = self._known.get(id(data))
@@ -154,10 +222,6 @@ class _Spec:
         path = next((str(p) for p, _ in reversed(list(stack.values()))), "")
         return [p for p in path.removeprefix(PREFIX.rstrip(".")).split(".") if p]
 
-    @cached_property
-    def _paths(self) -> dict[int, str]:
-        return {id(p): name for name, p in self.module.named_parameters()}
-
     def _free(self, path: str) -> str:
         name = re.sub(r"_+", "_", re.sub(r"\W", "_", path)).strip("_")
         if not name[:1].isalpha() or name in RESERVED or name.startswith("tg_"):
@@ -173,32 +237,19 @@ class _Spec:
 
     def run(self, graph: Graph) -> tuple[Returned, ...]:
         """All nodes; how the results are those of the spec."""
-        kinds = {s.arg.name: s for s in self.exported.graph_signature.input_specs}
-        self._refuse_writes()
         for node in graph.nodes:
             self._node = node
             if node.op == "placeholder":
-                self.values[node] = self._given(node, kinds[node.name])
+                self.values[node] = self._given(node)
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
         results: Any = next(n for n in graph.nodes if n.op == "output").args[0]
         return tuple(map(self._result, results))
 
-    def _refuse_writes(self) -> None:
-        specs = self.exported.graph_signature.output_specs
-        written = [str(s.target).removeprefix(PREFIX) for s in specs if s.kind != OutputKind.USER_OUTPUT]
-        if written:
-            raise SpecError(f"from_torch: the module writes {', '.join(written)}; call .eval()")
-
-    def _given(self, node: Node, spec: Any) -> Any:
-        match spec.kind:
-            case InputKind.PARAMETER:
-                return self.module.get_parameter(spec.target.removeprefix(PREFIX))
-            case InputKind.BUFFER if spec.target not in self.exported.constants:
-                return self.module.get_buffer(spec.target.removeprefix(PREFIX))
-            case InputKind.USER_INPUT:
-                return self._input(node) if node.users else None
-        return self.exported.constants[spec.target]
+    def _given(self, node: Node) -> Any:
+        if node.name in self.known:
+            return self.known[node.name]
+        return self._input(node) if node.users else None
 
     def _input(self, node: Node) -> Any:
         val = node.meta["val"]
@@ -209,7 +260,7 @@ class _Spec:
         if order:
             shape = tuple(shape[d] for d in order)
         dtype = "int32" if val.dtype in IDS else self._dtype(val.dtype)
-        value = input(self._free(self.inputs[node.name]), shape, dtype)
+        value = input(self._free(self.inputs.get(node.name, node.name)), shape, dtype)
         self.taken[node.name] = value.tensor, order
         return View.of(value, (0, 3, 1, 2) if order else None)
 
@@ -244,8 +295,8 @@ class _Spec:
                 raise SpecError("no word for it in a spec")
             return TABLE[node.target](self, *args, **kwargs)
         except SpecError as error:
-            stands = ".".join(self._where) or type(self.module).__name__
-            raise SpecError(f"from_torch: {node.target} in {stands}: {error}") from None
+            stands = ".".join(self._where) or self.title
+            raise NodeError(f"from_torch: {node.target} in {stands}: {error}", node) from None
 
     def _settle(self, node: Node) -> None:
         """Elements that no map says are copied for what reads them: four dimensions of a model of images as
@@ -318,16 +369,18 @@ class _Spec:
             self._settle(given)
         if not isinstance(given, Node) or not isinstance(self.values[given], View):
             if isinstance(given, Node) and isinstance(self.values[given], torch.Tensor):
-                raise SpecError(f"from_torch: the result {given} depends on weights alone")
+                raise NodeError(f"from_torch: the result {given} depends on weights alone", given)
             return Returned(None, constant=given)
         view: View = self.values[given]
         dtype, whole = given.meta["val"].dtype, view.value.dtype == "int32"
         if dtype not in (IDS if whole else (getattr(torch, view.value.dtype),)):
-            raise SpecError(f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}")
+            told = f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}"
+            raise NodeError(told, given)
         tensor = view.value.builder.tensors[view.value.tensor]
         if view.value.columns is not None or view.value.flattened or tensor.role != "intermediate":
             if whole:
-                raise SpecError(f"from_torch: the result {given} is given, or some columns of whole numbers")
+                told = f"from_torch: the result {given} is given, or some columns of whole numbers"
+                raise NodeError(told, given)
             view = View(pointwise("e0", view.value), view.dims)
         name = view.value.tensor
         self.returned.setdefault(name, view.value)
