@@ -25,6 +25,10 @@ KNOBS = {
     ),
 }
 
+# of torch.compile(backend="tilegen"): how much faster than Inductor's kernels a region is by the model, at
+# least; 0 takes every region that is supported, such as in tests
+min_gain = 1.02
+
 
 def knob(name: str, default: str = "") -> str:
     assert name in KNOBS

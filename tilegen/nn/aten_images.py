@@ -117,6 +117,8 @@ def factors(
 def _batch_norm(
     t: Trace, x: View, w: Any, bias: Any, mean: torch.Tensor, var: torch.Tensor, momentum: float, eps: float
 ) -> list[View]:
+    if any(isinstance(v, View) for v in (w, bias, mean, var)):
+        raise SpecError("a norm of batches by what are no weights")
     x = as_image(t, x)
     value = image_of(x)
     given = [t.weight(v.to(getattr(torch, value.dtype))) for v in factors(w, bias, mean, var, eps)]

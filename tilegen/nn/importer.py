@@ -36,13 +36,16 @@ from tilegen.ops.pointwise import pointwise
 aten = torch.ops.aten
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
-CONVOLUTIONS = (aten.conv2d.default, aten.conv_transpose2d.input)  # which take over a norm that follows
+CONVOLUTIONS = (aten.conv2d.default, aten.conv_transpose2d.input, aten.convolution.default)  # which take over a norm that follows
 IMAGES = (
     *CONVOLUTIONS,
     aten.max_pool2d.default,
+    aten.max_pool2d_with_indices.default,
     aten.avg_pool2d.default,
     aten.upsample_nearest2d.vec,
     aten.group_norm.default,
+    aten.native_group_norm.default,
+    aten._adaptive_avg_pool2d.default,
     aten.adaptive_avg_pool2d.default,
     aten._native_batch_norm_legit_no_training.default,
 )

@@ -26,7 +26,9 @@ COPIES = (
     aten.alias.default,
     aten.lift_fresh_copy.default,
     aten.detach.default,
+    torch.ops.prims.convert_element_type.default,
 )
+ALIKE = {aten.add.Scalar: aten.add.Tensor, aten.mul.Scalar: aten.mul.Tensor}  # to a pattern
 CHECKS = ("_assert", "sym_constrain")  # in the names of calls that compute nothing
 
 
@@ -67,7 +69,7 @@ def _add(a: Any, b: Any) -> Pattern:
 
 
 _X, _W, _EPS, _HALF = Hole("x"), Hole("w"), Hole("eps"), Hole("half")
-_SQUARES = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), [-1], True))
+_SQUARES = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), Hole("over"), True))
 _TURNED = Pattern(
     aten.cat.default,
     (
@@ -84,7 +86,7 @@ _TANH = Pattern(aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), H
 PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...] = (
     (
         _mul(_W, _mul(_X, Pattern(aten.rsqrt.default, (_add(_SQUARES, _EPS),)))),
-        lambda m: (rms_norm, (m["x"], m["w"], m["eps"])) if isinstance(m["eps"], float) else None,
+        lambda m: (rms_norm, (m["x"], m["w"], m["eps"])) if _is_norm(m) else None,
     ),
     (
         _add(_mul(_X, Hole("cos")), _mul(_TURNED, Hole("sin"))),
@@ -95,6 +97,11 @@ PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, 
         lambda m: (gelu_tanh, (m["x"],)) if _is_gelu(m) else None,
     ),
 )
+
+
+def _is_norm(m: dict[str, Any]) -> bool:
+    last = len(m["x"].meta["val"].shape) - 1
+    return isinstance(m["eps"], float) and list(m["over"]) in ([-1], [last])
 
 
 def _halves(m: dict[str, Any]) -> bool:
@@ -114,16 +121,37 @@ def composed(graph: Graph) -> None:
         if any(word in str(node.target) for word in CHECKS):
             graph.erase_node(node)
     for node in reversed(list(graph.nodes)):
-        for pattern, made in PATTERNS:
-            found: dict[str, Any] = {}
-            if not _matches(pattern, node, found) or (new := made(found)) is None:
-                continue
-            with graph.inserting_before(node):
-                call = graph.call_function(new[0], new[1])
-            call.meta = dict(node.meta)
-            node.replace_all_uses_with(call)
-            break
+        if (found := _spelled(node)) is None:
+            continue
+        (function, arguments), _ = found
+        with graph.inserting_before(node):
+            call = graph.call_function(function, arguments)
+        call.meta = dict(node.meta)
+        node.replace_all_uses_with(call)
     graph.eliminate_dead_code()
+
+
+def within(node: Node) -> set[Node]:
+    """The nodes that a pattern's last one stands for, where nothing else reads those before it; else none."""
+    if (found := _spelled(node)) is None:
+        return set()
+    (_, given), holes = found
+    ends, inside, left = {n for n in (*given, *holes) if isinstance(n, Node)}, {node}, [node]
+    while left:
+        for n in left.pop().all_input_nodes:
+            if n not in ends and n not in inside and n.op == "call_function":
+                inside.add(n)
+                left.append(n)
+    return inside if all(inside.issuperset(n.users) for n in inside - {node}) else set()
+
+
+def _spelled(node: Node) -> tuple[tuple[Any, tuple[Any, ...]], list[Any]] | None:
+    """What a node spells out: the function that names it and its arguments; and what stands in all holes."""
+    for pattern, made in PATTERNS:
+        found: dict[str, Any] = {}
+        if _matches(pattern, node, found) and (new := made(found)) is not None:
+            return new, list(found.values())
+    return None
 
 
 def through(node: Any) -> Any:
@@ -139,7 +167,9 @@ def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
         case Hole(name):
             return bool(found.setdefault(name, given) is given or found[name] == given)
         case Pattern(target, arguments):
-            if not isinstance(given, Node) or given.target != target or len(given.args) < len(arguments):
+            if not isinstance(given, Node) or len(given.args) < len(arguments):
+                return False
+            if ALIKE.get(given.target, given.target) != target:
                 return False
             orders = [given.args[: len(arguments)]]
             if target in (aten.mul.Tensor, aten.add.Tensor):

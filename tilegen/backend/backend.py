@@ -1,0 +1,41 @@
+"""The backend itself: Inductor, whose joint graph goes through tilegen's pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import list_mode_options
+from torch._inductor import config as inductor
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.decomposition import select_decomp_table
+
+from tilegen.backend.joint_pass import Input, JointPass
+from tilegen.backend.words import KEPT
+
+
+def tilegen(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What torch.compile calls: torch.compile(model, backend="tilegen", mode=…, options=…).
+
+    mode, options: as Inductor takes them. What tilegen left to Inductor, and why: TORCH_LOGS="tilegen", and
+    torch._dynamo.utils.counters["tilegen"].
+    """
+    patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
+    before = patches.get("joint_custom_pre_pass", inductor.joint_custom_pre_pass)
+    table = select_decomp_table()
+    patches["joint_custom_pre_pass"] = JointPass(before, table, [Input.of(a) for a in inputs])
+    kept = {op: how for op, how in table.items() if op not in KEPT}
+    compiled: Callable[..., Any] = compile_fx(
+        module,
+        inputs,
+        config_patches=patches,
+        decompositions=kept,  # type: ignore[arg-type]
+    )
+    return compiled

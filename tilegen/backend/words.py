@@ -1,0 +1,117 @@
+"""Which nodes of a joint graph a region may hold.
+
+A node may, if the table of operators (tilegen.nn.aten) has an entry for it, its tensors are of types that
+specs have, and what it computes in float32 between tensors of two bytes is one operator at most: between two
+tensors of a spec all is float32, but tensors are of the type of those around them.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from tilegen.nn import patterns
+from tilegen.nn.aten import TABLE, VIEWS
+
+aten = torch.ops.aten
+# operators that Inductor would take apart before a region could know them
+KEPT = (
+    aten.native_layer_norm.default,
+    aten._fused_rms_norm.default,
+    aten.native_group_norm.default,
+    aten._softmax.default,
+    aten._log_softmax.default,
+    aten.gelu.default,
+    aten.silu.default,
+    aten.hardswish.default,
+    aten.hardtanh.default,
+    aten.leaky_relu.default,
+    aten.addmm.default,
+    aten.embedding.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten.upsample_nearest2d.vec,
+)
+# of these, specs know the first result alone
+FIRST_ALONE = (
+    aten.native_layer_norm.default,
+    aten._fused_rms_norm.default,
+    aten.native_group_norm.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten.max_pool2d_with_indices.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+)
+HALF = (torch.float16, torch.bfloat16)
+WHOLE = (torch.int32, torch.int64)
+
+
+def reason(node: Node) -> str:
+    """Why no region may hold a node; empty where one may."""
+    if node.op != "call_function":
+        return node.op
+    if node.target not in TABLE:
+        return f"{node.target} has no word in a spec"
+    if node.target in FIRST_ALONE and any(_number(user) != 0 for user in node.users):
+        return f"a result of {node.target} besides the first is used"
+    for n in (node, *node.all_input_nodes):
+        if told := _of_value(n.meta.get("val")):
+            return told
+    if node.target is operator.getitem:
+        return ""
+    return _of_islands(node)
+
+
+def computes(node: Node) -> bool:
+    """Whether a node is more than a view or a cast of its input."""
+    return node.op == "call_function" and node.target not in VIEWS
+
+
+def _number(user: Node) -> Any:
+    return user.args[1] if user.target is operator.getitem else None
+
+
+def _of_value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return next((told for v in value[:1] if (told := _of_value(v))), "")
+    if not isinstance(value, torch.Tensor):
+        return "" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+    if value.layout is not torch.strided:
+        return f"a tensor of layout {value.layout}"
+    if value.dtype not in (*HALF, *WHOLE, torch.float32):
+        return f"a tensor of {value.dtype}"
+    if any(not isinstance(n, int) for n in value.shape):
+        return "a size of a tensor moves"
+    return ""
+
+
+def _of_islands(node: Node) -> str:
+    """Why a node that computes in float32 may not be rounded to two bytes before and after it."""
+    if not computes(node) or _dtype(node) is not torch.float32:
+        return ""
+    given = [n for n in map(patterns.through, node.all_input_nodes) if isinstance(n, Node)]
+    narrow = [n for n in given if _dtype(n) in HALF]
+    if narrow and (len(narrow) < len([n for n in given if _dtype(n) is not None]) or not _narrowed(node)):
+        return f"{node.target} computes in float32 between tensors of two bytes"
+    return ""
+
+
+def _narrowed(node: Node) -> bool:
+    """Whether all that reads a node casts it to two bytes first."""
+    for user in node.users:
+        if user.target is operator.getitem or (user.target in patterns.COPIES and _dtype(user) not in HALF):
+            if not _narrowed(user):
+                return False
+        elif user.target not in patterns.COPIES:
+            return False
+    return True
+
+
+def _dtype(node: Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return first.dtype if isinstance(first, torch.Tensor) else None
