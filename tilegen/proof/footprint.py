@@ -408,24 +408,34 @@ def _attention(op: Op) -> Footprint:
     reads = f.read(
         op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST
     )
+    spans: list[tuple[Span, Array, int]] = []  # of keys: where their steps begin, and the first step
     if splits == 1:
         length = np.full_like(head, k_len)
         if op.flag("causal") and not over_caches:
             length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
             length = np.maximum(length, min(prefix, k_len))
-        first, end = f.split_k(ceil_div(length, tk))
-        keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
+        size = tk
+        if "block_mask" in op.attributes:
+            if over_caches:
+                raise Malformed("a block_mask beside a position")
+            for step, start in enumerate(_blocks_seen(op, tq, tk)[:, f.coord[2]] * tk):
+                end = np.where(start < 0, start, np.minimum(start + tk, length))
+                spans.append((f.span(base + start, base + end, LIMIT), base + start, step))
+        else:
+            first, end = f.split_k(ceil_div(length, tk))
+            spans.append((f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), base, 0))
     else:  # which keys a share has is known at run time: it may be any
-        keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
+        spans.append((f.span(base, base + k_len, LIMIT), base, 0))
+        size = 1 << 62
         lower = batch * q_len * f.coord[3]
         own = Span(own.low + lower, own.high + lower)
     columns = f.span(group * d, group * d + d, LIMIT)
     before = _cut(op.operand(at, 1), k_len) if forwarded else None
     for index in (1, 2):
-        cached = f.read(
-            op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size
-        )
-        reads += [replace(a, before=before) for a in cached]
+        cache = op.operand(index, batch * k_len, kv_heads * d)
+        for keys, origin, step in spans:
+            cached = f.read(cache, keys, columns, axis=0, origin=origin, size=size, base=step)
+            reads += [replace(a, before=before) for a in cached]
         if forwarded:
             rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
             reads += f.read(op.operand(index + at, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
@@ -434,6 +444,40 @@ def _attention(op: Op) -> Footprint:
     if op.flag("alibi"):
         reads += f.read(op.operand(at - 1, heads), f.block(1, th, heads), base=FIRST)
     return f.footprint(reads + f.position(at), own, f.columns(head * width, th * width, LIMIT))
+
+
+def _blocks_seen(op: Op, tq: int, tk: int) -> Array:
+    """[steps, blocks of tq queries]: the blocks of tk keys of which any of these queries sees any, ascending;
+    where there is none, block 0. -1 where a tile has fewer steps."""
+    q_len, k_len, (bq, bk) = op.integer("q_len"), op.integer("k_len"), op.pair("block_size", 1)
+    given = op.attributes["block_mask"]
+    shape = (ceil_div(q_len, bq), ceil_div(k_len, bk))
+    rows = given if isinstance(given, (list, tuple)) else ()
+    if len(rows) != shape[0] or not all(
+        isinstance(row, (list, tuple)) and len(row) == shape[1] and all(type(x) is bool for x in row)
+        for row in rows
+    ):
+        raise Malformed(f"block_mask is no table of {shape[0]} x {shape[1]} of true and false")
+    key, found = np.arange(k_len), []
+    for start in range(0, q_len, tq):
+        seen = np.zeros(k_len, dtype=bool)
+        for row in range(start // bq, (min(start + tq, q_len) - 1) // bq + 1):
+            queries = max(start, row * bq), min(start + tq, (row + 1) * bq, q_len)
+            seen |= np.repeat(np.array(rows[row]), bk)[:k_len] & _let(op, key, *queries)
+        found.append(sorted(set((np.flatnonzero(seen) // tk).tolist())) or [0])
+    most = max(map(len, found))
+    return np.array([blocks + [-1] * (most - len(blocks)) for blocks in found], np.int64).T
+
+
+def _let(op: Op, key: Array, first: int, end: int) -> Array:
+    """Which keys any of the queries first ... end - 1 sees but for a table."""
+    if not op.flag("causal"):
+        return np.ones(len(key), dtype=bool)
+    before = op.integer("k_len") - op.integer("q_len")
+    seen = key <= before + end - 1
+    if "window" in op.attributes:
+        seen &= key > before + first - op.integer("window")
+    return seen | (key < op.integer("prefix")) if "prefix" in op.attributes else seen
 
 
 def _combine(op: Op) -> Footprint:
