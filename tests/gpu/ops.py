@@ -454,7 +454,8 @@ def masked(
     cap=0.0, made=False, every=0, bq=64, bk=64, dtype="bfloat16"
 ):
     """S queries over K keys, or as many, of sequences that have lengths, or begin with a prefix, or whose
-    scores rise by slopes, or that see one of so many blocks of bk keys; keys that another op makes, or not."""
+    scores rise by slopes, or that see one block of bk keys of so many; of keys that another op makes, or
+    not."""
     q = tg.input("q", (B, S, heads * D), dtype)
     k, v = (tg.input(name, (B, K or S, kv_heads * D), dtype) for name in "kv")
     k = tg.relu(k, name="h") if made else k
@@ -714,6 +715,7 @@ WINDOWS = [
 LENGTHS: dict[str, Any] = {"causal": True, "lengths": True}
 SLOPES: dict[str, Any] = {"causal": True, "alibi": True}
 BOTH = LENGTHS | SLOPES
+WIDE, SMALL = ({"every": n, "bq": bq, "bk": bk} for n, bq, bk in ((2, 128, 128), (3, 3, 5)))
 ROWS_128 = {"tiles": {"y": (128, 128)}}  # of queries, and so many keys a block
 MASKS = [
     Case("lengths", masked, {"lengths": True}),
@@ -740,10 +742,10 @@ MASKS = [
     ),
     Case("slopes over caches, split", cached, {"alibi": True, "B": 1}, {"split_kv": {"attn": 3}}),
     Case("blocks, keys made", masked, {"every": 3, "made": True}),
-    Case("blocks of 128", masked, {"every": 2, "bq": 128, "bk": 128, "S": 520, "B": 1, "D": 128, "made": True}),
+    Case("blocks of 128", masked, {**WIDE, "S": 520, "B": 1, "D": 128, "made": True}),
     Case("blocks, causal, as float16", masked, {"every": 2, "causal": True, "dtype": "float16"}),
     Case("blocks of odd sizes", masked, {"every": 3, "bq": 17, "bk": 23, "made": True}),
-    Case("blocks of odd sizes, 17 queries", masked, {"every": 3, "bq": 3, "bk": 5, "S": 17, "K": 130, "D": 40}),
+    Case("blocks of odd sizes, 17 queries", masked, {**SMALL, "S": 17, "K": 130, "D": 40}),
     Case("blocks, one query", masked, {"every": 4, "bq": 1, "S": 1, "K": 1000}),
     Case("blocks of one key", masked, {"every": 7, "bq": 1, "bk": 1, "S": 60, "K": 70}),
     Case("blocks, lengths, slopes", masked, {**BOTH, "every": 2, "made": True}),

@@ -1,5 +1,5 @@
-"""How generated text finds the blocks of keys that a tile of attention takes by a block mask, and which of their
-keys the mask hides."""
+"""How generated text finds the blocks of keys that a tile of attention takes by a block mask, and which of
+their keys the mask hides."""
 
 from __future__ import annotations
 

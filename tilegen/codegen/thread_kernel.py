@@ -71,8 +71,8 @@ class ThreadKernel:
 
     @property
     def ends_early(self) -> bool:
-        """Whether keys of any attention end before the last: its sequences say how many they have, or it takes
-        blocks of them by a block mask."""
+        """Whether keys of any attention end before the last: its sequences say how many they have, or it
+        takes blocks of them by a block mask."""
         return any(op.heads.attributes.lengths or op.taken for op in self.thread_tiles if op.heads)
 
     @property

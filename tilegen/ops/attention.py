@@ -122,9 +122,10 @@ def attention(
     query sees the first so many keys besides. lengths: an int32 input (B,), not beside at; of sequence b only
     keys j < lengths[b] are seen, of those that all else lets be seen: none where it is negative, all where it
     is above Sk. block_mask: a table of bools, ⌈Sq/bq⌉ rows of ⌈Sk/bk⌉, part of the program, with block_size
-    = (bq, bk), or an int for both; not beside at. Then query i sees key j only where block_mask[⌊i/bq⌋][⌊j/bk⌋],
-    of those that all else lets be seen. Blocks of keys that it hides from all queries of a tile are neither
-    waited for nor loaded; what is hidden inside of a tile is computed and dropped, so that it must be finite.
+    = (bq, bk), or an int for both; not beside at. Query i then sees key j only where
+    block_mask[⌊i/bq⌋][⌊j/bk⌋], of those that all else lets be seen. Blocks of keys that it hides from all
+    queries of a tile are neither waited for nor loaded; what is hidden inside of a tile is computed and
+    dropped, so that it must be finite.
     A query that sees no key gives 0. What keys hold that all else hides from all queries is of no matter.
 
     Raises:

@@ -1,6 +1,8 @@
-"""Block masks of attention: a table of which blocks of keys each block of queries may see, fixed in a program.
+"""Block masks of attention: a table of which blocks of keys each block of queries sees, fixed in a program.
 
     query i sees key j only where table[⌊i/bq⌋][⌊j/bk⌋]
+
+Tiles take the blocks of their own steps of which any query sees any key, whatever sizes the table's have.
 """
 
 from __future__ import annotations

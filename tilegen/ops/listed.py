@@ -1,6 +1,8 @@
 """Tables in index expressions: which blocks a tile takes where no formula says it.
 
-    entry(t, n) = t.values[n], for an expression n; t a table of whole numbers, none negative
+    entry(t, n) = t.values[n], for an expression n
+
+Generated text has the table as a constant of its name.
 """
 
 from __future__ import annotations

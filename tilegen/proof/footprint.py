@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilegen.proof.footprint_frame import (
     FIRST,
@@ -418,9 +419,11 @@ def _attention(op: Op) -> Footprint:
         if "block_mask" in op.attributes:
             if over_caches:
                 raise Malformed("a block_mask beside a position")
-            for step, start in enumerate(_blocks_seen(op, tq, tk)[:, f.coord[2]] * tk):
-                end = np.where(start < 0, start, np.minimum(start + tk, length))
-                spans.append((f.span(base + start, base + end, LIMIT), base + start, step))
+            blocks = _blocks_seen(op, tq, tk)[:, f.coord[2]]
+            first, end = f.split_k((blocks >= 0).sum(axis=0))
+            for step, start in enumerate(blocks * tk):
+                high = np.where((first <= step) & (step < end), np.minimum(start + tk, length), start)
+                spans.append((f.span(base + start, base + high, LIMIT), base + start, step))
         else:
             first, end = f.split_k(ceil_div(length, tk))
             spans.append((f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), base, 0))
@@ -469,7 +472,7 @@ def _blocks_seen(op: Op, tq: int, tk: int) -> Array:
     return np.array([blocks + [-1] * (most - len(blocks)) for blocks in found], np.int64).T
 
 
-def _let(op: Op, key: Array, first: int, end: int) -> Array:
+def _let(op: Op, key: Array, first: int, end: int) -> NDArray[np.bool_]:
     """Which keys any of the queries first ... end - 1 sees but for a table."""
     if not op.flag("causal"):
         return np.ones(len(key), dtype=bool)
