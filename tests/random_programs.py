@@ -123,8 +123,13 @@ def _moved(p: Pool, x: Value) -> Value:
 
 
 def _looked_up(p: Pool, x: Value) -> Value:
-    """x and rows of a table."""
+    """x and rows of a table, given, or those of the largest numbers of an input."""
     d, (*lines, width) = p.draw, x.shape
+    if len(lines) == 2 and d.maybe(0.4):
+        numbers = lines[1] + d.n(3)
+        _, ids = tg.topk(d.input(lines[0], numbers), lines[1])
+        p.ids.append(ids)
+        return tg.add(tg.embedding(ids, d.weight(numbers + d.n(3, 0), width)), x)
     return tg.add(tg.embedding(d.ids(*lines), d.weight(d.n(9), width)), x)
 
 

@@ -208,7 +208,9 @@ def _take_along(b: OpInstance) -> Iterator[Work]:
 
 def _embedding(b: OpInstance) -> Iterator[Work]:
     for rows, columns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
-        yield Work((rows, columns), 1, [(0, 0, (rows,)), (1, 0, (range(b.shape(1)[0]), columns))])
+        k = b.shape(0)[1] if len(b.shape(0)) == 2 else 0  # ids of a row that another op makes
+        ids = (sorted({r // k for r in rows}), range(k)) if k else (rows,)
+        yield Work((rows, columns), 1, [(0, 0, ids), (1, 0, (range(b.shape(1)[0]), columns))])
 
 
 def _softmax(b: OpInstance) -> Iterator[Work]:

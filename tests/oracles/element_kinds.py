@@ -186,6 +186,9 @@ def _cat(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 def _embedding(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     rows, columns = (_block(*at) for at in zip(c, t, shapes["result"], strict=True))
     reads: list[Read] = [(0, 0, (r,)) for r in rows]
+    if len(shapes[0]) == 2:  # whole rows of ids that another op makes
+        k = shapes[0][1]
+        reads = [(0, 0, (r // k, j)) for r in rows for j in range(k)]
     reads += [(0, 1, at) for at in product(range(shapes[1][0]), columns)]
     return Tile(1, reads, list(product(rows, columns)), c[1] * t[1], t[1])
 

@@ -407,7 +407,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
     TakeAlongAttributes: lambda b, x, ids: x.gather(-1, ids.long()),
     StridedCopyAttributes: _strided_copy,
-    EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
+    EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table).reshape(b.out),
     PoolAttributes: _first(
         lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)
     ),

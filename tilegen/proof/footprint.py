@@ -347,10 +347,18 @@ def _strided_copy(op: Op) -> Footprint:
 
 def _embedding(op: Op) -> Footprint:
     (m, n), (tm, tn) = op.target(None, None).shape, op.tiles(2)
-    ids, table = op.operand(0, m), op.operand(1, None, n)
+    table, listed = op.operand(1, None, n), len(op.views[0].shape) == 1
     f, rows = op.frame(ceil_div(m, tm), ceil_div(n, tn)), table.shape[0]
     lines, columns = f.block(0, tm, m), f.block(1, tn, n)
-    reads = f.once(ids, lines) + f.once(table, f.span(0, rows, rows), columns)
+    if listed:
+        reads = f.once(op.operand(0, m), lines)
+    else:  # k ids in each row of what another op makes
+        ids = op.operand(0, None, None)
+        of, k = ids.shape
+        if of * k != m:
+            raise Malformed(f"{of} rows of {k} ids for {m} rows, expected as many")
+        reads = f.once(ids, f.span(lines.low // k, ceil_div(lines.high, k), of), f.span(0, k, k))
+    reads += f.once(table, f.span(0, rows, rows), columns)
     return f.footprint(reads, lines, f.columns(tn * f.coord[1], tn, n))
 
 
