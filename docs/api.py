@@ -36,6 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Kernels": (
         "tilegen.kernels.kernel.Kernel",
         "tilegen.kernels.moving.MovingKernel",
+        "tilegen.kernels.empty.EmptyKernel",
         "tilegen.kernels.cuda_kernel.CudaKernel",
         "tilegen.kernels.launches.MultiLaunchKernel",
     ),

@@ -56,7 +56,12 @@ def _padded(d: str) -> Any:
     q, k, v = tg.input("qkv", (2, 77, 6 * 64), d).chunk(3)
     lengths, slopes = tg.input("lengths", (2,), "int32"), tg.weight("slopes", (2,), "float32")
     how = {"heads": 2, "lengths": lengths, "alibi": slopes}
-    return tg.attention(q, k, v, **how), tg.attention(q, k, v, causal=True, prefix=20, softcap=9.0, **how)
+    table = [[True, False], [False, True], [True, True]]
+    return (
+        tg.attention(q, k, v, **how),
+        tg.attention(q, k, v, causal=True, prefix=20, softcap=9.0, **how),
+        tg.attention(q, k, v, block_mask=table, block_size=(30, 40), **how),
+    )
 
 
 def _cached(d: str) -> Any:

@@ -123,8 +123,13 @@ def _moved(p: Pool, x: Value) -> Value:
 
 
 def _looked_up(p: Pool, x: Value) -> Value:
-    """x and rows of a table."""
+    """x and rows of a table, given, or those of the largest numbers of an input."""
     d, (*lines, width) = p.draw, x.shape
+    if len(lines) == 2 and d.maybe(0.4):
+        numbers = lines[1] + d.n(3)
+        _, ids = tg.topk(d.input(lines[0], numbers), lines[1])
+        p.ids.append(ids)
+        return tg.add(tg.embedding(ids, d.weight(numbers + d.n(3, 0), width)), x)
     return tg.add(tg.embedding(d.ids(*lines), d.weight(d.n(9), width)), x)
 
 
@@ -185,10 +190,10 @@ def _attention(p: Pool, x: Value) -> Value:
     heads = kv * group
     qkv = tg.linear(x, d.weight((heads + 2 * kv) * size, x.shape[-1]))
     q, k, v = qkv.split([heads * size, kv * size, kv * size])
-    return tg.attention(q, k, v, heads=heads, kv_heads=kv, **_mask(d, d.maybe(), heads, k))
+    return tg.attention(q, k, v, heads=heads, kv_heads=kv, **_mask(d, d.maybe(), heads, q, k))
 
 
-def _mask(d: Draw, causal: bool, heads: int, keys: Value | None) -> dict[str, Any]:
+def _mask(d: Draw, causal: bool, heads: int, queries: Value, keys: Value | None) -> dict[str, Any]:
     """Of so many heads; keys: those of an attention that is not over caches."""
     how: dict[str, Any] = {"causal": causal, "softcap": 1.5 if d.maybe(0.2) else None}
     how["window"] = d.n(6) if causal and d.maybe(0.4) else None
@@ -196,6 +201,11 @@ def _mask(d: Draw, causal: bool, heads: int, keys: Value | None) -> dict[str, An
     if keys is not None:
         how["lengths"] = d.ids(keys.shape[0]) if d.maybe(0.3) else None
         how["prefix"] = d.n(keys.shape[1]) if causal and not how["window"] and d.maybe() else None
+        if d.maybe(0.3):
+            size = d.n(5), d.n(5)
+            rows, columns = (-(-v.shape[1] // n) for v, n in zip((queries, keys), size, strict=True))
+            how["block_mask"] = [[d.maybe() for _ in range(columns)] for _ in range(rows)]
+            how["block_size"] = size
     return how
 
 
@@ -207,7 +217,8 @@ def _cross_attention(p: Pool, x: Value) -> Value:
     ]
     k, heads = d.pick(others), divisor(d, x.shape[-1])
     v = d.pick([v for v in others if v.shape == k.shape])
-    return tg.attention(x, k, v, heads=heads, **_mask(d, k.shape[1] >= x.shape[1] and d.maybe(), heads, k))
+    causal = k.shape[1] >= x.shape[1] and d.maybe()
+    return tg.attention(x, k, v, heads=heads, **_mask(d, causal, heads, x, k))
 
 
 def _cache(p: Pool, x: Value) -> Value:
@@ -217,7 +228,7 @@ def _cache(p: Pool, x: Value) -> Value:
     place: Any = d.n(room, 0) if fixed else d.position()
     heads = divisor(d, c)
     cache = tg.append(d.state(b, s + room, c), p.like(x.shape) or x, at=place)
-    how = _mask(d, d.maybe() or not fixed, heads, cache if fixed else None)
+    how = _mask(d, d.maybe() or not fixed, heads, x, cache if fixed else None)
     return tg.attention(x, cache, cache, heads=heads, at=None if fixed else place, **how)
 
 

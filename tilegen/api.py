@@ -21,6 +21,7 @@ from tilegen.targets.base import Target
 from tilegen.tools.explain import explain_program
 
 if TYPE_CHECKING:
+    from tilegen.kernels.empty import EmptyKernel
     from tilegen.kernels.kernel import Kernel
     from tilegen.kernels.moving import MovingKernel
 
@@ -93,7 +94,7 @@ def compile(
     tune: float | None = None,
     progress: Callable[[str], None] = quiet,
     **given: Any,
-) -> Kernel | MovingKernel:
+) -> Kernel | MovingKernel | EmptyKernel:
     """Plan, prove, generate, compile: a kernel to call on torch tensors.
 
     target: "sm_90a" (a Hopper GPU), "sm_80" (any GPU from Ampere on), "cuda" (the best of these for the GPU
@@ -111,6 +112,7 @@ def compile(
     tune: on a GPU, where no option is given: measure the model's best few plans for about so many seconds,
     take the fastest and remember it for all programs of this structure (tilegen.kernels.tuning); what was
     measured here before is taken at once.
+    A program without rows gives an EmptyKernel, which runs nothing.
 
     Raises:
         SpecError: program is no Program.
@@ -122,6 +124,7 @@ def compile(
         CompilerMissing: no compiler is found.
     """
     from tilegen.kernels.compiled import on_a_cpu, on_a_gpu
+    from tilegen.kernels.empty import EmptyKernel
 
     as_program(program)
     refuse_lowering(lowering, programmatic)
@@ -131,6 +134,8 @@ def compile(
     usual = None if chosen.on_gpu else select.USUAL.get(chosen.name, "cpu")
     place = select.place(usual if on is None else on, chosen.name)
     asked = Options.asked(options, given)
+    if program.empty:
+        return EmptyKernel(program, chosen.name, "cuda" if chosen.on_gpu else "cpu")
     if tune is not None:
         _refuse_tuning(tune, chosen, asked, lowering)
         from tilegen.kernels.tuning import ensure_tuned

@@ -400,6 +400,7 @@ def run(o: argparse.Namespace) -> int:
 
     from tilegen import api
     from tilegen.bench.accuracy import error_kind, error_of
+    from tilegen.kernels.empty import EmptyKernel
     from tilegen.kernels.gpu_kernel import GpuKernel
     from tilegen.kernels.moving import MovingKernel
     from tilegen.runtime.data import random_arguments
@@ -408,6 +409,10 @@ def run(o: argparse.Namespace) -> int:
     kernel = api.compile(
         program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress
     )
+    if isinstance(kernel, EmptyKernel):
+        progress.done()
+        print(kernel.explain())
+        return 0
     if isinstance(kernel, MovingKernel):  # at the largest size
         kernel = kernel.at(kernel.dim.most)
         assert kernel.program is not None

@@ -1,4 +1,5 @@
-"""Attention over sequences of lengths, with prefixes and with slopes, on the emulator, and planted faults."""
+"""Attention over sequences of lengths, with prefixes, slopes and block masks, on the emulator, and planted
+faults."""
 
 from __future__ import annotations
 
@@ -22,7 +23,23 @@ LENGTHS, WINDOW, PREFIX = (
 SLOPES = NAMED["slopes, all keys"]
 CAPPED = Case("capped", masked, {"B": 1, "S": 40, "alibi": True, "cap": 0.5})
 FEW = Case("few queries", masked, {"S": 3, "K": 200, "B": 4, "lengths": True, "alibi": True})
+BLOCKS, ODD, TOLD = (
+    NAMED[n] for n in ("blocks, keys made", "blocks of odd sizes", "blocks, lengths, slopes")
+)
 FAULTS = [
+    ("sm_90a", BLOCKS, "other keys are masked", "return KEYS * tg_y_keys[at]", "return KEYS * (at % 3)"),
+    ("sm_90a", BLOCKS, "other keys are loaded", "300 * b + 64 * tg_y_keys[4 * i + k]", "300 * b + 64 * k"),
+    ("sm_90a", BLOCKS, "what saw no key is divided by 0", "sum[half] == 0.0f ? 0.0f : ", ""),
+    ("sm_90a", ODD, "the mask is dropped", "if (Op::partial(at))", "if (false)"),
+    ("sm_90a", ODD, "the mask is another row's", "tg_y_hidden[query / 17]", "tg_y_hidden[query / 18]"),
+    ("sm_90a", ODD, "the mask is another block's", "key / 23 & 1", "key / 24 & 1"),
+    ("sm_90a", TOLD, "the last block is left out", ">= seen) --blocks", ">= seen - 64) --blocks"),
+    ("sm_80", BLOCKS, "other keys are brought", "return 64 * tg_y_keys[4 * i + n]", "return 64 * n"),
+    ("sm_80", BLOCKS, "what saw no key is divided by 0", "whole == 0.0f ? 0.0f : ", ""),
+    ("sm_80", ODD, "the mask is dropped", "if (beside.masks)", "if (false)"),
+    ("sm_80", ODD, "the mask is the first row's", "beside.query[half] = query;", ""),
+    ("sm_80", ODD, "the mask is another block's", "key / 23 & 1", "key / 24 & 1"),
+    ("sm_80", TOLD, "keys behind the last are seen", "beside.there = past;", ""),
     ("sm_90a", LENGTHS, "lengths are dropped", "tg_length(T.n + b)", "300"),
     (
         "sm_90a",

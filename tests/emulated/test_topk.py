@@ -8,7 +8,7 @@ import torch
 import tilegen as tg
 from tests.emulated.kernels import Runs, emulated, library_of, replaced
 from tests.gpu.gemms import Case
-from tests.gpu.language import chosen, routed
+from tests.gpu.language import chosen, decoded, routed
 from tilegen.targets.emulated.library import Adversary
 
 EVEN = Case("two of 64", routed, {})
@@ -16,7 +16,10 @@ ODD = Case("5 of 77", routed, {"N": 77, "k": 5, "dtype": "float16"})
 WIDE = Case("3 of 2500", routed, {"M": 3, "N": 2500, "k": 3})
 WHOLE = Case("all of one row of 17", routed, {"M": 1, "N": 17, "k": 17, "dtype": "float32"})
 PICKED = Case("chosen columns", chosen, {"N": 77})
+DECODED = Case("rows of the three largest", decoded, {"M": 300, "k": 3})
 CASES = [
+    DECODED,
+    Case("rows of the largest, odd widths", decoded, {"D": 17, "dtype": "float32"}),
     EVEN,
     ODD,
     WIDE,
@@ -37,6 +40,8 @@ FAULTS = [
         "    // what stood",
     ),
     (PICKED, "the first columns are taken", "id >= 0", "id >= 1"),
+    (DECODED, "ids of other rows are taken", "tg_get1(T.top + row)", "tg_get1(T.top + row / 3)"),
+    (DECODED, "ids are not awaited", "tg_wait(g, 5 + group0, 1)", "(void)0"),
     (PICKED, "columns of other rows are taken", "T.ids + (long long)row * 5", "T.ids + (long long)lo0 * 5"),
 ]
 

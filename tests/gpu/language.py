@@ -59,6 +59,15 @@ def chosen(M=37, N=136, n=5, dtype="bfloat16"):
 
 
 @tg.spec
+def decoded(M=37, N=50, D=136, k=1, dtype="bfloat16"):
+    """Rows of a table at the columns of the largest numbers, as a step of greedy decoding has them."""
+    scores = tg.relu(tg.input("scores", (M, N), dtype), name="h")
+    ids = tg.argmax(scores, name="top") if k == 1 else tg.topk(scores, k, name="top")[1]
+    x = tg.silu(tg.embedding(ids, tg.weight("table", (N, D), dtype), name="e"), name="x")
+    return x, ids, tg.relu(x, name="y")
+
+
+@tg.spec
 def looked_up(B=3, S=7, V=50, D=136, dtype="bfloat16"):
     """Rows of a table plus others, their mean, and scores against the table."""
     ids, places = tg.input("ids", (B, S), "int32"), tg.input("places", (B, S, D), dtype)
@@ -230,6 +239,9 @@ LANGUAGE = [
         for n in (20480, 17001)
     ),
     Case("chosen columns", chosen, {}),
+    Case("rows of the largest numbers", decoded, {}),
+    Case("rows of the three largest", decoded, {"M": 17, "N": 77, "k": 3, "dtype": "float16"}),
+    Case("a row of the largest, odd widths", decoded, {"M": 1, "N": 1000, "D": 17}),
     Case("chosen columns of 77, eights of them", chosen, {"N": 77, "n": 16, "dtype": "float16"}),
     Case("means of windows", shrunk, {}),
     Case("means of windows, 10 channels", shrunk, {"C": 10, "counted": False, "dtype": "bfloat16"}),

@@ -451,10 +451,11 @@ def windowed(B=2, S=300, heads=4, kv_heads=2, D=64, window=70, cap=0.0, made=Fal
 @tg.spec
 def masked(
     B=3, S=300, K=0, heads=4, kv_heads=2, D=64, causal=False, lengths=False, prefix=0, alibi=False, window=0,
-    cap=0.0, made=False, dtype="bfloat16"
+    cap=0.0, made=False, every=0, bq=64, bk=64, dtype="bfloat16"
 ):
     """S queries over K keys, or as many, of sequences that have lengths, or begin with a prefix, or whose
-    scores rise by slopes; keys that another op makes, or not."""
+    scores rise by slopes, or that see one block of bk keys of so many; of keys that another op makes, or
+    not."""
     q = tg.input("q", (B, S, heads * D), dtype)
     k, v = (tg.input(name, (B, K or S, kv_heads * D), dtype) for name in "kv")
     k = tg.relu(k, name="h") if made else k
@@ -464,8 +465,15 @@ def masked(
         "alibi": tg.weight("slopes", (heads,), "float32") if alibi else None,
         "window": window or None,
         "softcap": cap or None,
+        "block_mask": table(-(-S // bq), -(-(K or S) // bk), every) if every else None,
+        "block_size": (bq, bk),
     }
     return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="y", **how)
+
+
+def table(rows: int, columns: int, every: int) -> list[list[bool]]:
+    """One of so many blocks of keys, other ones in each row; none in some rows."""
+    return [[(2 * r + c) % every == 0 and r % 5 != 3 for c in range(columns)] for r in range(rows)]
 
 
 AWAITED = {"appends": "awaited"}
@@ -707,6 +715,7 @@ WINDOWS = [
 LENGTHS: dict[str, Any] = {"causal": True, "lengths": True}
 SLOPES: dict[str, Any] = {"causal": True, "alibi": True}
 BOTH = LENGTHS | SLOPES
+WIDE, SMALL = ({"every": n, "bq": bq, "bk": bk} for n, bq, bk in ((2, 128, 128), (3, 3, 5)))
 ROWS_128 = {"tiles": {"y": (128, 128)}}  # of queries, and so many keys a block
 MASKS = [
     Case("lengths", masked, {"lengths": True}),
@@ -732,6 +741,18 @@ MASKS = [
         for s in (1, 3, 70)
     ),
     Case("slopes over caches, split", cached, {"alibi": True, "B": 1}, {"split_kv": {"attn": 3}}),
+    Case("blocks, keys made", masked, {"every": 3, "made": True}),
+    Case("blocks of 128", masked, {**WIDE, "S": 520, "B": 1, "D": 128, "made": True}),
+    Case("blocks, causal, as float16", masked, {"every": 2, "causal": True, "dtype": "float16"}),
+    Case("blocks of odd sizes", masked, {"every": 3, "bq": 17, "bk": 23, "made": True}),
+    Case("blocks of odd sizes, 17 queries", masked, {**SMALL, "S": 17, "K": 130, "D": 40}),
+    Case("blocks, one query", masked, {"every": 4, "bq": 1, "S": 1, "K": 1000}),
+    Case("blocks of one key", masked, {"every": 7, "bq": 1, "bk": 1, "S": 60, "K": 70}),
+    Case("blocks, lengths, slopes", masked, {**BOTH, "every": 2, "made": True}),
+    Case("blocks of odd sizes, a window, capped", masked,
+         {"every": 2, "bq": 50, "bk": 70, "causal": True, "window": 90, "cap": 2.0, "made": True}),
+    Case("blocks, a prefix", masked, {"every": 2, "bk": 32, "causal": True, "prefix": 100, "made": True}),
+    Case("blocks of odd sizes, lengths, 128 rows", masked, {**LENGTHS, "every": 2, "bk": 100}, ROWS_128),
 ]
 
 OPS = [

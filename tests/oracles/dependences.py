@@ -208,7 +208,9 @@ def _take_along(b: OpInstance) -> Iterator[Work]:
 
 def _embedding(b: OpInstance) -> Iterator[Work]:
     for rows, columns in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
-        yield Work((rows, columns), 1, [(0, 0, (rows,)), (1, 0, (range(b.shape(1)[0]), columns))])
+        k = b.shape(0)[1] if len(b.shape(0)) == 2 else 0  # ids of a row that another op makes
+        ids = (sorted({r // k for r in rows}), range(k)) if k else (rows,)
+        yield Work((rows, columns), 1, [(0, 0, ids), (1, 0, (range(b.shape(1)[0]), columns))])
 
 
 def _softmax(b: OpInstance) -> Iterator[Work]:
@@ -243,6 +245,9 @@ def _attention(b: OpInstance) -> Iterator[Work]:
         if splits:  # which blocks are its own, only the position tells
             everything = [image * k_len + y for y in range(k_len)]
             reads += [(1, 0, (everything, head)), (2, 0, (everything, head))]
+        if attribute(b, "block_mask", None):  # whole steps, of which anything is seen
+            shown = [y // b.tile[1] for y in keys if any(_shown(b, q, y) for q in mine)] or [0]
+            blocks = [range(n * b.tile[1], min((n + 1) * b.tile[1], len(keys))) for n in sorted(set(shown))]
         for step, part in enumerate(blocks if not splits else ()):
             lines = [image * k_len + keys[y] for y in part]
             reads += [(1, step, (lines, head)), (2, step, (lines, head))]
@@ -252,6 +257,14 @@ def _attention(b: OpInstance) -> Iterator[Work]:
         each = {"lengths": [image], "alibi": hs}
         reads += [(3 + n, -1, (each[name],)) for n, name in enumerate(told)]
         yield Work(writes, -(-len(blocks) // max(1, splits)), reads)
+
+
+def _shown(b: OpInstance, q: int, y: int) -> bool:
+    """Whether query q sees key y, beside a block mask."""
+    rows, before = attribute(b, "block_mask"), attribute(b, "k_len") - attribute(b, "q_len")
+    bq, bk = attribute(b, "block_size")
+    near = not attribute(b, "causal") or 0 <= q + before - y < (attribute(b, "window", None) or 1 << 30)
+    return rows[q // bq][y // bk] and (near or y < (attribute(b, "prefix", None) or 0))
 
 
 def _combine(b: OpInstance) -> Iterator[Work]:

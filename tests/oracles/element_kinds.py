@@ -186,6 +186,9 @@ def _cat(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
 def _embedding(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     rows, columns = (_block(*at) for at in zip(c, t, shapes["result"], strict=True))
     reads: list[Read] = [(0, 0, (r,)) for r in rows]
+    if len(shapes[0]) == 2:  # whole rows of ids that another op makes
+        k = shapes[0][1]
+        reads = [(0, 0, (r // k, j)) for r in rows for j in range(k)]
     reads += [(0, 1, at) for at in product(range(shapes[1][0]), columns)]
     return Tile(1, reads, list(product(rows, columns)), c[1] * t[1], t[1])
 
@@ -220,13 +223,29 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
         or y < a.get("prefix", 0)
         or any(y <= r + k_len - q_len for r in mine)
     ]
+    number = {y // t[1]: y // t[1] for y in keys}  # of the step that takes a block of keys
+    if "block_mask" in a:
+        (bq, bk), before = a["block_size"], k_len - q_len
+        seen = {
+            y // t[1]
+            for y in keys
+            for r in mine
+            if a["block_mask"][r // bq][y // bk]
+            and (
+                not a["causal"]
+                or y < a.get("prefix", 0)
+                or r + before - a.get("window", y + r + before + 1) < y <= r + before
+            )
+        }
+        number = {block: step for step, block in enumerate(sorted(seen or {0}))}
+        keys = [y for y in keys if y // t[1] in number]
     reads: list[Read] = [(None, 0, one) for one in own]
     reads += [(None, at, (0,))] if at in shapes else []
     reads += [(None, 3, (b,))] if a.get("lengths") else []
     reads += [(None, at - 1, (h * t[2] + n,)) for n in range(t[2])] if a.get("alibi") else []
     # which keys are a share's own, only the position tells: it may read any from its first step on
     reads += [
-        (y // t[1] if splits == 1 else 0, way, (b * k_len + y, group * d + x))
+        (number[y // t[1]] if splits == 1 else 0, way, (b * k_len + y, group * d + x))
         for y in keys
         for way in (1, 2)
         for x in range(d)

@@ -20,6 +20,7 @@ from tilegen.errors import AnalysisError
 from tilegen.frontend.dims import Dim
 from tilegen.ops.base import Box, Interval, K, OpInstance, spread
 from tilegen.ops.extrema import ends, like
+from tilegen.ops.listed import Entry, tables_of
 
 Array = np.ndarray[Any, Any]
 
@@ -47,6 +48,10 @@ class _Integer(StrPrinter):
         if not (e.exp.is_Integer and e.exp.is_positive):
             raise AnalysisError(f"a power {e} in an index expression")
         return f"({'*'.join([f'({self._print(e.base)})'] * int(e.exp))})"
+
+    def _print_Entry(self, e: Entry) -> str:
+        table, place = e.args
+        return f"{self._print(table)}[{_bare(self._print(place))}]"
 
     def _nested(self, name: str, args: Sequence[sp.Expr]) -> str:
         head, *rest = (self._print(a) for a in sorted(args, key=sp.default_sort_key))
@@ -154,7 +159,9 @@ def _bare(text: str) -> str:
 @lru_cache(maxsize=65536)
 def compiled(e: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The expression as a function of ints or arrays."""
-    return eval(f"lambda {', '.join(names)}: {to_python(e)}", {"minimum": np.minimum, "maximum": np.maximum})
+    tables = {t.name: np.array(t.values, dtype=np.int64) for t in tables_of(e)}
+    known = {"minimum": np.minimum, "maximum": np.maximum, **tables}
+    return eval(f"lambda {', '.join(names)}: {to_python(e)}", known)
 
 
 def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
@@ -188,6 +195,9 @@ class _Pretty(StrPrinter):
 
     def _print_Mod(self, e: sp.Mod) -> str:
         return f"({self._print(e.args[0])} mod {self._print(e.args[1])})"
+
+    def _print_Entry(self, e: Entry) -> str:
+        return f"{self._print(e.args[0])}[{self._print(e.args[1])}]"
 
     def _print_Mul(self, e: sp.Mul) -> str:
         return super()._print_Mul(e).replace("*", "·")

@@ -22,6 +22,7 @@ from tilegen.frontend.program import PAIRED, Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
+from tilegen.ops.block_mask import hidden_keys
 from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
@@ -328,13 +329,14 @@ def _attention(attention: Attention, b: OpInstance, *operands: Any) -> Any:
 
 
 def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any) -> Any:
-    """Of what no fused kernel of torch takes: a window, a prefix, lengths and slopes as a mask, a soft cap op
-    by op."""
+    """Of what no fused kernel of torch takes: a window, a prefix, a block mask, lengths and slopes as a mask,
+    a soft cap op by op."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     mask, places = torch.ones(a.q_len, seen, dtype=torch.bool), torch.arange(seen)
     mask = mask.tril(seen - a.q_len) if a.causal else mask
     mask = mask.triu(seen - a.q_len - a.window + 1) if a.window is not None else mask
     mask = mask | (places < a.prefix) if a.prefix is not None else mask
+    mask = mask & ~hidden_keys(a, mask.device) if a.block_mask is not None else mask
     mask = mask & (places < lengths[:, None, None, None]) if lengths is not None else mask
     rise = None
     if slopes is not None:
@@ -346,7 +348,7 @@ def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: 
     k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
     scores = a.cap * ((q @ k.mT) * (a.scale / a.cap)).tanh()
     p = (scores if rise is None else (scores + rise).to(q.dtype)).masked_fill(~mask, -math.inf).softmax(-1)
-    p = p if lengths is None else p.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    p = p if not a.leaves_rows else p.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return (p @ v).transpose(1, 2)
 
 
@@ -405,7 +407,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
     TakeAlongAttributes: lambda b, x, ids: x.gather(-1, ids.long()),
     StridedCopyAttributes: _strided_copy,
-    EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
+    EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table).reshape(b.out),
     PoolAttributes: _first(
         lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.schedule import enum, locals_text
+from tilegen.codegen.taken_keys import TakenKeys, taken_keys
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.dims import most
@@ -43,6 +44,11 @@ class OpText:
     def roped(self) -> bool:
         """attention: whether it turns its queries and new keys by their position."""
         return roped(self.bound)
+
+    @property
+    def taken(self) -> TakenKeys | None:
+        """attention: the blocks of keys that its tiles take by a block mask."""
+        return taken_keys(self.bound)
 
     @property
     def ropes(self) -> bool:

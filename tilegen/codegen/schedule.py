@@ -23,6 +23,7 @@ from tilegen.schedule.policy import Grouping
 from tilegen.schedule.waits import Range, SemaphoreMap, Wait
 
 STEP = (("k", "step"),)  # the step symbol's name in the generated text
+NUMBERS = "of a block mask"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def schedule_text(plan: Plan) -> str:
     """templates/schedule.j2 filled for a plan."""
     tables: dict[Grouping, str] = {}
     ops = tuple(_op_text(plan, b, tables) for b in plan.bounds)
-    lists: list[TableText] = []
+    lists = [TableText(n.name, NUMBERS, n.values) for b in plan.bounds for n in b.kind.numbers(b)]
     for g, name in tables.items():
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
         lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))

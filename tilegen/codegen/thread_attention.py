@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from tilegen.codegen.cuda_op import mma_problem
 from tilegen.codegen.thread_conv import REDUCTIONS
-from tilegen.ops.attention import AttentionAttributes, over_caches, splits
+from tilegen.ops.attention import AttentionAttributes, over_caches, splits, taken
 from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.block_mask import fitting
 
 WARPS, ROWS = 8, 16  # of a warp
 COLUMNS = 32  # that heads are padded to
@@ -116,7 +117,14 @@ class ThreadAttention:
     @property
     def beside(self) -> bool:
         """Whether there is anything to say of its keys besides."""
-        return self.attributes.lengths or self.attributes.alibi
+        a = self.attributes
+        return a.lengths or a.alibi or a.block_mask is not None
+
+    @property
+    def hides(self) -> bool:
+        """Whether a block mask hides keys inside of blocks that its tiles take."""
+        blocks = taken(self.bound)
+        return blocks is not None and blocks.masks
 
     def seen(self, keys: str) -> str:
         """So many keys, as C, or those that all queries see."""
@@ -139,4 +147,4 @@ def attention_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     a = AttentionAttributes.of(b)
     q, group = int(a.q_len), a.heads // a.kv_heads
     together = next(n for n in range(group, 0, -1) if group % n == 0 and (n == 1 or n * q <= WARPS * ROWS))
-    return [(min(q, WARPS * ROWS), 64, together)]
+    return [(min(q, WARPS * ROWS), fitting(a, 64), together)]

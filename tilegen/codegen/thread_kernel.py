@@ -70,9 +70,20 @@ class ThreadKernel:
         return any(op.heads.caps for op in self.thread_tiles if op.heads)
 
     @property
-    def attends_lengths(self) -> bool:
-        """Whether sequences of any attention say how many keys they have."""
-        return any(op.heads.attributes.lengths for op in self.thread_tiles if op.heads)
+    def ends_early(self) -> bool:
+        """Whether keys of any attention end before the last: its sequences say how many they have, or it
+        takes blocks of them by a block mask."""
+        return any(op.heads.attributes.lengths or op.taken for op in self.thread_tiles if op.heads)
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether queries of any attention may see no key."""
+        return any(op.heads.attributes.leaves_rows for op in self.thread_tiles if op.heads)
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether a block mask hides keys inside of the blocks that any attention takes."""
+        return any(op.heads.hides for op in self.thread_tiles if op.heads)
 
     @property
     def biases_scores(self) -> bool:

@@ -142,6 +142,11 @@ class Program:
         """The tensors a kernel is called with, in declaration order."""
         return tuple(t for t in self.tensors if t.role in ("input", "weight", "state"))
 
+    @functools.cached_property
+    def empty(self) -> bool:
+        """Whether its tensors have no rows, so that there is nothing to compute."""
+        return any(n == 0 for t in self.tensors for n in t.shape)
+
     @property
     def symbolic(self) -> bool:
         return any(not isinstance(n, int) for t in self.tensors for n in t.shape)

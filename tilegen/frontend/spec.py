@@ -360,19 +360,28 @@ def is_size(n: object) -> bool:
     return (isinstance(n, int) and not isinstance(n, bool)) or hasattr(n, "free_symbols")
 
 
-def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...]:
+def check_shape(
+    name: str, shape: Sequence[Size], where: str, may_be_empty: Sequence[int] = ()
+) -> tuple[Size, ...]:
+    """may_be_empty: the dimensions that may have size 0."""
     if isinstance(shape, (int, str)) or not isinstance(shape, Sequence):
         raise SpecError(f"{name!r}: a shape is a tuple of sizes, given {shape!r}", where)
     if not 1 <= len(shape) <= 4:
         raise SpecError(f"{name!r}: 1 to 4 dimensions are supported, given {tuple(shape)}", where)
-    for size in shape:
+    for axis, size in enumerate(shape):
         if isinstance(size, (bool, float)):
             raise SpecError(f"{name!r}: sizes are ints, given {size!r} in {tuple(shape)}", where)
-        if isinstance(size, int) and size < 1:
-            raise SpecError(f"{name!r}: every size must be at least 1, given {tuple(shape)}", where)
+        if isinstance(size, int) and size < (axis not in may_be_empty):
+            unless = " but for rows of inputs and states, which may be 0" if may_be_empty else ""
+            raise SpecError(f"{name!r}: every size must be at least 1{unless}, given {tuple(shape)}", where)
         if not isinstance(size, int) and not hasattr(size, "free_symbols"):
             raise SpecError(f"{name!r}: sizes are ints or symbols, given {size!r}", where)
     return tuple(shape)
+
+
+def _rows(shape: Sequence[Size], dtype: str) -> Sequence[int]:
+    """The dimensions of an input that count rows: all but its columns."""
+    return range(len(shape) - (dtype != "int32")) if isinstance(shape, Sequence) else ()
 
 
 def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
@@ -384,7 +393,7 @@ def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
             f" weights of linears float8_e4m3fn), given {dtype!r}",
             where,
         )
-    shape = check_shape(name, shape, where)
+    shape = check_shape(name, shape, where, _rows(shape, dtype) if role != "weight" else ())
     if dtype in PAIRED and not (isinstance(shape[-1], int) and shape[-1] % UNIT == 0):
         hint = f"; pad them to {-(-shape[-1] // UNIT) * UNIT}" if isinstance(shape[-1], int) else ""
         raise SpecError(
@@ -396,8 +405,9 @@ def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
 def input(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
     """An activation, given at each call.
 
-    name: an ASCII identifier. shape: one to four sizes. dtype: bfloat16, float16 or float32; int32 for a
-    position, and for numbers of rows and columns; float8_e4m3fn for a linear, in rows of sixteens.
+    name: an ASCII identifier. shape: one to four sizes; rows may be 0, where no result of the program has
+    any. dtype: bfloat16, float16 or float32; int32 for a position, and for numbers of rows and columns;
+    float8_e4m3fn for a linear, in rows of sixteens.
 
     Raises:
         SpecError: the name is taken or reserved, a size is not a positive int, or the dtype is unknown.
@@ -597,12 +607,31 @@ def finish(b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: s
             raise SpecError(f"the result {tensor.name!r} is neither used nor returned", tensor.where)
     program = Program(b.name, sizes, tuple(b.tensors.values()), tuple(b.calls), tuple(outputs), doc)
     check_acyclic(program)
+    check_rows(program)
     return program
 
 
 def _leave_out(b: Builder, results: set[str]) -> None:
     b.calls = [c for c in b.calls if c.result not in results]
     b.tensors = {name: t for name, t in b.tensors.items() if name not in results}
+
+
+def check_rows(program: Program) -> None:
+    """Where any tensor has no rows, no result has any, and nothing is appended."""
+    if not program.empty:
+        return
+    if program.symbolic:
+        raise SpecError(f"{program.name}: a size is 0 beside sizes that are open or move")
+    lacking = next(t for t in program.tensors if 0 in t.shape)
+    written = {c.operands[1].tensor: c.name for c in program.calls if c.kind == "append"}
+    results = {**dict(zip(program.outputs, program.outputs, strict=True)), **written}
+    for name, what in results.items():
+        if 0 not in program.tensor(name).shape:
+            raise SpecError(
+                f"{lacking.name!r} {lacking.shape} has no rows, {what!r} has: {program.tensor(name).shape};"
+                " where any tensor of a program has none, no result may have any",
+                program.tensor(name).where,
+            )
 
 
 def check_acyclic(program: Program) -> None:

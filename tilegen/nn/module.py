@@ -23,6 +23,7 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.fuse_norms import NORM
+from tilegen.kernels.empty import EmptyKernel
 from tilegen.kernels.gpu_kernel import without_memory
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel
@@ -38,7 +39,7 @@ class _Packed:
 
     weights: tuple[Any, ...]
     versions: list[int]
-    kernel: Kernel | MovingKernel
+    kernel: Kernel | MovingKernel | EmptyKernel
 
     def holds(self, weights: Iterable[Any]) -> bool:
         """Whether these are the same, and none was written since."""
@@ -137,7 +138,7 @@ class Module(torch.nn.Module):
         )
 
     @property
-    def kernel(self) -> Kernel | MovingKernel:
+    def kernel(self) -> Kernel | MovingKernel | EmptyKernel:
         """The kernel on the device where the module is."""
         return self._kernel
 
@@ -173,7 +174,7 @@ class Module(torch.nn.Module):
     def _repr_html_(self) -> str:
         return self._kernel._repr_html_()
 
-    def _prepared(self) -> Kernel | MovingKernel:
+    def _prepared(self) -> Kernel | MovingKernel | EmptyKernel:
         """A kernel with the weights as they are now."""
         weights: Any = self._parameters.values()
         if self._packed is None or not self._packed.holds(weights):
@@ -235,7 +236,7 @@ class Module(torch.nn.Module):
 
     def _compile(self) -> None:
         kind = self._device_type
-        self._kernel: Kernel | MovingKernel = compile_program(
+        self._kernel: Kernel | MovingKernel | EmptyKernel = compile_program(
             self.program, "cuda" if kind == "cuda" else "cpu", **self.options
         )
         self._kind, self._packed, self._fast = kind, None, None

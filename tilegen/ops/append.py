@@ -170,13 +170,13 @@ class Append(OpDef):
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = AppendAttributes.of(b)
-        cache = operands[0].reshape(a.batch, a.max_len, -1).clone()
+        cache = operands[0].reshape(a.batch, a.max_len, b.out[-1]).clone()
         at = operands[2] if a.at < 0 else a.at
         rows = operands[1]
         if a.head_dim is not None and a.theta is not None:
             rows = rotated(rows, a.head_dim, a.seq, at, a.theta)
-        cache[:, at : at + a.seq] = rows.reshape(a.batch, a.seq, -1)
-        return [cache.reshape(a.batch * a.max_len, -1)]
+        cache[:, at : at + a.seq] = rows.reshape(a.batch, a.seq, b.out[-1])
+        return [cache.reshape(b.out)]
 
     def runtime_write(
         self, b: OpInstance, box: tuple[tuple[int, int, int], ...], position: int

@@ -24,8 +24,10 @@ from tilegen.ops.base import (
     need,
     register,
 )
+from tilegen.ops.block_mask import KeyBlocks, Rows, checked_mask, fitting, key_blocks
 from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
+from tilegen.ops.listed import Numbers, entry
 from tilegen.ops.masks import ahead, check_prefix, hidden, lengths_operand, slopes_operand
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
@@ -38,7 +40,8 @@ class AttentionAttributes(Attributes):
     (tilegen.graph.forward_kv). theta: queries and new keys are roped on their way. window: of a causal one,
     how many keys a query sees at most; prefix: so many first keys all queries see. cap: scores s become cap ·
     tanh(s / cap). lengths, alibi: whether it has an operand of how many keys each sequence has, and one of
-    what scores of each head rise by from key to key."""
+    what scores of each head rise by from key to key. block_mask, block_size: which blocks of keys each block
+    of queries sees, and of how many queries and keys these are."""
 
     batch: Size
     q_len: Size
@@ -56,12 +59,19 @@ class AttentionAttributes(Attributes):
     prefix: int | None = None
     lengths: bool = False
     alibi: bool = False
+    block_mask: Rows | None = None
+    block_size: tuple[int, int] | None = None
 
     @property
     def masks(self) -> bool:
         """Whether scores and what is seen of them are other than those of causal or full attention."""
-        given = (self.window, self.cap, self.prefix)
+        given = (self.window, self.cap, self.prefix, self.block_mask)
         return any(n is not None for n in given) or self.lengths or self.alibi
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether a query may see no key at all."""
+        return self.lengths or self.block_mask is not None
 
     @property
     def outer(self) -> float:
@@ -96,6 +106,8 @@ def attention(
     lengths: Value | None = None,
     prefix: int | None = None,
     alibi: Value | None = None,
+    block_mask: Sequence[Sequence[bool]] | None = None,
+    block_size: int | tuple[int, int] = 128,
     name: str | None = None,
 ) -> Value:
     """y = softmax(scale · q kᵀ + mask) v, for each head; softmax and sums in float32.
@@ -109,16 +121,23 @@ def attention(
     + Sq) is added to the score of query i and key j, over caches slopes[h] · (j - i - at). prefix: a causal
     query sees the first so many keys besides. lengths: an int32 input (B,), not beside at; of sequence b only
     keys j < lengths[b] are seen, of those that all else lets be seen: none where it is negative, all where it
-    is above Sk. A query that sees no key gives 0. What keys hold that no query sees is of no matter.
+    is above Sk. block_mask: a table of bools, ⌈Sq/bq⌉ rows of ⌈Sk/bk⌉, part of the program, with block_size
+    = (bq, bk), or an int for both; not beside at. Query i then sees key j only where
+    block_mask[⌊i/bq⌋][⌊j/bk⌋], of those that all else lets be seen. Blocks of keys that it hides from all
+    queries of a tile are neither waited for nor loaded; what is hidden inside of a tile is computed and
+    dropped, so that it must be finite.
+    A query that sees no key gives 0. What keys hold that all else hides from all queries is of no matter.
 
     Raises:
         SpecError: heads are not shared evenly by kv_heads, shapes or dtypes do not meet, with causal or at Sk
             < Sq, a window that is no positive int or without either, softcap is not positive, lengths beside
-            at, a prefix that is no positive int up to Sk, or not beside causal alone, or lengths or slopes of
-            another shape or dtype.
+            at, a prefix that is no positive int up to Sk, or not beside causal alone, lengths or slopes of
+            another shape or dtype, a block_mask of another shape, beside at or where Sq or Sk moves, or a
+            block_size that is not of positive ints.
 
     Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads), 2004.05150 (windows),
-    2408.00118 (soft caps), 2108.12409 (ALiBi), 1910.10683 (prefixes).
+    2408.00118 (soft caps), 2108.12409 (ALiBi), 1910.10683 (prefixes), 2412.05496 (FlexAttention, whose
+    BlockMask and BLOCK_SIZE block_mask and block_size are).
     """
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)
@@ -165,6 +184,9 @@ def attention(
     )
     check_prefix(prefix, bool(causal) and at is None and window is None, k_len, where)
     need(lengths is None or at is None, "attention: lengths are of sequences without caches, given at", where)
+    table, size = None, None
+    if block_mask is not None:
+        table, size = checked_mask(block_mask, block_size, q_len, k_len, at is not None, where)
     attributes = AttentionAttributes(
         batch=batch,
         q_len=q_len,
@@ -179,6 +201,8 @@ def attention(
         prefix=prefix,
         lengths=lengths is not None,
         alibi=alibi is not None,
+        block_mask=table,
+        block_size=size,
     )
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
     if lengths is not None:
@@ -247,6 +271,13 @@ def seen(b: OpInstance) -> Any:
     return last if a.prefix is None else largest(last, smallest(a.prefix, a.k_len))
 
 
+def taken(b: OpInstance) -> KeyBlocks | None:
+    """Which blocks of keys its tiles take, where a block mask says it; else they take those up to the last
+    that they see."""
+    a = AttentionAttributes.of(b)
+    return None if a.block_mask is None else key_blocks(a, b.tile[0], b.tile[1])
+
+
 def queries(b: OpInstance) -> Box:
     """What a tile reads of q."""
     a = AttentionAttributes.of(b)
@@ -297,6 +328,9 @@ class Attention(OpDef):
         return (*grid, splits(b)) if splits(b) > 1 else grid
 
     def steps(self, b: OpInstance) -> Any:
+        blocks_taken = taken(b)
+        if blocks_taken:
+            return entry(blocks_taken.steps(b.op.name), b.coords[2])
         return ceil_div(ceil_div(seen(b), b.tile[1]), splits(b))
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
@@ -306,7 +340,7 @@ class Attention(OpDef):
         d, last = a.head_dim, seen(b)
         g = sp.floor(h / sp.Integer(tiles_of_group)) if tiles_of_group > 1 else h
         base = batch_base(n, a.batch, a.k_len)
-        lo = tk * K
+        lo = tk * self._block(b)
         hi = smallest(lo + tk, last) if not (isinstance(last, int) and last % tk == 0) else lo + tk
         if splits(b) > 1:
             lo, hi = sp.Integer(0), sp.sympify(a.k_len)
@@ -328,6 +362,19 @@ class Attention(OpDef):
             rows = Interval(sp.sympify(first), sp.sympify(first + a.q_len))
             reads += [Access(b.index(name), (rows, head), "first") for name in ("new_k", "new_v")]
         return tuple(reads)
+
+    def _block(self, b: OpInstance) -> Any:
+        """Which block of keys a step is of."""
+        blocks_taken = taken(b)
+        return entry(blocks_taken.keys(b.op.name), b.coords[2] * blocks_taken.most + K) if blocks_taken else K
+
+    def numbers(self, b: OpInstance) -> tuple[Numbers, ...]:
+        blocks_taken = taken(b)
+        if blocks_taken is None:
+            return ()
+        name = b.op.name
+        inside = (blocks_taken.parts(name), blocks_taken.bits(name)) if blocks_taken.masks else ()
+        return (blocks_taken.steps(name), blocks_taken.keys(name), *inside)
 
     def row_coords(self, b: OpInstance) -> Sequence[int]:
         return (0, 2)
@@ -355,6 +402,8 @@ class Attention(OpDef):
         a = AttentionAttributes.of(b)
         keys = a.k_len if not a.causal else max(1, a.k_len - a.q_len // 2)
         keys = keys if a.window is None or not isinstance(keys, int) else min(keys, a.window)
+        if a.block_mask is not None:
+            keys = keys * sum(map(sum, a.block_mask)) / (len(a.block_mask) * len(a.block_mask[0]))
         return 4.0 * b.tile[0] * b.tile[2] * keys * a.head_dim / splits(b)
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
@@ -362,8 +411,8 @@ class Attention(OpDef):
         q = a.q_len if isinstance(a.q_len, int) else 4096
         group, d = a.heads // a.kv_heads, a.head_dim if isinstance(a.head_dim, int) else 128
         if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
-            return [(q, max(32, 96 // ceil_div(d, 64)), group)]
-        return [(min(128, q), keys_of_block(q, d), 1)]
+            return [(q, fitting(a, max(32, 96 // ceil_div(d, 64))), group)]
+        return [(min(128, q), fitting(a, keys_of_block(q, d)), 1)]
 
     def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """Several heads only where all their rows fit a GPU's tile."""
@@ -404,7 +453,7 @@ class Attention(OpDef):
             v = v.masked_fill(unseen.all(-2)[..., None], 0.0)  # keys nobody sees may hold anything
         if splits(b) == 1:
             p = scores.softmax(-1)
-            p = p if lengths is None else p.masked_fill(unseen.all(-1, keepdim=True), 0.0)
+            p = p if not a.leaves_rows else p.masked_fill(unseen.all(-1, keepdim=True), 0.0)
             return [(p @ v).transpose(1, 2).reshape(b.out)]
         return [torch.stack([self._share(b, scores, v, first, s) for s in range(splits(b))]).reshape(b.out)]
 

@@ -18,6 +18,7 @@ from tilegen.errors import AnalysisError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Call, Operand, Program, Size, Tensor, element_bytes
 from tilegen.ops.extrema import ends, largest, like, smallest
+from tilegen.ops.listed import Numbers
 
 if TYPE_CHECKING:
     import torch
@@ -426,6 +427,10 @@ class OpDef:
     def accumulators(self, attributes: Attributes) -> tuple[str, ...]:
         """What its epilogue begins with."""
         return ("acc0",)
+
+    def numbers(self, b: OpInstance) -> tuple[Numbers, ...]:
+        """Tables that its steps, its reads or its text look numbers up in."""
+        return ()
 
     def row_coords(self, b: OpInstance) -> Sequence[int]:
         """Which coordinates of a tile walk the rows of the result."""

@@ -14,6 +14,7 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.dims import Dim
+from tilegen.ops.listed import Entry
 
 
 def smallest(*args: Any) -> Any:
@@ -58,7 +59,10 @@ def _sign(a: Any, b: Any) -> int | None:
 
 
 def _bounds(e: Any) -> tuple[Any, Any] | None:
-    """The least and the largest value of a symbol, or of a size that moves divided and rounded."""
+    """The least and the largest value of a symbol, of a table's entries, or of a size that moves divided and
+    rounded."""
+    if isinstance(e, Entry):
+        return sp.Integer(min(e.args[0].values)), sp.Integer(max(e.args[0].values))
     if e.is_Symbol:
         if not (e.is_integer and e.is_nonnegative):
             return None

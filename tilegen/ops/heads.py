@@ -54,5 +54,5 @@ def rotated(x: Any, d: int, seq: int, first: int, theta: float) -> Any:
     p = torch.arange(x.shape[0], dtype=torch.float64, device=x.device) % seq + first
     phi = p[:, None] * theta ** (-torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
     cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]
-    lo, hi = x.reshape(x.shape[0], -1, d).split(d // 2, dim=-1)
+    lo, hi = x.reshape(x.shape[0], x.shape[1] // d, d).split(d // 2, dim=-1)
     return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)

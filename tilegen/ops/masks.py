@@ -7,6 +7,7 @@ from typing import Any
 from tilegen.frontend.program import Operand, Size
 from tilegen.frontend.spec import Value
 from tilegen.ops.base import need
+from tilegen.ops.block_mask import hidden_keys
 
 
 def lengths_operand(lengths: Value, batch: Size, where: str) -> Operand:
@@ -71,6 +72,9 @@ def hidden(a: Any, first: int, lengths: Any, device: Any) -> Any:
             found = found | (apart <= -a.window)
         if a.prefix is not None:
             found = found & (torch.arange(a.k_len, device=device) >= a.prefix)
+    if a.block_mask is not None:
+        apart = hidden_keys(a, device)
+        found = apart if found is None else apart | found
     if lengths is not None:
         behind = torch.arange(a.k_len, device=device) >= lengths.to(device)[:, None, None, None]
         found = behind if found is None else behind | found

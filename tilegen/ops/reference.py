@@ -53,7 +53,7 @@ def elements(a: torch.Tensor) -> torch.Tensor:
 def view(value: torch.Tensor, operand: Operand) -> torch.Tensor:
     """The columns or the flattening that an operand stands for."""
     if operand.flatten:
-        return value.reshape(value.shape[0], -1)
+        return value.flatten(1)
     return value[..., operand.columns[0] : operand.columns[1]] if operand.columns else value
 
 

@@ -168,7 +168,7 @@ class Rotary(_Turning):
         d = head_dim(b)
         import torch
 
-        heads = x.reshape(x.shape[0], -1, d)
+        heads = x.reshape(x.shape[0], x.shape[1] // d, d)
         cos, sin = (t.repeat(x.shape[0] // t.shape[0], 1)[:, None] for t in tables)
         lo, hi = heads.split(d // 2, dim=-1)
         return [(heads * cos + torch.cat((-hi, lo), dim=-1) * sin).reshape(b.out)]

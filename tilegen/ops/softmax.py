@@ -128,7 +128,7 @@ class Softmax(OpDef):
         a = SoftmaxAttributes.of(b)
         import torch
 
-        x = operands[0].reshape(a.batch, a.rows, -1) * a.scale
+        x = operands[0].reshape(a.batch, a.rows, b.shape(0)[1]) * a.scale
         if a.causal:
             seen = torch.ones(x.shape[1:], dtype=torch.bool, device=x.device).tril(x.shape[2] - x.shape[1])
             x = x.masked_fill(~seen, float("-inf"))

@@ -86,7 +86,8 @@ def strided_copy(
             the outermost.
     """
     where = where or caller()
-    shape = check_shape(what, [_number(n) for n in shape], where)
+    given = [_number(n) for n in shape]
+    shape = check_shape(what, given, where, range(len(given)) if 0 in x.shape else ())
     need(
         len(shape) > 1,
         f"{what}: {x!r} gives one dimension, {shape}; expected two at least, such as x[:, 0:1]",
@@ -166,9 +167,11 @@ def reshape(x: Value, shape: Sequence[Size], *, name: str | None = None) -> Valu
     listed = isinstance(shape, (list, tuple)) and all(is_size(n) for n in shape)
     need(listed, f"reshape: a shape is a tuple of sizes, given {shape!r}", where)
     count, known = math.prod(x.shape), math.prod(n for n in shape if n != -1)
-    rest = count / sp.sympify(known) if known != 0 else sp.nan
+    rest = count / sp.sympify(known) if known != 0 else sp.Integer(1) if count == 0 else sp.nan
     need(
-        list(shape).count(-1) < 2 and (rest == 1 or (-1 in shape and rest.is_integer is True)),
+        list(shape).count(-1) < 2
+        and (rest == 1 or (-1 in shape and rest.is_integer is True))
+        and not (known == 0 and -1 in shape),
         f"reshape: {x!r} has {count} elements, given {tuple(shape)}",
         where,
     )

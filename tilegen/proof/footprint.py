@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilegen.proof.footprint_frame import (
     FIRST,
@@ -346,10 +347,18 @@ def _strided_copy(op: Op) -> Footprint:
 
 def _embedding(op: Op) -> Footprint:
     (m, n), (tm, tn) = op.target(None, None).shape, op.tiles(2)
-    ids, table = op.operand(0, m), op.operand(1, None, n)
+    table, listed = op.operand(1, None, n), len(op.views[0].shape) == 1
     f, rows = op.frame(ceil_div(m, tm), ceil_div(n, tn)), table.shape[0]
     lines, columns = f.block(0, tm, m), f.block(1, tn, n)
-    reads = f.once(ids, lines) + f.once(table, f.span(0, rows, rows), columns)
+    if listed:
+        reads = f.once(op.operand(0, m), lines)
+    else:  # k ids in each row of what another op makes
+        ids = op.operand(0, None, None)
+        of, k = ids.shape
+        if of * k != m:
+            raise Malformed(f"{of} rows of {k} ids for {m} rows, expected as many")
+        reads = f.once(ids, f.span(lines.low // k, ceil_div(lines.high, k), of), f.span(0, k, k))
+    reads += f.once(table, f.span(0, rows, rows), columns)
     return f.footprint(reads, lines, f.columns(tn * f.coord[1], tn, n))
 
 
@@ -408,24 +417,36 @@ def _attention(op: Op) -> Footprint:
     reads = f.read(
         op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST
     )
+    spans: list[tuple[Span, Array, int]] = []  # of keys: where their steps begin, and the first step
     if splits == 1:
         length = np.full_like(head, k_len)
         if op.flag("causal") and not over_caches:
             length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
             length = np.maximum(length, min(prefix, k_len))
-        first, end = f.split_k(ceil_div(length, tk))
-        keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
+        size = tk
+        if "block_mask" in op.attributes:
+            if over_caches:
+                raise Malformed("a block_mask beside a position")
+            blocks = _blocks_seen(op, tq, tk)[:, f.coord[2]]
+            first, end = f.split_k((blocks >= 0).sum(axis=0))
+            for step, start in enumerate(blocks * tk):
+                high = np.where((first <= step) & (step < end), np.minimum(start + tk, length), start)
+                spans.append((f.span(base + start, base + high, LIMIT), base + start, step))
+        else:
+            first, end = f.split_k(ceil_div(length, tk))
+            spans.append((f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), base, 0))
     else:  # which keys a share has is known at run time: it may be any
-        keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
+        spans.append((f.span(base, base + k_len, LIMIT), base, 0))
+        size = 1 << 62
         lower = batch * q_len * f.coord[3]
         own = Span(own.low + lower, own.high + lower)
     columns = f.span(group * d, group * d + d, LIMIT)
     before = _cut(op.operand(at, 1), k_len) if forwarded else None
     for index in (1, 2):
-        cached = f.read(
-            op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size
-        )
-        reads += [replace(a, before=before) for a in cached]
+        cache = op.operand(index, batch * k_len, kv_heads * d)
+        for keys, origin, step in spans:
+            cached = f.read(cache, keys, columns, axis=0, origin=origin, size=size, base=step)
+            reads += [replace(a, before=before) for a in cached]
         if forwarded:
             rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
             reads += f.read(op.operand(index + at, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
@@ -434,6 +455,40 @@ def _attention(op: Op) -> Footprint:
     if op.flag("alibi"):
         reads += f.read(op.operand(at - 1, heads), f.block(1, th, heads), base=FIRST)
     return f.footprint(reads + f.position(at), own, f.columns(head * width, th * width, LIMIT))
+
+
+def _blocks_seen(op: Op, tq: int, tk: int) -> Array:
+    """[steps, blocks of tq queries]: the blocks of tk keys of which any of these queries sees any, ascending;
+    where there is none, block 0. -1 where a tile has fewer steps."""
+    q_len, k_len, (bq, bk) = op.integer("q_len"), op.integer("k_len"), op.pair("block_size", 1)
+    given = op.attributes["block_mask"]
+    shape = (ceil_div(q_len, bq), ceil_div(k_len, bk))
+    rows = given if isinstance(given, (list, tuple)) else ()
+    if len(rows) != shape[0] or not all(
+        isinstance(row, (list, tuple)) and len(row) == shape[1] and all(type(x) is bool for x in row)
+        for row in rows
+    ):
+        raise Malformed(f"block_mask is no table of {shape[0]} x {shape[1]} of true and false")
+    key, found = np.arange(k_len), []
+    for start in range(0, q_len, tq):
+        seen = np.zeros(k_len, dtype=bool)
+        for row in range(start // bq, (min(start + tq, q_len) - 1) // bq + 1):
+            queries = max(start, row * bq), min(start + tq, (row + 1) * bq, q_len)
+            seen |= np.repeat(np.array(rows[row]), bk)[:k_len] & _let(op, key, *queries)
+        found.append(sorted(set((np.flatnonzero(seen) // tk).tolist())) or [0])
+    most = max(map(len, found))
+    return np.array([blocks + [-1] * (most - len(blocks)) for blocks in found], np.int64).T
+
+
+def _let(op: Op, key: Array, first: int, end: int) -> NDArray[np.bool_]:
+    """Which keys any of the queries first ... end - 1 sees but for a table."""
+    if not op.flag("causal"):
+        return np.ones(len(key), dtype=bool)
+    before = op.integer("k_len") - op.integer("q_len")
+    seen = key <= before + end - 1
+    if "window" in op.attributes:
+        seen &= key > before + first - op.integer("window")
+    return seen | (key < op.integer("prefix")) if "prefix" in op.attributes else seen
 
 
 def _combine(op: Op) -> Footprint:

@@ -294,8 +294,9 @@ def _is_linear(attributes: Mapping[str, Any]) -> bool:
 
 def _frozen(attributes: Mapping[str, Any], without: Sequence[str] = ()) -> tuple[tuple[str, Any], ...]:
     """Attributes in the order of their names, lists as tuples."""
-    return tuple(
-        (key, tuple(value) if isinstance(value, list) else value)
-        for key, value in sorted(attributes.items())
-        if key not in without
-    )
+    return tuple((key, _tuples(value)) for key, value in sorted(attributes.items()) if key not in without)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, and lists in these, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

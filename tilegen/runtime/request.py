@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilegen.errors import TargetError
+from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.dims import dims_of, filled, limited, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Forms, Place
@@ -35,7 +35,12 @@ def quiet(_: str) -> None:
 
 def settled(program: Program, place: Place, options: Options) -> Options:
     """The options, or, where none but policies, norms and appends are given, what was measured best for the
-    program here, if it was (tilegen.runtime.tuned)."""
+    program here, if it was (tilegen.runtime.tuned).
+
+    Raises PlanError where the program has no rows.
+    """
+    if isinstance(program, Program) and program.empty:
+        raise PlanError(f"{program.name} has no rows: there is nothing to plan")
     free = replace(options, policies=(), norms="auto", appends="auto") == Options()
     if not free or not isinstance(program, Program):
         return options

@@ -11,6 +11,7 @@ import numpy as np
 from tilegen.analysis.regions import Array, Tiles, depends_on_step, evaluate, tiles_of
 from tilegen.ops.base import Access, Box, OpInstance
 from tilegen.ops.gemm import split_box
+from tilegen.ops.listed import tables_of
 from tilegen.schedule.plan import Plan, step_range
 
 _Read = tuple[int, int, str, list[list[int]], dict[str, str]]  # step, operand, tensor, box, {"proxy": …}
@@ -94,9 +95,8 @@ def _reads(plan: Plan, b: OpInstance, tiles: Tiles, cta_rank: int) -> list[list[
             step = np.full(tiles.count, -1) if access.when == "first" else tiles.steps
             tile, lo, hi = everything, step, step
         else:
-            tile, lo, hi = _pieces(
-                everything, start, end, cuts.get(access.operand, {}) if depends_on_step(box) else {}
-            )
+            new = cuts.get(access.operand, {}) if depends_on_step(box) else {}
+            tile, lo, hi = _pieces(everything, start, end, _with_gaps(tiles, box, start, end, new))
         lows = _boxes(b, tiles, box, {n: a[tile] for n, a in tiles.coords.items()}, tile, lo, hi)
         for t, step, bounds in zip(tile.tolist(), lo.tolist(), lows, strict=True):
             if bounds is not None:
@@ -119,6 +119,26 @@ def _wait_steps(plan: Plan, b: OpInstance, cta_rank: int) -> dict[int, dict[int,
     for operand, tile, step in rows.tolist():
         out.setdefault(operand, {}).setdefault(tile, []).append(step)
     return out
+
+
+def _with_gaps(
+    tiles: Tiles, box: Box, start: Array, end: Array, cuts: dict[int, list[int]]
+) -> dict[int, list[int]]:
+    """The steps with a wait, and those that do not go on where the step before them ends: what lies between
+    blocks that a table names is not read."""
+    if not any(tables_of(i.lo) for i in box):
+        return cuts
+    tile = np.repeat(np.arange(tiles.count), np.maximum(end - start - 1, 0))
+    step = np.concatenate([np.arange(a + 1, z) for a, z in zip(start.tolist(), end.tolist(), strict=True)])
+    coords = {n: a[tile] for n, a in tiles.coords.items()}
+    gap = np.zeros(len(tile), dtype=bool)
+    for i in box:
+        if tables_of(i.lo):
+            gap |= evaluate(i.lo, {**coords, "k": step}) != evaluate(i.hi, {**coords, "k": step - 1})
+    found = {t: set(steps) for t, steps in cuts.items()}
+    for t, k in zip(tile[gap].tolist(), step[gap].tolist(), strict=True):
+        found.setdefault(t, set()).add(k)
+    return {t: sorted(steps) for t, steps in found.items()}
 
 
 def _pieces(

@@ -78,6 +78,15 @@ def padded(lengths: torch.Tensor, *heads: torch.Tensor, causal: bool = False) ->
     return y.masked_fill(~seen.any(-1, keepdim=True), 0.0).transpose(1, 2).flatten(2)
 
 
+def blocked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Two heads, each element of BLOCKS for two queries and three keys, by torch's own attention."""
+    q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (q, k, v))
+    seen = torch.kron(torch.tensor(BLOCKS), torch.ones(2, 3)).bool()[: q.shape[2], : k.shape[2]]
+    y = F.scaled_dot_product_attention(q, k, v, seen)
+    return y.masked_fill(~seen.any(-1, keepdim=True), 0.0).transpose(1, 2).flatten(2)
+
+
+BLOCKS = [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
 SLICED = ((3, 5, 7),)
 HEADS = ((2, 5, 8), (2, 7, 8), (2, 7, 8))
 WORDS = {
@@ -104,6 +113,9 @@ WORDS = {
         lambda q, k, v, m: tg.attention(q, k, v, heads=2, causal=True, alibi=m, softcap=0.7, window=3),
         lambda q, k, v, m: attended(q, k, v, 3, 0.7, slopes=m),
         (*HEADS, (2,)),
+    ),
+    "attention, a block mask": Word(
+        lambda q, k, v: tg.attention(q, k, v, heads=2, block_mask=BLOCKS, block_size=(2, 3)), blocked, HEADS
     ),
     "attention, a window": Word(
         lambda q, k, v: tg.attention(q, k, v, heads=2, causal=True, window=3),

@@ -153,6 +153,12 @@ def _random_op(kind: str, r: random.Random) -> Plan:
             operands += [[kv * group]]
         if not cached and attributes["causal"] and r.random() < 0.5:
             attributes["prefix"] = n(k)
+        if not cached and r.random() < 0.5:
+            bq, bk = attributes["block_size"] = [n(4), n(4)]
+            row = range(-(-k // bk))
+            attributes["block_mask"] = [[r.random() < 0.4 for _ in row] for _ in range(-(-m // bq))]
+        if not cached and attributes["causal"] and "prefix" not in attributes and r.random() < 0.5:
+            attributes["window"] = n(k)
         if cached:  # and the keys shared out
             operands += [[1]]
             splits = n(3)

@@ -38,6 +38,7 @@ PLANS = {
     "one pixel": expanded(NAMED["one pixel"].plan("h200")),
     "patches": expanded(NAMED["patches, dilation 2"].plan("h200")),
     "masks": small("lengths, slopes, a prefix, capped"),
+    "block mask": small("blocks, one query"),
 }
 
 
@@ -119,6 +120,8 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("masks", attribute("y", "prefix", 8), "('prefix', 8)"),
     ("masks", attribute("y", "cap", 1.0), "('cap', 1.0)"),
     ("masks", attribute("y", "lengths", False), "('lengths', False)"),
+    ("block mask", attribute("y", "block_mask", [[True] * 16]), "('block_mask', ((True, True,"),
+    ("block mask", attribute("y", "block_size", [1, 63]), "('block_size', (1, 63))"),
     ("masks", operand("y", 4, "q"), "y reads slopes of bfloat16, expected float32"),
     ("masks", tensor_type("slopes", "bfloat16"), "y reads slopes of bfloat16, expected float32"),
 ]
@@ -141,6 +144,30 @@ def test_a_plan_that_forgot_some_keys_of_a_prefix_is_refused() -> None:
         assert said["attributes"]["prefix"] == 100
         said["attributes"]["prefix"] = 260
     assert check_values(plan).ok and not check(plan).ok
+
+
+def test_a_plan_that_forgot_a_block_of_a_block_mask_is_refused() -> None:
+    plan = small("blocks, keys made")
+    assert check(plan).ok
+    for said in (plan["ops"]["y"], next(c for c in plan["calls"] if c["kind"] == "attention")):
+        rows = said["attributes"]["block_mask"] = [list(row) for row in said["attributes"]["block_mask"]]
+        assert not rows[0][2] and not rows[1][2]
+        rows[0][2] = True
+    assert check_values(plan).ok and not check(plan).ok
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"block_mask": [[True]]}, "block_mask is no table of 5 x 5"),
+        ({"block_mask": None}, "block_mask is no table of 5 x 5"),
+        ({"block_size": [0, 64]}, "two ints >= 1"),
+    ],
+)
+def test_a_block_mask_of_another_shape_is_refused(change: dict[str, Any], says: str) -> None:
+    plan = small("blocks, keys made")
+    plan["ops"]["y"]["attributes"].update(change)
+    assert says in check(plan).text()
 
 
 @pytest.mark.parametrize(

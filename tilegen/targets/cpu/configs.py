@@ -8,6 +8,7 @@ from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Size
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
+from tilegen.ops.block_mask import fitting
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, groups, of_groups
 from tilegen.ops.spatial import spatial_tiles
@@ -38,9 +39,9 @@ def _conv2d(b: OpInstance) -> Tiles:
 
 
 def _attention(b: OpInstance) -> Tiles:
-    q_len = AttentionAttributes.of(b).q_len
-    tq = min(64, q_len if isinstance(q_len, int) else 4096)
-    return [(tq, 256, 1), (tq, 128, 1)]
+    a = AttentionAttributes.of(b)
+    tq = min(64, a.q_len if isinstance(a.q_len, int) else 4096)
+    return [(tq, fitting(a, keys), 1) for keys in (256, 128)]
 
 
 TILES: Mapping[type[Attributes], Callable[[OpInstance], Tiles]] = {

@@ -217,6 +217,7 @@ class Attention(OpText):
             window=self.window if self.leaves_out else 0,
             prefix=to_c(smallest(a.prefix, a.k_len)) if a.prefix else "",
             lengths=f"T.{b.operand('lengths').tensor} + b" if a.lengths else "",
+            taken=self.taken,
         )
 
     @property
@@ -238,12 +239,15 @@ class Attention(OpText):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether blocks before all windows are not loaded: where no step waits for keys of its own."""
-        return bool(self.window) and not self.waiting("step")
+        """Whether blocks before all windows are not loaded: where no step waits for keys of its own. A block
+        mask leaves them out by itself."""
+        return bool(self.window) and not self.waiting("step") and not self.taken
 
     @property
     def begin(self) -> str:
-        """The tile's first block of keys."""
+        """The tile's first block of keys; where it begins in the table of a block mask."""
+        if self.taken:
+            return self.taken.first
         return "from" if self.kv_splits > 1 or self.leaves_out else "0"
 
     @property

@@ -28,6 +28,7 @@ from tilegen.graph.linear_time import (
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import FEW, AttentionAttributes, keys_of_block
 from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
+from tilegen.ops.block_mask import fitting
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
@@ -292,7 +293,8 @@ def attention_tile(b: OpInstance, machine: Machine) -> tuple[int, ...]:
     (usual,) = b.kind.tiles(b, machine)
     if usual[0] * usual[2] <= FEW:
         return tuple(usual)
-    half = FEW, keys_of_block(FEW, int(AttentionAttributes.of(b).head_dim)), 1
+    a = AttentionAttributes.of(b)
+    half = FEW, fitting(a, keys_of_block(FEW, int(a.head_dim))), 1
     return min(
         (half, tuple(usual)),
         key=lambda t: attention_time.alone_us(OpInstance(replace(b.op, tile=t), b.tensors), machine),

@@ -154,6 +154,19 @@ class Kernel(ThreadKernel):
         return any(AttentionAttributes.of(op.bound).alibi for op in self.attentions)
 
     @property
+    def takes_blocks(self) -> bool:
+        """Whether a block mask says which blocks of keys tiles of any attention take."""
+        return any(op.taken for op in self.attentions)
+
+    @property
+    def hides_keys(self) -> bool:
+        return any(op.taken is not None and op.taken.masks for op in self.attentions)
+
+    @property
+    def leaves_rows(self) -> bool:
+        return any(AttentionAttributes.of(op.bound).leaves_rows for op in self.attentions)
+
+    @property
     def attends_halved(self) -> bool:
         """Whether they share the queries of a tile, and take half of the keys each."""
         return any(op.halved for op in self.attentions)

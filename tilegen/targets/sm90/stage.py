@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tilegen.codegen.op_text import OpText
+from tilegen.codegen.taken_keys import TakenKeys
 from tilegen.frontend.program import Size
 from tilegen.ops.patches import Patches
 from tilegen.runtime.launch import Im2col
@@ -186,7 +187,7 @@ class SeenKeys:
     block: of how many keys. splits: of the blocks that are there. known: whether the compiler knows which
     sums of a tile are masked. window: how many keys a query sees, where blocks before them are left out;
     else 0. prefix: how many first keys all queries see, or "". lengths: where the number of keys of the
-    tile's sequence lies, or "".
+    tile's sequence lies, or "". taken: the blocks that a block mask has the tile take.
     """
 
     position: str
@@ -201,6 +202,7 @@ class SeenKeys:
     window: int = 0
     prefix: str = ""
     lengths: str = ""
+    taken: TakenKeys | None = None
 
 
 @dataclass(frozen=True)
