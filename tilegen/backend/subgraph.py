@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 from tilegen.nn.aten import VIEWS
 
 aten = torch.ops.aten
-TYPES = {torch.dtype: "dtype", torch.memory_format: "memory_format", torch.layout: "layout"}
+TYPES = (torch.dtype, torch.memory_format, torch.layout)  # of arguments that are words of torch
 
 
 @dataclass(frozen=True)
@@ -147,18 +147,17 @@ def _of_value(said: Any) -> Any:
 def _encoded(a: Any, names: Mapping[Node, str]) -> Any:
     match a:
         case Node():
-            return {"node": names[a]}
+            return {"$node": names[a]}
         case list() | tuple():
             return [_encoded(v, names) for v in a]
         case None | bool() | int() | str():
             return a
         case float():
-            return {"float": repr(a)}
+            return {"$float": repr(a)}
         case torch.device():
-            return {"device": str(a)}
-    for kind, word in TYPES.items():
-        if isinstance(a, kind):
-            return {word: _word(a)}
+            return {"$device": str(a)}
+    if isinstance(a, TYPES):
+        return {"$torch": _word(a)}
     raise TypeError(f"an argument {a!r} of {type(a).__name__} has no text")
 
 
@@ -166,13 +165,13 @@ def _decoded(a: Any, nodes: Mapping[str, Node]) -> Any:
     match a:
         case list():
             return [_decoded(v, nodes) for v in a]
-        case {"node": name}:
+        case {"$node": name}:
             return nodes[name]
-        case {"float": number}:
+        case {"$float": number}:
             return float(number)
-        case {"device": name}:
+        case {"$device": name}:
             return torch.device(name)
-        case {"dtype": word} | {"memory_format": word} | {"layout": word}:
+        case {"$torch": word}:
             return getattr(torch, word)
         case dict():
             return {k: _decoded(v, nodes) for k, v in a.items()}

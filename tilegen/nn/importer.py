@@ -315,7 +315,7 @@ class _Spec:
         if node in self._merged:
             return self._merged.pop(node)
         alike = [n for n in node.args[0].users if self._joins(n, node)]
-        if len(alike) < 2:
+        if len(alike) < 2 or node not in alike:
             made: View = TABLE[node.target](self, *args, **kwargs)
             return made
         x: View = args[0]
