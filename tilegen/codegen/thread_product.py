@@ -216,8 +216,9 @@ class MatmulProduct(ThreadProduct):
 
 
 class Int8Product(MatmulProduct):
-    """Of a linear by int8 weights, which stay so in shared memory. Of few rows a stage is deep, so that many
-    bytes of weights are on their way, and warps that have no blocks of their own take parts of its k."""
+    """Of a linear by int8 weights, which stay so in shared memory. Where copies bring few rows and columns, a
+    stage is deep, so that many bytes of weights are on their way, and warps that have no blocks of their own
+    take parts of its k."""
 
     @property
     def of_int8(self) -> bool:
@@ -231,8 +232,11 @@ class Int8Product(MatmulProduct):
 
     @cached_property
     def deep(self) -> int:
+        if self.skewed or self.b.unit < UNITS[0]:
+            return 1
         alike = WARPS // self.warps_beside
-        return next(n for n in (4, 2, 1) if n == 1 or (n <= alike and FEWEST_STAGES * self._staged(n) <= STAGED))
+        fitting = (n for n in (4, 2) if n <= alike and FEWEST_STAGES * self._staged(n) <= STAGED)
+        return next(fitting, 1)
 
     @property
     def line(self) -> int:
@@ -240,7 +244,7 @@ class Int8Product(MatmulProduct):
 
     @property
     def skewed(self) -> bool:
-        """The right side's numbers are moved one by one where need be."""
+        """Lines of the right side are never shifted: its units may be of a byte."""
         return self.a.unit * self.element < UNITS[0]
 
     def _staged(self, deep: int) -> int:

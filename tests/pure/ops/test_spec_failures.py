@@ -230,7 +230,7 @@ OPS = [
     ("tg.input('q', (4, 40), F8)", "'q'", "units of 16 bytes", "(4, 40)", "48"),
     ("tg.input('q', (4, 'a'), F8)", "'q'", "sizes are ints or symbols", "'a'"),
     ("tg.input('q', (4, tg.dim('K', max=64)), F8)", "'q'", "units of 16 bytes", "K"),
-    ("tg.state('q', (2, 8, 32), F8)", "dtype", "inputs and weights of linears float8_e4m3fn"),
+    ("tg.state('q', (2, 8, 32), F8)", "dtype", "inputs and weights of linears float8_e4m3fn or int8"),
     ("tg.relu(x8)", "'x8' is float8_e4m3fn", "linear alone"),
     ("tg.linear(x8, w8, scale_x=v)", "scale_x", "float32 (4, 1)", "(6,)"),
     ("tg.linear(x8, w8, scale_w=tg.input('s', (8,), H))", "scale_w", "float32 (8,)", "float16"),
