@@ -196,9 +196,9 @@ inline unsigned f16_of(float f) {
 }
 inline unsigned two_bf16(float high, float low) { return bf16_of(high) << 16 | bf16_of(low); }
 inline unsigned two_f16(float high, float low) { return f16_of(high) << 16 | f16_of(low); }
-// a · b + c, two numbers each, of which float holds more than a product's bits: rounded once where float rounds none.
+// a · b + c, two numbers each: rounded once where float, which holds twice a product's bits, rounds none.
 inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
-  const auto of = [=](int by) { return std::fma(of_bf16(a >> by & 0xffff), of_bf16(b >> by & 0xffff), of_bf16(c >> by & 0xffff)); };
+  const auto of = [=](int by) { return std::fma(of_bf16(a >> by), of_bf16(b >> by), of_bf16(c >> by)); };
   return two_bf16(of(16), of(0));
 }
 inline unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {

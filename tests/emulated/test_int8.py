@@ -16,10 +16,10 @@ FAULTS = [
     (FEW, "negative numbers lack their sign", "(v & 0xff80ff80u) | 0x80008000u", "0xc300c300u"),
     (FLOATS, "numbers are one too large", "0xe480e480u", "0xe47fe480u"),
     (SINGLE, "numbers are one too large", "8388736.0f", "8388735.0f"),
-    (FEW, "lanes take other k of weights than of rows", "PART / 4 * (lane % 4)", "PART / 4 * (lane % 4 ^ 1)"),
+    (FEW, "lanes take other k of weights", "PART / 4 * (lane % 4)", "PART / 4 * (lane % 4 ^ 1)"),
     (FEW, "columns have another column's scale", "T.columns + column", "T.columns + (column ^ 8)"),
     (FEW, "a part of k is left out", "other < DEEP", "other < DEEP - 1"),
-    (FEW, "sums are read before they are there", "  tg_math_meet();\n  if (part == 0) {", "  if (part == 0) {"),
+    (FEW, "sums are read too early", "  tg_math_meet();\n  if (part == 0) {", "  if (part == 0) {"),
     (FEW, "all parts store", "if (part == 0 && ", "if ("),
     (ODD, "numbers behind a row are read", "there && k + at + byte < K", "there"),
 ]

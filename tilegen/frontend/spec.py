@@ -20,7 +20,18 @@ from typing import Any
 
 from tilegen.errors import SpecError, nearest
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import DTYPES, ONE_BYTE, PAIRED, UNIT, Call, Operand, Program, Size, Tensor, listed
+from tilegen.frontend.program import (
+    DTYPES,
+    ONE_BYTE,
+    PAIRED,
+    UNIT,
+    Call,
+    Operand,
+    Program,
+    Size,
+    Tensor,
+    listed,
+)
 
 # names become members, functions and enumerators of generated C++ and CUDA
 RESERVED = frozenset(keyword.kwlist) | frozenset(

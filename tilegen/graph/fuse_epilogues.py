@@ -204,8 +204,8 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
 
 
 def _scaled_later(program: Program, linear: _Node) -> bool:
-    """Whether its sums are of numbers that only its scales make small: a target that has one accumulator an op
-    would round the two halves of them before that (tilegen.graph.by_threads)."""
+    """Whether its sums are of numbers that only its scales make small: a target that has one accumulator an
+    op would round the two halves of them before that (tilegen.graph.by_threads)."""
     return program.tensor(linear.operands[1].tensor).dtype == INT8
 
 

@@ -105,8 +105,8 @@ def linear(
         plain = scale_x is None and (scale_w is None or w.dtype == INT8) and dtype in (None, x.dtype)
         need(
             plain,
-            f"linear: scales and a dtype of its own are of float8_e4m3fn, and scale_w of int8; x is {x.dtype},"
-            f" w {w.dtype}",
+            f"linear: scales and a dtype of its own are of float8_e4m3fn, scale_w of int8, too; x is"
+            f" {x.dtype}, w {w.dtype}",
             where,
         )
     y = call(

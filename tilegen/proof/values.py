@@ -60,8 +60,8 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     """Results whose type is not that of what they are made of: all of one type; partial results are float32,
-    numbers of columns int32. A linear of pairs gives any other type, one by int8 weights that of its rows, and
-    what an epilogue reads by rows or columns may be float32."""
+    numbers of columns int32. A linear of pairs gives any other type, one by int8 weights that of its rows,
+    and what an epilogue reads by rows or columns may be float32."""
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]

@@ -53,8 +53,8 @@ def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.
         x = 2.0 ** (torch.arange(1, heads + 1, device=generator.device) * (-8.0 / heads))
         return x.to(getattr(torch, t.dtype))
     if t.dtype == INT8:
-        given = {"dtype": torch.int8, "device": generator.device, "generator": generator}
-        return torch.randint(-128, 128, t.shape, **given)
+        drawn = torch.randint(256, t.shape, device=generator.device, generator=generator)
+        return (drawn - 128).to(torch.int8)
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
     if t.role == "weight" and len(t.shape) == 1:
         x = 1.0 + 0.1 * x  # norm weights, variances, biases

@@ -37,6 +37,7 @@ PLANS = {
     "split sum": expanded(NAMED["split sum"].plan("h200")),
     "one pixel": expanded(NAMED["one pixel"].plan("h200")),
     "patches": expanded(NAMED["patches, dilation 2"].plan("h200")),
+    "int8": small("int8, scaled"),
     "masks": small("lengths, slopes, a prefix, capped"),
 }
 
@@ -116,6 +117,11 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("patches", attribute("conv", "padding", [1, 1]), "('padding', (1, 1))"),
     ("one pixel", attribute("conv", "groups", 2), "a linear of pixels, expected a linear of x and w"),
     ("one pixel", expression("conv", "relu", "silu"), "silu where the program has relu"),
+    ("int8", tensor_type("w", "float32"), "y gives z as bfloat16, expected bfloat16, float32"),
+    ("int8", tensor_type("r", "int8"), "y gives z as bfloat16, expected bfloat16, int8"),
+    ("int8", tensor_type("x", "int8"), "y gives z as bfloat16, expected bfloat16, int8"),
+    ("int8", tensor_type("z", "int8"), "y gives z as int8, expected bfloat16"),
+    ("int8", expression("y", "acc0 * e0", "acc0"), "where the program has"),
     ("masks", attribute("y", "prefix", 8), "('prefix', 8)"),
     ("masks", attribute("y", "cap", 1.0), "('cap', 1.0)"),
     ("masks", attribute("y", "lengths", False), "('lengths', False)"),

@@ -22,8 +22,9 @@ OPERAND = re.compile(r'\s*"(?P<kind>[^"]+)"\s*\((?P<expression>.*)\)\s*$', re.DO
 REGISTERS = re.compile(r"\.reg\s+\.\w+\s+([^;]+);")
 # PTX's types as those of C++
 TYPES = {
-    "u8": "unsigned char", "u16": "unsigned short", "b16": "unsigned short", "u32": "unsigned", "b32": "unsigned", "s32": "int",
-    "f32": "float", "u64": "unsigned long long", "b64": "unsigned long long", "pred": "bool",
+    "u8": "unsigned char", "u16": "unsigned short", "b16": "unsigned short", "u32": "unsigned",
+    "b32": "unsigned", "s32": "int", "f32": "float", "u64": "unsigned long long",
+    "b64": "unsigned long long", "pred": "bool",
 }  # fmt: skip
 SEMANTICS = {"relaxed": "RELAXED", "acquire": "ACQUIRE", "release": "RELEASE", "acq_rel": "ACQ_REL"}
 SCOPES = {"cta": "OF_CTA", "cluster": "OF_CLUSTER", "gpu": "OF_GPU", "sys": "OF_SYS"}
