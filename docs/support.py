@@ -100,6 +100,11 @@ def _float8(d: str) -> Any:
     return tg.relu(tg.linear(x, w, scale_x=tg.input("s", (37, 1), "float32"), scale_w=0.5, dtype=d))
 
 
+def _int8(d: str) -> Any:
+    x, w = tg.input("x", (37, 77), d), tg.weight("w", (50, 77), "int8")
+    return tg.relu(tg.linear(x, w, scale_w=tg.weight("s", (50,), "float32")))
+
+
 def _otherwise(d: str) -> Any:
     x = tg.input("x", (2, 17, 40), d)
     return tg.transpose(x, 1, 2), tg.reshape(x, (34, 5, 8)), x[:, 1:, ::2]
@@ -115,7 +120,10 @@ def _columns(n: int) -> Make:
 
 
 PROGRAMS: Mapping[str, tuple[Make, ...]] = {
-    "linear of any width, its epilogues": (_linear(64, 256, 264), _linear(37, 77, 50), _linear(1, 3, 1)),
+    "linear of any width, by int8 weights too; epilogues": (
+        *(_linear(64, 256, 264), _linear(37, 77, 50), _linear(1, 3, 1)),
+        _int8,
+    ),
     "linear of float8_e4m3fn, to": (_float8,),
     "matmul of any width": (_matmul(64, 64, 64), _matmul(17, 33, 21)),
     "conv2d of any channels, in any groups; transposed": (

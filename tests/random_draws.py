@@ -48,6 +48,9 @@ class Draw:
     def weight(self, *shape: int) -> Value:
         return tg.weight(self._name("w"), shape, "float32")
 
+    def int8(self, *shape: int) -> Value:
+        return tg.weight(self._name("w"), shape, "int8")
+
     def state(self, *shape: int) -> Value:
         return tg.state(self._name("s"), shape, "float32")
 

@@ -54,6 +54,7 @@ class Drawn(nn.Module):
         return [
             ("linear", self._linear),
             ("gated", self._gated),
+            ("int8", self._int8),
             ("norm", self._norm),
             ("attention", self._attention),
             ("numbers", self._numbers),
@@ -81,6 +82,15 @@ class Drawn(nn.Module):
         a, b = (self._module(nn.Linear(self.width, n, bias=False)) for _ in range(2))
         c = self._module(nn.Linear(n, self.width))
         return lambda x: c(F.silu(a(x)) * b(x))
+
+    def _int8(self) -> Step:
+        """Back to the width, by weights of one byte, dequantized behind the product or before it."""
+        w = torch.randint(-128, 128, (self.width, self.width), dtype=torch.int8)
+        self.register_buffer(f"b{len(list(self.buffers()))}", w)
+        scales = self._weight(self.width)
+        if self.chance.random() < 0.7:
+            return lambda x: F.linear(x, w.to(x.dtype)) * (0.01 * scales)
+        return lambda x: F.linear(x, w.to(x.dtype) * (0.01 * scales[:, None]))
 
     def _norm(self) -> Step:
         kind = self.chance.randrange(3)

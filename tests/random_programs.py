@@ -60,6 +60,15 @@ def _linear(p: Pool, x: Value) -> Value:
     return activation(d, tg.linear(x, d.weight(n, x.shape[-1]), bias))
 
 
+def _by_int8(p: Pool, x: Value) -> Value:
+    """A linear by int8 weights, scaled by columns or by a number."""
+    d, x = p.draw, view(p.draw, x)
+    n = d.n(16)
+    scale = d.weight(n) if d.maybe() else 0.01
+    bias = d.weight(n) if d.maybe(0.3) else None
+    return activation(d, tg.linear(x, d.int8(n, x.shape[-1]), bias, scale_w=scale))
+
+
 def _residual(p: Pool, x: Value) -> Value:
     """A linear layer back to x's own shape, plus what has this shape."""
     d, width = p.draw, x.shape[-1]
@@ -323,7 +332,7 @@ def _flat_linear(p: Pool, x: Value) -> Value:
 Op = Callable[[Pool, Value], Value]
 ROWS: tuple[Op, ...] = (
     *(_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise),
-    *(_reduced, _column, _cat, _looked_up, _picked, _moved),
+    *(_reduced, _column, _cat, _looked_up, _picked, _moved, _by_int8),
 )
 SEQUENCES: tuple[Op, ...] = (
     *ROWS,

@@ -196,6 +196,15 @@ inline unsigned f16_of(float f) {
 }
 inline unsigned two_bf16(float high, float low) { return bf16_of(high) << 16 | bf16_of(low); }
 inline unsigned two_f16(float high, float low) { return f16_of(high) << 16 | f16_of(low); }
+// a · b + c, two numbers each: rounded once where float, which holds twice a product's bits, rounds none.
+inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
+  const auto of = [=](int by) { return std::fma(of_bf16(a >> by), of_bf16(b >> by), of_bf16(c >> by)); };
+  return two_bf16(of(16), of(0));
+}
+inline unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {
+  const auto of = [=](int by) { return std::fma(of_f16(a >> by), of_f16(b >> by), of_f16(c >> by)); };
+  return two_f16(of(16), of(0));
+}
 inline float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? 0.0f : x; }
 }  // namespace emu
 
@@ -211,6 +220,12 @@ EMU_HERE void __syncwarp() { emu::meet_warp(); }
 EMU_HERE void __syncthreads() { emu::meet_cta(); }
 EMU_HERE unsigned __funnelshift_r(unsigned low, unsigned high, int by) {
   return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
+}
+EMU_HERE unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+  const unsigned long long both = (unsigned long long)high << 32 | low;
+  unsigned v = 0;
+  for (int i = 0; i < 4; ++i) v |= (unsigned)(both >> (which >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return v;
 }
 EMU_HERE unsigned __shfl_sync(unsigned, unsigned v, int from) { return emu::show(v, from); }
 EMU_HERE int __shfl_sync(unsigned, int v, int from) { return (int)emu::show((unsigned)v, from); }

@@ -10,6 +10,7 @@ import tilegen as tg
 from benchmarks.families import resnet50_block
 from tests.gpu.float8 import FLOAT8
 from tests.gpu.gemms import Case
+from tests.gpu.int8 import INT8
 from tests.gpu.language import LANGUAGE
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
@@ -757,5 +758,5 @@ MASKS = [
 
 OPS = [
     *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *WINDOWS, *MASKS),
-    *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE, *FLOAT8),
+    *(*EXAMPLE_CASES, *WORDS, *LOGS, *LANGUAGE, *FLOAT8, *INT8),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu.gemms import Case
+from tests.gpu.int8 import INT8
 from tests.gpu.language import LANGUAGE
 from tests.gpu.ops import CONVOLUTIONS, MASKS, OPS, PATCHES, THREADS, WINDOWS, attended, cached
 
@@ -17,4 +18,4 @@ ATTENTIONS = [
     *(c for c in (*WINDOWS, *MASKS) if "split_kv" not in c.options),
 ]
 SMALL = [c for c in CONVOLUTIONS if c not in PATCHES and c.program.sizes and dict(c.program.sizes)["HW"] < 15]
-CASES = [*THREADS, *LANGUAGE, *SMALL]
+CASES = [*THREADS, *LANGUAGE, *INT8, *SMALL]

@@ -18,7 +18,7 @@ from tilegen.bench import attentions, cublaslt
 from tilegen.bench.attentions import Attention
 from tilegen.errors import TargetError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import PAIRED, Call, Operand, Program
+from tilegen.frontend.program import INT8, PAIRED, Call, Operand, Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -165,10 +165,16 @@ def linear_chains(program: Program) -> Chains:
             chain.insert(0, first)
         if _adds(chain[0], "columns") and (first := before(chain[0])) is not None:
             chain.insert(0, first)
-        if isinstance(chain[0].attributes, LinearAttributes) and last.result not in inside:
+        if _multiplies_alike(program, chain[0]) and last.result not in inside:
             found[last.result] = tuple(chain), _by_cublaslt
             inside |= {c.result for c in chain[:-1]}
     return found
+
+
+def _multiplies_alike(program: Program, c: Call) -> bool:
+    """Whether a call is a linear of x and w of one dtype."""
+    dtypes = {program.tensor(o.tensor).dtype for o in c.operands}
+    return isinstance(c.attributes, LinearAttributes) and len(dtypes) == 1
 
 
 def gelu_pairs(program: Program) -> Chains:
@@ -266,7 +272,7 @@ def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attenti
 
 def _linear(b: OpInstance, x: Any, w: Any) -> Any:
     if b.dtype(0) not in PAIRED:
-        return F.linear(x, w)
+        return F.linear(x, w.to(x.dtype) if b.dtype(1) == INT8 else w)
     one = torch.ones((), dtype=torch.float32)
     return _scaled_mm(b, x, w, one, one)
 

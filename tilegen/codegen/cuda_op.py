@@ -13,6 +13,7 @@ TYPES = {
     "float32": "float",
     "int32": "int",
     "float8_e4m3fn": "unsigned short",  # a pair
+    "int8": "signed char",
 }
 
 

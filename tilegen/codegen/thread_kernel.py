@@ -56,6 +56,11 @@ class ThreadKernel:
         return any(op.product and op.product.skewed for op in self.thread_tiles)
 
     @property
+    def multiplies_int8(self) -> bool:
+        """Whether weights of any product are int8."""
+        return any(op.product and op.product.of_int8 for op in self.thread_tiles)
+
+    @property
     def multiplies_lines(self) -> bool:
         """Whether products read lines of a matrix, not pieces of pixels alone."""
         return any(op.product and op.product.of_lines for op in self.thread_tiles)

@@ -24,13 +24,14 @@ from tilegen.codegen.thread_groups import Group, Mean
 from tilegen.codegen.thread_product import (
     ConvProduct,
     GroupConvProduct,
+    Int8Product,
     MatmulProduct,
     ThreadProduct,
     TransposedProduct,
 )
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
-from tilegen.frontend.program import DTYPES, Size
+from tilegen.frontend.program import DTYPES, INT8, Size
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, CombineAttributes
 from tilegen.ops.cat import CatAttributes
@@ -121,7 +122,7 @@ class ThreadOp(MacroOp):
         """matmul, and convolutions but those that gather or are depthwise: its operands of mma.sync."""
         match self.attributes:
             case MatmulAttributes():
-                return MatmulProduct(self.bound)
+                return Int8Product(self.bound) if self.bound.dtype(1) == INT8 else MatmulProduct(self.bound)
             case ConvAttributes() if not self.gather:
                 return ConvProduct(self.bound)
             case GroupedConvAttributes() if not self.by_eights:

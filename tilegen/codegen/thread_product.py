@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.frontend.dims import most
-from tilegen.frontend.program import DTYPES
+from tilegen.frontend.program import DTYPES, INT8
 from tilegen.graph.gathered import gathered_tiles
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
@@ -29,10 +29,11 @@ LONG, FEW = 256, 160
 PAD = 16  # bytes behind a line: an odd number of 16-byte units, so that ldmatrix meets no bank twice
 STAGED = 74240  # bytes of stages: two of the largest tiles, which is what any GPU's CTA has room for
 MOST_STAGES = 4
+FEWEST_STAGES = 3  # of deep ones
 ROWS, COLUMNS = 16, 32  # of a block
 WARPS = 8
 MOST_BLOCKS = 6  # of a warp, of which each takes 16 registers
-UNITS = (16, 8, 4, 2)  # bytes that lie inside or outside of a line together
+UNITS = (16, 8, 4, 2, 1)  # bytes that lie inside or outside of a line together
 # of up to so many rows the first that has them; of more the last, where it gives enough tiles
 TILES = ((16, 128), (32, 128), (64, 64), (128, 128))
 ENOUGH = 96  # tiles
@@ -72,6 +73,16 @@ class ThreadProduct:
             rows, columns = self.tile
             return f"a tile of {rows} x {columns} leaves a warp over {MOST_BLOCKS} blocks of 16 x 32 sums"
         return ""
+
+    @property
+    def of_int8(self) -> bool:
+        """Whether the right side is of int8 (templates/cuda/threads/int8.cuh.j2)."""
+        return False
+
+    @property
+    def deep(self) -> int:
+        """Warps that have the same blocks, each of other parts of k."""
+        return 1
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -115,7 +126,8 @@ class ThreadProduct:
         since they divide all that says where that begins and ends."""
         first = (self.bound.op.operands[operand].columns or (0, 0))[0]
         fixed = [n if isinstance(n, int) else 1 for n in (self.bound.pitch(operand), first, *ends)]
-        return next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed)) // self.element
+        size = DTYPES[self.bound.dtype(operand)]
+        return next(n for n in UNITS if all(x * size % n == 0 for x in fixed)) // size
 
     @property
     def skewed(self) -> bool:
@@ -159,6 +171,11 @@ class ThreadProduct:
         return min(((WARPS // n, n) for n in (1, 2, 4, 8)), key=cost)
 
     @property
+    def warps_beside(self) -> int:
+        """That have blocks of the same part of k."""
+        return math.prod(self.warps)
+
+    @property
     def warps_down(self) -> int:
         return self.warps[0]
 
@@ -196,6 +213,48 @@ class MatmulProduct(ThreadProduct):
         a = MatmulAttributes.of(self.bound)
         ends = (a.k,) if a.transpose_b else (a.n, self.bound.tile[1])
         return Side(self.columns, int(self.bound.pitch(1)), not a.transpose_b, self.unit(1, *ends))
+
+
+class Int8Product(MatmulProduct):
+    """Of a linear by int8 weights, which stay so in shared memory. Where copies bring few rows and columns, a
+    stage is deep, so that many bytes of weights are on their way, and warps that have no blocks of their own
+    take parts of its k."""
+
+    @property
+    def of_int8(self) -> bool:
+        return True
+
+    @cached_property
+    def warps(self) -> tuple[int, int]:
+        """No more than there are blocks."""
+        down, across = super().warps
+        return min(down, self.rows // ROWS), min(across, self.columns // COLUMNS)
+
+    @cached_property
+    def deep(self) -> int:
+        if self.skewed or self.b.unit < UNITS[0]:
+            return 1
+        alike = WARPS // self.warps_beside
+        fitting = (n for n in (4, 2) if n <= alike and FEWEST_STAGES * self._staged(n) <= STAGED)
+        return next(fitting, 1)
+
+    @property
+    def line(self) -> int:
+        return LINE * self.deep
+
+    @property
+    def skewed(self) -> bool:
+        """Lines of the right side are never shifted: its units may be of a byte."""
+        return self.a.unit * self.element < UNITS[0]
+
+    def _staged(self, deep: int) -> int:
+        """Bytes of a stage so deep."""
+        line = LINE * deep
+        return self.a.bytes(self.element, line) + self.columns * line // self.element
+
+    @property
+    def stage_bytes(self) -> int:
+        return self._staged(self.deep)
 
 
 class ConvProduct(ThreadProduct):
@@ -333,4 +392,6 @@ def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     rows, columns = next((t for t in TILES if m <= t[0]), TILES[-1])
     if rows == TILES[-1][0] and batch * ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
         rows, columns = TILES[-2]
+    while b.dtype(1) == INT8 and columns > COLUMNS and ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
+        columns //= 2  # all SMs are to ask for weights
     return [(rows, columns, LINE // DTYPES[b.dtype(0)])]

@@ -11,10 +11,12 @@ from typing import Any
 from tilegen.frontend.attributes import Attributes
 
 # bytes of a number
-DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float8_e4m3fn": 1}
+DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float8_e4m3fn": 1, "int8": 1}
 # An element of a plan is two of these numbers: tensor cores, bulk copies and the ring take both as one of two
 # bytes.
 PAIRED = frozenset({"float8_e4m3fn"})
+ONE_BYTE = frozenset(dtype for dtype, size in DTYPES.items() if size == 1)  # which linears alone read
+INT8 = "int8"  # weights of a linear beside rows of another type
 UNIT = 16  # bytes: of what bulk copies take of a row
 Size = Any  # int, or a SymPy expression of open sizes
 

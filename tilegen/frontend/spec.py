@@ -20,7 +20,18 @@ from typing import Any
 
 from tilegen.errors import SpecError, nearest
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import DTYPES, PAIRED, UNIT, Call, Operand, Program, Size, Tensor, listed
+from tilegen.frontend.program import (
+    DTYPES,
+    ONE_BYTE,
+    PAIRED,
+    UNIT,
+    Call,
+    Operand,
+    Program,
+    Size,
+    Tensor,
+    listed,
+)
 
 # names become members, functions and enumerators of generated C++ and CUDA
 RESERVED = frozenset(keyword.kwlist) | frozenset(
@@ -162,10 +173,10 @@ class Value:
         """Whether no op of the spec makes it."""
         return self.builder.tensors[self.tensor].role != "intermediate"
 
-    def operand(self, form: str, where: str, pairs: bool = False) -> Operand:
-        """This value as an operand of an op that sees it in `form`; pairs: one that takes numbers of one
-        byte."""
-        if self.dtype in PAIRED and not pairs:
+    def operand(self, form: str, where: str, one_byte: bool = False) -> Operand:
+        """This value as an operand of an op that sees it in `form`; one_byte: one that takes such
+        numbers."""
+        if self.dtype in ONE_BYTE and not one_byte:
             raise SpecError(f"{self.tensor!r} is {self.dtype}, which linear alone takes", where)
         if form and not self.flattened:
             self.builder.settle(self.tensor, form, where)
@@ -386,11 +397,11 @@ def _rows(shape: Sequence[Size], dtype: str) -> Sequence[int]:
 
 def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
     where = caller()
-    roles = {"int32": ("input",), **dict.fromkeys(PAIRED, ("input", "weight"))}
+    roles = {"int32": ("input",), **dict.fromkeys(ONE_BYTE, ("input", "weight"))}
     if not isinstance(dtype, str) or dtype not in DTYPES or role not in roles.get(dtype, (role,)):
         raise SpecError(
             f"{name!r}: dtype must be one of float16, bfloat16, float32 (an input also int32, inputs and"
-            f" weights of linears float8_e4m3fn), given {dtype!r}",
+            f" weights of linears float8_e4m3fn or int8), given {dtype!r}",
             where,
         )
     shape = check_shape(name, shape, where, _rows(shape, dtype) if role != "weight" else ())
@@ -407,7 +418,7 @@ def input(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
 
     name: an ASCII identifier. shape: one to four sizes; rows may be 0, where no result of the program has
     any. dtype: bfloat16, float16 or float32; int32 for a position, and for numbers of rows and columns;
-    float8_e4m3fn for a linear, in rows of sixteens.
+    float8_e4m3fn for a linear, in rows of sixteens, or int8 for its w.
 
     Raises:
         SpecError: the name is taken or reserved, a size is not a positive int, or the dtype is unknown.

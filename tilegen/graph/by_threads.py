@@ -5,9 +5,9 @@
     y = f(gate, up) of one linear -> sums = matmul(x, w); y = f(sums[:, :N], sums[:, N:])
 
 Bulk copies take rows of whole 16-byte units of two-byte numbers. Where x or w has others (77 columns, a view
-from column 3 on, float32), and the target's linears know bulk copies alone, the op is a matmul: the same sums
-of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the result's type,
-meet in an op of pointwise maths.
+from column 3 on, float32, int8 weights), and the target's linears know bulk copies alone, the op is a matmul:
+the same sums of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the
+result's type, meet in an op of pointwise maths.
 """
 
 from __future__ import annotations

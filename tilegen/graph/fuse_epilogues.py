@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilegen.frontend.program import Call, Operand, Program
+from tilegen.frontend.program import INT8, Call, Operand, Program
 from tilegen.graph.graph import Graph
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.base import Epilogue, TileOp, kind
@@ -195,11 +195,18 @@ def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[st
         if (
             isinstance(maker.call.attributes, LinearAttributes)
             and maker.groups == 1
+            and not _scaled_later(program, maker)
             and sorted(columns, key=str) == sorted(halves, key=str)
             and vectors_only
         ):
             return _Anchor(maker, {name: f"acc{halves.index(o.columns)}" for name, o in reads.items()})
     return None
+
+
+def _scaled_later(program: Program, linear: _Node) -> bool:
+    """Whether its sums are of numbers that only its scales make small: a target that has one accumulator an
+    op would round the two halves of them before that (tilegen.graph.by_threads)."""
+    return program.tensor(linear.operands[1].tensor).dtype == INT8
 
 
 def _attach(

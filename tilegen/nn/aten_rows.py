@@ -44,7 +44,7 @@ def _linear(t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None
     x = x if value is not None else as_rows(t, x)
     value = rows_of(x)
     if is_image(value):
-        filters = t.weight(w[:, None, None], "weight")
+        filters = t.weight(w.to(getattr(torch, value.dtype))[:, None, None], "weight")
         given = None if bias is None else t.weight(bias, "bias")
         return x.of_rows(conv2d(value, filters, given, name=t.name()))
     given = None if bias is None else t.weight(bias, "bias")

@@ -35,6 +35,8 @@ from tilegen.ops.pointwise import pointwise
 
 aten = torch.ops.aten
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+OF_WEIGHTS = {**DTYPES, torch.int8: "int8"}
+CONVERSIONS = (aten.to.dtype, aten._to_copy.default)
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
 CONVOLUTIONS = (aten.conv2d.default, aten.conv_transpose2d.input, aten.convolution.default)  # which take over a norm that follows
 IMAGES = (
@@ -197,7 +199,7 @@ class _Spec:
         known = self._known.get(id(data))
         if known is not None:
             return known[1]
-        value = weight(self._free(name), tuple(data.shape), self._dtype(data.dtype))
+        value = weight(self._free(name), tuple(data.shape), self._dtype(data.dtype, OF_WEIGHTS))
         kept = data if isinstance(data, torch.nn.Parameter) and data.is_contiguous() else None
         if kept is None:
             kept = torch.nn.Parameter(data.detach().contiguous(), requires_grad=data.requires_grad)
@@ -231,10 +233,10 @@ class _Spec:
             name = f"m_{name}".rstrip("_")
         return builder("from_torch").fresh(name)
 
-    def _dtype(self, dtype: torch.dtype) -> str:
-        if dtype not in DTYPES:
-            raise SpecError(f"a tensor of {dtype}; expected one of {', '.join(DTYPES.values())}")
-        return DTYPES[dtype]
+    def _dtype(self, dtype: torch.dtype, known: Mapping[torch.dtype, str] = DTYPES) -> str:
+        if dtype not in known:
+            raise SpecError(f"a tensor of {dtype}; expected one of {', '.join(known.values())}")
+        return known[dtype]
 
     # --- the graph ----------------------------------------------------------------------------------------
 
@@ -283,8 +285,8 @@ class _Spec:
             pytree.tree_map_only(Node, self.values.__getitem__, a) for a in (node.args, node.kwargs)
         )
         if not any(isinstance(a, (View, Strided)) for a in pytree.tree_leaves((args, kwargs))):
-            compute: Any = node.target
-            return compute(*args, **kwargs)  # of weights or sizes alone
+            compute: Any = node.target  # of weights or sizes alone
+            return args[0] if self._stays_int8(node) else compute(*args, **kwargs)
         if node.target is aten.sym_size.int:
             return args[0].shape[args[1]]
         try:
@@ -300,6 +302,12 @@ class _Spec:
         except SpecError as error:
             stands = ".".join(self._where) or self.title
             raise NodeError(f"from_torch: {node.target} in {stands}: {error}", node) from None
+
+    def _stays_int8(self, node: Node) -> bool:
+        """Whether it converts int8 to what linears alone read, as their weights: these take it as it is."""
+        if node.target not in CONVERSIONS or self.values[node.all_input_nodes[0]].dtype is not torch.int8:
+            return False
+        return all(u.target is aten.linear.default and u.args.index(node) == 1 for u in node.users)
 
     def _settle(self, node: Node) -> None:
         """Elements that no map says are copied for what reads them: four dimensions of a model of images as
@@ -337,7 +345,9 @@ class _Spec:
         if other.target is not aten.linear.default or other.args[0] is not node.args[0]:
             return False
         weights = [self.values.get(n.args[1]) for n in (other, node)]
-        plain = all(isinstance(w, torch.Tensor) for w in weights) and len(other.args) == len(node.args)
+        # scales, which int8 has, are of each linear by itself
+        known = all(isinstance(w, torch.Tensor) and w.dtype in DTYPES for w in weights)
+        plain = known and len(other.args) == len(node.args)
         return plain and self.values[node.args[0]].rows() is not None and not _leaves_as_it_is(other)
 
     def _common(self, nodes: list[Any]) -> str:

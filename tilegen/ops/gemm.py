@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import PAIRED, Size, numbers_of
+from tilegen.frontend.program import INT8, PAIRED, Size, numbers_of
 from tilegen.frontend.spec import OPERATORS, Value, call, caller, number, tensors
 from tilegen.ops.base import (
     Access,
@@ -71,13 +71,15 @@ def linear(
 
     x (…, K), w (N, K) and bias (N,) of one dtype; y (…, N) of that dtype, summed in float32. Scales are of
     float8_e4m3fn x and w: numbers, or float32 tensors, scale_x of rows (…, 1), scale_w of columns (N,); y and
-    bias are of `dtype` then, bfloat16 where none is given.
+    bias are of `dtype` then, bfloat16 where none is given. Or w is int8, beside x of any other dtype, which y
+    and bias have too: its whole numbers are exact in x's dtype, and scale_w is as above.
 
     Raises:
         SpecError: an operand is no tensor of this spec, w is not (N, K), the widths or dtypes differ, or bias
-            is not (N,); scales or another dtype of numbers of two bytes or four; a view of float8_e4m3fn.
+            is not (N,); scales or another dtype of numbers of two bytes or four; scale_x beside an int8 w; a
+            view of float8_e4m3fn.
 
-    Source: torch.nn.functional.linear, torch._scaled_mm.
+    Source: torch.nn.functional.linear, torch._scaled_mm; weight-only int8 of torchao.
     """
     where = caller()
     tensors("linear", where, x=x, w=w)
@@ -89,7 +91,9 @@ def linear(
         f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}{hint}",
         where,
     )
-    need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
+    need(x.dtype != INT8, f"linear: x {x!r} is int8, which w alone may be", where)
+    same = x.dtype == w.dtype or (w.dtype == INT8 and x.dtype not in PAIRED)
+    need(same, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     if x.dtype in PAIRED:
         whole = all(v.columns is None and not v.flattened for v in (x, w))
         need(whole, f"linear: x and w of {x.dtype} are whole tensors, given a view", where)
@@ -98,12 +102,17 @@ def linear(
             dtype in (None, *results), f"linear: dtype is one of {', '.join(results)}, given {dtype!r}", where
         )
     else:
-        same = scale_x is scale_w is None and dtype in (None, x.dtype)
-        need(same, f"linear: scales and a dtype of its own are of float8_e4m3fn, x is {x.dtype}", where)
+        plain = scale_x is None and (scale_w is None or w.dtype == INT8) and dtype in (None, x.dtype)
+        need(
+            plain,
+            f"linear: scales and a dtype of its own are of float8_e4m3fn, scale_w of int8, too; x is"
+            f" {x.dtype}, w {w.dtype}",
+            where,
+        )
     y = call(
         "linear",
         name,
-        [x.operand("rows", where, pairs=True), w.operand("rows", where, pairs=True)],
+        [x.operand("rows", where, one_byte=True), w.operand("rows", where, one_byte=True)],
         (*x.shape[:-1], w.shape[0]),
         dtype or ("bfloat16" if x.dtype in PAIRED else x.dtype),
         "rows",

@@ -12,7 +12,7 @@ import sympy as sp
 
 from tilegen.errors import SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import PAIRED, Operand, Size
+from tilegen.frontend.program import ONE_BYTE, Operand, Size
 from tilegen.frontend.spec import OPERATORS, Value, call, caller, check_shape, is_size, tensors
 from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.spatial import spatial_tiles
@@ -93,7 +93,7 @@ def strided_copy(
         f"{what}: {x!r} gives one dimension, {shape}; expected two at least, such as x[:, 0:1]",
         where,
     )
-    copied = x.dtype != "int32" and x.dtype not in PAIRED
+    copied = x.dtype != "int32" and x.dtype not in ONE_BYTE
     need(copied, f"{what}: {x.tensor!r} is {x.dtype}; expected numbers of two bytes or four", where)
     pieces = merged(pieces)
     frozen = (shape[-1], offset, *(p.stride for p in pieces), *(p.size for p in pieces[1:]))

@@ -27,6 +27,7 @@ Environment = dict[str, int]  # tensor -> its term
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
 PAIR = "float8_e4m3fn"  # of which an element is two numbers
+WEIGHTS = "int8"  # of a linear, beside rows of the result's type
 _OF_ONE_PIXEL = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}  # of a convolution, unless it says
 _OF_COLUMNS = ("topk",)  # kinds whose results are numbers of columns
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
@@ -59,8 +60,8 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     """Results whose type is not that of what they are made of: all of one type; partial results are float32,
-    numbers of columns int32. A linear of pairs gives any other type, and what an epilogue reads by rows or
-    columns may be float32."""
+    numbers of columns int32. A linear of pairs gives any other type, one by int8 weights that of its rows,
+    and what an epilogue reads by rows or columns may be float32."""
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
@@ -80,10 +81,15 @@ def _types_read(op: Mapping[str, Any], read: list[Any], result: Mapping[str, Any
     """Of what an op reads, but for what may have another type than its result."""
     epilogue = op["attributes"].get("epilogue") or {"operands": []}
     spread = {entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"}
+    linear = op["kind"] == "linear" or (op["kind"] == "matmul" and _is_linear(op["attributes"]))
+    aside = 1 if linear and read[1]["dtype"] == WEIGHTS else None
     types = {
         t["dtype"]
         for n, t in enumerate(read)
-        if t["role"] != "partial" and t["dtype"] != "int32" and not (n in spread and t["dtype"] == "float32")
+        if n != aside
+        and t["role"] != "partial"
+        and t["dtype"] != "int32"
+        and not (n in spread and t["dtype"] == "float32")
     }
     pairs = op["kind"] == "linear" and all(t["dtype"] == PAIR for t in read[:2])
     return types - {PAIR} if pairs and result["dtype"] != PAIR else types

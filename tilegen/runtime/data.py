@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from tilegen.errors import ArgumentError
-from tilegen.frontend.program import DTYPES, Program, Tensor
+from tilegen.frontend.program import DTYPES, INT8, Program, Tensor
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
@@ -52,6 +52,9 @@ def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.
     if heads := most_heads(program, t.name):
         x = 2.0 ** (torch.arange(1, heads + 1, device=generator.device) * (-8.0 / heads))
         return x.to(getattr(torch, t.dtype))
+    if t.dtype == INT8:
+        drawn = torch.randint(256, t.shape, device=generator.device, generator=generator)
+        return (drawn - 128).to(torch.int8)
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
     if t.role == "weight" and len(t.shape) == 1:
         x = 1.0 + 0.1 * x  # norm weights, variances, biases

@@ -37,6 +37,7 @@ DLPACK_DTYPES = {
     "float16": (2, 16),
     "bfloat16": (4, 16),
     "int32": (0, 32),
+    "int8": (0, 8),
     "float8_e4m3fn": (10, 8),
 }
 CPU, CUDA = 1, 2  # DLPack, DLDeviceType

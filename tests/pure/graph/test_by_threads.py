@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tilegen as tg
+from tests.gpu.int8 import dequantized, int8_mlp
 from tests.gpu.language import any_width
 
 
@@ -49,7 +50,21 @@ def test_a_gated_pair_is_a_matmul_and_its_maths() -> None:
     assert joined.epilogue is not None and joined.epilogue.expression == "silu(e0) * e1 + e2"
 
 
+@pytest.mark.parametrize("on", ["h200", "a100"])
+def test_int8_weights_make_a_matmul_and_no_pair(on: str) -> None:
+    """Halves of a pair would be rounded before they are scaled."""
+    assert kinds(int8_mlp(), on) == ["matmul", "pointwise", "matmul"]
+    assert kinds(int8_mlp(), "cpu") == ["linear", "pointwise", "linear"]
+
+
+@pytest.mark.parametrize("on", ["h200", "a100"])
+def test_int8_weights_are_a_byte_each(on: str) -> None:
+    (b,) = tg.plan(dequantized(M=1, N=4096, K=4096), on).bounds
+    assert 4096 * 4096 < b.operand_bytes < 1.02 * 4096 * 4096
+
+
 def test_explain_says_why() -> None:
+    assert "y is a matmul, whose rows threads bring: 'w' is int8" in tg.explain(dequantized(), "h200")
     text = tg.explain(linear(K=250), "h200")
     assert "y is a matmul, whose rows threads bring: 'x' has columns 250" in text
 

@@ -24,6 +24,7 @@ DECLARED = """\
     pos, two, at32 = tg.input("pos", (1,), "int32"), tg.input("two", (2,), "int32"), tg.input("at32", (1,), F)
     cache, long = tg.state("cache", (2, 16, 6), F), tg.input("longer", (2, 17, 6), F)
     x8, w8 = tg.input("x8", (4, 32), F8), tg.weight("w8", (8, 32), F8)
+    wq, wide = tg.weight("wq", (8, 6), "int8"), tg.weight("wide", (8, 32), "int8")
 """
 F, H, F8 = "float32", "float16", "float8_e4m3fn"
 
@@ -249,7 +250,7 @@ OPS = [
     ("tg.input('q', (4, 40), F8)", "'q'", "units of 16 bytes", "(4, 40)", "48"),
     ("tg.input('q', (4, 'a'), F8)", "'q'", "sizes are ints or symbols", "'a'"),
     ("tg.input('q', (4, tg.dim('K', max=64)), F8)", "'q'", "units of 16 bytes", "K"),
-    ("tg.state('q', (2, 8, 32), F8)", "dtype", "inputs and weights of linears float8_e4m3fn"),
+    ("tg.state('q', (2, 8, 32), F8)", "dtype", "inputs and weights of linears float8_e4m3fn or int8"),
     ("tg.relu(x8)", "'x8' is float8_e4m3fn", "linear alone"),
     ("tg.linear(x8, w8, scale_x=v)", "scale_x", "float32 (4, 1)", "(6,)"),
     ("tg.linear(x8, w8, scale_w=tg.input('s', (8,), H))", "scale_w", "float32 (8,)", "float16"),
@@ -259,6 +260,19 @@ OPS = [
     ("tg.linear(x8.chunk(2)[0], tg.input('u', (8, 16), F8))", "whole tensors", "view"),
     ("tg.linear(x, w, scale_x=2.0)", "scales", "float8_e4m3fn", "x is float32"),
     ("tg.linear(x, w, dtype='float16')", "a dtype of its own", "x is float32"),
+    ("tg.state('q', (2, 8, 32), 'int8')", "dtype", "inputs and weights of linears float8_e4m3fn or int8"),
+    ("tg.relu(wq)", "'wq' is int8", "linear alone"),
+    ("tg.linear(wq, w)", "wq (8, 6) is int8", "w alone"),
+    ("tg.linear(wq, wq)", "wq (8, 6) is int8", "w alone"),
+    ("tg.linear(x8, wide)", "x is float8_e4m3fn, w is int8"),
+    ("tg.linear(x, wq, scale_x=2.0)", "scale_w of int8, too", "x is float32"),
+    ("tg.linear(x, wq, dtype=H)", "a dtype of its own", "w int8"),
+    ("tg.linear(x, wq, scale_w=v)", "scale_w", "float32 (8,)", "(6,)"),
+    ("tg.linear(h, wq, scale_w=tg.input('s', (8,), H))", "scale_w", "float32 (8,)", "float16"),
+    ("tg.linear(x, wq, tg.input('b8', (8,), H))", "float32", "float16"),
+    ("tg.linear(h, w, scale_w=2.0)", "float16", "float32"),
+    ("tg.conv2d(image, tg.weight('k8', (4, 3, 3, 3), 'int8'))", "float32", "int8"),
+    ("tg.permute(wq, (1, 0))", "'wq' is int8", "two bytes or four"),
     ("tg.mul(x, tg.input('c', (6,), H))", "float32", "float16", "one dtype"),
     # views
     ("x[0]", "x (4, 6)", "one dimension", "expected two at least"),

@@ -26,6 +26,7 @@ C_TYPES = {
     "float32": "float",
     "int32": "int32_t",
     "float8_e4m3fn": "tg::e4m3x2",
+    "int8": "int8_t",
 }
 # in the order in which they need each other
 LIBRARIES = ("types", "gemm", "rows", "conv2d", "attention", "pool")

@@ -22,8 +22,9 @@ OPERAND = re.compile(r'\s*"(?P<kind>[^"]+)"\s*\((?P<expression>.*)\)\s*$', re.DO
 REGISTERS = re.compile(r"\.reg\s+\.\w+\s+([^;]+);")
 # PTX's types as those of C++
 TYPES = {
-    "u16": "unsigned short", "b16": "unsigned short", "u32": "unsigned", "b32": "unsigned", "s32": "int",
-    "f32": "float", "u64": "unsigned long long", "b64": "unsigned long long", "pred": "bool",
+    "u8": "unsigned char", "u16": "unsigned short", "b16": "unsigned short", "u32": "unsigned",
+    "b32": "unsigned", "s32": "int", "f32": "float", "u64": "unsigned long long",
+    "b64": "unsigned long long", "pred": "bool",
 }  # fmt: skip
 SEMANTICS = {"relaxed": "RELAXED", "acquire": "ACQUIRE", "release": "RELEASE", "acq_rel": "ACQ_REL"}
 SCOPES = {"cta": "OF_CTA", "cluster": "OF_CLUSTER", "gpu": "OF_GPU", "sys": "OF_SYS"}
@@ -355,6 +356,14 @@ def _convert(i: Instruction) -> str:
     raise KeyError(".".join(i.opcode))
 
 
+def _fused(i: Instruction) -> str:
+    """A multiply-add of two numbers each."""
+    if i.opcode[1:] not in (("rn", "bf16x2"), ("rn", "f16x2")):
+        raise KeyError(".".join(i.opcode))
+    a, b, c = (i.one(n) for n in (1, 2, 3))
+    return f"{i.one(0)} = emu::fma_{i.opcode[2]}({a}, {b}, {c})"
+
+
 def _launch(i: Instruction) -> str:
     return {"launch_dependents": "emu::dependents()", "wait": "emu::depend()"}[i.opcode[1]]
 
@@ -370,6 +379,7 @@ CALLS: dict[str, Callable[[Instruction], str]] = {
     "barrier": _barrier,
     "wgmma": _wgmma,
     "mma": _mma,
+    "fma": _fused,
     "mov": _move,
     "cvt": _convert,
     "griddepcontrol": _launch,

@@ -26,6 +26,7 @@ from tilegen.ops.reference import plan_view, view
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 
+WHOLE = (torch.int32, torch.int16)  # what stays so: columns and positions, pairs of numbers
 STRATEGIES = ("random", "reverse", "starve", "round-robin")
 
 
@@ -342,7 +343,7 @@ def slices(box: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 def garbage(like: torch.Tensor) -> torch.Tensor:
     """Finite nonsense: masked-out factors still give 0, used ones a result that is visibly wrong, as columns
     that no row has do."""
-    dtype = torch.float32 if like.is_floating_point() else like.dtype
+    dtype = like.dtype if like.dtype in WHOLE else torch.float32
     return torch.full(like.shape, -7000, dtype=dtype, device=like.device)
 
 
