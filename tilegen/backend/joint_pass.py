@@ -26,13 +26,13 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilegen import __version__, config
-from tilegen.backend import words
+from tilegen.backend import masks, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
 from tilegen.backend.subgraph import text_of
 from tilegen.errors import TilegenError
 from tilegen.nn import patterns
-from tilegen.nn.adapter import Returned
+from tilegen.nn.adapter import Layout, Returned
 from tilegen.nn.aten import VIEWS
 from tilegen.nn.importer import NodeError
 
@@ -56,6 +56,7 @@ class JointPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         if self.before is not None:
             self.before(graph)
+        masks.as_flags(graph)
         for candidate in _regions(graph, self.inputs):
             _replaced(graph, candidate)
         stable_topological_sort(graph)
@@ -93,6 +94,9 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     for node in graph.nodes:  # what a pattern stands for computes in float32 as it did
         if inside := patterns.within(node):
             reasons.update(dict.fromkeys((n for n in inside if "computes in float32" in reasons[n]), ""))
+    for node in graph.nodes:
+        if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
+            reasons[node] = f"a cast of what is left: {why}"
     reasons.update(dict.fromkeys(tangible, "of a gradient"))
     reasons.update(dict.fromkeys(static, "of weights alone"))
     found: dict[tuple[Node, ...], Candidate | str] = {}
@@ -260,14 +264,16 @@ def _replaced(graph: Graph, candidate: Candidate) -> None:
             graph.erase_node(node)
 
 
-def _taken(graph: Graph, node: Node, how: tuple[str, tuple[int, ...] | None] | None) -> Node:
+def _taken(graph: Graph, node: Node, how: Layout | None) -> Node:
     """A tensor as the operator takes it."""
     if how is None:  # a weight
         return node
     if node.meta["val"].dtype is torch.int64:
         node = _called(graph, prims.convert_element_type.default, (node, torch.int32))
-    if how[1] is not None:
-        node = _called(graph, aten.permute.default, (node, list(how[1])))
+    if how.order is not None:
+        node = _called(graph, aten.permute.default, (node, list(how.order)))
+    if how.dropped:
+        node = _called(graph, aten.squeeze.dims, (node, list(how.dropped)))
     if not node.meta["val"].is_contiguous():
         node = _called(graph, aten.clone.default, (node,), memory_format=torch.contiguous_format)
     return node

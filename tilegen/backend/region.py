@@ -96,7 +96,7 @@ class Region:
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         pairs = list(zip(self.subgraph.given, given, strict=True))
-        named = {self.spec.taken[g.name][0]: a for g, a in pairs if g.name in self.spec.taken}
+        named = {self.spec.taken[g.name].name: a for g, a in pairs if g.name in self.spec.taken}
         weights = self._folded([a for g, a in pairs if g.static], given[0].device)
         named |= dict(zip(self.spec.weights, weights, strict=True))
         made = self.kernel(given[0].device)(**{name: a.contiguous() for name, a in named.items()})

@@ -46,6 +46,7 @@ FIRST_ALONE = (
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
 )
+OF_WHOLE_NUMBERS = (aten.embedding.default, aten.argmax.default, aten.topk.default, aten.gather.default)
 HALF = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32, torch.int64)
 
@@ -63,12 +64,27 @@ def reason(node: Node) -> str:
             return told
     if node.target is operator.getitem:
         return ""
-    return _of_islands(node)
+    return _of_whole_numbers(node) or _of_islands(node)
 
 
 def computes(node: Node) -> bool:
     """Whether a node is more than a view or a cast of its input."""
     return node.op == "call_function" and node.target not in VIEWS
+
+
+def narrows(node: Node) -> bool:
+    """Whether a node casts float32 to two bytes."""
+    if node.target not in patterns.COPIES or not node.all_input_nodes:
+        return False
+    return _dtype(node) in HALF and _dtype(node.all_input_nodes[0]) is torch.float32
+
+
+def _of_whole_numbers(node: Node) -> str:
+    """Why a node computes of or to whole numbers, where no word does."""
+    if computes(node) and node.target not in OF_WHOLE_NUMBERS:
+        if any(_dtype(n) in WHOLE for n in (node, *node.all_input_nodes)):
+            return f"{node.target} of whole numbers"
+    return ""
 
 
 def _number(user: Node) -> Any:

@@ -35,12 +35,25 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How a kernel takes a tensor: under its own name, the dimensions in this order, without those dropped,
+    which are of size 1."""
+
+    name: str
+    order: tuple[int, ...] | None = None
+    dropped: tuple[int, ...] = ()
+
+    def of(self, a: torch.Tensor) -> torch.Tensor:
+        a = a.int() if a.dtype is torch.int64 else a
+        return (a if self.order is None else a.permute(self.order)).squeeze(self.dropped).contiguous()
+
+
+@dataclass(frozen=True)
 class Taken:
-    """A tensor that the kernel takes under its own name, its dimensions in this order."""
+    """A tensor of a call, and how the kernel takes it."""
 
     leaf: Leaf
-    name: str
-    order: tuple[int, ...] | None
+    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -113,8 +126,7 @@ class Adapter:
             a = t.leaf.of(given) if t.leaf.argument in given else None
             if not isinstance(a, torch.Tensor):
                 raise ArgumentError(f"{self.title}: {t.leaf} is a tensor, given {_told(a)}")
-            a = a.int() if a.dtype is torch.int64 else a
-            found.append((a if t.order is None else a.permute(t.order)).contiguous())
+            found.append(t.layout.of(a))
         return tuple(found)
 
     def results(self, made: Any) -> Any:

@@ -24,7 +24,7 @@ from tilegen.frontend.dims import Dim
 from tilegen.frontend.program import Program, Size
 from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
 from tilegen.nn import patterns
-from tilegen.nn.adapter import Adapter, Returned, Taken
+from tilegen.nn.adapter import Adapter, Layout, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS
 from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
@@ -38,7 +38,11 @@ DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "
 OF_WEIGHTS = {**DTYPES, torch.int8: "int8"}
 CONVERSIONS = (aten.to.dtype, aten._to_copy.default)
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
-CONVOLUTIONS = (aten.conv2d.default, aten.conv_transpose2d.input, aten.convolution.default)  # which take over a norm that follows
+CONVOLUTIONS = (
+    aten.conv2d.default,
+    aten.conv_transpose2d.input,
+    aten.convolution.default,
+)  # which take over a norm that follows
 IMAGES = (
     *CONVOLUTIONS,
     aten.max_pool2d.default,
@@ -86,7 +90,7 @@ def imported(
     names = {id(p): name for name, p in module.named_parameters()}
     spec = written(title, graph, _known(module, exported), named, names, example.dim, where)
     leaves = dict(zip(inputs, example.tensors, strict=True))
-    taken = {name: Taken(leaves[of], name, order) for of, (name, order) in spec.taken.items()}
+    taken = {how.name: Taken(leaves[of], how) for of, how in spec.taken.items()}
     returned = spec.returned
     alone = len(returned) == 1 and returned[0].number is not None and exported.call_spec.out_spec.is_leaf()
     adapter = Adapter(
@@ -111,12 +115,12 @@ class NodeError(SpecError):
 
 @dataclass(frozen=True)
 class Written:
-    """A graph as a program. weights: by their names in it. taken: of the graph's inputs, the program's names
-    and the order of their dimensions there. returned: how its results are made of the program's."""
+    """A graph as a program. weights: by their names in it. taken: how it takes the graph's inputs. returned:
+    how the graph's results are made of the program's."""
 
     program: Program
     weights: dict[str, torch.Tensor]
-    taken: dict[str, tuple[str, tuple[int, ...] | None]]
+    taken: dict[str, Layout]
     returned: tuple[Returned, ...]
 
 
@@ -182,7 +186,7 @@ class _Spec:
     parameters: Mapping[int, str]  # ids of weights: their names
     values: dict[Node, Any] = field(default_factory=dict)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    taken: dict[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
+    taken: dict[str, Layout] = field(default_factory=dict)
     returned: dict[str, Value] = field(default_factory=dict)
     _copies: dict[Any, View] = field(default_factory=dict)
     _known: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
@@ -264,10 +268,15 @@ class _Spec:
         order = (0, 2, 3, 1) if self.images and len(shape) == 4 else None
         if order:
             shape = tuple(shape[d] for d in order)
+        dropped = () if order or len(shape) != 4 or shape[1] != 1 else (0, 1) if shape[0] == 1 else (1,)
+        shape = tuple(n for d, n in enumerate(shape) if d not in dropped)  # (B, 1, S, D): of all heads
         dtype = "int32" if val.dtype in IDS else self._dtype(val.dtype)
         value = input(self._free(self.inputs.get(node.name, node.name)), shape, dtype)
-        self.taken[node.name] = value.tensor, order
-        return View.of(value, (0, 3, 1, 2) if order else None)
+        self.taken[node.name] = Layout(value.tensor, order, dropped)
+        view = View.of(value, (0, 3, 1, 2) if order else None)
+        for d in dropped:
+            view = view.unsqueezed(d)
+        return view
 
     def _size(self, n: Any) -> Size:
         if isinstance(n, int):

@@ -161,11 +161,24 @@ def through(node: Any) -> Any:
     return node
 
 
+def _rounded(node: Any) -> Any:
+    """What a cast or a copy is made of, down to what is rounded to fewer bytes."""
+    while isinstance(node, Node) and node.target in COPIES and not _narrows(node):
+        node = node.args[0]
+    return node
+
+
+def _narrows(node: Node) -> bool:
+    before, after = (getattr(n.meta.get("val"), "dtype", None) for n in (node.args[0], node))
+    return before is not None and after is not None and after.itemsize < before.itemsize
+
+
 def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
+    if isinstance(pattern, Hole):
+        given = _rounded(given)
+        return bool(found.setdefault(pattern.name, given) is given or found[pattern.name] == given)
     given = through(given)
     match pattern:
-        case Hole(name):
-            return bool(found.setdefault(name, given) is given or found[name] == given)
         case Pattern(target, arguments):
             if not isinstance(given, Node) or len(given.args) < len(arguments):
                 return False
