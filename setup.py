@@ -60,5 +60,8 @@ setup(
             *["setuptools>=77", "nvidia-cuda-nvrtc==13.0.*", "nvidia-cuda-nvdisasm>=13,<14"],
         ],
     },
-    entry_points={"console_scripts": ["tilegen=tilegen.cli:main"]},
+    entry_points={
+        "console_scripts": ["tilegen=tilegen.cli:main"],
+        "torch_dynamo_backends": ["tilegen=tilegen.backend.backend:tilegen"],
+    },
 )

@@ -9,17 +9,20 @@ On a CPU nothing is compared: the backend is right there, not fast.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tilegen.errors import TargetError
+from tilegen.arch.machine import Machine
+from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.program import Program, element_bytes
 from tilegen.graph.cost_model import on_wgmma
+from tilegen.graph.forms import Place
+from tilegen.ops.base import OpInstance
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.lowering import alone_us, one_launch_us
-from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.targets.select import gpu_machine, place
 
@@ -56,18 +59,35 @@ def gain(program: Program, device: torch.device) -> Gain:
         return Gain(0.0, 0.0)
     if device.type != "cuda":
         raise TargetError(f"regions run on cuda and cpu, the model is on {device.type}")
-    machine = gpu_machine()
-    where = place(machine)
+    where = place(gpu_machine())
+    ways, found = [], []
+    for way in (_of_one_launch, _of_launches):
+        try:
+            us, bounds = way(program, where)
+        except PlanError as error:
+            failure = error
+            continue
+        ways.append(us)
+        found.append(bounds)
+    if not ways:
+        raise failure
+    return Gain(min(ways), sum(_inductor_us(b, where.machine) for b in found[0]))
+
+
+def _of_one_launch(program: Program, where: Place) -> tuple[float, Sequence[OpInstance]]:
+    made = plan(program, where, Options())
+    return one_launch_us(made, len(made.bounds)), made.bounds
+
+
+def _of_launches(program: Program, where: Place) -> tuple[float, Sequence[OpInstance]]:
     each = launches_of(program, where, Options()).each
-    ours = min(sum(map(alone_us, each)), one_launch_us(plan(program, where, Options()), len(each)))
-    return Gain(ours, sum(_inductor_us(launch) for launch in each))
+    return sum(map(alone_us, each)), [launch.bounds[0] for launch in each]
 
 
-def _inductor_us(launch: Plan) -> float:
+def _inductor_us(b: OpInstance, machine: Machine) -> float:
     """Of an op that Inductor runs: a library's kernel, and one over its result for what that cannot do."""
-    b, machine = launch.bounds[0], launch.machine
     rate = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
-    seconds = max(b.kind.flops(b) * launch.order.count / rate, b.operand_bytes / machine.memory)
+    seconds = max(b.kind.flops(b) * math.prod(b.grid) / rate, b.operand_bytes / machine.memory)
     us = seconds * 1e6 / SHARE + LAUNCH_US
     epilogue = b.op.epilogue
     if on_wgmma(b, machine) and epilogue is not None and epilogue.expression not in BIAS:

@@ -1,0 +1,176 @@
+"""torch.compile(backend="tilegen"): results, writes and gradients are eager's, whatever is left to Inductor."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.compiled import Block, Net, compiled, counted, left, same
+from tilegen import config
+from tilegen.backend import subgraph
+from tilegen.backend.joint_pass import JointPass
+
+
+@pytest.fixture(autouse=True)
+def one_seed() -> None:
+    torch.manual_seed(0)
+
+
+def test_a_layer_is_one_region() -> None:
+    """Projections apart, a mask of constants, a norm that torch spells out: nothing is left."""
+    layer, x = Block().eval(), torch.randn(2, 7, 32)
+    with torch.no_grad():
+        same(compiled(layer)(x), layer(x))
+    assert counted()["regions"] == 1, left()
+
+
+def test_what_is_computed_in_bfloat16_is_as_right_as_torchs() -> None:
+    layer, x = Block().eval().bfloat16(), torch.randn(2, 7, 32).bfloat16()
+    with torch.no_grad():
+        found, eager, exact = compiled(layer)(x), layer(x), copy.deepcopy(layer).float()(x.float())
+    assert counted()["regions"] == 1, left()
+    assert (found - exact).norm() < 1.2 * (eager - exact).norm()
+
+
+def test_images_keep_the_strides_that_the_model_gives_them() -> None:
+    net, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        found = compiled(net)(x)
+        same(found, net(x))
+        same(compiled(net)(x.to(memory_format=torch.channels_last))[0], net(x)[0])
+    assert counted()["regions"] == 1, left()
+
+
+@pytest.mark.parametrize("make", [Block, Net])
+def test_gradients_are_eagers(make: type[nn.Module]) -> None:
+    module = make().train()
+    x = torch.randn(2, 3, 8, 8) if make is Net else torch.randn(2, 7, 32)
+    other, y, z = copy.deepcopy(module), x.clone().requires_grad_(), x.clone().requires_grad_()
+
+    def loss(result: Any) -> torch.Tensor:
+        results = result if isinstance(result, tuple) else (result,)
+        return sum((r.sin().sum() for r in results), torch.zeros(()))
+
+    loss(compiled(module)(y)).backward()
+    loss(other(z)).backward()
+    assert counted()["regions"] >= 1, left()
+    pairs = [(y, z), *zip(module.parameters(), other.parameters(), strict=True)]
+    for a, b in pairs:
+        assert (a.grad - b.grad).norm() <= 1e-4 * b.grad.norm() + 1e-6
+    same(list(module.buffers()), list(other.buffers())) if list(other.buffers()) else None
+
+
+def test_weights_that_are_laid_out_anew_follow_their_parameters() -> None:
+    """q, k and v are merged once, and again after a step of an optimizer."""
+    layer, x = Block().eval(), torch.randn(1, 5, 32)
+    run = compiled(layer)
+    for _ in range(2):
+        with torch.no_grad():
+            same(run(x), layer(x))
+            for p in layer.parameters():
+                p.add_(0.1 * torch.randn_like(p))
+    assert counted()["regions"] == 1, left()
+
+
+def test_operators_without_a_word_are_left_with_a_reason() -> None:
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(F.gelu(x), 1) @ w
+
+    x, w = torch.randn(5, 8), torch.randn(8, 8)
+    same(compiled(model)(x, w), model(x, w))
+    assert "aten.cumsum.default has no word" in left()
+
+
+def test_what_is_written_in_place_is_eagers() -> None:
+    """An input, a view of it, and a result that is another's alias."""
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x[:, :4] *= 2
+        z = F.silu(x) + y
+        y.add_(z)
+        return z, z.T, x
+
+    given = torch.randn(6, 8), torch.randn(6, 8)
+    mine, theirs = (tuple(a.clone() for a in given) for _ in range(2))
+    same(compiled(model)(*mine), model(*theirs))
+    same(mine, theirs)
+    assert counted()["regions"] >= 1, left()
+
+
+def test_a_batch_that_moves_needs_no_other_graph() -> None:
+    layer, run = nn.Linear(8, 8), None
+    frames = torch._dynamo.utils.counters["frames"]
+    for n in (2, 5, 9):
+        x = torch.randn(n, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        run = run or compiled(nn.Sequential(layer, nn.ReLU()))
+        same(run(x), F.relu(layer(x)))
+    assert frames["total"] <= 1
+
+
+def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilegen.backend import gain, joint_pass
+
+    monkeypatch.setattr(joint_pass, "gain", lambda program, device: gain.Gain(ours=10.0, theirs=9.0))
+    layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
+    same(compiled(layer)(x), layer(x))
+    assert counted()["regions"] == 0 and "10.0 µs as a region, 9.0 µs left to Inductor" in left()
+    monkeypatch.setattr(config, "min_gain", 0)
+    same(compiled(layer)(x), layer(x))
+    assert counted()["regions"] == 1
+
+
+def test_a_pass_of_the_users_runs_first() -> None:
+    seen: list[int] = []
+    layer, x = nn.Linear(8, 8), torch.randn(3, 8)
+    run = compiled(layer, options={"joint_custom_pre_pass": lambda graph: seen.append(len(graph.nodes))})
+    same(run(x), layer(x))
+    assert seen and counted()["regions"] == 1
+
+
+def test_a_pass_is_known_by_what_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor's cache: a pass of the user's that has no uuid keeps nothing."""
+    before = JointPass(None, {}, []).uuid()
+    monkeypatch.setattr(config, "min_gain", 0)
+    assert before is not None and before != JointPass(None, {}, []).uuid()
+    assert JointPass(lambda graph: None, {}, []).uuid() is None
+
+
+def test_the_text_of_a_region_is_read_again_in_another_process() -> None:
+    layer, x, texts = Block(causal=False).eval(), torch.randn(1, 5, 32), []
+    real = subgraph.text_of
+
+    def kept(*given: Any) -> str:
+        texts.append(real(*given))
+        return texts[-1]
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr("tilegen.backend.joint_pass.text_of", kept)
+        wanted = compiled(layer)(x)
+    given = [g["name"] for g in json.loads(texts[-1])["given"]]
+    code = (
+        "import json, sys, torch; from tilegen.backend.region import Region\n"
+        "r = Region.of(sys.stdin.read()); print(json.dumps([t.shape for t in r.outputs]), len(r.subgraph.given))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        input=texts[-1],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert ran.stdout.split("] ") == [json.dumps([list(wanted.shape)])[:-1], f"{len(given)}\n"] or (
+        json.dumps([list(wanted.shape)]) in ran.stdout
+    )
