@@ -287,6 +287,14 @@ LANGUAGE = [
         for dtype in ("float16", "float32")
     ),
     Case("matmul of one right operand, all odd", multiplied, {"many": False, "M": 17, "K": 33, "N": 21}),
+    *(
+        Case(f"matmul, lines of {n} units, {dtype}", multiplied, {"ways": ways, **sizes, "dtype": dtype})
+        for n, ways, sizes, dtype in (
+            (6, "tn", {"M": 43, "N": 12}, "float16"),
+            (12, "nn", {"M": 9, "N": 90}, "bfloat16"),
+            (24, "nn", {"M": 9, "N": 90}, "float32"),
+        )
+    ),
     Case("matmul of one row", multiplied, {"B": 5, "M": 1, "K": 72, "N": 200, "dtype": "bfloat16"}),
     Case(
         "matmul, tiles of 128 x 128",
