@@ -129,7 +129,9 @@ def _moved(p: Pool, x: Value) -> Value:
                 at = d.n(rank - 2, 0)
                 shape = (*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :])
                 x = tg.reshape(x, shape if rank > 2 else (divisor(d, x.shape[0]), -1, x.shape[1]))
-    return activation(d, x) if x.columns is None else tg.relu(x)
+    if x.columns is None:
+        return activation(d, x)
+    return tg.relu(x) if len(x.shape) < 4 else tg.upsample(x, 1)  # an image whatever is made of it
 
 
 def _looked_up(p: Pool, x: Value) -> Value:
