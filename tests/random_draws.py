@@ -22,8 +22,8 @@ CLUSTERS = {
 
 
 class Draw:
-    """Random numbers, and the inputs and weights of the program that is being drawn. seed: or what draws. times:
-    how many times as large as tiny ones sizes may be; above 1 heads of an attention mostly have a GPU's."""
+    """Random numbers, and the inputs and weights of the program that is being drawn. seed: or what draws.
+    times: how many times as large as tiny ones sizes may be; above 1 heads of an attention have a GPU's."""
 
     def __init__(self, seed: Any, dtype: str = "float32", times: int = 1):
         self.random = seed if isinstance(seed, random.Random) else random.Random(str(seed))

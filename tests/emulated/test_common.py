@@ -1,5 +1,5 @@
-"""Programs as most models have them, small, on the emulator of both GPU targets: classes of any number, heads of
-any size, tokens of any number, images of any channels."""
+"""Programs as most models have them, small, on the emulator of both GPU targets: classes of any number, heads
+of any size, tokens of any number, images of any channels."""
 
 from __future__ import annotations
 

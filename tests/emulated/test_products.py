@@ -30,7 +30,7 @@ CASES = [
     Case("large tiles, odd", multiplied, {"B": 1, "M": 140, "N": 133, "K": 71, "ways": "tt"}, TALL),
     Case("less than a chunk", multiplied, {"M": 9, "K": 3, "N": 5}),
     ACROSS,
-    *(Case(f"lines that warps share, {dtype}", multiplied, {"M": 9, "N": 90, "dtype": dtype}) for dtype in TYPES),
+    *(Case(f"lines that warps share, {d}", multiplied, {"M": 9, "N": 90, "dtype": d}) for d in TYPES),
 ]
 FAULTS = [
     (WHOLE, "copies are not awaited", "tg_copies_wait<STAGES - 2>();", ""),

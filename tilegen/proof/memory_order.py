@@ -170,8 +170,8 @@ def _residual(op: Op, dtypes: Sequence[str]) -> tuple[int, ...]:
 
 
 def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Pixels come by TMA where they are whole 16-byte units, also of a view. Results leave so where a box takes more than 64
-    rows of shared memory, in whole blocks of 64 channels."""
+    """Pixels come by TMA where they are whole 16-byte units, also of a view. Results leave so where a box
+    takes more than 64 rows of shared memory, in whole blocks of 64 channels."""
     (_, _, width, channels), (images, lines, pixels, filters, step) = op.views[1].shape, op.tile
     x = op.views[0]
     if channels % 8 or x.full[-1] % 8 or x.offset % 8 or dtype not in TWO_BYTES:
