@@ -22,15 +22,29 @@ CLUSTERS = {
 
 
 class Draw:
-    """Random numbers, and the inputs and weights of the program that is being drawn."""
+    """Random numbers, and the inputs and weights of the program that is being drawn. seed: or what draws.
+    times: how many times as large as tiny ones sizes may be; above 1 heads of an attention have a GPU's."""
 
-    def __init__(self, seed: Any):
-        self.random = random.Random(str(seed))
+    def __init__(self, seed: Any, dtype: str = "float32", times: int = 1):
+        self.random = seed if isinstance(seed, random.Random) else random.Random(str(seed))
+        self.dtype, self.times = dtype, times
         self.count = 0
         self.extra: list[Value] = []  # more outputs
 
     def n(self, high: int, low: int = 1) -> int:
         return self.random.randint(low, high)
+
+    def size(self, high: int, low: int = 1) -> int:
+        """Of rows or columns: of large ones whole eights as often as any number."""
+        if self.times > 1 and self.maybe():
+            return 8 * self.n(max(1, high * self.times // 8))
+        return self.n(high * self.times, low)
+
+    def head(self, high: int) -> int:
+        """Columns of a head: of large ones whole eights."""
+        if self.times == 1:
+            return self.n(high)
+        return 8 * (self.n(high) if self.maybe(0.8) else self.n(32))
 
     def maybe(self, chance: float = 0.5) -> bool:
         return self.random.random() < chance
@@ -42,17 +56,17 @@ class Draw:
         self.count += 1
         return f"{stem}{self.count}"
 
-    def input(self, *shape: int) -> Value:
-        return tg.input(self._name("x"), shape, "float32")
+    def input(self, *shape: int, dtype: str = "") -> Value:
+        return tg.input(self._name("x"), shape, dtype or self.dtype)
 
-    def weight(self, *shape: int) -> Value:
-        return tg.weight(self._name("w"), shape, "float32")
+    def weight(self, *shape: int, dtype: str = "") -> Value:
+        return tg.weight(self._name("w"), shape, dtype or self.dtype)
 
     def int8(self, *shape: int) -> Value:
         return tg.weight(self._name("w"), shape, "int8")
 
     def state(self, *shape: int) -> Value:
-        return tg.state(self._name("s"), shape, "float32")
+        return tg.state(self._name("s"), shape, self.dtype)
 
     def ids(self, *shape: int) -> Value:
         return tg.input(self._name("ids"), shape, "int32")
@@ -98,7 +112,7 @@ def inner_sizes(b: OpInstance) -> tuple[int, ...]:
             return (a.groups,)
         case "upsample":
             return tuple(int(n) for n in b.shape(0))
-        case "rope":
+        case "rope" | "rotary":
             return (out[0], out[1] // a.head_dim)
         case "append":
             return (b.shape(1)[1],)

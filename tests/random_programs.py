@@ -47,7 +47,8 @@ def view(d: Draw, x: Value) -> Value:
 
 
 def activation(d: Draw, x: Value) -> Value:
-    return d.pick([lambda v: v, lambda v: v, tg.relu, tg.gelu, tg.silu, lambda v: tg.scale(v, 0.5)])(x)
+    same = [lambda v: v] * 3
+    return d.pick([*same, tg.relu, tg.gelu, tg.silu, lambda v: tg.scale(v, 0.5), tg.tanh])(x)
 
 
 # --- ops on rows: (B, S, C) or (B, C) -----------------------------------------------------------------------
@@ -55,7 +56,7 @@ def activation(d: Draw, x: Value) -> Value:
 
 def _linear(p: Pool, x: Value) -> Value:
     d, x = p.draw, view(p.draw, x)
-    n = d.n(16)
+    n = d.size(16)
     bias = d.weight(n) if d.maybe(0.3) else None
     return activation(d, tg.linear(x, d.weight(n, x.shape[-1]), bias))
 
@@ -78,7 +79,7 @@ def _residual(p: Pool, x: Value) -> Value:
 
 def _gated(p: Pool, x: Value) -> Value:
     d = p.draw
-    gate, up = tg.linear(x, d.weight(2 * d.n(8), x.shape[-1])).chunk(2)
+    gate, up = tg.linear(x, d.weight(2 * d.size(8), x.shape[-1])).chunk(2)
     return tg.mul(tg.silu(gate), up)
 
 
@@ -92,6 +93,8 @@ def _norm(p: Pool, x: Value) -> Value:
 
 def _softmax(p: Pool, x: Value) -> Value:
     causal = len(x.shape) == 3 and x.shape[-1] >= x.shape[-2] and p.draw.maybe()
+    if p.draw.maybe(0.3):
+        return tg.log_softmax(x, scale=-0.7)
     return tg.softmax(x, scale=0.7, causal=causal)
 
 
@@ -105,8 +108,9 @@ def _reduced(p: Pool, x: Value) -> Value:
 
 
 def _column(p: Pool, x: Value) -> Value:
-    """A given column beside rows."""
-    return tg.relu(x) if x.shape[-1] == 1 else tg.add(p.draw.input(*x.shape[:-1], 1), x)
+    """A given column beside rows, which may be of float32 whatever these are."""
+    how = {"dtype": "float32"} if p.draw.maybe(0.3) else {}
+    return tg.relu(x) if x.shape[-1] == 1 else tg.add(p.draw.input(*x.shape[:-1], 1, **how), x)
 
 
 def _cat(p: Pool, x: Value) -> Value:
@@ -119,16 +123,23 @@ def _moved(p: Pool, x: Value) -> Value:
     d, x = p.draw, view(p.draw, x)
     for _ in range(d.n(3)):
         rank = len(x.shape)
-        match d.n(3):
+        match d.n(5):
             case 1:
                 x = tg.permute(x, d.random.sample(range(rank), rank))
             case 2:
+                x = tg.transpose(x, d.n(rank - 1, 0), d.n(rank - 1, 0))
+            case 3:
+                low = d.n(x.shape[dim := d.n(rank - 1, 0)] - 1, 0)
+                x = tg.narrow(x, dim, low, d.n(x.shape[dim] - low))
+            case 4:
                 x = x[tuple(slice(lo := d.n(n - 1, 0), d.n(n, lo + 1), d.n(2)) for n in x.shape)]
             case _:
                 at = d.n(rank - 2, 0)
                 shape = (*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :])
                 x = tg.reshape(x, shape if rank > 2 else (divisor(d, x.shape[0]), -1, x.shape[1]))
-    return activation(d, x)
+    if x.columns is None:
+        return activation(d, x)
+    return tg.relu(x) if len(x.shape) < 4 else tg.upsample(x, 1)  # an image whatever is made of it
 
 
 def _looked_up(p: Pool, x: Value) -> Value:
@@ -139,7 +150,7 @@ def _looked_up(p: Pool, x: Value) -> Value:
         _, ids = tg.topk(d.input(lines[0], numbers), lines[1])
         p.ids.append(ids)
         return tg.add(tg.embedding(ids, d.weight(numbers + d.n(3, 0), width)), x)
-    return tg.add(tg.embedding(d.ids(*lines), d.weight(d.n(9), width)), x)
+    return tg.add(tg.embedding(d.ids(*lines), d.weight(d.size(9), width)), x)
 
 
 def _picked(p: Pool, x: Value) -> Value:
@@ -153,6 +164,64 @@ def _picked(p: Pool, x: Value) -> Value:
     p.ids.append(ids)
     picked = tg.take_along(x, view(d, ids))
     return tg.mul(picked, values) if values and picked.shape == values.shape and d.maybe() else picked
+
+
+def _maths(p: Pool, x: Value) -> Value:
+    """Functions, none of which makes numbers much larger."""
+    words: list[Callable[[], Value]] = [
+        lambda: tg.log(tg.abs(x) + 0.5),
+        lambda: tg.sqrt(tg.abs(x)),
+        lambda: tg.rsqrt(x**2 + 0.5),
+        lambda: tg.exp(tg.tanh(-x)),
+        lambda: tg.softplus(x) / 1.5,
+        lambda: tg.hardswish(3.0 * x),
+        lambda: tg.leaky_relu(x, 0.2),
+        lambda: tg.clamp(x, -0.5, 1.0),
+    ]
+    return p.draw.pick(words)()
+
+
+def _beside(p: Pool, x: Value) -> Value:
+    """x with a number, a vector, a column or another value; what chooses is given, and changed by no
+    rounding."""
+    d, (*lines, width) = p.draw, x.shape
+    how = {"dtype": "float32"} if d.maybe(0.3) else {}
+    others: list[Callable[[], Any]] = [
+        lambda: d.pick((-1.5, 0.25, 2)),
+        lambda: d.weight(width, **how),
+        lambda: d.input(*lines, 1, **how) if width > 1 else 0.5,
+        lambda: p.like(x.shape) or x,
+    ]
+
+    def other() -> Any:
+        return d.pick(others)()
+
+    def at() -> Value:
+        return d.input(*lines, width if d.maybe() else 1)
+
+    words: list[Callable[[], Value]] = [
+        lambda: tg.minimum(other(), x),
+        lambda: tg.div(other(), tg.abs(x) + 1.0),
+        lambda: tg.where(at() < 0.25, x, other()) if d.maybe() else tg.where(at() >= 0.5, other(), x),
+        lambda: tg.pointwise("relu(e0) * gelu_erf(e1) - 2 * silu(e1)", x, p.like(x.shape) or x),
+        lambda: tg.batch_norm(x, *(d.weight(width) for _ in range(4)), eps=1e-3),
+    ]
+    return d.pick(words)()
+
+
+def _float8(p: Pool, x: Value) -> Value:
+    """x and a product of float8, with scales or without."""
+    d, (*lines, width) = p.draw, x.shape
+    if d.times > 1 and d.maybe(0.7):  # one target refuses all of the program for it
+        return _linear(p, x)
+    k, kind = 16 * d.n(2 * d.times), "float8_e4m3fn"
+    scales = {"scale_x": d.input(*lines, 1, dtype="float32")} if d.maybe() else {}
+    if d.maybe():
+        scales["scale_w"] = d.weight(width, dtype="float32") if d.maybe() else 0.5
+    y = tg.linear(
+        d.input(*lines, k, dtype=kind), d.weight(width, k, dtype=kind), dtype=d.dtype, **scales
+    )
+    return tg.add(y, x)
 
 
 def _pointwise(p: Pool, x: Value) -> Value:
@@ -170,7 +239,24 @@ def _pointwise(p: Pool, x: Value) -> Value:
 def _rope(p: Pool, x: Value) -> Value:
     if x.shape[-1] % 2:
         return _linear(p, x)
-    return tg.rope(x, heads=divisor(p.draw, x.shape[-1] // 2))
+    d, (b, s, width) = p.draw, x.shape
+    heads = divisor(d, width // 2)
+    if d.maybe(0.6):
+        return tg.rope(x, heads=heads)
+    lines = d.pick([(s,), (1, s), (b, s)])
+    return tg.rotary(x, *(d.input(*lines, width // heads) for _ in range(2)), heads=heads)
+
+
+def _heads(d: Draw, width: int) -> tuple[int, int]:
+    """How many heads, and their size, which may be another than those columns have."""
+    fits = [n for n in range(1, width + 1) if width % n == 0 and (d.times == 1 or width // n % 8 == 0)]
+    heads = d.pick(fits) if fits else d.n(3)
+    return heads, width // heads if fits else d.head(4)
+
+
+def _wide(d: Draw, x: Value, width: int) -> Value:
+    """x, or a linear of it that has so many columns."""
+    return x if x.shape[-1] == width else tg.linear(x, d.weight(width, x.shape[-1]))
 
 
 def _scores(p: Pool, x: Value) -> Value:
@@ -179,14 +265,14 @@ def _scores(p: Pool, x: Value) -> Value:
     other = [
         v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]
     ]
-    y = d.pick(other) if other and d.maybe(0.7) else d.input(d.n(9), x.shape[-1])
+    y = d.pick(other) if other and d.maybe(0.7) else d.input(d.size(9), x.shape[-1])
     return tg.matmul(x, y, transpose_b=True)
 
 
 def _product(p: Pool, x: Value) -> Value:
     d, (b, s, c) = p.draw, x.shape
     ta, tb = d.maybe(), d.maybe()
-    inner, n = s if ta else c, d.n(9)
+    inner, n = s if ta else c, d.size(9)
     right = (n, inner) if tb else (inner, n)
     lead = (b,) if d.maybe(0.6) else ()
     return tg.matmul(x, p.like((*lead, *right)) or d.input(*lead, *right), transpose_a=ta, transpose_b=tb)
@@ -195,7 +281,7 @@ def _product(p: Pool, x: Value) -> Value:
 def _attention(p: Pool, x: Value) -> Value:
     """q, k and v from one linear layer."""
     d = p.draw
-    kv, group, size = d.n(2), d.n(2), d.n(4)
+    kv, group, size = d.n(2), d.n(2), d.head(4)
     heads = kv * group
     qkv = tg.linear(x, d.weight((heads + 2 * kv) * size, x.shape[-1]))
     q, k, v = qkv.split([heads * size, kv * size, kv * size])
@@ -206,7 +292,7 @@ def _mask(d: Draw, causal: bool, heads: int, queries: Value, keys: Value | None)
     """Of so many heads; keys: those of an attention that is not over caches."""
     how: dict[str, Any] = {"causal": causal, "softcap": 1.5 if d.maybe(0.2) else None}
     how["window"] = d.n(6) if causal and d.maybe(0.4) else None
-    how["alibi"] = d.weight(heads) if d.maybe(0.3) else None
+    how["alibi"] = d.weight(heads, dtype="float32") if d.maybe(0.3) else None
     if keys is not None:
         how["lengths"] = d.ids(keys.shape[0]) if d.maybe(0.3) else None
         how["prefix"] = d.n(keys.shape[1]) if causal and not how["window"] and d.maybe() else None
@@ -224,8 +310,9 @@ def _cross_attention(p: Pool, x: Value) -> Value:
     others = [
         v for v in p.values if len(v.shape) == 3 and v.shape[0] == x.shape[0] and v.shape[-1] == x.shape[-1]
     ]
-    k, heads = d.pick(others), divisor(d, x.shape[-1])
+    k, (heads, size) = d.pick(others), _heads(d, x.shape[-1])
     v = d.pick([v for v in others if v.shape == k.shape])
+    x, k, v = (_wide(d, each, heads * size) for each in (x, k, v))
     causal = k.shape[1] >= x.shape[1] and d.maybe()
     return tg.attention(x, k, v, heads=heads, **_mask(d, causal, heads, x, k))
 
@@ -235,8 +322,9 @@ def _cache(p: Pool, x: Value) -> Value:
     d, (b, s, c) = p.draw, x.shape
     fixed, room = d.maybe(), d.n(5, 0)
     place: Any = d.n(room, 0) if fixed else d.position()
-    heads = divisor(d, c)
-    cache = tg.append(d.state(b, s + room, c), p.like(x.shape) or x, at=place)
+    heads, size = _heads(d, c)
+    x, new = (_wide(d, each, heads * size) for each in (x, p.like(x.shape) or x))
+    cache = tg.append(d.state(b, s + room, heads * size), new, at=place)
     how = _mask(d, d.maybe() or not fixed, heads, x, cache if fixed else None)
     return tg.attention(x, cache, cache, heads=heads, at=None if fixed else place, **how)
 
@@ -249,7 +337,7 @@ def _conv(p: Pool, x: Value) -> Value:
     stride, padding, dilation = ([d.n(2), d.n(2)] for _ in range(3))
     padding = [n - 1 for n in padding]
     size = [d.n(min(3, 1 + (x.shape[1 + i] + 2 * padding[i] - 1) // dilation[i])) for i in (0, 1)]
-    n = d.n(5)
+    n = d.size(5)
     bias = d.weight(n) if d.maybe(0.3) else None
     return activation(
         d,
@@ -276,7 +364,7 @@ def _conv_transposed(p: Pool, x: Value) -> Value:
         for n, s, t, r, m in zip(x.shape[1:3], stride, dilation, size, more, strict=True)
     ]
     padding = [min(before - 1, (n - 1) // 2) for before, n in zip(padding, grown, strict=True)]
-    n = d.n(5)
+    n = d.size(5)
     how = {"stride": stride, "padding": padding, "output_padding": more, "dilation": dilation}
     bias = d.weight(n) if d.maybe(0.3) else None
     return activation(d, tg.conv_transpose2d(x, d.weight(n, *size, x.shape[3]), bias, **how))
@@ -326,13 +414,13 @@ def _mean(p: Pool, x: Value) -> Value:
 
 
 def _flat_linear(p: Pool, x: Value) -> Value:
-    return tg.linear(tg.flatten(x), p.draw.weight(p.draw.n(8), prod(x.shape[1:])))
+    return tg.linear(tg.flatten(x), p.draw.weight(p.draw.size(8), prod(x.shape[1:])))
 
 
 Op = Callable[[Pool, Value], Value]
 ROWS: tuple[Op, ...] = (
     *(_linear, _linear, _residual, _gated, _norm, _softmax, _pointwise),
-    *(_reduced, _column, _cat, _looked_up, _picked, _moved, _by_int8),
+    *(_reduced, _column, _cat, _looked_up, _picked, _moved, _by_int8, _maths, _beside, _float8),
 )
 SEQUENCES: tuple[Op, ...] = (
     *ROWS,
@@ -347,6 +435,7 @@ SEQUENCES: tuple[Op, ...] = (
 IMAGES: tuple[Op, ...] = (
     *(_conv, _conv, _conv_residual, _grouped_conv, _weighed, _pool, _mean, _flat_linear),
     *(_avg_pool, _group_norm, _norm_of_pixels, _upsample, _conv_transposed, _column, _cat, _moved),
+    *(_maths, _beside),
 )
 
 
@@ -361,16 +450,18 @@ def grow(p: Pool) -> None:
 def draw_program(d: Draw) -> Program:
     """One to five ops or small groups of ops on one input; what nobody reads is returned, and now and then
     something read."""
-    shape = d.pick([(d.n(2), d.n(9), d.n(12)), (d.n(12), d.n(12)), (d.n(2), d.n(8, 2), d.n(8, 2), d.n(4))])
+    rows, images = (d.size(9), d.size(12)), (d.n(8, 2), d.n(8, 2), d.size(4))
+    shape = d.pick([(d.n(2), *rows), (d.size(12), d.size(12)), (d.n(2), *images)])
     wanted = d.n(5)
 
     def program() -> tuple[Value, ...]:
         p = Pool(d, [d.input(*shape)])
         while len(p.values) <= wanted or len(p.values[0].builder.calls) < 2:
             grow(p)
-        made = p.values[1:]
+        made = {v.tensor: v for v in (*p.values[1:], *p.ids)}  # a copy of all of a value is that value
+        made.pop(p.values[0].tensor, None)
         read = {o.tensor for c in p.values[0].builder.calls for o in c.operands}
-        return tuple(v for v in (*made, *p.ids) if v.tensor not in read or d.maybe(0.15))
+        return tuple(v for v in made.values() if v.tensor not in read or d.maybe(0.15))
 
     return tg.spec(program)()
 

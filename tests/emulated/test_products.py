@@ -14,6 +14,7 @@ CHAIN = Case("a chain", any_width, {"M": 96, "K": 77, "N": 51}, SMALL)  # whose 
 TALL = {"tiles": {"p": (128, 128, 64)}}
 ODD = Case("odd rows", multiplied, {"M": 37, "K": 127, "N": 21, "ways": "nt", "B": 2})
 ACROSS = Case("odd rows across", multiplied, {"M": 37, "K": 149, "N": 21, "ways": "tn", "B": 1})
+TYPES = ("bfloat16", "float32")
 CASES = [
     CHAIN,
     *(
@@ -28,6 +29,8 @@ CASES = [
     Case("large tiles", multiplied, {"B": 1, "M": 140, "N": 136, "K": 72}, TALL),
     Case("large tiles, odd", multiplied, {"B": 1, "M": 140, "N": 133, "K": 71, "ways": "tt"}, TALL),
     Case("less than a chunk", multiplied, {"M": 9, "K": 3, "N": 5}),
+    ACROSS,
+    *(Case(f"lines that warps share, {d}", multiplied, {"M": 9, "N": 90, "dtype": d}) for d in TYPES),
 ]
 FAULTS = [
     (WHOLE, "copies are not awaited", "tg_copies_wait<STAGES - 2>();", ""),
@@ -42,6 +45,12 @@ FAULTS = [
         "rows lie as the first one does",
         "(unsigned long long)from / sizeof(T)",
         "(unsigned long long)p / sizeof(T)",
+    ),
+    (
+        ACROSS,
+        "the last lane of a warp has what comes after its unit from nowhere",
+        " || (32 % LINE_UNITS != 0 && n % 32 == 31)",
+        "",
     ),
     (ACROSS, "what is not the tile's is read", "end = ACROSS ? rows : K", "end = ACROSS ? ROWS : K"),
 ]

@@ -124,6 +124,22 @@ def transposed(B=2, H=7, W=5, C=40, N=24, size=2, stride=2, padding=0, more=0, d
 
 
 @tg.spec
+def of_channels(B=2, H=7, W=9, C=32, lo=16, hi=32, N=24, size=3, stride=1, made=True, dtype="bfloat16"):
+    """A convolution of some channels of an image, which another op makes or not."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (N, size, size, hi - lo), dtype)
+    h = tg.silu(x, name="h") if made else x
+    return tg.relu(tg.conv2d(h[..., lo:hi], w, stride=stride, padding=size // 2, name="c"), name="y")
+
+
+@tg.spec
+def left_out(B=1, H=1, W=4, C=12, N=22, dtype="float16"):
+    """Every second line of what another op makes, of which padding leaves none: nothing is to wait for."""
+    x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (N, 1, 2, C), dtype)
+    h = tg.conv2d(x, tg.weight("f", (C, 1, 1, C), dtype), name="h")
+    return tg.conv2d(h, w, stride=(2, 1), padding=(1, 1), dilation=(2, 2), name="y"), tg.tanh(h, name="z")
+
+
+@tg.spec
 def weighed(B=3, H=9, W=7, C=40, dtype="bfloat16"):
     """Channels weighed by what each image says of them, as squeeze-and-excitation does."""
     x, w = tg.input("x", (B, H, W, C), dtype), tg.weight("w", (C, C), dtype)
@@ -282,6 +298,21 @@ LANGUAGE = [
         Case(f"transposed, {c} channels, float32", transposed, {"C": c, "N": c, "dtype": "float32", **how})
         for c, how in ((24, {}), (21, {"size": 3, "padding": 1, "more": 1, "B": 1}))
     ),
+    Case("some channels", of_channels, {}),
+    Case("some channels of an input", of_channels, {"made": False}),
+    *(
+        Case(f"channels {lo} to {hi} of {c}", of_channels, {"C": c, "lo": lo, "hi": hi, **more})
+        for lo, hi, c, more in (
+            (64, 128, 192, {"stride": 2, "made": False, "dtype": "float16"}),
+            (16, 32, 32, {"size": 1, "made": False}),
+            (3, 6, 9, {}),
+            (0, 3, 6, {"made": False, "dtype": "float16"}),
+            (12, 28, 40, {}),
+            (8, 24, 44, {"made": False}),
+            (3, 6, 9, {"dtype": "float32"}),
+        )
+    ),
+    Case("lines that a filter leaves out", left_out, {}),
     Case("weighed channels", weighed, {}),
     Case("weighed channels, 21 of them, float16", weighed, {"C": 21, "B": 1, "dtype": "float16"}),
     Case("norms of pixels", of_pixels, {}),
@@ -299,6 +330,14 @@ LANGUAGE = [
         for dtype in ("float16", "float32")
     ),
     Case("matmul of one right operand, all odd", multiplied, {"many": False, "M": 17, "K": 33, "N": 21}),
+    *(
+        Case(f"matmul, lines of {n} units, {dtype}", multiplied, {"ways": ways, **sizes, "dtype": dtype})
+        for n, ways, sizes, dtype in (
+            (6, "tn", {"M": 43, "N": 12}, "float16"),
+            (12, "nn", {"M": 9, "N": 90}, "bfloat16"),
+            (24, "nn", {"M": 9, "N": 90}, "float32"),
+        )
+    ),
     Case("matmul of one row", multiplied, {"B": 5, "M": 1, "K": 72, "N": 200, "dtype": "bfloat16"}),
     Case(
         "matmul, tiles of 128 x 128",

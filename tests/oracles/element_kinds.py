@@ -345,6 +345,13 @@ def _rope(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     return Tile(1, reads + ([(None, 1, (0,))] if 1 in shapes else []), own, c[1] * width, width)
 
 
+def _rotary(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
+    """Tables of angles are read whole."""
+    tables: list[Read] = [(0, n, at) for n in (1, 2) for at in product(*map(range, shapes[n]))]
+    turned = _rope(a, t, c, {0: shapes[0], "result": shapes["result"]})
+    return replace(turned, reads=[*turned.reads, *tables])
+
+
 def _append(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     b, columns = c[0], _block(c[1], t[0], shapes[1][1])
     rows = range(a["seq"]) if a["at"] >= 0 else range(a["max_len"])
@@ -386,6 +393,7 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "rms_norm": _norm,
     "layer_norm": _norm,
     "rope": _rope,
+    "rotary": _rotary,
     "append": _append,
     "pointwise": _pointwise,
 }

@@ -31,6 +31,7 @@ KEPT = (
     aten.leaky_relu.default,
     aten.addmm.default,
     aten.embedding.default,
+    aten.max_pool2d_with_indices.default,
     aten._native_batch_norm_legit_no_training.default,
     aten.upsample_nearest2d.vec,
 )

@@ -277,7 +277,7 @@ def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
         bounds = " && ".join(
             f"{_paren(to_c(i.lo, STEP))} < {_paren(to_c(i.hi, STEP))}"
             for i in w.edge.box
-            if (sp.sympify(i.hi) - i.lo).free_symbols
+            if (size := sp.sympify(i.hi) - i.lo).free_symbols or size <= 0  # a number where no tile reads
         )
         condition = f"{condition} && {bounds}" if condition else bounds
     loops, groups = [], []

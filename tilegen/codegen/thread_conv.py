@@ -35,6 +35,10 @@ class Gather:
     @property
     def problem(self) -> str:
         b = self.bound
+        if b.pitch(0) != b.shape(0)[3]:
+            return "threads gather whole pixels, not some of their channels"
+        if any(i.stride != 1 for i in b.reads[0].box[1:3]):  # what lies between is nobody's to wait for
+            return "threads gather all lines and pixels under a tile, of which a filter leaves some out"
         if b.tile[4] < self.channels:
             return (
                 f"threads compute a convolution of {self.channels} channels in one step, not in steps of"

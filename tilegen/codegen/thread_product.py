@@ -124,8 +124,8 @@ class ThreadProduct:
     def unit(self, operand: int, *ends: object) -> int:
         """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads,
         since they divide all that says where that begins and ends."""
-        first = (self.bound.op.operands[operand].columns or (0, 0))[0]
-        fixed = [n if isinstance(n, int) else 1 for n in (self.bound.pitch(operand), first, *ends)]
+        given = (self.bound.pitch(operand), self.bound.first(operand), *ends)
+        fixed = [n if isinstance(n, int) else 1 for n in given]
         size = DTYPES[self.bound.dtype(operand)]
         return next(n for n in UNITS if all(x * size % n == 0 for x in fixed)) // size
 
@@ -378,7 +378,7 @@ def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     gathered = gathered_tiles(b)
     if DTYPES[b.dtype(0)] == 2 and b.shape(1)[3] % 8:
         made = Gather(replace(b, op=replace(b.op, tile=gathered[0])))
-        if made.bytes <= SCRATCH:
+        if not made.problem and made.bytes <= SCRATCH:
             return gathered
     filters, channels = (int(n) for n in (b.out[3], b.shape(1)[3]))
     return [(*t, min(filters, 64), max(channels, 64)) for t in spatial_tiles(b.out, (64, 32))]

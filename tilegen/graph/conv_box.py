@@ -19,8 +19,11 @@ MOST_STRIDE = 8  # of a tensor map
 
 
 def by_boxes(b: OpInstance) -> bool:
-    """Whether bulk copies bring a convolution's pixels: whole 16-byte units, eight channels."""
-    return isinstance(b.attributes, ConvAttributes) and b.shape(0)[3] % 8 == 0
+    """Whether bulk copies bring a convolution's pixels: whole 16-byte units, eight channels, also of a
+    view."""
+    if not isinstance(b.attributes, ConvAttributes):
+        return False
+    return all(n % 8 == 0 for n in (b.shape(0)[3], b.pitch(0), b.first(0)))
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def alone_as_linear(graph: Graph, place: Place, options: Options) -> Graph:
 def _problem(graph: Graph, op: TileOp, place: Place) -> str:
     """Why a convolution can be no linear, or an empty string."""
     b, a = graph.bound(op), ConvAttributes.of(op)
-    numbers = (b.shape(0)[-1], b.out[-1])
+    numbers = (b.shape(0)[-1], b.pitch(0), b.first(0), b.out[-1])
     units = DTYPES[b.result.dtype] == 2 and all(isinstance(n, int) and n % 8 == 0 for n in numbers)
     if not (place.target.on_gpu and units):
         return "its pixels are no whole 16-byte units of 2-byte numbers"

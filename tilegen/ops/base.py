@@ -306,6 +306,11 @@ class OpInstance:
         operand = self.op.operands[index]
         return self.shape(index)[-1] if operand.flatten else self.tensors[operand.tensor].plan_shape[-1]
 
+    def first(self, index: int) -> Size:
+        """The column of its tensor that a view of columns begins with."""
+        columns = self.op.operands[index].columns
+        return columns[0] if columns else 0
+
     def dtype(self, index: int) -> str:
         return self.tensors[self.op.operands[index].tensor].dtype
 

@@ -86,8 +86,8 @@ def conv2d(
     of N; filter n sees the channels of group ⌊n · groups / N⌋ alone. groups = C: depthwise.
 
     Raises:
-        SpecError: the shapes, channels or dtypes do not meet, groups does not divide C and N, or the filter
-            does not fit into the padded image.
+        SpecError: the shapes, channels or dtypes do not meet, w is a view, groups does not divide C and N, or
+            the filter does not fit into the padded image.
     """
     where = caller()
     tensors("conv2d", where, x=x, w=w)
@@ -110,6 +110,7 @@ def conv2d(
         f" {w.shape[3]}{' of each' if groups > 1 else ''} (NHWC activations, KRSC weights)",
         where,
     )
+    need(w.columns is None, f"conv2d: w is a whole tensor, given some columns of {w.tensor!r}", where)
     need(x.dtype == w.dtype, f"conv2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     stride, padding = pair(stride, "conv2d: stride", 1, where), pair(padding, "conv2d: padding", 0, where)
     dilation = pair(dilation, "conv2d: dilation", 1, where)

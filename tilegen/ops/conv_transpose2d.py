@@ -61,8 +61,8 @@ def conv_transpose2d(
     S), with its channels last: permute(1, 2, 3, 0).
 
     Raises:
-        SpecError: the shapes, channels or dtypes do not meet, output_padding is neither less than stride nor
-            than dilation, or padding leaves no pixel.
+        SpecError: the shapes, channels or dtypes do not meet, w is a view, output_padding is neither less
+            than stride nor than dilation, or padding leaves no pixel.
 
     Source: torch.nn.functional.conv_transpose2d.
     """
@@ -79,6 +79,8 @@ def conv_transpose2d(
         " weight permute(1, 2, 3, 0)",
         where,
     )
+    whole = f"conv_transpose2d: w is a whole tensor, given some columns of {w.tensor!r}"
+    need(w.columns is None, whole, where)
     need(x.dtype == w.dtype, f"conv_transpose2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     stride = pair(stride, "conv_transpose2d: stride", 1, where)
     padding = pair(padding, "conv_transpose2d: padding", 0, where)

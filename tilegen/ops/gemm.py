@@ -226,7 +226,7 @@ def patches(b: OpInstance) -> Patches | None:
     if (window, a.stride, a.padding) == ((1, 1), (1, 1), (0, 0)):
         return None
     lines, pixels = map(output_size, size, window, a.stride, a.padding, a.dilation)
-    return Patches(x[0], size, x[3], window, (lines, pixels), a.stride, a.padding, a.dilation)
+    return Patches(x[0], size, b.shape(0)[-1], window, (lines, pixels), a.stride, a.padding, a.dilation)
 
 
 def groups(b: OpInstance) -> int:

@@ -71,7 +71,8 @@ def pointwise(expression: str, x: Value, *others: Value, name: str | None = None
         tensors("pointwise", where, other=other)
         column = (*x.shape[:-1], 1)
         ways = {x.shape: "elements", (x.shape[-1],): "columns"}
-        ways = {column: "rows", **ways} if len(other.shape) > 1 else ways
+        if len(other.shape) > 1:  # beside one column of 16 bits another of float32 goes by rows
+            ways = {column: "rows", **ways} if other.dtype == x.dtype else {**ways, column: "rows"}
         if len(x.shape) == 4 and all(isinstance(n, int) for n in x.shape[1:3]):
             ways = {(x.shape[0], x.shape[-1]): "images", **ways}
         *shapes, last = map(str, dict.fromkeys((x.shape, (x.shape[-1],), column, *ways)))

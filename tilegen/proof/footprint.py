@@ -80,7 +80,8 @@ def _patches(op: Op, m: int) -> _Patches | None:
     """None where each row of the result is made of the same row of x alone."""
     if op.images is None:
         return None
-    (images, *size, c), (_, *window, channels) = op.images
+    (images, *size, _), (_, *window, channels) = op.images
+    c = op.operand(0, None, None).shape[1]  # of the view, where x is one
     stride, padding, dilation = (
         op.pair(key, least) if key in op.attributes else (usual, usual)
         for key, least, usual in (("stride", 1, 1), ("padding", 0, 0), ("dilation", 1, 1))

@@ -170,10 +170,11 @@ def _residual(op: Op, dtypes: Sequence[str]) -> tuple[int, ...]:
 
 
 def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Pixels come by TMA where they are whole 16-byte units. Results leave so where a box takes more than 64
-    rows of shared memory, in whole blocks of 64 channels."""
+    """Pixels come by TMA where they are whole 16-byte units, also of a view. Results leave so where a box
+    takes more than 64 rows of shared memory, in whole blocks of 64 channels."""
     (_, _, width, channels), (images, lines, pixels, filters, step) = op.views[1].shape, op.tile
-    if channels % 8 or dtype not in TWO_BYTES:
+    x = op.views[0]
+    if channels % 8 or x.full[-1] % 8 or x.offset % 8 or dtype not in TWO_BYTES:
         return (), False
     line = pixels + (width - 1) * op.pair("dilation")[1]
     slides = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128

@@ -167,7 +167,9 @@ class _Terms:
         if op["kind"] != "linear" or op["attributes"].get("groups") != 1 or len(operands) != 2:
             raise Malformed(f"a {op['kind']} of pixels, expected a linear of x and w")
         for n, what in enumerate(("images", "filters")):
-            declared = self.tensors[op["operands"][n]]["declared"]
+            operand = op["operands"][n]
+            name = operand if isinstance(operand, str) else operand["tensor"]
+            declared = self.tensors[name]["declared"]
             if len(declared) != 4:
                 raise Malformed(f"a linear of pixels with {what} {declared}, expected four sizes")
         each = {key: op["attributes"].get(key, usual) for key, usual in _OF_ONE_PIXEL.items()}

@@ -71,6 +71,8 @@ OPS = [
     ("tg.conv2d(image, tg.weight('k4', (4, 3, 3, 4), F))", "3 channels", "expects 4"),
     ("tg.conv2d(image, tg.weight('kh', (4, 3, 3, 3), H))", "float32", "float16"),
     ("tg.conv2d(image, kernel, v)", "(6,)", "(4,)"),
+    ("tg.conv2d(image[..., :1], kernel[..., :1])", "w is a whole tensor", "columns of 'kernel'"),
+    ("tg.conv_transpose2d(image[..., :1], kernel[..., :1])", "w is a whole tensor", "columns of 'kernel'"),
     ("tg.conv2d(image, kernel, stride=0)", "stride", "at least 1", "0"),
     ("tg.conv2d(image, kernel, stride=(1, 2, 3))", "stride", "one or two ints", "(1, 2, 3)"),
     ("tg.conv2d(image, kernel, stride=1.5)", "stride", "one or two ints", "1.5"),

@@ -143,13 +143,13 @@ class _Load:
         (tb, th, _), (sh, sw) = b.tile[:3], a.stride
         images, lines, pixels, c = b.shape(0)
         n, r, s, _ = (int(x) for x in b.shape(1))
-        sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
         x, w = (o.tensor for o in b.op.operands[:2])
+        pitch, rows = int(b.pitch(0)), self.tile.b_pieces[0].rows
+        sizes, pitches = (c, pixels, lines, images), (pitch, pixels * pitch, lines * pixels * pitch)
+        box, every = (64, self.box.line, th, tb), (1, sw, sh, 1)
         return [
-            BoxMap(f"{name}_a", x, sizes, pitches, (64, self.box.line, th, tb), (1, sw, sh, 1)),
-            BoxMap(
-                f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0].rows), (1, 1, 1)
-            ),
+            BoxMap(f"{name}_a", x, sizes, pitches, box, every, int(b.first(0))),
+            BoxMap(f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, rows), (1, 1, 1)),
         ]
 
 

@@ -363,14 +363,13 @@ class LinearLoads:
     def _map_of_activations(self, letter: str, rows: Size) -> Map | PatchMap:
         if self._patches is None:
             return self._map(letter, 0, rows)
-        name, x = f"{self.code.name}_{letter}", self.code.bound.operand("x").tensor
-        return PatchMap(name, x, self._patches, rows)
+        b, name = self.code.bound, f"{self.code.name}_{letter}"
+        return PatchMap(name, b.operand("x").tensor, self._patches, rows, int(b.pitch(0)), int(b.first(0)))
 
     def _map(self, letter: str, n: int, box_rows: Size) -> Map:
         operand = self.code.bound.op.operands[n]
         shape = self.code.bound.tensors[operand.tensor].plan_shape
-        pitch = math.prod(int(s) for s in shape[1:])
-        first = operand.columns[0] if operand.columns else 0
+        pitch, first = math.prod(int(s) for s in shape[1:]), int(self.code.bound.first(n))
         rows, columns = self.code.bound.shape(n)
         return Map(
             f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True

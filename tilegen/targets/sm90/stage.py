@@ -91,7 +91,8 @@ class PatchMap:
     tensor: str
     patches: Patches
     rows: Size
-    offset: ClassVar[int] = 0
+    pitch: int  # elements from pixel to pixel
+    offset: int  # elements before the first
     swizzle: ClassVar[bool] = True
     packed: ClassVar[bool] = False
 
@@ -99,7 +100,8 @@ class PatchMap:
     def geometry(self) -> Geometry:
         """The box is that of one pixel; how many a copy moves stands beside."""
         p, ((height, width), c) = self.patches, (self.patches.size, self.patches.channels)
-        (down, across), pitches = p.stride, (c, width * c, height * width * c)
+        (down, across), n = p.stride, self.pitch
+        pitches = (n, width * n, height * width * n)
         return Geometry((c, width, height, p.images), pitches, (64, 1, 1, 1), (1, across, down, 1))
 
     @property
