@@ -21,9 +21,7 @@ class Block(nn.Module):
         self.heads, self.causal = heads, causal
         self.norm, self.after = nn.RMSNorm(width), nn.LayerNorm(width)
         self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=n < 3) for n in range(4))
-        self.up, self.gate, self.down = (
-            nn.Linear(a, b) for a, b in ((width, 48), (width, 48), (48, width))
-        )
+        self.up, self.gate, self.down = (nn.Linear(a, b) for a, b in ((width, 48), (width, 48), (48, width)))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         b, s, width = x.shape

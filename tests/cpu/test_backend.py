@@ -1,4 +1,4 @@
-"""torch.compile(backend="tilegen"): results, writes and gradients are eager's, whatever is left to Inductor."""
+"""torch.compile(backend="tilegen"): results, writes and gradients are eager's, whatever is left."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_gradients_are_eagers(make: type[nn.Module]) -> None:
     pairs = [(y, z), *zip(module.parameters(), other.parameters(), strict=True)]
     for a, b in pairs:
         assert (a.grad - b.grad).norm() <= 1e-4 * b.grad.norm() + 1e-6
-    same(list(module.buffers()), list(other.buffers())) if list(other.buffers()) else None
+    for a, b in zip(module.buffers(), other.buffers(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
 
 
 def test_weights_that_are_laid_out_anew_follow_their_parameters() -> None:
@@ -108,21 +109,21 @@ def test_what_is_written_in_place_is_eagers() -> None:
 
 
 def test_a_batch_that_moves_needs_no_other_graph() -> None:
-    layer, run = nn.Linear(8, 8), None
-    frames = torch._dynamo.utils.counters["frames"]
+    layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    run = compiled(layer)
     for n in (2, 5, 9):
         x = torch.randn(n, 8)
         torch._dynamo.mark_dynamic(x, 0)
-        run = run or compiled(nn.Sequential(layer, nn.ReLU()))
-        same(run(x), F.relu(layer(x)))
-    assert frames["total"] <= 1
+        same(run(x), layer(x))
+    assert torch._dynamo.utils.counters["frames"]["ok"] == 1
+    assert "a size of a tensor moves" in left()
 
 
 def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilegen.backend import gain, joint_pass
 
     monkeypatch.setattr(joint_pass, "gain", lambda program, device: gain.Gain(ours=10.0, theirs=9.0))
-    layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
+    layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).requires_grad_(False), torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 0 and "10.0 µs as a region, 9.0 µs left to Inductor" in left()
     monkeypatch.setattr(config, "min_gain", 0)
@@ -160,7 +161,8 @@ def test_the_text_of_a_region_is_read_again_in_another_process() -> None:
     given = [g["name"] for g in json.loads(texts[-1])["given"]]
     code = (
         "import json, sys, torch; from tilegen.backend.region import Region\n"
-        "r = Region.of(sys.stdin.read()); print(json.dumps([t.shape for t in r.outputs]), len(r.subgraph.given))"
+        "r = Region.of(sys.stdin.read()); "
+        "print(json.dumps([t.shape for t in r.outputs]), len(r.subgraph.given))"
     )
     root = Path(__file__).resolve().parents[2]
     ran = subprocess.run(
@@ -171,6 +173,4 @@ def test_the_text_of_a_region_is_read_again_in_another_process() -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
-    assert ran.stdout.split("] ") == [json.dumps([list(wanted.shape)])[:-1], f"{len(given)}\n"] or (
-        json.dumps([list(wanted.shape)]) in ran.stdout
-    )
+    assert ran.stdout.split() == f"{json.dumps([list(wanted.shape)])} {len(given)}".split()

@@ -1,7 +1,7 @@
 """How much faster than Inductor's kernels a region is, by formulas.
 
     ours   = min(one launch, Σ over ops of a launch of each)               tilegen.schedule.lowering
-    theirs = Σ over ops of max(FLOPs / rate, bytes / memory's) + launch    and a pass over what an epilogue adds
+    theirs = Σ over ops of max(FLOPs / rate, bytes / memory's) + launch    and a pass for an epilogue
 
 On a CPU nothing is compared: the backend is right there, not fast.
 """

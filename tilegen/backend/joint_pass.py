@@ -65,7 +65,7 @@ class JointPass(CustomGraphPass):
         graph.lint()
 
     def uuid(self) -> Any:
-        """What Inductor's cache knows this pass by; None, which keeps nothing, beside a pass that has none."""
+        """What Inductor's cache knows this pass by; None, which keeps nothing, beside a pass without one."""
         own = ("tilegen", __version__, config.min_gain)
         if self.before is None:
             return own
@@ -115,27 +115,31 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Input:
-    """What torch.compile gives a graph. static: a parameter or a buffer."""
+    """What torch.compile gives a graph. rank: of a tensor. static: a parameter or a buffer."""
 
-    shape: torch.Size | None
+    rank: int | None
     static: bool
 
     @staticmethod
     def of(given: Any) -> Input:
         static = isinstance(given, torch.nn.Parameter) or get_static_address_type(given) is not None
-        return Input(getattr(given, "shape", None), static)
+        return Input(_rank(given), static)
+
+
+def _rank(given: Any) -> int | None:
+    return given.dim() if isinstance(given, torch.Tensor) else None
 
 
 def _static(graph: Graph, inputs: Sequence[Input]) -> set[Node]:
     """Tensors that are the same at each call, and views and casts of those. None where the graph does not
     take what was given, one by one."""
     places = [n for n in graph.nodes if n.op == "placeholder" and not n.name.startswith("tangents")]
-    known = [getattr(n.meta.get("val"), "shape", None) for n in places] == [s.shape for s in inputs]
+    known = [_rank(n.meta.get("val")) for n in places] == [given.rank for given in inputs]
     found = {n for n, given in zip(places, inputs, strict=False) if known and given.static}
     for node in graph.nodes:
-        if node.op == "call_function" and node.target in VIEWS and node.all_input_nodes:
-            if found.issuperset(node.all_input_nodes):
-                found.add(node)
+        given = node.all_input_nodes
+        if node.op == "call_function" and node.target in VIEWS and given and found.issuperset(given):
+            found.add(node)
     return found
 
 

@@ -49,7 +49,7 @@ def _flagged(node: Node, causal: bool) -> None:
 
 
 def _said(mask: Node, node: Node) -> bool | None:
-    """Whether a mask is that of causal attention, or hides nothing; None where it is neither, or not known."""
+    """Whether a mask is that of causal attention, or hides nothing; None where neither is known."""
     dropout, causal = (*node.args[_dropout(node) :], 0.0, False)[:2]
     shape = mask.meta["val"].shape
     fixed = all(isinstance(n, int) for n in shape)

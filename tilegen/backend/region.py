@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class Region:
     _weights: dict[torch.device, tuple[Held, tuple[torch.Tensor, ...]]] = field(default_factory=dict)
 
     @staticmethod
-    @lru_cache(maxsize=None)
+    @cache
     def of(text: str) -> Region:
         """That of a text.
 

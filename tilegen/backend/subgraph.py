@@ -44,7 +44,7 @@ class Subgraph:
 
 
 def text_of(nodes: Sequence[Node], given: Mapping[Node, bool], results: Sequence[Node]) -> str:
-    """That of nodes of a graph, in their order. given: the nodes that they take, and whether each is static."""
+    """That of nodes of a graph, in their order. given: what they take, and whether it is static."""
     names = {node: f"v{n}" for n, node in enumerate((*given, *nodes))}
     tensors = {n: n.meta["val"] for n in given}
     return json.dumps(

@@ -82,10 +82,9 @@ def narrows(node: Node) -> bool:
 
 def _of_whole_numbers(node: Node) -> str:
     """Why a node computes of or to whole numbers, where no word does."""
-    if computes(node) and node.target not in OF_WHOLE_NUMBERS:
-        if any(_dtype(n) in WHOLE for n in (node, *node.all_input_nodes)):
-            return f"{node.target} of whole numbers"
-    return ""
+    whole = any(_dtype(n) in WHOLE for n in (node, *node.all_input_nodes))
+    asked = computes(node) and node.target not in OF_WHOLE_NUMBERS
+    return f"{node.target} of whole numbers" if whole and asked else ""
 
 
 def _number(user: Node) -> Any:

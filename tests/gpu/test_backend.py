@@ -1,0 +1,65 @@
+"""torch.compile(backend="tilegen") on a GPU: results, gradients, CUDA graphs."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from tests.compiled import Block, Net, compiled, counted, left
+from tilegen import config
+
+
+@pytest.fixture(autouse=True)
+def every_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "min_gain", 0)
+    torch.manual_seed(0)
+
+
+def _as_right(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
+    assert (found - exact).norm() <= 1.5 * (eager - exact).norm() + 1e-3 * exact.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_a_layer_is_as_right_as_torchs(dtype: torch.dtype, mode: str | None) -> None:
+    """Odd rows; called again and again, as a CUDA graph where the mode asks for one."""
+    layer = Block(128, 2).eval().cuda().to(dtype)
+    exact, run = copy.deepcopy(layer).float(), compiled(layer, mode=mode)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(2, 77, 128, device="cuda", dtype=dtype)
+            _as_right(run(x), layer(x), exact(x.float()))
+    assert counted()["regions"] >= 1, left()
+
+
+def test_images_are_as_right_as_torchs() -> None:
+    net = Net().eval().cuda().half()
+    exact, x = copy.deepcopy(net).float(), torch.randn(3, 3, 20, 20, device="cuda").half()
+    with torch.no_grad():
+        for found, eager, true in zip(compiled(net)(x), net(x), exact(x.float()), strict=True):
+            _as_right(found, eager, true)
+            assert found.stride() == eager.stride()
+    assert counted()["regions"] >= 1, left()
+
+
+def test_gradients_are_as_right_as_torchs() -> None:
+    layer = Block(128, 2).cuda().bfloat16()
+    eager, exact = copy.deepcopy(layer), copy.deepcopy(layer).float()
+    x = torch.randn(2, 33, 128, device="cuda", dtype=torch.bfloat16)
+    for run, given in ((compiled(layer), x), (eager, x), (exact, x.float())):
+        run(given).float().square().mean().backward()
+    assert counted()["regions"] >= 1, left()
+    for a, b, true in zip(*(m.parameters() for m in (layer, eager, exact)), strict=True):
+        _as_right(a.grad, b.grad, true.grad)
+
+
+def test_weights_changed_between_calls_are_seen() -> None:
+    layer = Block(128, 2).eval().cuda().bfloat16()
+    run, x = compiled(layer), torch.randn(1, 40, 128, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        for _ in range(3):
+            _as_right(run(x), layer(x), copy.deepcopy(layer).float()(x.float()))
+            for p in layer.parameters():
+                p.mul_(1.1)
