@@ -32,10 +32,5 @@ def tilegen(
     table = select_decomp_table()
     patches["joint_custom_pre_pass"] = JointPass(before, table, [Input.of(a) for a in inputs])
     kept = {op: how for op, how in table.items() if op not in KEPT}
-    compiled: Callable[..., Any] = compile_fx(
-        module,
-        inputs,
-        config_patches=patches,
-        decompositions=kept,  # type: ignore[arg-type]
-    )
+    compiled: Any = compile_fx(module, inputs, config_patches=patches, decompositions=kept)
     return compiled

@@ -24,6 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tilegen.api import compile as compile_program
 from tilegen.backend.subgraph import Subgraph, read
 from tilegen.frontend.program import Program, Tensor
+from tilegen.kernels.empty import EmptyKernel
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.moving import MovingKernel
 from tilegen.nn import patterns
@@ -32,7 +33,7 @@ from tilegen.runtime.arguments import TORCH_DTYPES
 
 TITLE = "region"
 _operators: Any = Library("tilegen", "FRAGMENT")  # type: ignore[no-untyped-call]
-Held = tuple[tuple[StorageWeakRef, int, int], ...]
+Held = tuple[Any, ...]  # which tensors, and what was in them
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Region:
     subgraph: Subgraph
     spec: Written
     fold: GraphModule
-    _kernels: dict[torch.device, Kernel | MovingKernel] = field(default_factory=dict)
+    _kernels: dict[torch.device, Kernel | MovingKernel | EmptyKernel] = field(default_factory=dict)
     _weights: dict[torch.device, tuple[Held, tuple[torch.Tensor, ...]]] = field(default_factory=dict)
 
     @staticmethod
@@ -81,7 +82,7 @@ class Region:
     def outputs(self) -> tuple[Tensor, ...]:
         return tuple(self.program.tensor(name) for name in self.program.outputs)
 
-    def kernel(self, device: torch.device) -> Kernel | MovingKernel:
+    def kernel(self, device: torch.device) -> Kernel | MovingKernel | EmptyKernel:
         """Compiled for a kind of device at the first call.
 
         Raises:
@@ -105,11 +106,13 @@ class Region:
     def _folded(self, static: Sequence[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor]:
         if any(a.is_inference() for a in static):  # whose changes torch does not count
             return self._weights_of(static, device)
-        state = tuple((StorageWeakRef(a.untyped_storage()), a.storage_offset(), a._version) for a in static)
-        before = self._weights.get(device)
-        if before is None or before[0] != state or any(ref.expired() for ref, *_ in state):
-            before = self._weights[device] = state, self._weights_of(static, device)
-        return before[1]
+        weak: Any = StorageWeakRef
+        state = tuple((weak(a.untyped_storage()), a.storage_offset(), a._version) for a in static)
+        held, weights = self._weights.get(device, (None, ()))
+        if held != state:
+            weights = self._weights_of(static, device)
+            self._weights[device] = state, weights
+        return weights
 
     def _weights_of(self, static: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():

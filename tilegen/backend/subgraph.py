@@ -188,4 +188,4 @@ def _operator(name: str) -> Callable[..., Any]:
     found: Any = torch.ops
     for part in name.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found

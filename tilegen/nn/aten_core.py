@@ -66,7 +66,7 @@ def _max_pool(t: Trace, x: View, *how: Any) -> list[View]:
 
 @entry(aten._adaptive_avg_pool2d.default)
 def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
-    return TABLE[aten.adaptive_avg_pool2d.default](t, x, size)  # type: ignore[no-any-return]
+    return TABLE[aten.adaptive_avg_pool2d.default](t, x, size)
 
 
 def _attended(masked: bool) -> Entry:

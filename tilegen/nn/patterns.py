@@ -28,7 +28,7 @@ COPIES = (
     aten.detach.default,
     torch.ops.prims.convert_element_type.default,
 )
-ALIKE = {aten.add.Scalar: aten.add.Tensor, aten.mul.Scalar: aten.mul.Tensor}  # to a pattern
+ALIKE: dict[Any, Any] = {aten.add.Scalar: aten.add.Tensor, aten.mul.Scalar: aten.mul.Tensor}  # to a pattern
 CHECKS = ("_assert", "sym_constrain")  # in the names of calls that compute nothing
 
 
@@ -169,8 +169,11 @@ def _rounded(node: Any) -> Any:
 
 
 def _narrows(node: Node) -> bool:
-    before, after = (getattr(n.meta.get("val"), "dtype", None) for n in (node.args[0], node))
-    return before is not None and after is not None and after.itemsize < before.itemsize
+    given: Any = node.args[0]
+    before, after = given.meta.get("val"), node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    return after.itemsize < before.itemsize
 
 
 def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
