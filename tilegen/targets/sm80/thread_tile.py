@@ -3,12 +3,13 @@ CTA."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilegen.analysis.regions import to_c
 from tilegen.arch import gpus
 from tilegen.codegen.cuda_op import refuse
+from tilegen.codegen.op_text import OpText
 from tilegen.codegen.thread_op import ThreadOp
 
 
@@ -21,6 +22,22 @@ class Need:
     cta_rank: int
     step: str
     end: str = ""
+
+
+def needs(op: OpText, kinds: Sequence[str]) -> Iterator[Need]:
+    """The waits of these kinds (tilegen.ops.base.Access) for all that a tile reads, in the order of steps."""
+    cluster, steps = op.bound.op.cluster_shape, to_c(op.bound.steps)
+    for cta_rank in range(cluster.size):
+        first, end = "0", steps
+        if cluster.k > 1:
+            first, end = (f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1))
+        for kind in kinds:
+            for operand in op.waiting(kind):
+                if kind == "step":
+                    many = op.stepped(operand) or cluster.k > 1
+                    yield Need(operand, cta_rank, first, end if many else "")
+                else:
+                    yield Need(operand, cta_rank, "-1" if kind == "first" else steps)
 
 
 @dataclass(frozen=True)
@@ -46,15 +63,4 @@ class ThreadTile(ThreadOp):
     @property
     def needs(self) -> Iterator[Need]:
         """The waits, in the order of steps."""
-        cluster, steps = self.bound.op.cluster_shape, to_c(self.bound.steps)
-        for cta_rank in range(cluster.size):
-            first, end = "0", steps
-            if cluster.k > 1:
-                first, end = (f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1))
-            for operand in self.waiting("first"):
-                yield Need(operand, cta_rank, "-1")
-            for operand in self.waiting("step"):
-                many = self.stepped(operand) or cluster.k > 1
-                yield Need(operand, cta_rank, first, end if many else "")
-            for operand in self.waiting("epilogue"):
-                yield Need(operand, cta_rank, steps)
+        return needs(self, ("first", "step", "epilogue"))
