@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilegen.arch import gpus
 
@@ -80,6 +81,7 @@ class Block:
         return blocks * (max(multiply, fragments, load) + 0.1 * (multiply + fragments + load) + sums)
 
 
+@lru_cache(maxsize=4096)
 def best_block(tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROOM) -> Block:
     """The cheapest block that fits registers and `room` bytes of shared memory; larger than the tile, whose
     edge then bounds it, or smaller and repeated."""

@@ -19,6 +19,8 @@ from tilegen.targets.base import Emitted, Target
 from tilegen.targets.sm80.emit import generate, portable_op
 from tilegen.targets.sm80.launch import portable_launch
 from tilegen.targets.sm80.library import PortableLibrary, here
+from tilegen.targets.sm80.pixels import pixel_tiles
+from tilegen.targets.sm80.product import multiplies_pixels
 
 TILES = [(128, tn, 64) for tn in (256, 192, 128, 64)]  # a CTA's registers hold no more sums than 128 x 256
 FEW = 64
@@ -36,7 +38,7 @@ class Sm80(Target):
         if isinstance(b.attributes, MatmulAttributes):
             return product_tiles(b)
         if isinstance(b.attributes, ConvAttributes):
-            return conv_tiles(b)
+            return pixel_tiles(b, machine) if multiplies_pixels(b) else conv_tiles(b)
         if isinstance(b.attributes, AttentionAttributes):
             return attention_tiles(b)
         if not isinstance(b.attributes, LinearAttributes):
