@@ -48,7 +48,7 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         CAUSAL,
         "only the last block is masked",
-        replaced("first + KEYS > limit[half]", "first >= limit[half]"),
+        replaced("first + KEYS > limit[m][half]", "first >= limit[m][half]"),
     ),
     (
         LAYERS[0],

@@ -35,12 +35,19 @@ class ThreadKernel:
     def stores_ones(self) -> bool:
         """Whether any op stores a number alone."""
         alone = any(op.stores_alone for op in self.thread_tiles)
-        return alone or self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
+        return (
+            alone
+            or self.unaligned
+            or self.unit < VECTOR
+            or any(op.of_row for op in self.thread_tiles)
+        )
 
     @property
     def ranks(self) -> bool:
         """Whether any op numbers columns."""
-        return any(isinstance(op.attributes, TopkAttributes) for op in self.thread_tiles)
+        return any(
+            isinstance(op.attributes, TopkAttributes) for op in self.thread_tiles
+        )
 
     @property
     def rereads(self) -> bool:
@@ -68,6 +75,11 @@ class ThreadKernel:
     @property
     def caps_scores(self) -> bool:
         return any(op.heads.caps for op in self.thread_tiles if op.heads)
+
+    @property
+    def scales_scores(self) -> bool:
+        """Whether any attention scales scores before their powers are taken."""
+        return any(not op.heads.folded for op in self.thread_tiles if op.heads)
 
     @property
     def attends_lengths(self) -> bool:

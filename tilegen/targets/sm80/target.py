@@ -22,7 +22,9 @@ from tilegen.targets.sm80.library import PortableLibrary, here
 from tilegen.targets.sm80.pixels import pixel_tiles
 from tilegen.targets.sm80.product import multiplies_pixels
 
-TILES = [(128, tn, 64) for tn in (256, 192, 128, 64)]  # a CTA's registers hold no more sums than 128 x 256
+TILES = [
+    (128, tn, 64) for tn in (256, 192, 128, 64)
+]  # a CTA's registers hold no more sums than 128 x 256
 FEW = 64
 # of few rows, whose time is that of their weights: those that all SMs have a part of
 NARROW = [(FEW, tn, 64) for tn in range(256, 15, -16)]
@@ -40,7 +42,7 @@ class Sm80(Target):
         if isinstance(b.attributes, ConvAttributes):
             return pixel_tiles(b, machine) if multiplies_pixels(b) else conv_tiles(b)
         if isinstance(b.attributes, AttentionAttributes):
-            return attention_tiles(b)
+            return attention_tiles(b, machine.sms)
         if not isinstance(b.attributes, LinearAttributes):
             return b.kind.tiles(b, machine)
         few = isinstance(b.out[0], int) and b.out[0] <= FEW
@@ -53,7 +55,9 @@ class Sm80(Target):
         """cp.async, unlike its bulk forms, goes through the generic proxy."""
         return {}
 
-    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
+    def emit(
+        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
+    ) -> Emitted:
         architecture = architecture or plan.machine.architecture.portable
         source = generate(plan, architecture)
         launch = portable_launch(plan, source, architecture, programmatic=programmatic)

@@ -11,6 +11,7 @@ from tilegen.arch import gpus
 from tilegen.codegen.cuda_op import refuse
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.thread_op import ThreadOp
+from tilegen.targets.sm80.block import SLOT
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ def needs(op: OpText, kinds: Sequence[str]) -> Iterator[Need]:
     for cta_rank in range(cluster.size):
         first, end = "0", steps
         if cluster.k > 1:
-            first, end = (f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1))
+            first, end = (
+                f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1)
+            )
         for kind in kinds:
             for operand in op.waiting(kind):
                 if kind == "step":
@@ -50,10 +53,13 @@ class ThreadTile(ThreadOp):
         super().__post_init__()
         refuse(self.bound, self.architecture, self._no_form())
 
+    @property
+    def room(self) -> int:
+        return gpus.architecture(self.architecture).shared_block - SLOT
+
     def _no_form(self) -> str:
-        room = gpus.architecture(self.architecture).shared_block - 128  # the next tile's rank
-        if self.scratch_bytes > room:
-            return f"the tile takes {self.scratch_bytes:,} bytes of shared memory, expected at most {room:,}"
+        if self.scratch_bytes > self.room:
+            return f"the tile takes {self.scratch_bytes:,} bytes of shared memory, expected at most {self.room:,}"
         return ""
 
     @property
