@@ -20,7 +20,7 @@ class Need:
     before that one."""
 
     operand: int
-    cta_rank: int
+    cta_rank: int | str
     step: str
     end: str = ""
 
