@@ -36,30 +36,8 @@ _HOME = {
     "tilegen.ops.upsample": ("upsample",),
     "tilegen.ops.pointwise": ("pointwise",),
     "tilegen.ops.maths": (
-        *(
-            "gelu",
-            "relu",
-            "silu",
-            "sigmoid",
-            "tanh",
-            "exp",
-            "log",
-            "sqrt",
-            "rsqrt",
-            "abs",
-            "softplus",
-        ),
-        *(
-            "hardswish",
-            "leaky_relu",
-            "clamp",
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "scale",
-            "batch_norm",
-        ),
+        *("gelu", "relu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "softplus"),
+        *("hardswish", "leaky_relu", "clamp", "add", "sub", "mul", "div", "scale", "batch_norm"),
         *("maximum", "minimum", "where"),
     ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
@@ -87,9 +65,7 @@ _HOME = {
         "DeadlockError",
     ),
 }
-logging.getLogger("tilegen").addHandler(
-    logging.NullHandler()
-)  # a library is silent until its user asks
+logging.getLogger("tilegen").addHandler(logging.NullHandler())  # a library is silent until its user asks
 
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_WHERE)
@@ -110,16 +86,9 @@ def _unknown(name: str) -> str:
 
     if name.startswith("_"):
         return f"module 'tilegen' has no attribute {name!r}"
-    ops = ", ".join(
-        sorted(op for op, module in _WHERE.items() if module.startswith("tilegen.ops."))
-    )
-    near = (
-        get_close_matches(name, __all__, 1)
-        or [n for n in __all__ if len(n) > 3 and n in name.lower()][:1]
-    )
-    return f"tilegen has no op {name}; ops: {ops}" + (
-        f"; nearest: {near[0]}" if near else ""
-    )
+    ops = ", ".join(sorted(op for op, module in _WHERE.items() if module.startswith("tilegen.ops.")))
+    near = get_close_matches(name, __all__, 1) or [n for n in __all__ if len(n) > 3 and n in name.lower()][:1]
+    return f"tilegen has no op {name}; ops: {ops}" + (f"; nearest: {near[0]}" if near else "")
 
 
 def __dir__() -> list[str]:

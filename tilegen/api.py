@@ -56,9 +56,7 @@ def plan(
     """
     place = select.place(machine(on), target)
     of = moving_plan if dims_of(program) else make_plan
-    return of(
-        program, place, settled(program, place, Options.asked(options, given)), progress
-    )
+    return of(program, place, settled(program, place, Options.asked(options, given)), progress)
 
 
 def explain(
@@ -79,11 +77,7 @@ def explain(
         PlanError: an option does not fit the program.
     """
     place = select.place(machine(on), target)
-    return explain_program(
-        as_program(program),
-        place,
-        settled(program, place, Options.asked(options, given)),
-    )
+    return explain_program(as_program(program), place, settled(program, place, Options.asked(options, given)))
 
 
 def compile(
@@ -131,9 +125,7 @@ def compile(
 
     as_program(program)
     refuse_lowering(lowering, programmatic)
-    if threads is not None and (
-        not isinstance(threads, int) or isinstance(threads, bool) or threads < 1
-    ):
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise TargetError(f"threads is a positive int, given {threads!r}")
     chosen = select.to_run(target, program, on)
     usual = None if chosen.on_gpu else select.USUAL.get(chosen.name, "cpu")
@@ -145,21 +137,13 @@ def compile(
 
         ensure_tuned(program, place, chosen, tune, progress)
     if chosen.on_gpu:
-        return on_a_gpu(
-            program, place, chosen, asked, lowering, programmatic, exclusive, progress
-        )
+        return on_a_gpu(program, place, chosen, asked, lowering, programmatic, exclusive, progress)
     refuse_off_a_gpu(lowering, chosen)
     return on_a_cpu(program, place, chosen, asked, threads, progress)
 
 
-def _refuse_tuning(
-    seconds: float, target: Target, asked: Options, lowering: str
-) -> None:
-    if (
-        not isinstance(seconds, (int, float))
-        or isinstance(seconds, bool)
-        or not seconds > 0
-    ):
+def _refuse_tuning(seconds: float, target: Target, asked: Options, lowering: str) -> None:
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds > 0:
         raise TargetError(f"tune is a number of seconds above 0, given {seconds!r}")
     if not target.on_gpu:
         raise TargetError(f"tune measures on a GPU, the target is {target.name}")

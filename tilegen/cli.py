@@ -23,12 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.verb(options))
     except TilegenError as error:
         print(f"tilegen: {type(error).__name__}: {error}", file=sys.stderr)
-        return (
-            1
-            if type(error).__name__
-            in ("ProofError", "RaceError", "DeadlockError", "HangError")
-            else 2
-        )
+        return 1 if type(error).__name__ in ("ProofError", "RaceError", "DeadlockError", "HangError") else 2
     except BrokenPipeError:
         return 0
     except OSError as error:
@@ -39,15 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
-        "tilegen",
-        description="Tiles of dependent operations side by side in one kernel, derived and proved.",
+        "tilegen", description="Tiles of dependent operations side by side in one kernel, derived and proved."
     )
     p.add_argument("--version", action="version", version=f"tilegen {__version__}")
     verbs = p.add_subparsers(dest="command", required=True, metavar="VERB")
 
-    def verb(
-        name: str, run: Callable[[Any], int], text: str, spec: bool = True
-    ) -> argparse.ArgumentParser:
+    def verb(name: str, run: Callable[[Any], int], text: str, spec: bool = True) -> argparse.ArgumentParser:
         v = verbs.add_parser(name, help=text, description=text)
         v.set_defaults(verb=run)
         if spec:
@@ -70,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
     target(v, of_plan)
     v.add_argument(
-        "--svg",
-        metavar="FILE",
-        help="also draw the simulated timeline: a row per SM, a bar per tile",
+        "--svg", metavar="FILE", help="also draw the simulated timeline: a row per SM, a bar per tile"
     )
     v.add_argument(
         "--expand",
@@ -86,9 +76,7 @@ def parser() -> argparse.ArgumentParser:
     )
     target(v, of_plan)
     v = verb(
-        "generate",
-        generate,
-        "write source, plan, proof and all that a launch needs, on and for any machine",
+        "generate", generate, "write source, plan, proof and all that a launch needs, on and for any machine"
     )
     target(v, "the best of --machine, else what `run` would take")
     v.add_argument(
@@ -101,13 +89,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="multi_launch: launches may start while the one before ends",
     )
-    v.add_argument(
-        "-o", "--out", default="generated", help="folder (default: generated)"
-    )
+    v.add_argument("-o", "--out", default="generated", help="folder (default: generated)")
     v = verb(
-        "run",
-        run,
-        "plan, prove, compile and run on random data; error against float32 torch, and times",
+        "run", run, "plan, prove, compile and run on random data; error against float32 torch, and times"
     )
     target(v, "the GPU if there is one, else cpu")
     v.add_argument("--repeat", type=int, default=3, help="timed runs (default: 3)")
@@ -126,23 +110,14 @@ def parser() -> argparse.ArgumentParser:
         "error and time beside torch in one interleaved run; sizes may be lists: -s M=1,16,64",
     )
     target(v, "the GPU if there is one, else cpu")
+    v.add_argument("--only", default="", metavar="eager,tilegen", help="these contenders alone")
     v.add_argument(
-        "--only", default="", metavar="eager,tilegen", help="these contenders alone"
+        "--no-inductor", action="store_true", help="without torch.compile, which takes up to a minute a size"
     )
     v.add_argument(
-        "--no-inductor",
-        action="store_true",
-        help="without torch.compile, which takes up to a minute a size",
+        "--rounds", type=int, default=None, help="interleaved rounds (default: 9 on a GPU, else 5)"
     )
-    v.add_argument(
-        "--rounds",
-        type=int,
-        default=None,
-        help="interleaved rounds (default: 9 on a GPU, else 5)",
-    )
-    v.add_argument(
-        "-o", "--out", help="also write the result file here, anew after each size"
-    )
+    v.add_argument("-o", "--out", help="also write the result file here, anew after each size")
     v.add_argument("--svg", metavar="FILE", help="also draw a bar chart")
     v = verb(
         "trace",
@@ -150,22 +125,13 @@ def parser() -> argparse.ArgumentParser:
         "where the time of a launch goes, tile by tile, from inside the kernel; what each dependence cost",
     )
     v.add_argument(
-        "-o",
-        "--out",
-        metavar="FILE.json",
-        help="also write all tiles for Perfetto or chrome://tracing",
+        "-o", "--out", metavar="FILE.json", help="also write all tiles for Perfetto or chrome://tracing"
     )
     v.add_argument(
-        "--svg",
-        metavar="FILE",
-        help="also draw it, measured above simulated: a row per SM, a bar per tile",
+        "--svg", metavar="FILE", help="also draw it, measured above simulated: a row per SM, a bar per tile"
     )
     target(v, "the GPU, which must be a Hopper GPU")
-    v.add_argument(
-        "--simulate",
-        action="store_true",
-        help="on the machine's model alone, which needs no GPU",
-    )
+    v.add_argument("--simulate", action="store_true", help="on the machine's model alone, which needs no GPU")
     v = verb(
         "tune",
         tune,
@@ -173,43 +139,24 @@ def parser() -> argparse.ArgumentParser:
         " lists",
     )
     target(v, "the GPU")
+    v.add_argument("--seconds", type=float, default=60.0, help="for each size (default: 60)")
     v.add_argument(
-        "--seconds", type=float, default=60.0, help="for each size (default: 60)"
-    )
-    v.add_argument(
-        "-o",
-        "--out",
-        help="file of choices to write into (default: tuned.json in the cache folder)",
+        "-o", "--out", help="file of choices to write into (default: tuned.json in the cache folder)"
     )
     verb("info", info, "versions, compiler, threads, cache and knobs", spec=False)
-    v = verb(
-        "cache", cache, "list or clear the cache of plans and binaries", spec=False
-    )
+    v = verb("cache", cache, "list or clear the cache of plans and binaries", spec=False)
     v.add_argument("action", choices=("ls", "clear"))
     return p
 
 
 def _spec_arguments(v: argparse.ArgumentParser) -> None:
     v.add_argument(
-        "spec",
-        metavar="SPEC.py[:name]",
-        help="file of a @tg.spec function (verify: or a plan's JSON)",
+        "spec", metavar="SPEC.py[:name]", help="file of a @tg.spec function (verify: or a plan's JSON)"
     )
     v.add_argument(
-        "-s",
-        "--size",
-        action="append",
-        default=[],
-        metavar="M=512",
-        help="a parameter of the spec",
+        "-s", "--size", action="append", default=[], metavar="M=512", help="a parameter of the spec"
     )
-    v.add_argument(
-        "--tile",
-        action="append",
-        default=[],
-        metavar="up=128x256",
-        help="tile of an op",
-    )
+    v.add_argument("--tile", action="append", default=[], metavar="up=128x256", help="tile of an op")
     v.add_argument(
         "--policy",
         action="append",
@@ -245,14 +192,8 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         metavar="up",
         help="compute an op's tiles by the two math warpgroups in turn",
     )
-    v.add_argument(
-        "--order",
-        default="auto",
-        help="auto, op_major, op_major:GROUP, banded:N or banded:N:LAG",
-    )
-    v.add_argument(
-        "--scheduling", default="auto", help="auto, dynamic, static or lists"
-    )
+    v.add_argument("--order", default="auto", help="auto, op_major, op_major:GROUP, banded:N or banded:N:LAG")
+    v.add_argument("--scheduling", default="auto", help="auto, dynamic, static or lists")
     v.add_argument(
         "--norms",
         default="auto",
@@ -270,18 +211,14 @@ def _spec_arguments(v: argparse.ArgumentParser) -> None:
         "--machine",
         help="to plan for: cpu, cpu:N (threads), a GPU such as h200 (tilegen info), a number of SMs",
     )
-    v.add_argument(
-        "--threads", type=int, default=None, help="worker threads of the CPU target"
-    )
+    v.add_argument("--threads", type=int, default=None, help="worker threads of the CPU target")
 
 
 def _options(o: argparse.Namespace) -> Any:
     from tilegen.errors import PlanError
     from tilegen.options import Options
 
-    def pairs(
-        flag: str, items: Sequence[str], parse: Callable[[str], Any]
-    ) -> dict[str, Any]:
+    def pairs(flag: str, items: Sequence[str], parse: Callable[[str], Any]) -> dict[str, Any]:
         found = {}
         for item in items:
             name, equals, value = item.rpartition("=")
@@ -290,9 +227,7 @@ def _options(o: argparse.Namespace) -> Any:
                     raise ValueError
                 found[name] = parse(value)
             except ValueError:
-                raise PlanError(
-                    f"{flag} {item}: expected NAME=VALUE, see --help"
-                ) from None
+                raise PlanError(f"{flag} {item}: expected NAME=VALUE, see --help") from None
         return found
 
     return Options.of(
@@ -318,9 +253,7 @@ class Progress:
 
     def __call__(self, text: str) -> None:
         now = time.monotonic()
-        if now - self.start < 1.0 or (
-            not sys.stderr.isatty() and now - self.last < 1.0
-        ):
+        if now - self.start < 1.0 or (not sys.stderr.isatty() and now - self.last < 1.0):
             return
         self.last = now
         line = f"[{now - self.start:5.1f} s] {text}"[:118]
@@ -347,9 +280,7 @@ def _plan(o: argparse.Namespace) -> Any:
     from tilegen import api
 
     progress = Progress()
-    made = api.plan(
-        _program(o), o.machine or "cpu", _options(o), progress, target=_target(o)
-    )
+    made = api.plan(_program(o), o.machine or "cpu", _options(o), progress, target=_target(o))
     progress.done()
     return made
 
@@ -396,9 +327,7 @@ def plan(o: argparse.Namespace) -> int:
         f" order {made.order.name}, plan {made.digest}"
     )
     for m in made.semaphores:
-        print(
-            f"  {m.tensor}: policy {dict(made.policies)[m.tensor]}, {m.count} semaphores"
-        )
+        print(f"  {m.tensor}: policy {dict(made.policies)[m.tensor]}, {m.count} semaphores")
     print(simulate(made).text())
     return 0
 
@@ -409,22 +338,13 @@ def _plan_moving(o: argparse.Namespace, made: Any) -> int:
 
     if o.expand or o.svg:
         name = made.dim.name
-        raise TilegenError(
-            f"{name} moves: --expand and --svg show one size; give -s {name}=N"
-        )
+        raise TilegenError(f"{name} moves: --expand and --svg show one size; give -s {name}=N")
     if o.json:
-        _print(
-            {
-                "moves": {made.dim.name: [1, made.dim.most]},
-                "largest": made.most.to_json(),
-            }
-        )
+        _print({"moves": {made.dim.name: [1, made.dim.most]}, "largest": made.most.to_json()})
         return 0
     print(made)
     for m in made.open.semaphores:
-        print(
-            f"  {m.tensor}: policy {dict(made.open.policies)[m.tensor]}, {pretty(m.count)} semaphores"
-        )
+        print(f"  {m.tensor}: policy {dict(made.open.policies)[m.tensor]}, {pretty(m.count)} semaphores")
     return 0
 
 
@@ -450,20 +370,8 @@ def generate(o: argparse.Namespace) -> int:
     progress.done()
     files = sorted(made.files())
     if o.json:
-        facts = {
-            "target": made.target,
-            "architecture": made.architecture,
-            "machine": made.machine.name,
-        }
-        _print(
-            {
-                "folder": str(out),
-                "files": files,
-                **facts,
-                "cubin": made.has_cubin,
-                "remark": made.remark,
-            }
-        )
+        facts = {"target": made.target, "architecture": made.architecture, "machine": made.machine.name}
+        _print({"folder": str(out), "files": files, **facts, "cubin": made.has_cubin, "remark": made.remark})
         return 0
     compiled = f", compiled for {made.architecture}" if made.has_cubin else ""
     print(
@@ -483,9 +391,7 @@ def _why(o: argparse.Namespace, found: str) -> str:
     if o.machine:
         return " (the best of that machine)"
     if found == "cpu":
-        return (
-            " (what `run` takes on this machine; --target sm_90a or sm_80 writes CUDA)"
-        )
+        return " (what `run` takes on this machine; --target sm_90a or sm_80 writes CUDA)"
     return " (what `run` takes on this GPU)"
 
 
@@ -500,12 +406,7 @@ def run(o: argparse.Namespace) -> int:
 
     program, progress = _program(o), Progress()
     kernel = api.compile(
-        program,
-        o.target,
-        on=o.machine,
-        options=_options(o),
-        threads=o.threads,
-        progress=progress,
+        program, o.target, on=o.machine, options=_options(o), threads=o.threads, progress=progress
     )
     if isinstance(kernel, MovingKernel):  # at the largest size
         kernel = kernel.at(kernel.dim.most)
@@ -530,20 +431,9 @@ def run(o: argparse.Namespace) -> int:
         _check_races(kernel, program, o.race, progress)
     progress.done()
     if result is None:  # only states are written
-        result = tuple(
-            a
-            for t, a in zip(program.arguments, arguments, strict=True)
-            if t.role == "state"
-        )
-    error = error_of(
-        tuple(r.cpu() for r in (result if isinstance(result, tuple) else (result,))),
-        expected,
-    )
-    ok = error <= (
-        1e-2
-        if any(t.dtype in ("bfloat16", "float16") for t in program.tensors)
-        else 1e-4
-    )
+        result = tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
+    error = error_of(tuple(r.cpu() for r in (result if isinstance(result, tuple) else (result,))), expected)
+    ok = error <= (1e-2 if any(t.dtype in ("bfloat16", "float16") for t in program.tensors) else 1e-4)
     report = {
         "program": program.name,
         "target": kernel.target,
@@ -569,9 +459,7 @@ def run(o: argparse.Namespace) -> int:
         )
         print(f"times: {', '.join(f'{1e3 * t:.2f} ms' for t in times)}")
         if o.race:
-            print(
-                f"{o.race} runs, each interleaved in another way: all accesses ordered, the same bits"
-            )
+            print(f"{o.race} runs, each interleaved in another way: all accesses ordered, the same bits")
     return 0 if ok else 1
 
 
@@ -583,41 +471,19 @@ def _check_races(kernel: Any, program: Any, runs: int, progress: Progress) -> No
 
     library = kernel._library
     if not isinstance(library, EmulatedLibrary):
-        raise TargetError(
-            f"--race checks target cuda-emulated, the target is {kernel.target}"
-        )
+        raise TargetError(f"--race checks target cuda-emulated, the target is {kernel.target}")
 
     def run() -> list[Any]:
         arguments = random_arguments(program)
         result = kernel(*arguments)
-        states = [
-            a
-            for t, a in zip(program.arguments, arguments, strict=True)
-            if t.role == "state"
-        ]
-        return [
-            *(
-                result
-                if isinstance(result, tuple)
-                else ()
-                if result is None
-                else (result,)
-            ),
-            *states,
-        ]
+        states = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
+        return [*(result if isinstance(result, tuple) else () if result is None else (result,)), *states]
 
     check_races(library, run, runs, progress)
 
 
 def compare(o: argparse.Namespace) -> int:
-    from tilegen.bench.compare import (
-        INDUCTOR,
-        failed,
-        own_variants,
-        result_file,
-        save,
-        table,
-    )
+    from tilegen.bench.compare import INDUCTOR, failed, own_variants, result_file, save, table
     from tilegen.bench.contest import contest
     from tilegen.errors import SpecError
     from tilegen.frontend.dims import dims_of
@@ -625,25 +491,13 @@ def compare(o: argparse.Namespace) -> int:
 
     progress, options = Progress(), _options(o)
     without = INDUCTOR if o.no_inductor else ()
-    ladder = contest(
-        o.target, o.only, without, rounds=o.rounds, threads=o.threads, progress=progress
-    )
+    ladder = contest(o.target, o.only, without, rounds=o.rounds, threads=o.threads, progress=progress)
     cells, data = [], {}
-    for program, moving in [
-        (load_program(o.spec, s), load_moving(o.spec, s)) for s in _grid(o.size)
-    ]:
+    for program, moving in [(load_program(o.spec, s), load_moving(o.spec, s)) for s in _grid(o.size)]:
         if dims_of(program):
-            raise SpecError(
-                f"{program.name}: compare measures sizes; give some, as in -s M=1,64,300"
-            )
-        cells.append(
-            ladder.measure(program, own_variants(program, options, moving), moving)
-        )
-        data = result_file(
-            cells,
-            "compare " + " ".join([Path(o.spec).name, *o.size]),
-            ladder.environment,
-        )
+            raise SpecError(f"{program.name}: compare measures sizes; give some, as in -s M=1,64,300")
+        cells.append(ladder.measure(program, own_variants(program, options, moving), moving))
+        data = result_file(cells, "compare " + " ".join([Path(o.spec).name, *o.size]), ladder.environment)
         if o.out:
             save(data, Path(o.out))
     progress.done()
@@ -672,18 +526,10 @@ def trace(o: argparse.Namespace) -> int:
     if o.svg:
         from tilegen.tools.svg import svg
 
-        write_whole(
-            Path(o.svg),
-            svg([(f"{plan.program}, {how}", t) for how, t in found.items()]),
-        )
+        write_whole(Path(o.svg), svg([(f"{plan.program}, {how}", t) for how, t in found.items()]))
     if o.json:
         edges = {
-            r.edge: {
-                "tiles": r.tiles,
-                "sum_us": r.sum_us,
-                "max_us": r.max_us,
-                "worst": r.worst,
-            }
+            r.edge: {"tiles": r.tiles, "sum_us": r.sum_us, "max_us": r.max_us, "worst": r.worst}
             for r in lost(first)
         }
         _print(
@@ -707,16 +553,9 @@ def _measured(o: argparse.Namespace) -> Any:
     from tilegen.targets.select import on_a_gpu
 
     program, progress = _program(o), Progress()
-    target = on_a_gpu(
-        "trace", o.target, "; --simulate shows the plan's simulation instead"
-    )
+    target = on_a_gpu("trace", o.target, "; --simulate shows the plan's simulation instead")
     kernel: Any = api.compile(
-        program,
-        target,
-        on=o.machine,
-        options=_options(o),
-        lowering="persistent",
-        progress=progress,
+        program, target, on=o.machine, options=_options(o), lowering="persistent", progress=progress
     )
     made = kernel.trace(*(a.cuda() for a in random_arguments(program)))
     progress.done()
@@ -802,9 +641,7 @@ def info(o: argparse.Namespace) -> int:
     else:
         for key, value in data.items():
             if key not in ("knobs", "machines"):
-                print(
-                    f"{key:<12}{', '.join(value) if isinstance(value, list) else value}"
-                )
+                print(f"{key:<12}{', '.join(value) if isinstance(value, list) else value}")
         print("machines    cpu, cpu:N (N threads), a number N (N SMs of an H200), and")
         for name, gpu in GPUS.items():
             print(f"            {name:<11}{gpu.text}")
@@ -822,12 +659,7 @@ def cache(o: argparse.Namespace) -> int:
         return 0
     rows = store.entries()
     if o.json:
-        _print(
-            [
-                {"level": level, "key": key, "bytes": size, "note": note}
-                for level, key, size, note in rows
-            ]
-        )
+        _print([{"level": level, "key": key, "bytes": size, "note": note} for level, key, size, note in rows])
     else:
         for level, key, size, note in rows:
             print(f"{level:<10}{key}  {size:>10,}  {note}")

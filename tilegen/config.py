@@ -52,9 +52,7 @@ def own_templates() -> Path:
     for folder in (package / "templates", package.parent / "templates"):
         if (folder / "schedule.j2").is_file():
             return folder
-    raise TilegenError(
-        f"tilegen's templates are neither in {package} nor beside it: install tilegen anew"
-    )
+    raise TilegenError(f"tilegen's templates are neither in {package} nor beside it: install tilegen anew")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -72,8 +70,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     """
     paths = {folder / name: content for name, content in files.items()}
     temporary = {
-        path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}")
-        for path in paths
+        path: path if _special(path) else path.with_name(f".{path.name}.{os.getpid()}") for path in paths
     }
     made: list[Path] = []
     path = folder
@@ -82,9 +79,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
             absent = [parent for parent in path.parents if not parent.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             made += reversed(absent)
-            temporary[path].write_bytes(
-                content.encode() if isinstance(content, str) else content
-            )
+            temporary[path].write_bytes(content.encode() if isinstance(content, str) else content)
         for path, written in temporary.items():
             if written != path:
                 written.replace(path)

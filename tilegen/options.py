@@ -60,9 +60,7 @@ class Options:
             if (value := getattr(self, name)) not in known:
                 new = RENAMED_VALUES[name].get(value, "")
                 renamed = f"; {value!r} is {new!r} now" if new else ""
-                raise PlanError(
-                    f"{name}={value!r}: expected one of {', '.join(known)}{renamed}"
-                )
+                raise PlanError(f"{name}={value!r}: expected one of {', '.join(known)}{renamed}")
 
     @staticmethod
     def of(**given: Any) -> Options:
@@ -76,21 +74,12 @@ class Options:
             if name in RENAMED:
                 raise PlanError(f"option {name!r} has a new name: {RENAMED[name]}")
             if name not in fields:
-                meant = (
-                    f"; did you mean {OTHERWISE[name]!r}?"
-                    if name in OTHERWISE
-                    else nearest(name, fields)
-                )
-                raise PlanError(
-                    f"no option {name!r}; they are {', '.join(fields)}{meant}"
-                )
+                meant = f"; did you mean {OTHERWISE[name]!r}?" if name in OTHERWISE else nearest(name, fields)
+                raise PlanError(f"no option {name!r}; they are {', '.join(fields)}{meant}")
             if fields[name].default == () and not _by_name(value):
-                raise PlanError(
-                    f"option {name} is a dict, such as {{'up': …}}, given {value!r}"
-                )
+                raise PlanError(f"option {name} is a dict, such as {{'up': …}}, given {value!r}")
         fixed: dict[str, Any] = {
-            k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v
-            for k, v in given.items()
+            k: tuple(sorted(v.items())) if isinstance(v, Mapping) else v for k, v in given.items()
         }
         return Options(**fixed)
 
@@ -146,13 +135,5 @@ class Options:
 
 def _by_name(value: object) -> bool:
     """Whether an option's value is a dict by name, or the pairs of one."""
-    pairs = (
-        value.items()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, tuple)
-        else ("",)
-    )
-    return all(
-        isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs
-    )
+    pairs = value.items() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ("",)
+    return all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs)

@@ -71,30 +71,21 @@ def write_map(b: OpInstance) -> tuple[Blocking, ...]:
 
 
 def edge(
-    producer: OpInstance,
-    consumer: OpInstance,
-    access: Access,
-    tensor: str,
-    box: Box,
-    cut: Sequence[Blocking],
+    producer: OpInstance, consumer: OpInstance, access: Access, tensor: str, box: Box, cut: Sequence[Blocking]
 ) -> Edge:
     if len(box) != len(cut):
         raise AnalysisError(
             f"{consumer.op.name!r} reads {tensor!r} in {len(box)} dimensions, {producer.op.name!r} writes it"
             f" in {len(cut)}"
         )
-    fixed = (
-        producer.result.role == "state"
-    )  # its tiles need not cover the tensor: keep the range inside them
+    fixed = producer.result.role == "state"  # its tiles need not cover the tensor: keep the range inside them
 
     def at(c: Blocking, element: Any) -> Any:
         n = c.block_of(element) if c.coords else sp.Integer(0)
         return smallest(largest(n, 0), c.count - 1) if fixed and c.coords else n
 
     first = tuple(at(c, i.lo) for c, i in zip(cut, box, strict=True))
-    last = tuple(
-        _inside(consumer, at(c, i.hi - 1)) for c, i in zip(cut, box, strict=True)
-    )
+    last = tuple(_inside(consumer, at(c, i.hi - 1)) for c, i in zip(cut, box, strict=True))
     return Edge(producer, consumer, access, tensor, box, tuple(cut), first, last)
 
 
@@ -157,12 +148,8 @@ def _listed(edge: Edge, rows: int) -> None:
 def _blocks(edge: Edge, d: int, where: dict[str, Array], n: int) -> tuple[Array, Array]:
     """The producer's blocks in dimension d that n entries read of: (entries, ascending, their blocks)."""
     box = edge.box[d]
-    lo, hi, first, last = (
-        _at(e, where, n) for e in (box.lo, box.hi, edge.first[d], edge.last[d])
-    )
-    counts = np.where(
-        lo < hi, np.maximum(last - first + 1, 0), 0
-    )  # none of padding alone
+    lo, hi, first, last = (_at(e, where, n) for e in (box.lo, box.hi, edge.first[d], edge.last[d]))
+    counts = np.where(lo < hi, np.maximum(last - first + 1, 0), 0)  # none of padding alone
     _listed(edge, int(counts.sum()))
     owner, (index,) = expand([first], [counts])
     assert index.min(initial=0) >= 0, edge.name
@@ -176,9 +163,7 @@ def block_shape(edge: Edge) -> tuple[int, ...]:
     return tuple(int(c.count) for c in edge.blocking)
 
 
-def block_elements(
-    producer: OpInstance, cut: Sequence[Blocking], d: int
-) -> tuple[Array, Array]:
+def block_elements(producer: OpInstance, cut: Sequence[Blocking], d: int) -> tuple[Array, Array]:
     """The element range [lo, hi) of each block of dimension d."""
     tiles, interval = tiles_of(producer), producer.write[d]
     index = tiles.value(cut[d].index)
@@ -194,9 +179,7 @@ def meets(lo: Array, hi: Array, stride: int, block_lo: Array, block_hi: Array) -
     return element < np.minimum(hi, block_hi)
 
 
-def expand(
-    first: Sequence[Array], counts: Sequence[Array]
-) -> tuple[Array, tuple[Array, ...]]:
+def expand(first: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, tuple[Array, ...]]:
     """All points of the boxes first[d] … first[d] + counts[d] - 1: (entry of each point, its index in each
     dimension)."""
     total = np.prod(counts, axis=0).astype(np.int64)
@@ -221,9 +204,7 @@ def _entries(tiles: Tiles, edge: Edge) -> tuple[Array, Array]:
         return tile, np.zeros(tiles.count, dtype=np.int64)
     _listed(edge, int(tiles.steps.sum()))
     repeated = np.repeat(tile, tiles.steps)
-    return repeated, np.arange(len(repeated)) - (np.cumsum(tiles.steps) - tiles.steps)[
-        repeated
-    ]
+    return repeated, np.arange(len(repeated)) - (np.cumsum(tiles.steps) - tiles.steps)[repeated]
 
 
 def _first_use(tile: Array, block: Array, step: Array) -> Relation:

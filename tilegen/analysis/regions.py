@@ -154,10 +154,7 @@ def _bare(text: str) -> str:
 @lru_cache(maxsize=65536)
 def compiled(e: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The expression as a function of ints or arrays."""
-    return eval(
-        f"lambda {', '.join(names)}: {to_python(e)}",
-        {"minimum": np.minimum, "maximum": np.maximum},
-    )
+    return eval(f"lambda {', '.join(names)}: {to_python(e)}", {"minimum": np.minimum, "maximum": np.maximum})
 
 
 def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
@@ -237,9 +234,7 @@ class Blocking:
         """Block index of an element."""
         n: Any = sp.Integer(0)
         rest = sp.sympify(element) - self.offset
-        for position, (coefficient, extent) in enumerate(
-            zip(self.coefficients, self.extents, strict=True)
-        ):
+        for position, (coefficient, extent) in enumerate(zip(self.coefficients, self.extents, strict=True)):
             n = n * extent + divide(rest, coefficient)
             if position + 1 < len(self.coefficients):
                 rest = modulo(rest, coefficient)
@@ -280,11 +275,7 @@ def _drop_remainder(p: Any, q: Any) -> Any:
         if not (coefficient.is_Integer and rest.is_integer):
             return p
         g = sp.gcd(g, coefficient)
-    return (
-        terms + g * (constant // g)
-        if g.is_Integer and constant.is_Integer and terms != 0
-        else p
-    )
+    return terms + g * (constant // g) if g.is_Integer and constant.is_Integer and terms != 0 else p
 
 
 def modulo(p: Any, q: Any) -> Any:
@@ -295,9 +286,7 @@ def blocking(b: OpInstance, interval: Interval) -> Blocking:
     """Invert one dimension of a write map; AnalysisError when it is not affine with positive whole
     coefficients."""
     lo = sp.expand(interval.lo)
-    symbols = sorted(
-        (s for s in lo.free_symbols if s in b.coords), key=lambda s: s.name
-    )
+    symbols = sorted((s for s in lo.free_symbols if s in b.coords), key=lambda s: s.name)
     extents = dict(zip(b.coords, b.grid, strict=True))
     parts = []
     for s in symbols:
@@ -318,17 +307,9 @@ def blocking(b: OpInstance, interval: Interval) -> Blocking:
             f"op {b.op.name!r}: the write map {pretty(lo)} is not affine in its tile coordinates"
         )
     # the outer coordinate has the larger coefficient; an open size counts as large
-    parts.sort(
-        key=lambda part: float(
-            part[1].subs(dict.fromkeys(part[1].free_symbols, 10**6))
-        ),
-        reverse=True,
-    )
+    parts.sort(key=lambda part: float(part[1].subs(dict.fromkeys(part[1].free_symbols, 10**6))), reverse=True)
     return Blocking(
-        tuple(p[0] for p in parts),
-        tuple(p[1] for p in parts),
-        tuple(p[2] for p in parts),
-        offset,
+        tuple(p[0] for p in parts), tuple(p[1] for p in parts), tuple(p[2] for p in parts), offset
     )
 
 
@@ -366,17 +347,13 @@ class Tiles:
     @cached_property
     def coords(self) -> dict[str, Array]:
         axes = np.unravel_index(np.arange(self.count), self.grid) if self.grid else ()
-        return {
-            c.name: a.astype(np.int64)
-            for c, a in zip(self.bound.coords, axes, strict=True)
-        }
+        return {c.name: a.astype(np.int64) for c, a in zip(self.bound.coords, axes, strict=True)}
 
     def value(self, e: Any, **more: Any) -> Array:
         """An expression at every tile (int64, one entry per tile, or broadcast against `more`)."""
         result = evaluate(e, {**self.coords, **more})
         return np.broadcast_to(
-            np.asarray(result, dtype=np.int64),
-            np.broadcast_shapes(np.shape(result), (self.count,)),
+            np.asarray(result, dtype=np.int64), np.broadcast_shapes(np.shape(result), (self.count,))
         ).copy()
 
     @cached_property

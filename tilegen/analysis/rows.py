@@ -15,10 +15,7 @@ def distinct(*columns: Array) -> tuple[Array, ...]:
     Where it fits into 63 bits, a row becomes one number: NumPy sorts numbers many times as fast as rows.
     """
     low = [int(c.min(initial=0)) for c in columns]
-    bits = [
-        (int(c.max(initial=0)) - at).bit_length()
-        for c, at in zip(columns, low, strict=True)
-    ]
+    bits = [(int(c.max(initial=0)) - at).bit_length() for c, at in zip(columns, low, strict=True)]
     if sum(bits) > 63:
         order = np.lexsort(columns[::-1])
         rows = [c[order] for c in columns]
@@ -32,10 +29,7 @@ def distinct(*columns: Array) -> tuple[Array, ...]:
     key.sort()
     key = key[runs(key)]
     shifts = [sum(bits[d + 1 :]) for d in range(len(bits))]
-    return tuple(
-        (key >> shift & (1 << n) - 1) + at
-        for at, n, shift in zip(low, bits, shifts, strict=True)
-    )
+    return tuple((key >> shift & (1 << n) - 1) + at for at, n, shift in zip(low, bits, shifts, strict=True))
 
 
 def runs(*columns: Array) -> Array:
@@ -51,6 +45,4 @@ def numbered(flat: Array, cuts: Array) -> Array:
     """A number for each piece flat[cuts[n] : cuts[n + 1]], equal for equal ones, by first appearance."""
     text, at = flat.tobytes(), (cuts * flat.itemsize).tolist()
     seen: dict[bytes, int] = {}
-    return np.array(
-        [seen.setdefault(text[a:b], len(seen)) for a, b in pairwise(at)], dtype=np.int64
-    )
+    return np.array([seen.setdefault(text[a:b], len(seen)) for a, b in pairwise(at)], dtype=np.int64)

@@ -63,9 +63,7 @@ class Gpu:
     @property
     def text(self) -> str:
         sizes = f"{self.shared_block >> 10} KB of shared memory a block, {self.l2 >> 20} MB of L2"
-        rates = (
-            f"{self.flops16 / 1e12:g} TFLOP/s in bfloat16, {self.memory / 1e12:g} TB/s"
-        )
+        rates = f"{self.flops16 / 1e12:g} TFLOP/s in bfloat16, {self.memory / 1e12:g} TB/s"
         return f"{self.title}: {self.architecture}, {self.sms} SMs, {sizes}, {rates}"
 
 
@@ -78,14 +76,10 @@ SM_90 = Architecture("sm_90a", "sm_90a", 227 * KB, 228 * KB, tma=True, wgmma=Tru
 SM_100 = Architecture("sm_100", "sm_80", 227 * KB, 228 * KB, tma=True)
 SM_103 = Architecture("sm_103", "sm_80", 227 * KB, 228 * KB, tma=True)
 SM_120 = Architecture("sm_120", "sm_80", 99 * KB, 100 * KB, tma=True)
-ARCHITECTURES = {
-    a.name: a for a in (CPU, SM_80, SM_86, SM_87, SM_89, SM_90, SM_100, SM_103, SM_120)
-}
+ARCHITECTURES = {a.name: a for a in (CPU, SM_80, SM_86, SM_87, SM_89, SM_90, SM_100, SM_103, SM_120)}
 
 GUIDE = "CUDA C++ Programming Guide, compute capabilities"
-A100 = (
-    f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
-)
+A100 = f"NVIDIA A100 80GB datasheet; A100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
 H100 = f"NVIDIA H100 datasheet; H100 Tensor Core GPU Architecture whitepaper; {GUIDE}"
 # of an H200 (docs/perf-log.md): of 4 and 8 by cuOccupancyMaxActiveClusters, of others one less than times
 # show, for GPCs differ from one chip to the next
@@ -101,67 +95,15 @@ ADA = f"NVIDIA Ada GPU Architecture whitepaper; {GUIDE}"
 GB202 = f"NVIDIA RTX Blackwell GPU Architecture whitepaper; {GUIDE}"
 
 GPUS = {
-    "a100": Gpu(
-        "A100 SXM4 80GB", SM_80, 108, 40 * MB, 2.039e12, 312e12, 19.5e12, 1.410e9, A100
-    ),
-    "a100-pcie": Gpu(
-        "A100 PCIe 80GB", SM_80, 108, 40 * MB, 1.935e12, 312e12, 19.5e12, 1.410e9, A100
-    ),
-    "h100": Gpu(
-        "H100 SXM5 80GB",
-        SM_90,
-        132,
-        50 * MB,
-        3.35e12,
-        989.4e12,
-        66.9e12,
-        1.830e9,
-        H100,
-        CLUSTERS,
-    ),
-    "h100-pcie": Gpu(
-        "H100 PCIe 80GB", SM_90, 114, 50 * MB, 2.0e12, 756e12, 51.2e12, 1.620e9, H100
-    ),
-    "h200": Gpu(
-        "H200 SXM 141GB",
-        SM_90,
-        132,
-        50 * MB,
-        4.8e12,
-        989.4e12,
-        66.9e12,
-        1.830e9,
-        H200,
-        CLUSTERS,
-    ),
-    "b200": Gpu(
-        "B200 SXM 180GB", SM_100, 148, 126 * MB, 8.0e12, 2250e12, 75e12, 1.856e9, B200
-    ),
-    "rtx-3090": Gpu(
-        "GeForce RTX 3090", SM_86, 82, 6 * MB, 0.936e12, 71e12, 35.6e12, 1.695e9, GA102
-    ),
-    "rtx-4090": Gpu(
-        "GeForce RTX 4090",
-        SM_89,
-        128,
-        72 * MB,
-        1.008e12,
-        165.2e12,
-        82.6e12,
-        2.520e9,
-        ADA,
-    ),
-    "rtx-5090": Gpu(
-        "GeForce RTX 5090",
-        SM_120,
-        170,
-        96 * MB,
-        1.792e12,
-        209.5e12,
-        104.8e12,
-        2.407e9,
-        GB202,
-    ),
+    "a100": Gpu("A100 SXM4 80GB", SM_80, 108, 40 * MB, 2.039e12, 312e12, 19.5e12, 1.410e9, A100),
+    "a100-pcie": Gpu("A100 PCIe 80GB", SM_80, 108, 40 * MB, 1.935e12, 312e12, 19.5e12, 1.410e9, A100),
+    "h100": Gpu("H100 SXM5 80GB", SM_90, 132, 50 * MB, 3.35e12, 989.4e12, 66.9e12, 1.830e9, H100, CLUSTERS),
+    "h100-pcie": Gpu("H100 PCIe 80GB", SM_90, 114, 50 * MB, 2.0e12, 756e12, 51.2e12, 1.620e9, H100),
+    "h200": Gpu("H200 SXM 141GB", SM_90, 132, 50 * MB, 4.8e12, 989.4e12, 66.9e12, 1.830e9, H200, CLUSTERS),
+    "b200": Gpu("B200 SXM 180GB", SM_100, 148, 126 * MB, 8.0e12, 2250e12, 75e12, 1.856e9, B200),
+    "rtx-3090": Gpu("GeForce RTX 3090", SM_86, 82, 6 * MB, 0.936e12, 71e12, 35.6e12, 1.695e9, GA102),
+    "rtx-4090": Gpu("GeForce RTX 4090", SM_89, 128, 72 * MB, 1.008e12, 165.2e12, 82.6e12, 2.520e9, ADA),
+    "rtx-5090": Gpu("GeForce RTX 5090", SM_120, 170, 96 * MB, 1.792e12, 209.5e12, 104.8e12, 2.407e9, GB202),
 }
 
 
@@ -181,7 +123,5 @@ def named(title: str, sms: int) -> str:
         else next((word for word in words if word in GPUS), "")
     )
     name = f"{model}-pcie" if f"{model}-pcie" in GPUS and "pcie" in words else model
-    other = {"40gb", "nvl", "ti", "super", "laptop"} & set(
-        words
-    )  # of the same name, with other rates
+    other = {"40gb", "nvl", "ti", "super", "laptop"} & set(words)  # of the same name, with other rates
     return name if name in GPUS and GPUS[name].sms == sms and not other else ""

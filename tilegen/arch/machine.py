@@ -31,9 +31,7 @@ class Machine:
     memory: float  # bytes/s from device memory
     cache: float  # bytes/s from the shared cache (L2)
     tile_us: float  # cost of a tile besides its main loop: set-up, epilogue
-    handoff_us: (
-        float  # from a tile's last store to the first load of a tile that waited for it
-    )
+    handoff_us: float  # from a tile's last store to the first load of a tile that waited for it
     wait_us: float  # each further semaphore that a tile looks at
 
     @property
@@ -54,11 +52,7 @@ class Machine:
         """How many clusters of so many CTAs, an SM a CTA, are resident together."""
         gpu = self.gpu
         fewer = dict(gpu.clusters).get(size) if gpu else None
-        return (
-            self.sms // size
-            if gpu is None or fewer is None
-            else fewer * self.sms // gpu.sms
-        )
+        return self.sms // size if gpu is None or fewer is None else fewer * self.sms // gpu.sms
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,9 +66,7 @@ H200 = Machine("h200", "sm_90a", 132, 785e12, 60e12, 4.55e12, 7.5e12, 1.6, 2.5, 
 def cpu(threads: int | None = None) -> Machine:
     """This machine's CPU target; rates are per thread of a current AVX-512 core."""
     n = threads or count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
-    return Machine(
-        "cpu", "cpu", n, 100e9 * n, 100e9 * n, 20e9, 60e9 * n, 2.0, 0.5, 0.05
-    )
+    return Machine("cpu", "cpu", n, 100e9 * n, 100e9 * n, 20e9, 60e9 * n, 2.0, 0.5, 0.05)
 
 
 def of_gpu(name: str) -> Machine:

@@ -41,10 +41,7 @@ class Accuracy:
     element: float = 0.0
 
     def and_also(self, other: Accuracy) -> Accuracy:
-        return Accuracy(
-            worst([self.frobenius, other.frobenius]),
-            worst([self.element, other.element]),
-        )
+        return Accuracy(worst([self.frobenius, other.frobenius]), worst([self.element, other.element]))
 
 
 def worst(errors: Sequence[float]) -> float:
@@ -55,38 +52,27 @@ def worst(errors: Sequence[float]) -> float:
 def error_of(result: Any, expected: Any) -> float:
     """The largest Frobenius error over the outputs; states that the reference gives after them are left
     out."""
-    return worst(
-        [
-            relative_error(r, w)
-            for r, w in zip(tensors(result), tensors(expected), strict=False)
-        ]
-    )
+    return worst([relative_error(r, w) for r, w in zip(tensors(result), tensors(expected), strict=False)])
 
 
 def error_kind(expected: Any) -> str:
     """How error_of measures beside this reference."""
     zero = not all(r.count_nonzero() for r in tensors(expected))
-    return "relative Frobenius" + (
-        "; absolute where the reference is all zero" if zero else ""
-    )
+    return "relative Frobenius" + ("; absolute where the reference is all zero" if zero else "")
 
 
 def accuracy(program: Program, result: Any, expected: Any) -> Accuracy:
     """Of outputs, and of states where they are given after them."""
     found, allowed = Accuracy(), tolerance(program)
     for y, r in zip(tensors(result), tensors(expected), strict=False):
-        found = found.and_also(
-            Accuracy(relative_error(y, r), worst_element(y, r, allowed))
-        )
+        found = found.and_also(Accuracy(relative_error(y, r), worst_element(y, r, allowed)))
     return found
 
 
 def tolerance(program: Program) -> float:
     """T u √R of a program."""
     u = max(ROUNDING[t.dtype] for t in program.tensors if t.dtype in ROUNDING)
-    roundings = len(program.calls) + sum(
-        isinstance(c.attributes, AttentionAttributes) for c in program.calls
-    )
+    roundings = len(program.calls) + sum(isinstance(c.attributes, AttentionAttributes) for c in program.calls)
     return DEVIATIONS * u * math.sqrt(roundings)
 
 
@@ -97,9 +83,9 @@ def worst_element(y: torch.Tensor, r: torch.Tensor, allowed: float) -> float:
         return relative_error(y, r)
     r = r.float()
     scale = torch.maximum(r.square().mean(-1, keepdim=True), r.square().mean()).sqrt()
-    error = (y.float().reshape(r.shape) - r).abs() / torch.maximum(
-        r.abs(), scale
-    ).clamp_min(torch.finfo(torch.float32).tiny)
+    error = (y.float().reshape(r.shape) - r).abs() / torch.maximum(r.abs(), scale).clamp_min(
+        torch.finfo(torch.float32).tiny
+    )
     return float(error.max()) / allowed
 
 

@@ -42,13 +42,7 @@ def sdpa(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     plain = causal(b) and mask is None
     y = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        is_causal=plain,
-        scale=a.scale,
-        enable_gqa=a.heads != a.kv_heads,
+        q, k, v, attn_mask=mask, is_causal=plain, scale=a.scale, enable_gqa=a.heads != a.kv_heads
     )
     return y.transpose(1, 2)
 
@@ -58,9 +52,7 @@ def flash(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
     no mask."""
     a = AttentionAttributes.of(b)
     forward = torch.ops.aten._flash_attention_forward
-    return forward(
-        q, k, v, None, None, a.q_len, seen, 0.0, causal(b), False, scale=a.scale
-    )[0]
+    return forward(q, k, v, None, None, a.q_len, seen, 0.0, causal(b), False, scale=a.scale)[0]
 
 
 def flash3(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
@@ -76,9 +68,7 @@ def flashinfer(b: OpInstance, q: Any, k: Any, v: Any, seen: int) -> Any:
 
 
 @torch.fx.wrap
-def _flash3(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool
-) -> torch.Tensor:
+def _flash3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
     from flash_attn_interface import flash_attn_func
 
     y = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
@@ -89,9 +79,7 @@ _plans: dict[Any, Any] = {}  # FlashInfer's wrappers, planned outside any captur
 
 
 @torch.fx.wrap
-def _flashinfer(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-) -> torch.Tensor:
+def _flashinfer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
     import flashinfer as package
 
     batch, seen, kv_heads, d = k.shape
@@ -120,15 +108,8 @@ def _flashinfer(
 
 def installed() -> dict[str, Attention]:
     """The optional kernels that this environment has, by the names of their contenders."""
-    packages = {
-        "flash-attn-3": ("flash_attn_interface", flash3),
-        "flashinfer": ("flashinfer", flashinfer),
-    }
-    return {
-        name: f
-        for name, (package, f) in packages.items()
-        if importlib.util.find_spec(package)
-    }
+    packages = {"flash-attn-3": ("flash_attn_interface", flash3), "flashinfer": ("flashinfer", flashinfer)}
+    return {name: f for name, (package, f) in packages.items() if importlib.util.find_spec(package)}
 
 
 class OnBackend:

@@ -62,11 +62,7 @@ def eager(
     """
     bound = [OpInstance.of_call(program, c) for c in program.calls]
     positions = {b.operand("position").tensor for b in bound if b.position is not None}
-    at = {
-        t.name: int(a[0])
-        for t, a in zip(program.arguments, arguments, strict=True)
-        if t.name in positions
-    }
+    at = {t.name: int(a[0]) for t, a in zip(program.arguments, arguments, strict=True) if t.name in positions}
     device = arguments[0].device
     pairs = {**scaled_linears(program), **(fused or {})}
     inside = {c.result for chain, _ in pairs.values() for c in chain[:-1]}
@@ -74,24 +70,16 @@ def eager(
 
     def run(*given: Any) -> Any:
         values = {
-            t.name: given[n]
-            if t.name in states
-            else _shaped(given[n], t.shape, t.seen_shape)
+            t.name: given[n] if t.name in states else _shaped(given[n], t.shape, t.seen_shape)
             for n, t in enumerate(program.arguments)
         }
 
-        largest: dict[
-            tuple[Operand, ...], Any
-        ] = {}  # x and the columns of its largest numbers: these
+        largest: dict[tuple[Operand, ...], Any] = {}  # x and the columns of its largest numbers: these
 
         def read(c: Call, o: Operand) -> Any:
-            whole = o.tensor in states and not (
-                c.kind in WHOLE and o.columns is None and not o.flatten
-            )
+            whole = o.tensor in states and not (c.kind in WHOLE and o.columns is None and not o.flatten)
             return view(
-                values[o.tensor].reshape(program.tensor(o.tensor).plan_shape)
-                if whole
-                else values[o.tensor],
+                values[o.tensor].reshape(program.tensor(o.tensor).plan_shape) if whole else values[o.tensor],
                 o,
             )
 
@@ -105,15 +93,11 @@ def eager(
             elif c.operands in largest:
                 values[c.result] = largest[c.operands]
             elif c.result not in inside:
-                operands = [
-                    at[o.tensor] if o.tensor in at else read(c, o) for o in c.operands
-                ]
+                operands = [at[o.tensor] if o.tensor in at else read(c, o) for o in c.operands]
                 values[c.result] = _call(program, c, operands, attention)
         outputs = [program.tensor(name) for name in program.outputs]
         results = [
-            values[t.name]
-            if t.name in states
-            else _shaped(values[t.name], t.plan_shape, t.shape)
+            values[t.name] if t.name in states else _shaped(values[t.name], t.plan_shape, t.shape)
             for t in outputs
         ]
         return results[0] if len(results) == 1 else tuple(results)
@@ -143,11 +127,7 @@ def _links(program: Program) -> Callable[[Call], Call | None]:
 
     def before(c: Call) -> Call | None:
         o = c.operands[0]
-        return (
-            made.get(o.tensor)
-            if readers[o.tensor] == 1 and o.columns is None and not o.flatten
-            else None
-        )
+        return made.get(o.tensor) if readers[o.tensor] == 1 and o.columns is None and not o.flatten else None
 
     return before
 
@@ -167,12 +147,7 @@ def conv_chains(program: Program) -> Chains:
                 chain.insert(0, first)
                 first = before(first)
         convolves = first is not None and isinstance(first.attributes, ConvAttributes)
-        if (
-            first is not None
-            and convolves
-            and len(chain) > 1
-            and _adds(chain[0], "columns")
-        ):
+        if first is not None and convolves and len(chain) > 1 and _adds(chain[0], "columns"):
             found[relu.result] = (first, *chain), _fused_conv
     return found
 
@@ -189,10 +164,7 @@ def linear_chains(program: Program) -> Chains:
             chain.insert(0, first)
         if _adds(chain[0], "columns") and (first := before(chain[0])) is not None:
             chain.insert(0, first)
-        if (
-            isinstance(chain[0].attributes, LinearAttributes)
-            and last.result not in inside
-        ):
+        if isinstance(chain[0].attributes, LinearAttributes) and last.result not in inside:
             found[last.result] = tuple(chain), _by_cublaslt
             inside |= {c.result for c in chain[:-1]}
     return found
@@ -213,15 +185,9 @@ def scaled_linears(program: Program) -> Chains:
     before = _links(program)
     found: Chains = {}
     for last in program.calls:
-        if _expression(last) in SCALED and PointwiseAttributes.of(last).how[1:3] == (
-            "rows",
-            "columns",
-        ):
+        if _expression(last) in SCALED and PointwiseAttributes.of(last).how[1:3] == ("rows", "columns"):
             linear = before(last)
-            if (
-                linear is not None
-                and program.tensor(linear.operands[0].tensor).dtype in PAIRED
-            ):
+            if linear is not None and program.tensor(linear.operands[0].tensor).dtype in PAIRED:
                 found[last.result] = (linear, last), _scaled
     return found
 
@@ -232,23 +198,14 @@ def _scaled(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     rows, columns, *bias = (read(scaled, o) for o in scaled.operands[1:])
     given = bias[0].reshape(-1) if bias else None
     return _scaled_mm(
-        OpInstance.of_call(program, linear),
-        x,
-        w,
-        rows.reshape(-1, 1),
-        columns.reshape(1, -1),
-        given,
+        OpInstance.of_call(program, linear), x, w, rows.reshape(-1, 1), columns.reshape(1, -1), given
     )
 
 
-def _scaled_mm(
-    b: OpInstance, x: Any, w: Any, rows: Any, columns: Any, bias: Any = None
-) -> Any:
+def _scaled_mm(b: OpInstance, x: Any, w: Any, rows: Any, columns: Any, bias: Any = None) -> Any:
     """Of numbers of one byte, their sums kept in the tensor cores, as tilegen's are."""
     dtype, lines = getattr(torch, b.result.dtype), x.reshape(-1, x.shape[-1])
-    y = torch._scaled_mm(
-        lines, w.t(), rows, columns, bias, out_dtype=dtype, use_fast_accum=True
-    )
+    y = torch._scaled_mm(lines, w.t(), rows, columns, bias, out_dtype=dtype, use_fast_accum=True)
     return y.reshape(b.out)
 
 
@@ -261,20 +218,14 @@ def _shaped(x: Any, shape: tuple[Any, ...], wanted: tuple[Any, ...]) -> Any:
 
 
 def _expression(c: Call) -> str:
-    return (
-        c.attributes.expression if isinstance(c.attributes, PointwiseAttributes) else ""
-    )
+    return c.attributes.expression if isinstance(c.attributes, PointwiseAttributes) else ""
 
 
 def _addmm(program: Program, chain: Chain, read: Callable[..., Any]) -> Any:
     linear, *rest = chain
     x, w = (read(linear, o) for o in linear.operands)
     result = OpInstance.of_call(program, linear)
-    bias = (
-        read(rest[0], rest[0].operands[1]).reshape(result.out[-1])
-        if len(rest) == 2
-        else None
-    )
+    bias = read(rest[0], rest[0].operands[1]).reshape(result.out[-1]) if len(rest) == 2 else None
     if bias is None:
         bias = torch.zeros(result.out[-1], dtype=getattr(torch, result.result.dtype))
     return torch.ops.aten._addmm_activation(bias, x, w.t(), use_gelu=True)
@@ -296,27 +247,19 @@ def _fused_conv(program: Program, chain: Chain, read: Callable[..., Any]) -> Any
     shape = (a.stride, a.padding, a.dilation, 1)
     if len(rest) == 2:
         z = read(rest[0], rest[0].operands[1]).permute(0, 3, 1, 2)
-        return torch.cudnn_convolution_add_relu(x, w, z, 1.0, vector, *shape).permute(
-            0, 2, 3, 1
-        )
+        return torch.cudnn_convolution_add_relu(x, w, z, 1.0, vector, *shape).permute(0, 2, 3, 1)
     return torch.cudnn_convolution_relu(x, w, vector, *shape).permute(0, 2, 3, 1)
 
 
-def _call(
-    program: Program, c: Call, operands: Sequence[Any], attention: Attention
-) -> Any:
+def _call(program: Program, c: Call, operands: Sequence[Any], attention: Attention) -> Any:
     b = OpInstance.of_call(program, c)
     if isinstance(c.attributes, PointwiseAttributes):
         named = enumerate(zip(operands, c.attributes.how, strict=True))
-        return evaluate(
-            c.attributes.expression, {f"e{n}": spread(x, how) for n, (x, how) in named}
-        )
+        return evaluate(c.attributes.expression, {f"e{n}": spread(x, how) for n, (x, how) in named})
     if isinstance(c.attributes, AttentionAttributes):
         return _attention(attention, b, *operands)
     if type(c.attributes) not in _OPS:
-        raise TargetError(
-            f"{c.name!r}: torch has no op of kind {c.kind!r} to compare with", c.where
-        )
+        raise TargetError(f"{c.name!r}: torch has no op of kind {c.kind!r} to compare with", c.where)
     return _OPS[type(c.attributes)](b, *operands)
 
 
@@ -329,41 +272,27 @@ def _linear(b: OpInstance, x: Any, w: Any) -> Any:
 
 def _matmul(b: OpInstance, x: Any, y: Any) -> Any:
     a = MatmulAttributes.of(b)
-    x, y = (
-        x.reshape(a.batch, -1, b.shape(0)[1]),
-        y.reshape(a.b_batch, -1, b.shape(1)[1]),
-    )
-    return ((x.mT if a.transpose_a else x) @ (y.mT if a.transpose_b else y)).reshape(
-        b.out
-    )
+    x, y = x.reshape(a.batch, -1, b.shape(0)[1]), y.reshape(a.b_batch, -1, b.shape(1)[1])
+    return ((x.mT if a.transpose_a else x) @ (y.mT if a.transpose_b else y)).reshape(b.out)
 
 
 def _conv2d(b: OpInstance, x: Any, w: Any) -> Any:
     a = ConvAttributes.of(b)
     return F.conv2d(
-        x.permute(0, 3, 1, 2),
-        w.permute(0, 3, 1, 2),
-        None,
-        a.stride,
-        a.padding,
-        a.dilation,
+        x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, a.stride, a.padding, a.dilation
     ).permute(0, 2, 3, 1)
 
 
 def _grouped_conv2d(b: OpInstance, x: Any, w: Any) -> Any:
     a = GroupedConvAttributes.of(b)
     x, w = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
-    return F.conv2d(x, w, None, a.stride, a.padding, a.dilation, a.groups).permute(
-        0, 2, 3, 1
-    )
+    return F.conv2d(x, w, None, a.stride, a.padding, a.dilation, a.groups).permute(0, 2, 3, 1)
 
 
 def _conv_transpose2d(b: OpInstance, x: Any, w: Any) -> Any:
     a = ConvTransposeAttributes.of(b)
     w = w.permute(3, 0, 1, 2)
-    return F.conv_transpose2d(
-        x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation
-    )
+    return F.conv_transpose2d(x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation)
 
 
 def _first(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -375,22 +304,13 @@ def _softmax(b: OpInstance, x: Any) -> Any:
     a, columns = SoftmaxAttributes.of(b), b.shape(0)[1]
     x = x.reshape(a.batch, a.rows, columns) * a.scale
     if a.causal:
-        x = x.masked_fill(
-            torch.ones(a.rows, columns, dtype=torch.bool).triu(1 + columns - a.rows),
-            -math.inf,
-        )
+        x = x.masked_fill(torch.ones(a.rows, columns, dtype=torch.bool).triu(1 + columns - a.rows), -math.inf)
     y = x.log_softmax(dim=-1) if a.log else x.softmax(dim=-1)
     return y.reshape(b.out)
 
 
 def _reduce(b: OpInstance, x: Any) -> Any:
-    ways = {
-        "sum": x.sum,
-        "mean": x.mean,
-        "max": x.amax,
-        "min": x.amin,
-        "logsumexp": x.logsumexp,
-    }
+    ways = {"sum": x.sum, "mean": x.mean, "max": x.amax, "min": x.amin, "logsumexp": x.logsumexp}
     return ways[ReduceAttributes.of(b).how](-1, keepdim=True)
 
 
@@ -402,16 +322,12 @@ def _attention(attention: Attention, b: OpInstance, *operands: Any) -> Any:
     if seen != a.k_len:
         k, v = k[:, :seen], v[:, :seen]
     if a.masks:
-        lengths, slopes = (
-            operands[b.index(n)] if b.has(n) else None for n in ("lengths", "slopes")
-        )
+        lengths, slopes = (operands[b.index(n)] if b.has(n) else None for n in ("lengths", "slopes"))
         return _masked(a, q, k, v, seen, lengths, slopes).reshape(b.out)
     return attention(b, q, k, v, seen).reshape(b.out)
 
 
-def _masked(
-    a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any
-) -> Any:
+def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any) -> Any:
     """Of what no fused kernel of torch takes: a window, a prefix, lengths and slopes as a mask, a soft cap op
     by op."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
@@ -419,27 +335,17 @@ def _masked(
     mask = mask.tril(seen - a.q_len) if a.causal else mask
     mask = mask.triu(seen - a.q_len - a.window + 1) if a.window is not None else mask
     mask = mask | (places < a.prefix) if a.prefix is not None else mask
-    mask = (
-        mask & (places < lengths[:, None, None, None]) if lengths is not None else mask
-    )
+    mask = mask & (places < lengths[:, None, None, None]) if lengths is not None else mask
     rise = None
     if slopes is not None:
-        rise = slopes[:, None, None] * (
-            places - torch.arange(a.q_len)[:, None] - (seen - a.q_len)
-        )
+        rise = slopes[:, None, None] * (places - torch.arange(a.q_len)[:, None] - (seen - a.q_len))
     if a.cap is None:
         given = mask if rise is None else torch.where(mask, rise, -math.inf).to(q.dtype)
-        y = F.scaled_dot_product_attention(
-            q, k, v, given, scale=a.scale, enable_gqa=a.heads != a.kv_heads
-        )
+        y = F.scaled_dot_product_attention(q, k, v, given, scale=a.scale, enable_gqa=a.heads != a.kv_heads)
         return y.transpose(1, 2)
     k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
     scores = a.cap * ((q @ k.mT) * (a.scale / a.cap)).tanh()
-    p = (
-        (scores if rise is None else (scores + rise).to(q.dtype))
-        .masked_fill(~mask, -math.inf)
-        .softmax(-1)
-    )
+    p = (scores if rise is None else (scores + rise).to(q.dtype)).masked_fill(~mask, -math.inf).softmax(-1)
     p = p if lengths is None else p.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return (p @ v).transpose(1, 2)
 
@@ -457,10 +363,7 @@ def _rope(b: OpInstance, x: Any, at: int = 0) -> Any:
     d = a.head_dim
     p = torch.arange(rows, dtype=torch.float64) % a.seq + at
     phi = p[:, None] * a.theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    cos, sin = (
-        phi.cos().float()[:, None],
-        phi.sin().float()[:, None],
-    )  # tables, as models keep them
+    cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]  # tables, as models keep them
     y = x.float().reshape(rows, -1, d)
     lo, hi = y[..., : d // 2], y[..., d // 2 :]
     return (
@@ -474,9 +377,7 @@ def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
     d = RotaryAttributes.of(b).head_dim
     cos, sin = (t.repeat(b.out[0] // t.shape[0], 1)[:, None] for t in (cos, sin))
     y = x.reshape(b.out[0], -1, d)
-    return (
-        y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin
-    ).reshape(b.out)
+    return (y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin).reshape(b.out)
 
 
 def _strided_copy(b: OpInstance, x: Any) -> Any:
@@ -496,23 +397,17 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     RopeAttributes: _rope,
     RotaryAttributes: _rotary,
     RmsNormAttributes: lambda b, x, w: F.rms_norm(x, (b.out[-1],), w, b.attributes.eps),
-    LayerNormAttributes: lambda b, x, w, bias: F.layer_norm(
-        x, (b.out[-1],), w, bias, b.attributes.eps
-    ),
+    LayerNormAttributes: lambda b, x, w, bias: F.layer_norm(x, (b.out[-1],), w, bias, b.attributes.eps),
     ReduceAttributes: _reduce,
     GroupNormAttributes: _first(
-        lambda b, x, w, bias: F.group_norm(
-            x, b.attributes.groups, w, bias, b.attributes.eps
-        )
+        lambda b, x, w, bias: F.group_norm(x, b.attributes.groups, w, bias, b.attributes.eps)
     ),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
     TakeAlongAttributes: lambda b, x, ids: x.gather(-1, ids.long()),
     StridedCopyAttributes: _strided_copy,
     EmbeddingAttributes: lambda b, ids, table: F.embedding(ids, table),
     PoolAttributes: _first(
-        lambda b, x: F.max_pool2d(
-            x, b.attributes.window, b.attributes.stride, b.attributes.padding
-        )
+        lambda b, x: F.max_pool2d(x, b.attributes.window, b.attributes.stride, b.attributes.padding)
     ),
     AvgPoolAttributes: _first(
         lambda b, x: F.avg_pool2d(
@@ -523,10 +418,6 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
             count_include_pad=b.attributes.counts_padding,
         )
     ),
-    UpsampleAttributes: _first(
-        lambda b, x: F.interpolate(x, scale_factor=b.attributes.factor)
-    ),
-    GlobalAvgPoolAttributes: lambda b, x: (
-        x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype))
-    ),
+    UpsampleAttributes: _first(lambda b, x: F.interpolate(x, scale_factor=b.attributes.factor)),
+    GlobalAvgPoolAttributes: lambda b, x: x.float().mean(dim=(1, 2)).to(getattr(torch, b.result.dtype)),
 }

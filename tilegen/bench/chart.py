@@ -25,11 +25,7 @@ CELL = (INNER - GUTTER * (COLUMNS - 1)) / COLUMNS  # width
 PAD, HEADING, BAR, BETWEEN = 5.0, 15.0, 13.0, 8.0
 # of a group: its title, the 1 below its last cells; the room after it
 TITLE, SCALE, AFTER = 24.0, 14.0, 6.0
-FONT, TEXT, SMALL = (
-    12.0,
-    11.0,
-    10.0,
-)  # sizes: titles and legend, headings of cells, bars
+FONT, TEXT, SMALL = 12.0, 11.0, 10.0  # sizes: titles and legend, headings of cells, bars
 LONGEST = "0.998×, slower"  # ratio
 SIZES = {"margin": MARGIN, "line": LINE, "cell": CELL, "small": SMALL}
 SIZES |= {"pad": PAD, "heading": HEADING, "bar": BAR}
@@ -89,11 +85,7 @@ def chart(rows: Sequence[Row]) -> str:
     cells: dict[Key, list[Row]] = {}
     for r in rows:
         cells.setdefault(key(r), []).append(r)
-    drawn = {
-        k: of_cell
-        for k, of_cell in cells.items()
-        if best_us(of_cell, PEERS) is not None
-    }
+    drawn = {k: of_cell for k, of_cell in cells.items() if best_us(of_cell, PEERS) is not None}
     name_of, scale = names(rows), _scale(list(drawn.values()))
     caption = _lines(*_caption(scale)) if drawn else ()
     swatches = [Swatch(_said(v), c) for v, c in scale.colours.items()]
@@ -102,30 +94,13 @@ def chart(rows: Sequence[Row]) -> str:
     groups: list[Group] = []
     for title in dict.fromkeys(name_of[k].group for k in drawn):
         keys = [k for k in drawn if name_of[k].group == title]
-        groups.append(
-            _group(title, {name_of[k].label: drawn[k] for k in keys}, y, scale)
-        )
+        groups.append(_group(title, {name_of[k].label: drawn[k] for k in keys}, y, scale))
         y = groups[-1].bottom + AFTER
-    missing = ", ".join(
-        f"{name_of[k].group} ({name_of[k].label})" for k in cells if k not in drawn
-    )
-    notes = (
-        _lines(f"Not drawn, since no peer was measured: {missing}") if missing else ()
-    )
-    texts = {
-        "caption": caption,
-        "legend": entries,
-        "groups": groups,
-        "notes": notes,
-        "notes_y": y + 12,
-    }
+    missing = ", ".join(f"{name_of[k].group} ({name_of[k].label})" for k in cells if k not in drawn)
+    notes = _lines(f"Not drawn, since no peer was measured: {missing}") if missing else ()
+    texts = {"caption": caption, "legend": entries, "groups": groups, "notes": notes, "notes_y": y + 12}
     height = y + LINE * len(notes) + MARGIN
-    places = {
-        "width": WIDTH,
-        "height": height,
-        "start": scale.start,
-        "unit": scale.unit,
-    }
+    places = {"width": WIDTH, "height": height, "start": scale.start, "unit": scale.unit}
     return render("chart.svg.j2", **texts, **places, **SIZES)
 
 
@@ -156,35 +131,25 @@ def _lines(*texts: str) -> tuple[str, ...]:
 
 
 def _said(variant: str) -> str:
-    return (
-        f"{variant}: {CONTENDERS[variant].words}" if variant in CONTENDERS else variant
-    )
+    return f"{variant}: {CONTENDERS[variant].words}" if variant in CONTENDERS else variant
 
 
 def _speed(row: Row, of_cell: Sequence[Row]) -> float:
     return 0.0 if row.wrong else (best_us(of_cell, PEERS) or 0.0) / row.us
 
 
-def _group(
-    title: str, cells: Mapping[str, Sequence[Row]], y: float, scale: Scale
-) -> Group:
+def _group(title: str, cells: Mapping[str, Sequence[Row]], y: float, scale: Scale) -> Group:
     """Cells run down the columns; those of a line are as high as its highest."""
     lines, labels = -(-len(cells) // COLUMNS), list(cells)
     found: list[Cell] = []
     top = y + TITLE
     for line in range(lines):
-        beside = [
-            _cell(label, cells[label], top, scale) for label in labels[line::lines]
-        ]
+        beside = [_cell(label, cells[label], top, scale) for label in labels[line::lines]]
         height = max(c.height for c in beside)
         for column, cell in enumerate(beside):
             number = column * lines + line + 1
             last = number == len(labels) or number % lines == 0
-            found.append(
-                replace(
-                    cell, x=MARGIN + column * (CELL + GUTTER), height=height, last=last
-                )
-            )
+            found.append(replace(cell, x=MARGIN + column * (CELL + GUTTER), height=height, last=last))
         top += height + BETWEEN
     return Group(title, y, top + SCALE, tuple(found))
 
@@ -196,19 +161,8 @@ def _cell(label: str, rows: Sequence[Row], y: float, scale: Scale) -> Cell:
     heading = wrapped(label, CELL - 3 * PAD - text_width(LONGEST, TEXT), TEXT)
     first = y + PAD + HEADING * len(heading)
     ordered = sorted(rows, key=lambda r: list(scale.colours).index(r.variant))
-    bars = tuple(
-        _bar(r, label, _speed(r, rows), first + BAR * n, scale)
-        for n, r in enumerate(ordered)
-    )
-    return Cell(
-        MARGIN,
-        y,
-        first + BAR * len(bars) + PAD - y,
-        heading,
-        _ratio(peer, it),
-        lost,
-        bars,
-    )
+    bars = tuple(_bar(r, label, _speed(r, rows), first + BAR * n, scale) for n, r in enumerate(ordered))
+    return Cell(MARGIN, y, first + BAR * len(bars) + PAD - y, heading, _ratio(peer, it), lost, bars)
 
 
 def _bar(row: Row, label: str, speed: float, y: float, scale: Scale) -> Bar:
@@ -225,11 +179,7 @@ def _ratio(peer: float | None, it: float | None) -> str:
         return ""
     if peer >= it:
         return f"{peer / it:.2f}×"
-    return (
-        f"{peer / it:.3f}×, slower"
-        if peer / it >= 0.995
-        else f"{peer / it:.2f}×, slower"
-    )
+    return f"{peer / it:.3f}×, slower" if peer / it >= 0.995 else f"{peer / it:.2f}×, slower"
 
 
 def _micro(us: float) -> str:
@@ -237,30 +187,16 @@ def _micro(us: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    p = argparse.ArgumentParser(
-        "python -m tilegen.bench.chart", description="a chart of a results file"
-    )
+    p = argparse.ArgumentParser("python -m tilegen.bench.chart", description="a chart of a results file")
     p.add_argument("results", type=Path, metavar="RESULTS.json")
     p.add_argument("svg", type=Path, metavar="CHART.svg")
     o = p.parse_args(arguments)
     rows = json.loads(o.results.read_text()).get("rows", [])
-    missing = [
-        k
-        for k in ("workload", "sizes", "variant", "us", "error")
-        if any(k not in r for r in rows)
-    ]
+    missing = [k for k in ("workload", "sizes", "variant", "us", "error") if any(k not in r for r in rows)]
     if missing or not rows:
-        p.error(
-            f"{o.results} holds no comparison: its rows have no {' and no '.join(missing) or 'entries'}"
-        )
+        p.error(f"{o.results} holds no comparison: its rows have no {' and no '.join(missing) or 'entries'}")
     known = {f.name for f in fields(Row)}  # a file may say more of a row
-    o.svg.write_text(
-        chart(
-            rows_of(
-                {"rows": [{k: v for k, v in r.items() if k in known} for r in rows]}
-            )
-        )
-    )
+    o.svg.write_text(chart(rows_of({"rows": [{k: v for k, v in r.items() if k in known} for r in rows]})))
 
 
 if __name__ == "__main__":

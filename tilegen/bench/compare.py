@@ -90,9 +90,7 @@ class Row:
     error: float
     tflops: float
     tbs: float
-    floor_us: float | None = (
-        None  # what the machine's ceilings allow, where they are known
-    )
+    floor_us: float | None = None  # what the machine's ceilings allow, where they are known
     element: float = 0.0
     rounds_us: tuple[float, ...] = ()
     sets: int | None = None
@@ -131,9 +129,7 @@ class Ratio:
     workload: str
     sizes: dict[str, Any]
     over_peers: float | None
-    over_own: (
-        float | None
-    )  # here tilegen in one launch, beside its ways without tile sync
+    over_own: float | None  # here tilegen in one launch, beside its ways without tile sync
 
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
@@ -160,10 +156,7 @@ def note(program: Program, variant: str, error: Exception) -> Note:
 
 
 def own_variants(
-    program: Program,
-    options: Options,
-    moving: Program | None = None,
-    on: Machine | None = None,
+    program: Program, options: Options, moving: Program | None = None, on: Machine | None = None
 ) -> dict[str, Options]:
     """tilegen as tg.compile gives it on a machine, by default the GPU that is here or an H200; and beside it,
     under names of their own, its other ways.
@@ -178,11 +171,7 @@ def own_variants(
     if len(fuse(program).ops) == 1 and not options.split_k and not options.split_kv:
         return {**pdl, "tilegen": options, UNPREPARED: options}
     launches = {"tilegen-kernel": replace(options, policies=()), **pdl}
-    found = {
-        **launches,
-        "tilegen-barrier": replace(options, policies=(("*", "kernel"),)),
-        "tilegen": options,
-    }
+    found = {**launches, "tilegen-barrier": replace(options, policies=(("*", "kernel"),)), "tilegen": options}
     lowering, _ = settled_lowering(program, place(on, "sm_90a"), options, "auto", False)
     besides = PERSISTENT if lowering == "multi_launch" else EXCLUSIVE
     return {**found, besides: options, UNPREPARED: options}
@@ -207,9 +196,7 @@ def compare(
 
     def compiled(name: str) -> Callable[..., Any]:
         chosen = moving if name == MOVING and moving is not None else program
-        return api.compile(
-            chosen, "cpu", on=f"cpu:{count}", options=variants[name], threads=count
-        )
+        return api.compile(chosen, "cpu", on=f"cpu:{count}", options=variants[name], threads=count)
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -226,8 +213,7 @@ def compare(
         refuse_none(program, runs, select)
         # the first run warms up
         errors = {
-            name: accuracy(program, outcome(program, run(), fresh), expected)
-            for name, run in runs.items()
+            name: accuracy(program, outcome(program, run(), fresh), expected) for name, run in runs.items()
         }
         once = {name: 1 for name in runs}
         times = timing.interleave(
@@ -244,18 +230,12 @@ def compare(
 
 def refuse_open(program: Program) -> None:
     if program.symbolic:
-        raise PlanError(
-            f"{program.name}: sizes are left open; comparing needs all of them"
-        )
+        raise PlanError(f"{program.name}: sizes are left open; comparing needs all of them")
 
 
-def refuse_none(
-    program: Program, offered: Collection[str], select: Sequence[str]
-) -> None:
+def refuse_none(program: Program, offered: Collection[str], select: Sequence[str]) -> None:
     if not offered:
-        raise PlanError(
-            f"{program.name}: none of {', '.join(select)} is offered for it"
-        )
+        raise PlanError(f"{program.name}: none of {', '.join(select)} is offered for it")
 
 
 def row(
@@ -292,11 +272,7 @@ def outcome(program: Program, result: Any, arguments: Sequence[torch.Tensor]) ->
     return (
         result
         if program.outputs
-        else tuple(
-            a
-            for t, a in zip(program.arguments, arguments, strict=True)
-            if t.role == "state"
-        )
+        else tuple(a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state")
     )
 
 
@@ -304,9 +280,7 @@ def work(program: Program) -> tuple[float, float]:
     """(FLOPs of the multiplying ops, bytes of arguments and outputs)."""
     bounds = [OpInstance.of_call(program, c) for c in program.calls]
     flops = sum(2.0 * math.prod(b.out) * _inner(b) for b in bounds)
-    outside = [
-        t for t in program.tensors if t.role in ("input", "weight", "state", "output")
-    ]
+    outside = [t for t in program.tensors if t.role in ("input", "weight", "state", "output")]
     return flops, float(sum(math.prod(t.shape) * DTYPES[t.dtype] for t in outside))
 
 
@@ -338,17 +312,10 @@ def ratios(rows: Sequence[Row]) -> list[Ratio]:
         cells.setdefault(key(r), []).append(r)
     found = []
     for of_cell in cells.values():
-        compared = (
-            (PEERS, best_us(of_cell, ["tilegen"])),
-            (OWN, best_us(of_cell, [one_launch(of_cell)])),
-        )
+        compared = (PEERS, best_us(of_cell, ["tilegen"])), (OWN, best_us(of_cell, [one_launch(of_cell)]))
         best = [(best_us(of_cell, others), it) for others, it in compared]
         found.append(
-            Ratio(
-                of_cell[0].workload,
-                of_cell[0].sizes,
-                *(b / it if b and it else None for b, it in best),
-            )
+            Ratio(of_cell[0].workload, of_cell[0].sizes, *(b / it if b and it else None for b, it in best))
         )
     return found
 
@@ -358,17 +325,12 @@ def one_launch(rows: Sequence[Row]) -> str:
     was measured, none."""
     if any(r.variant == PERSISTENT for r in rows):
         return PERSISTENT
-    return next(
-        ("tilegen" for r in rows if r.variant == "tilegen" and r.launches in (None, 1)),
-        "",
-    )
+    return next(("tilegen" for r in rows if r.variant == "tilegen" and r.launches in (None, 1)), "")
 
 
 def best_us(rows: Sequence[Row], variants: Sequence[str]) -> float | None:
     """The least time of these variants among those that are right."""
-    return min(
-        (r.us for r in rows if r.variant in variants and not r.wrong), default=None
-    )
+    return min((r.us for r in rows if r.variant in variants and not r.wrong), default=None)
 
 
 def geometric_mean(values: Sequence[float | None]) -> float | None:
@@ -396,9 +358,7 @@ def size_labels(rows: Sequence[Row | Note]) -> dict[Key, str]:
             values.setdefault((r.workload, k), set()).add(v)
     found = {}
     for r in rows:
-        shown = [k for k in r.sizes if len(values[r.workload, k]) > 1] or list(r.sizes)[
-            :1
-        ]
+        shown = [k for k in r.sizes if len(values[r.workload, k]) > 1] or list(r.sizes)[:1]
         found[key(r)] = " ".join(f"{k}={r.sizes[k]}" for k in shown)
     return found
 
@@ -415,9 +375,7 @@ def table(cells: Sequence[Cell]) -> str:
 
     peers = {k: best_us([r for r in rows if key(r) == k], PEERS) for k in labels}
     rates = f"{'TFLOP/s':>9}{'TB/s':>7}{'/floor':>8}{'best peer/it':>14}"
-    lines = [
-        f"{'workload':<16}{'sizes':<{wide}}{'variant':<20}{'µs':>10}{'spread':>9}{'error':>10}{rates}"
-    ]
+    lines = [f"{'workload':<16}{'sizes':<{wide}}{'variant':<20}{'µs':>10}{'spread':>9}{'error':>10}{rates}"]
     for r in rows:
         floor = f"{r.us / r.floor_us:>8.2f}" if r.floor_us else f"{'-':>8}"
         rates = f"{r.tflops:>9.3f}{r.tbs:>7.3f}{floor}"
@@ -430,16 +388,9 @@ def table(cells: Sequence[Cell]) -> str:
     found = ratios(rows)
     if any(r.over_peers is not None or r.over_own is not None for r in found):
         lines += ["", f"{'':<{16 + wide}}{OVER_PEERS:>20}  {OVER_OWN}"]
-        lines += [
-            f"{start(r)}{_ratio(r.over_peers):>20}  {_ratio(r.over_own)}" for r in found
-        ]
-        means = [
-            geometric_mean([getattr(r, over) for r in found])
-            for over in ("over_peers", "over_own")
-        ]
-        lines.append(
-            f"{'geometric mean':<{16 + wide}}{_ratio(means[0]):>20}  {_ratio(means[1])}"
-        )
+        lines += [f"{start(r)}{_ratio(r.over_peers):>20}  {_ratio(r.over_own)}" for r in found]
+        means = [geometric_mean([getattr(r, over) for r in found]) for over in ("over_peers", "over_own")]
+        lines.append(f"{'geometric mean':<{16 + wide}}{_ratio(means[0]):>20}  {_ratio(means[1])}")
     lines += [f"not measured: {start(n)}{n.variant}: {n.error}" for n in notes]
     return "\n".join(lines)
 
@@ -461,9 +412,7 @@ def heading(run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def result_file(
-    cells: Sequence[Cell], run: str, environment: Mapping[str, Any]
-) -> dict[str, Any]:
+def result_file(cells: Sequence[Cell], run: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of benchmarks/results: enough to know what was measured, with what, on what. clocks_mhz: one a
     cell."""
     rows = [r for c in cells for r in c.rows]
@@ -471,18 +420,10 @@ def result_file(
     return {
         **heading(run, environment),
         "clocks_mhz": [c.clock for c in cells] if any(c.clock for c in cells) else None,
-        "rows": [
-            {**asdict(r), "error": _finite(r.error), "element": _finite(r.element)}
-            for r in rows
-        ],
+        "rows": [{**asdict(r), "error": _finite(r.error), "element": _finite(r.element)} for r in rows],
         "notes": [asdict(n) for c in cells for n in c.notes],
         "ratios": [
-            {
-                "workload": r.workload,
-                "sizes": r.sizes,
-                OVER_PEERS: r.over_peers,
-                OVER_OWN: r.over_own,
-            }
+            {"workload": r.workload, "sizes": r.sizes, OVER_PEERS: r.over_peers, OVER_OWN: r.over_own}
             for r in found
         ],
         "geometric_means": {
@@ -502,9 +443,7 @@ def rows_of(data: Mapping[str, Any]) -> list[Row]:
     found = []
     for r in ({k: v for k, v in given.items() if k in names} for given in data["rows"]):
         errors = {
-            name: math.nan if r[name] is None else r[name]
-            for name in ("error", "element")
-            if name in r
+            name: math.nan if r[name] is None else r[name] for name in ("error", "element") if name in r
         }
         found.append(Row(**{**r, **errors, "rounds_us": tuple(r.get("rounds_us", ()))}))
     return found
@@ -517,10 +456,7 @@ def commit() -> str | None:
         return given
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parent,
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
         )
     except OSError:
         return None
@@ -532,22 +468,14 @@ def cpu_environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "tilegen": tilegen.__version__,
-    }
+    return {"python": platform.python_version(), "torch": torch.__version__, "tilegen": tilegen.__version__}
 
 
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in lines
-            if line.startswith("model name")
-        ),
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
         platform.processor() or platform.machine(),
     )
 

@@ -14,13 +14,7 @@ import torch
 from tilegen import api
 from tilegen.bench import attentions
 from tilegen.bench.attentions import BACKENDS, OnBackend
-from tilegen.bench.baselines import (
-    conv_chains,
-    eager,
-    gelu_pairs,
-    inductor,
-    linear_chains,
-)
+from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, linear_chains
 from tilegen.bench.compare import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
@@ -71,9 +65,7 @@ def builders(
     return {
         **_torch(program, sets),
         **{
-            name: functools.partial(
-                own, program, o, sets, ways[name], moving if name == MOVING else None
-            )
+            name: functools.partial(own, program, o, sets, ways[name], moving if name == MOVING else None)
             for name, o in variants.items()
         },
     }
@@ -103,9 +95,7 @@ def _torch(program: Program, sets: Sets) -> dict[str, Build]:
         found |= _attention(program, sets, linears)
     found["inductor"] = lambda: over_sets(inductor(plain()), sets)
     if attends:
-        found["inductor-flash"] = lambda: over_sets(
-            inductor(plain(attention=attentions.flash)), sets
-        )
+        found["inductor-flash"] = lambda: over_sets(inductor(plain(attention=attentions.flash)), sets)
     return found
 
 
@@ -126,21 +116,15 @@ def _attention(program: Program, sets: Sets, linears: Any) -> dict[str, Build]:
         found["cublaslt-flash"] = with_kernel(attentions.flash, linears)
         found["cublaslt-cudnn"] = on_backend("sdpa-cudnn", linears)
     decodes = all(
-        c.attributes.q_len == 1
-        for c in program.calls
-        if isinstance(c.attributes, AttentionAttributes)
+        c.attributes.q_len == 1 for c in program.calls if isinstance(c.attributes, AttentionAttributes)
     )
     return found | {
-        name: with_kernel(f)
-        for name, f in attentions.installed().items()
-        if name != "flashinfer" or decodes
+        name: with_kernel(f) for name, f in attentions.installed().items() if name != "flashinfer" or decodes
     }
 
 
 def over_sets(f: Callable[..., Any], sets: Sets, captured: bool = True) -> Contender:
-    return Contender(
-        tuple(functools.partial(f, *arguments) for arguments in sets), captured
-    )
+    return Contender(tuple(functools.partial(f, *arguments) for arguments in sets), captured)
 
 
 def own(
@@ -169,10 +153,7 @@ def own(
 def poisoned_outputs(program: Program) -> Any:
     """What out= takes: NaN everywhere, or what is no column."""
     made = [program.tensor(name) for name in program.outputs]
-    outputs = [
-        spoiled(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=DEVICE))
-        for t in made
-    ]
+    outputs = [spoiled(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=DEVICE)) for t in made]
     return outputs[0] if len(outputs) == 1 else outputs or None
 
 

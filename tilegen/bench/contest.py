@@ -31,10 +31,7 @@ DEFAULT = ("tilegen-barrier", "tilegen", PERSISTENT, EXCLUSIVE, UNPREPARED, MOVI
 
 class Measure(Protocol):
     def __call__(
-        self,
-        program: Program,
-        variants: Mapping[str, Options],
-        moving: Program | None = None,
+        self, program: Program, variants: Mapping[str, Options], moving: Program | None = None
     ) -> Cell: ...
 
 
@@ -69,54 +66,30 @@ def contest(
             f"--target interpret checks a plan and is not timed; expected auto, {', '.join(EMITTED)}"
         )
     if found == "cpu":
-        select = selected(
-            (PEERS[0], *(v for v in variants if v not in GPU_ALONE)), only, without
-        )
+        select = selected((PEERS[0], *(v for v in variants if v not in GPU_ALONE)), only, without)
 
-        def on_cpu(
-            program: Program,
-            variants: Mapping[str, Options],
-            moving: Program | None = None,
-        ) -> Cell:
-            return compare(
-                program,
-                variants,
-                select,
-                threads,
-                rounds or CPU_ROUNDS,
-                progress,
-                moving,
-            )
+        def on_cpu(program: Program, variants: Mapping[str, Options], moving: Program | None = None) -> Cell:
+            return compare(program, variants, select, threads, rounds or CPU_ROUNDS, progress, moving)
 
         return Contest(on_cpu, cpu_environment())
     from tilegen.bench.environment import environment
     from tilegen.bench.ladder import ladder
 
-    select = selected(
-        tuple(dict.fromkeys((*PEERS, *STREAMS, *variants))), only, without
-    )
+    select = selected(tuple(dict.fromkeys((*PEERS, *STREAMS, *variants))), only, without)
 
-    def on_gpu(
-        program: Program, variants: Mapping[str, Options], moving: Program | None = None
-    ) -> Cell:
+    def on_gpu(program: Program, variants: Mapping[str, Options], moving: Program | None = None) -> Cell:
         count = rounds or CUDA_ROUNDS
-        return ladder(
-            program, variants, select, count, progress, target=found, moving=moving
-        )
+        return ladder(program, variants, select, count, progress, target=found, moving=moving)
 
     return Contest(on_gpu, environment())
 
 
-def selected(
-    names: Sequence[str], only: str, without: Sequence[str]
-) -> tuple[str, ...]:
+def selected(names: Sequence[str], only: str, without: Sequence[str]) -> tuple[str, ...]:
     """The contenders of names that `only` ("eager,graph"; empty: all) asks for."""
     asked = [name.strip() for name in only.split(",")] if only else list(names)
     for name in asked:
         if name not in names:
-            raise PlanError(
-                f"--only {only}: no contender {name!r}; they are {', '.join(names)}"
-            )
+            raise PlanError(f"--only {only}: no contender {name!r}; they are {', '.join(names)}")
     found = tuple(name for name in names if name in asked and name not in without)
     if not found:
         raise PlanError("no contender is left to measure")

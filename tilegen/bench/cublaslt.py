@@ -33,16 +33,9 @@ EPILOGUES = {
     ("gelu_tanh", True): 36,
 }
 # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_R_8F_E4M3
-TYPES = {
-    torch.float32: 0,
-    torch.float16: 2,
-    torch.bfloat16: 14,
-    torch.float8_e4m3fn: 28,
-}
+TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14, torch.float8_e4m3fn: 28}
 COMPUTE_32F, DESC_TRANSA, DESC_EPILOGUE, DESC_BIAS, PREF_WORKSPACE = 68, 3, 7, 8, 1
-DESC_FAST_ACCUM = (
-    25  # of numbers of one byte: sums stay in the tensor cores, as tilegen's do
-)
+DESC_FAST_ACCUM = 25  # of numbers of one byte: sums stay in the tensor cores, as tilegen's do
 TRANSPOSED = 1
 
 
@@ -79,13 +72,9 @@ class Product:
 
     def __init__(self, library: Any, shape: Shape):
         self.library, self.shape, kind = library, shape, TYPES[shape.dtype]
-        self.description = self._made(
-            "cublasLtMatmulDescCreate", COMPUTE_32F, TYPES[torch.float32]
-        )
+        self.description = self._made("cublasLtMatmulDescCreate", COMPUTE_32F, TYPES[torch.float32])
         self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
-        self._set(
-            DESC_EPILOGUE, ctypes.c_uint32(EPILOGUES[shape.activation, shape.bias])
-        )
+        self._set(DESC_EPILOGUE, ctypes.c_uint32(EPILOGUES[shape.activation, shape.bias]))
         if shape.dtype.itemsize == 1:
             self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
         self.a = self._layout(kind, shape.k, shape.n, shape.ldw)
@@ -120,18 +109,13 @@ class Product:
         bias: torch.Tensor | None,
         workspace: torch.Tensor,
     ) -> torch.Tensor:
-        y = torch.empty(
-            x.shape[0], w.shape[0], dtype=self.shape.result, device=x.device
-        )
+        y = torch.empty(x.shape[0], w.shape[0], dtype=self.shape.result, device=x.device)
         if bias is not None:
             self._set(DESC_BIAS, ctypes.c_void_p(bias.data_ptr()))
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         a, b, d = (ctypes.c_void_p(t.data_ptr()) for t in (w, x, y))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        scratch = (
-            ctypes.c_void_p(workspace.data_ptr()),
-            ctypes.c_size_t(workspace.numel()),
-        )
+        scratch = (ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(workspace.numel()))
         factors = ctypes.byref(one), ctypes.byref(zero)
         checked(
             self.library.cublasLtMatmul(
@@ -162,9 +146,7 @@ class Product:
     def _layout(self, kind: int, rows: int, columns: int, between: int) -> Any:
         made = ctypes.c_void_p()
         sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(between)
-        checked(
-            self.library.cublasLtMatrixLayoutCreate(ctypes.byref(made), kind, *sizes)
-        )
+        checked(self.library.cublasLtMatrixLayoutCreate(ctypes.byref(made), kind, *sizes))
         return made
 
     def _set(self, attribute: int, value: Any) -> None:
@@ -200,8 +182,7 @@ class _Tuned:
         checked(self.library.cublasLtCreate(ctypes.byref(self.handle)))
         self.workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
         self.known: dict[
-            Shape,
-            Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor],
+            Shape, Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
         ] = {}
 
     def best(
@@ -216,9 +197,7 @@ class _Tuned:
         return self.known[shape]
 
     def _call(self, product: Product, algorithm: Any) -> Callable[..., torch.Tensor]:
-        return lambda x, w, bias: product(
-            self.handle, algorithm, x, w, bias, self.workspace
-        )
+        return lambda x, w, bias: product(self.handle, algorithm, x, w, bias, self.workspace)
 
 
 @lru_cache(maxsize=1)
@@ -227,10 +206,7 @@ def _tuned() -> _Tuned:
 
 
 def fastest(
-    calls: list[Callable[..., torch.Tensor]],
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
+    calls: list[Callable[..., torch.Tensor]], x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
 ) -> Callable[..., torch.Tensor]:
     """The call that takes least over copies of x and w that pass the L2 cache; one that fails takes
     forever."""
@@ -257,9 +233,7 @@ def fastest(
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
     """Of the same strides: a shape's descriptors hold them."""
-    return torch.empty_strided(
-        t.shape, t.stride(), dtype=t.dtype, device=t.device
-    ).copy_(t)
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
 
 
 @torch.fx.wrap
@@ -285,8 +259,4 @@ def linear(
         activation,
         bias is not None,
     )
-    return (
-        _tuned()
-        .best(shape, rows, w, bias)(rows, w, bias)
-        .reshape(*x.shape[:-1], w.shape[0])
-    )
+    return _tuned().best(shape, rows, w, bias)(rows, w, bias).reshape(*x.shape[:-1], w.shape[0])

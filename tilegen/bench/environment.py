@@ -32,16 +32,8 @@ def environment() -> dict[str, Any]:
         "driver": timing.nvidia_smi("driver_version"),
     }
     clocks = {name: timing.nvidia_smi(f"clocks.max.{name}") for name in ("sm", "mem")}
-    limits = {
-        "max_clocks_mhz": clocks,
-        "power_limit_w": timing.nvidia_smi("power.limit"),
-    }
-    return {
-        "device": torch.cuda.get_device_name(),
-        **limits,
-        "versions": found,
-        "remarks": list(REMARKS),
-    }
+    limits = {"max_clocks_mhz": clocks, "power_limit_w": timing.nvidia_smi("power.limit")}
+    return {"device": torch.cuda.get_device_name(), **limits, "versions": found, "remarks": list(REMARKS)}
 
 
 def _distribution(name: str) -> str | None:
@@ -54,9 +46,7 @@ def _distribution(name: str) -> str | None:
 def cublas_version() -> str | None:
     """Of the cuBLAS that torch uses: major.minor.patch."""
     try:
-        library = ctypes.CDLL(
-            f"libcublas.so.{(torch.version.cuda or '').split('.')[0]}"
-        )
+        library = ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').split('.')[0]}")
     except OSError:
         return None
     parts = [ctypes.c_int() for _ in range(3)]

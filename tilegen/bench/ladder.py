@@ -19,17 +19,7 @@ import torch
 from tilegen.arch.machine import H200
 from tilegen.bench import contenders
 from tilegen.bench.accuracy import Accuracy, accuracy, tensors
-from tilegen.bench.compare import (
-    Cell,
-    Note,
-    Progress,
-    Row,
-    note,
-    refuse_none,
-    refuse_open,
-    row,
-    work,
-)
+from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
 from tilegen.bench.contenders import Sets, builders, knobs
 from tilegen.frontend.program import Program
 from tilegen.ops.append import AppendAttributes
@@ -61,9 +51,7 @@ def ladder(
     refuse_open(program)
     try:
         with torch.no_grad(), best_convolutions():
-            return _measured(
-                program, variants, select, rounds, progress, constant, target, moving
-            )
+            return _measured(program, variants, select, rounds, progress, constant, target, moving)
     finally:
         # the next size needs the memory: contenders, graphs and argument sets go, then the blocks they held
         gc.collect()
@@ -101,7 +89,9 @@ def _measured(
             runner = timing.ready(contender)
             errors[name] = first.and_also(replayed(program, runner, sets, expected))
             runners[name] = runner
-        except Exception as error:  # whatever a contender raises is its own result: the others are still measured
+        except (
+            Exception
+        ) as error:  # whatever a contender raises is its own result: the others are still measured
             notes.append(note(program, name, error))
             if not usable():
                 raise ContenderDied(name, notes[-1].error) from error
@@ -109,31 +99,16 @@ def _measured(
         return Cell((), tuple(notes))
     times, clock = _timed(program, runners, rounds, progress)
     rows: list[Row] = []
-    of_all = {
-        "sets": len(sets),
-        "in_l2": timing.fits_l2(argument_bytes(program), len(sets)),
-    }
+    of_all = {"sets": len(sets), "in_l2": timing.fits_l2(argument_bytes(program), len(sets))}
     for name, runner in runners.items():
         try:
             runner.check()
         except Exception as error:  # it hung while it was timed: its times mean nothing
             notes.append(note(program, name, error))
             continue
-        after = errors[name].and_also(
-            _compared(program, runner.results, sets, expected)
-        )
+        after = errors[name].and_also(_compared(program, runner.results, sets, expected))
         seconds = [t / len(sets) for t in times[name]]
-        rows.append(
-            row(
-                program,
-                name,
-                seconds,
-                after,
-                floor_us(program),
-                launches=runner.launches,
-                **of_all,
-            )
-        )
+        rows.append(row(program, name, seconds, after, floor_us(program), launches=runner.launches, **of_all))
     return Cell(tuple(rows), tuple(notes), clock)
 
 
@@ -150,9 +125,7 @@ def _timed(
             clocks.append(timing.clock_under(list(runs.values())[-1]))
 
     counts = timing.counted(runs, timing.event_seconds)
-    return timing.interleave(
-        runs, counts, timing.event_seconds, rounds, before
-    ), clocks[0]
+    return timing.interleave(runs, counts, timing.event_seconds, rounds, before), clocks[0]
 
 
 # --- what they are given ------------------------------------------------------------------------------------
@@ -199,9 +172,7 @@ def on_device_reference(program: Program, arguments: Sequence[torch.Tensor]) -> 
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
-def first_call(
-    program: Program, c: Contender, sets: Sets, expected: Sequence[Any]
-) -> Accuracy:
+def first_call(program: Program, c: Contender, sets: Sets, expected: Sequence[Any]) -> Accuracy:
     """Of the first set, with NaN in outputs, in tilegen's intermediates and in the rows to append before
     it."""
     poison_states(program, sets[:1])
@@ -212,18 +183,14 @@ def first_call(
     return _compared(program, (result,), sets[:1], expected, states=True)
 
 
-def replayed(
-    program: Program, runner: Runner, sets: Sets, expected: Sequence[Any]
-) -> Accuracy:
+def replayed(program: Program, runner: Runner, sets: Sets, expected: Sequence[Any]) -> Accuracy:
     """Of every set, by one run of what will be timed, with NaN in its outputs and in the rows to append
     before it."""
     poison_states(program, sets)
     if runner.captured:
         held = {a.untyped_storage().data_ptr() for arguments in sets for a in arguments}
         for t in (t for result in runner.results for t in tensors(result)):
-            if (
-                t.untyped_storage().data_ptr() not in held
-            ):  # a cache that is given back is an argument
+            if t.untyped_storage().data_ptr() not in held:  # a cache that is given back is an argument
                 t.fill_(math.nan)
         runner.run()
         results = runner.results
@@ -235,20 +202,12 @@ def replayed(
 
 
 def _compared(
-    program: Program,
-    results: Sequence[Any],
-    sets: Sets,
-    expected: Sequence[Any],
-    states: bool = False,
+    program: Program, results: Sequence[Any], sets: Sets, expected: Sequence[Any], states: bool = False
 ) -> Accuracy:
     """The worst over the sets. states: those of the sets too, which the contender has just written."""
     found = Accuracy()
     for result, arguments, wanted in zip(results, sets, expected, strict=False):
-        written = [
-            a
-            for t, a in zip(program.arguments, arguments, strict=True)
-            if t.role == "state"
-        ]
+        written = [a for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
         given = (
             *(tensors(result) if program.outputs else ()),
             *(written if states or not program.outputs else ()),
@@ -266,11 +225,7 @@ def poison_states(program: Program, sets: Sets) -> None:
         if isinstance(a, AppendAttributes):
             cache, _, *position = (places.get(o.tensor) for o in c.operands)
             for arguments in sets:
-                first = (
-                    int(arguments[position[0]][0])
-                    if position and position[0] is not None
-                    else a.at
-                )
+                first = int(arguments[position[0]][0]) if position and position[0] is not None else a.at
                 arguments[cache][:, first : first + a.seq] = math.nan  # type: ignore[index]
 
 
@@ -292,6 +247,4 @@ def floor_us(program: Program) -> float | None:
         return None
     half = any(t.dtype in ("bfloat16", "float16") for t in program.tensors)
     flops, moved = work(program)
-    return 1e6 * max(
-        flops / (H200.flops16 if half else H200.flops32), moved / H200.memory
-    )
+    return 1e6 * max(flops / (H200.flops16 if half else H200.flops32), moved / H200.memory)

@@ -29,9 +29,7 @@ CONTENDERS = {
     "sdpa-efficient": Contender("torch, memory-efficient attention", "#5db89c"),
     "flash-attn-3": Contender("FlashAttention-3", "#2f9478"),
     "flashinfer": Contender("FlashInfer's decode kernel", "#106b53"),
-    "graph-flash": Contender(
-        "torch's FlashAttention kernel, called directly", "#a7d9c9"
-    ),
+    "graph-flash": Contender("torch's FlashAttention kernel, called directly", "#a7d9c9"),
     "cublaslt-flash": Contender("cuBLASLt and FlashAttention", "#46a68a"),
     "cublaslt-cudnn": Contender("cuBLASLt and cuDNN's attention", "#1f7d65"),
     "inductor": Contender("torch.compile, max-autotune", "#12507b"),
@@ -45,12 +43,7 @@ CONTENDERS = {
     "tilegen-portable": Contender("the kernel for any GPU from Ampere on", "#8f6b3a"),
     "tilegen": Contender("as tg.compile gives it", "#b5381c"),
 }
-OTHERS = (
-    "#cc79a7",
-    "#6a4c93",
-    "#a89f00",
-    "#5b5b5b",
-)  # colours of contenders of a caller's own
+OTHERS = ("#cc79a7", "#6a4c93", "#a89f00", "#5b5b5b")  # colours of contenders of a caller's own
 
 
 @dataclass(frozen=True)
@@ -73,74 +66,30 @@ class Workload:
     def name(self, program: str, sizes: Mapping[str, Any]) -> Name | None:
         """None where the program or its sizes are others."""
         texts = (self.group, self.label)
-        used = {
-            f for text in texts for _, f, _, _ in string.Formatter().parse(text) if f
-        }
-        fits = used <= set(sizes) and all(
-            sizes.get(k) == v for k, v in self.where.items()
-        )
-        return (
-            Name(*(text.format(**sizes) for text in texts))
-            if program == self.program and fits
-            else None
-        )
+        used = {f for text in texts for _, f, _, _ in string.Formatter().parse(text) if f}
+        fits = used <= set(sizes) and all(sizes.get(k) == v for k, v in self.where.items())
+        return Name(*(text.format(**sizes) for text in texts)) if program == self.program and fits else None
 
 
-GPT3, LLAMA = (
-    {"H": 12288, "heads": 12},
-    {"H": 8192, "heads": 8},
-)  # attention, a shard of eight
+GPT3, LLAMA = {"H": 12288, "heads": 12}, {"H": 8192, "heads": 8}  # attention, a shard of eight
 LAYER = {"H": 4096, "heads": 32, "kv_heads": 8, "I": 14336}
-WIDE, NARROW = (
-    {"H": 12288, "I": 6144},
-    {"H": 8192, "I": 2752},
-)  # feed-forward, a shard of eight
+WIDE, NARROW = {"H": 12288, "I": 6144}, {"H": 8192, "I": 2752}  # feed-forward, a shard of eight
 TOKENS, CACHE = "{S:,} tokens, B = {B}", "cache of {S_max:,}, B = {B}"
 CACHED = "{cached:,} cached tokens, B = {B}"
 WORKLOADS = (  # the first that fits names a cell
-    Workload(
-        "conv_pair", "Two 3×3 convolutions with bias and ReLU", "{HW}×{HW}×{C}, B = {B}"
-    ),
+    Workload("conv_pair", "Two 3×3 convolutions with bias and ReLU", "{HW}×{HW}×{C}, B = {B}"),
     Workload("resnet38", "The whole ResNet-38", "ResNet-38, B = {B}", {"stage": 0}),
-    Workload(
-        "resnet38", "ResNet-38, stage by stage", "ResNet-38 stage {stage}, B = {B}"
-    ),
+    Workload("resnet38", "ResNet-38, stage by stage", "ResNet-38 stage {stage}, B = {B}"),
     Workload("vgg19", "The whole VGG-19", "VGG-19, B = {B}", {"block": 0}),
     Workload("vgg19", "VGG-19, block by block", "VGG-19 block {block}, B = {B}"),
-    Workload(
-        "llama_layer", "Llama-3-8B layer, one new token", CACHE, {"S": 1, **LAYER}
-    ),
+    Workload("llama_layer", "Llama-3-8B layer, one new token", CACHE, {"S": 1, **LAYER}),
     Workload("llama_layer", "Llama-3-8B layer, prefill", TOKENS, LAYER),
-    Workload(
-        "gpt3_attention", "GPT-3 attention shard: QKV, causal, output", TOKENS, GPT3
-    ),
-    Workload(
-        "llama_attention",
-        "LLaMA attention shard: QKV, rope, causal, output",
-        TOKENS,
-        LLAMA,
-    ),
-    Workload(
-        "cached_attention",
-        "GPT-3 attention shard, one new token",
-        CACHED,
-        GPT3 | {"rope": False},
-    ),
-    Workload(
-        "cached_attention",
-        "LLaMA attention shard, one new token",
-        CACHED,
-        LLAMA | {"rope": True},
-    ),
-    Workload(
-        "gpt3_mlp", "GPT-3 feed-forward shard, {H:,} × {I:,}", "GPT-3, M = {M:,}", WIDE
-    ),
-    Workload(
-        "llama_mlp",
-        "LLaMA feed-forward shard, {H:,} × {I:,}",
-        "LLaMA, M = {M:,}",
-        NARROW,
-    ),
+    Workload("gpt3_attention", "GPT-3 attention shard: QKV, causal, output", TOKENS, GPT3),
+    Workload("llama_attention", "LLaMA attention shard: QKV, rope, causal, output", TOKENS, LLAMA),
+    Workload("cached_attention", "GPT-3 attention shard, one new token", CACHED, GPT3 | {"rope": False}),
+    Workload("cached_attention", "LLaMA attention shard, one new token", CACHED, LLAMA | {"rope": True}),
+    Workload("gpt3_mlp", "GPT-3 feed-forward shard, {H:,} × {I:,}", "GPT-3, M = {M:,}", WIDE),
+    Workload("llama_mlp", "LLaMA feed-forward shard, {H:,} × {I:,}", "LLaMA, M = {M:,}", NARROW),
     Workload("gemm", "One GeMM, M × N × K", "{M:,} × {N:,} × {K:,}"),
     Workload("four_gemms", "Four GeMMs in a row, {H:,} wide", "M = {M:,}"),
     Workload("fan", "A fan of three GeMMs and back, {H:,} wide", "M = {M:,}"),
@@ -157,9 +106,7 @@ def names(rows: Sequence[Row | Note]) -> dict[Key, Name]:
     alike: dict[Name, list[Mapping[str, Any]]] = {}
     for k, name in named.items():
         alike.setdefault(name, []).append(cells[k].sizes)
-    return {
-        k: _distinct(name, cells[k].sizes, alike[name]) for k, name in named.items()
-    }
+    return {k: _distinct(name, cells[k].sizes, alike[name]) for k, name in named.items()}
 
 
 def _name(program: str, sizes: Mapping[str, Any]) -> Name:
@@ -167,9 +114,7 @@ def _name(program: str, sizes: Mapping[str, Any]) -> Name:
     return next((name for name in found if name is not None), Name(program, ""))
 
 
-def _distinct(
-    name: Name, sizes: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]
-) -> Name:
+def _distinct(name: Name, sizes: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]) -> Name:
     """The name with the sizes in which cells of this name differ; with one at least if it has no words."""
     differing = [k for k in sizes if any(other.get(k) != sizes[k] for other in alike)]
     shown = differing or ([] if name.label else list(sizes)[:1])

@@ -88,11 +88,7 @@ class EpilogueText:
 
     @property
     def expression(self) -> str:
-        return (
-            to_cpp(self.bound.op.epilogue.expression, "tg_")
-            if self.bound.op.epilogue
-            else "acc0"
-        )
+        return to_cpp(self.bound.op.epilogue.expression, "tg_") if self.bound.op.epilogue else "acc0"
 
     @property
     def accumulators(self) -> tuple[str, ...]:
@@ -103,14 +99,9 @@ class EpilogueText:
         found = []
         for n, (index, how) in enumerate(self._read):
             tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
-            where, constant = (
-                self._first_and_pitch(index),
-                tensor.role in ("input", "weight"),
-            )
+            where, constant = self._first_and_pitch(index), tensor.role in ("input", "weight")
             pixels = math.prod(map(int, self.bound.out[1:3])) if how == "images" else 1
-            read = EpilogueOperand(
-                f"e{n}", tensor.name, tensor.dtype, *where, how, constant, pixels
-            )
+            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how, constant, pixels)
             found.append(read)
         return found
 
@@ -141,6 +132,4 @@ class EpilogueText:
 
     def _first_and_pitch(self, index: int) -> tuple[int, int]:
         operand = self.bound.op.operands[index]
-        return (operand.columns or (0, 0))[0], int(
-            self.bound.tensors[operand.tensor].plan_shape[-1]
-        )
+        return (operand.columns or (0, 0))[0], int(self.bound.tensors[operand.tensor].plan_shape[-1])

@@ -13,11 +13,7 @@ def to_cpp(expression: str, prefix: str) -> str:
     """The expression with `prefix` before the names that are taken; as it is where nothing changes."""
     tree = ast.parse(expression, mode="eval")
     changed = ast.unparse(_Cpp(prefix).visit(tree))
-    return (
-        expression
-        if changed == ast.unparse(ast.parse(expression, mode="eval"))
-        else changed
-    )
+    return expression if changed == ast.unparse(ast.parse(expression, mode="eval")) else changed
 
 
 class _Cpp(ast.NodeTransformer):

@@ -52,11 +52,7 @@ class OpText:
     @property
     def turning(self) -> bool:
         """Whether it turns anything by its position."""
-        return (
-            isinstance(self.bound.attributes, RopeAttributes)
-            or self.roped
-            or self.ropes
-        )
+        return isinstance(self.bound.attributes, RopeAttributes) or self.roped or self.ropes
 
     @property
     def table_row(self) -> str:
@@ -177,11 +173,7 @@ def equation(b: OpInstance) -> str:
     """y [512, 6144] = linear(x, w1), y = gelu_tanh(acc0)"""
 
     def words(o: Operand) -> str:
-        view = (
-            f"[:, {o.columns[0]}:{o.columns[1]}]"
-            if o.columns
-            else (" flattened" if o.flatten else "")
-        )
+        view = f"[:, {o.columns[0]}:{o.columns[1]}]" if o.columns else (" flattened" if o.flatten else "")
         return o.tensor + view
 
     base = len(b.op.operands) - (len(b.op.epilogue.operands) if b.op.epilogue else 0)
@@ -199,9 +191,6 @@ def equation(b: OpInstance) -> str:
     text = f"{b.op.result} [{shape}] = {word}({', '.join(given)})"
     if b.op.epilogue and b.op.epilogue.expression != "acc0":
         text += f", then {b.op.epilogue.expression}"
-        extras = [
-            f"e{n} = {words(b.op.operands[i])}"
-            for n, (i, _) in enumerate(b.op.epilogue.operands)
-        ]
+        extras = [f"e{n} = {words(b.op.operands[i])}" for n, (i, _) in enumerate(b.op.epilogue.operands)]
         text += f" with {', '.join(extras)}" if extras else ""
     return text

@@ -70,10 +70,7 @@ class TableText:
 
     @property
     def lines(self) -> list[str]:
-        return [
-            ", ".join(map(str, self.values[n : n + 24]))
-            for n in range(0, len(self.values), 24)
-        ]
+        return [", ".join(map(str, self.values[n : n + 24])) for n in range(0, len(self.values), 24)]
 
 
 def schedule_text(plan: Plan) -> str:
@@ -83,11 +80,7 @@ def schedule_text(plan: Plan) -> str:
     lists: list[TableText] = []
     for g, name in tables.items():
         lists.append(TableText(name, f"classes of {g.blocks} blocks", g.table))
-        lists.append(
-            TableText(
-                f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)
-            )
-        )
+        lists.append(TableText(f"{name}_size", "blocks in each class", tuple(int(n) for n in g.sizes)))
     workers = plan.machine.clusters(plan.cluster)
     tiles = most(plan.order.count)
     scheduling = (
@@ -100,24 +93,16 @@ def schedule_text(plan: Plan) -> str:
     if not isinstance(plan.scheduling, str) and scheduling == "lists":
         starts = np.cumsum([0, *(len(ranks) for ranks in plan.scheduling)])
         lists.append(
-            TableText(
-                "tg_list_start",
-                "first entry of each worker in tg_list",
-                tuple(int(n) for n in starts),
-            )
+            TableText("tg_list_start", "first entry of each worker in tg_list", tuple(int(n) for n in starts))
         )
         lists.append(
             TableText(
-                "tg_list",
-                "ranks, worker by worker",
-                tuple(r for ranks in plan.scheduling for r in ranks),
+                "tg_list", "ranks, worker by worker", tuple(r for ranks in plan.scheduling for r in ranks)
             )
         )
     segments = [
         _segment_text(plan, s, start, end)
-        for s, start, end in zip(
-            plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False
-        )
+        for s, start, end in zip(plan.order.segments, plan.order.starts, plan.order.starts[1:], strict=False)
     ]
     return render(
         "schedule.j2",
@@ -137,11 +122,7 @@ def _segment_text(plan: Plan, s: Segment, start: Size, end: Size) -> SegmentText
     """Undo the mixed-radix number of a segment's tile (Segment.coords, as C)."""
     shape, first = s.shape, to_c(start)
     minus = _paren(first)
-    setup = (
-        [f"const int n = rank - {minus};" if start else "const int n = rank;"]
-        if s.count != 1
-        else []
-    )
+    setup = [f"const int n = rank - {minus};" if start else "const int n = rank;"] if s.count != 1 else []
     if s.group > 1:
         rows, columns = shape
         together = _paren(to_c(s.group * columns))
@@ -150,9 +131,7 @@ def _segment_text(plan: Plan, s: Segment, start: Size, end: Size) -> SegmentText
             f"  // {s.group} rows"
             " at a time: an L2 super-tile"
         )
-        setup.append(
-            f"const int height = tg_min({s.group}, {to_c(rows)} - {s.group} * block);"
-        )
+        setup.append(f"const int height = tg_min({s.group}, {to_c(rows)} - {s.group} * block);")
         coords = [f"{s.group} * block + rest % height", "rest / height"]
     elif s.last_first:
         last, *others = _mixed_radix((shape[-1], *shape[:-1]))
@@ -165,12 +144,9 @@ def _segment_text(plan: Plan, s: Segment, start: Size, end: Size) -> SegmentText
     ]
     names = plan.graph.bound(plan.graph.op(s.op)).coords
     ranges = ", ".join(
-        f"{c} {pretty(lo)}..{pretty(hi - 1)}"
-        for c, lo, hi in zip(names, s.lo, s.hi, strict=True)
+        f"{c} {pretty(lo)}..{pretty(hi - 1)}" for c, lo, hi in zip(names, s.lo, s.hi, strict=True)
     )
-    return SegmentText(
-        f"{s.op}: {ranges}", to_c(end), enum(s.op), first, tuple(setup), tuple(coords)
-    )
+    return SegmentText(f"{s.op}: {ranges}", to_c(end), enum(s.op), first, tuple(setup), tuple(coords))
 
 
 def _mixed_radix(shape: Sequence[Size]) -> list[str]:
@@ -229,9 +205,7 @@ def policy_words(plan: Plan, m: SemaphoreMap) -> str:
         span = pretty(m.target([sp.Symbol(f"n{d}") for d in range(len(m.partition))]))
     else:
         targets = sorted({int(n) for n in m.targets()})
-        span = (
-            str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
-        )
+        span = str(targets[0]) if len(targets) == 1 else f"{targets[0]} to {targets[-1]}"
     name = dict(plan.policies).get(m.tensor, "")
     return (
         f"policy {name}: {pretty(m.count)}"
@@ -247,12 +221,9 @@ def _group_text(g: Grouping, block: str, tables: dict[Grouping, str]) -> str:
     """Group of a block, as C."""
     simple = block.replace("_", "").isalnum()
     inner = block if simple else f"({block})"
-    return {
-        "all": "0",
-        "each": block,
-        "every": f"{inner} / {g.size}",
-        "modulo": f"{inner} % {g.size}",
-    }.get(g.how) or f"{_table(g, tables)}[{block}]"
+    return {"all": "0", "each": block, "every": f"{inner} / {g.size}", "modulo": f"{inner} % {g.size}"}.get(
+        g.how
+    ) or f"{_table(g, tables)}[{block}]"
 
 
 def _number_text(m: SemaphoreMap, groups: Sequence[str]) -> str:
@@ -260,20 +231,14 @@ def _number_text(m: SemaphoreMap, groups: Sequence[str]) -> str:
     text, stride = [], 1
     for g, group in zip(reversed(m.partition), reversed(groups), strict=True):
         if group != "0":
-            factor = (
-                group
-                if group.replace("_", "").isalnum() or (stride == 1)
-                else f"({group})"
-            )
+            factor = group if group.replace("_", "").isalnum() or (stride == 1) else f"({group})"
             text.append(factor if stride == 1 else f"{_paren(to_c(stride))} * {factor}")
         stride *= g.count
     terms = [str(most(m.base))] if m.base != 0 or not text else []
     return " + ".join([*terms, *reversed(text)])
 
 
-def _target_text(
-    m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, str]
-) -> str:
+def _target_text(m: SemaphoreMap, groups: Sequence[str], tables: dict[Grouping, str]) -> str:
     """Posts that the semaphore gets: blocks in its group, dimension by dimension, times the posts of a
     tile."""
     constant, factors = m.posts, []
@@ -290,12 +255,8 @@ def _target_text(
             factors.append(f"{_table(g, tables)}_size[{group}]")
         else:
             symbol = sp.Symbol("group", integer=True, nonnegative=True)
-            factors.append(
-                _paren(to_c(g.size_formula(symbol)).replace("group", f"({group})"))
-            )
-    return " * ".join(
-        [*([str(constant)] if constant != 1 or not factors else []), *factors]
-    )
+            factors.append(_paren(to_c(g.size_formula(symbol)).replace("group", f"({group})")))
+    return " * ".join([*([str(constant)] if constant != 1 or not factors else []), *factors])
 
 
 def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
@@ -303,9 +264,7 @@ def _wait_text(plan: Plan, w: Wait, tables: dict[Grouping, str]) -> WaitText:
     consumer, when = w.edge.consumer, w.edge.access.when
     whole = consumer.op.cluster_shape.k == 1  # each CTA runs all steps
     first = (
-        "step == 0"
-        if whole
-        else f"step == cta_rank * ({to_c(consumer.steps, STEP)}) / {consumer.op.cluster}"
+        "step == 0" if whole else f"step == cta_rank * ({to_c(consumer.steps, STEP)}) / {consumer.op.cluster}"
     )
     inside = f"step >= 0 && step < {_paren(to_c(consumer.steps, STEP))}"
     condition = {
@@ -343,9 +302,7 @@ def _paren(text: str) -> str:
     return text if text.replace("_", "").isalnum() else f"({text})"
 
 
-def _range_text(
-    w: Wait, r: Range, d: int, first: str, tables: dict[Grouping, str]
-) -> tuple[list[str], str]:
+def _range_text(w: Wait, r: Range, d: int, first: str, tables: dict[Grouping, str]) -> tuple[list[str], str]:
     """(loops, group): the loop over the groups of one dimension, or none where there is a single one."""
     if r.grouping.how == "all":
         return [], "0"
@@ -368,9 +325,7 @@ def _may_be_empty(w: Wait) -> bool:
     moving = dims_of((w.edge.box, w.edge.consumer.grid))
     if moving:
         (dim,) = moving
-        return any(
-            _empty_somewhere(filled(w.edge, dim, size)) for size in {1, dim.most}
-        )
+        return any(_empty_somewhere(filled(w.edge, dim, size)) for size in {1, dim.most})
     return _empty_somewhere(w.edge)
 
 
@@ -378,10 +333,5 @@ def _empty_somewhere(e: Edge) -> bool:
     tiles = tiles_of(e.consumer)
     where: dict[str, Any] = {**tiles.coords, "k": np.zeros(tiles.count, dtype=np.int64)}
     return any(
-        bool(
-            np.any(
-                np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where))
-            )
-        )
-        for i in e.box
+        bool(np.any(np.asarray(evaluate(i.lo, where)) >= np.asarray(evaluate(i.hi, where)))) for i in e.box
     )

@@ -52,9 +52,7 @@ class Copy:
         """Whether the eight are a vector of x, too."""
         a = self.attributes
         return (
-            self.together
-            and self.stride == 1
-            and all(n % VECTOR == 0 for n in (a.offset, *a.strides[:-1]))
+            self.together and self.stride == 1 and all(n % VECTOR == 0 for n in (a.offset, *a.strides[:-1]))
         )
 
     @property
@@ -72,9 +70,7 @@ class Copy:
     def index(self) -> str:
         """The type that counts the elements of both tensors."""
         sizes = (self.bound.out, self.bound.shape(0))
-        return (
-            "int" if max(most(math.prod(s)) for s in sizes) < 1 << 31 else "long long"
-        )
+        return "int" if max(most(math.prod(s)) for s in sizes) < 1 << 31 else "long long"
 
     @property
     def place(self) -> str:

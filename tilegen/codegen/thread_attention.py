@@ -41,9 +41,7 @@ class ThreadAttention:
         if splits(self.bound) > 1 or a.forwarded:
             return "no template for shares of the keys, or for new keys beside a cache"
         if a.head_dim % 8 or a.head_dim > 256:
-            return (
-                f"heads have {a.head_dim} columns, expected a multiple of 8 up to 256"
-            )
+            return f"heads have {a.head_dim} columns, expected a multiple of 8 up to 256"
         return mma_problem(self.bound)
 
     @property
@@ -78,11 +76,7 @@ class ThreadAttention:
     def keys(self) -> int:
         """That are in a stage of shared memory."""
         more = self.padded <= WIDE and self._bytes(MORE_KEYS) <= self.room
-        return (
-            MORE_KEYS
-            if more
-            else next(keys for columns, keys in KEYS if self.padded <= columns)
-        )
+        return MORE_KEYS if more else next(keys for columns, keys in KEYS if self.padded <= columns)
 
     @property
     def held(self) -> bool:
@@ -169,14 +163,8 @@ def attention_tiles(b: OpInstance, sms: int) -> list[tuple[int, ...]]:
     all see as many keys tiles have twice the rows, where all SMs have one."""
     a = AttentionAttributes.of(b)
     q, group = int(a.q_len), a.heads // a.kv_heads
-    together = next(
-        n
-        for n in range(group, 0, -1)
-        if group % n == 0 and (n == 1 or n * q <= WARPS * ROWS)
-    )
+    together = next(n for n in range(group, 0, -1) if group % n == 0 and (n == 1 or n * q <= WARPS * ROWS))
     rows = WARPS * ROWS
     tiles = int(b.out[0]) // q * (a.heads // together) * ceil_div(q, 2 * rows)
-    many = (
-        not a.causal and a.head_dim <= NARROW and tiles >= sms and q % (2 * rows) == 0
-    )
+    many = not a.causal and a.head_dim <= NARROW and tiles >= sms and q % (2 * rows) == 0
     return [(min(q, 2 * rows if many else rows), 64, together)]

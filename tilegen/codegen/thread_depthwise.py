@@ -58,9 +58,7 @@ class Depthwise:
     def seen(self) -> int:
         """Pixels of a line of the image that a thread's pixels see."""
         a = GroupedConvAttributes.of(self.bound)
-        return (
-            (self.pixels - 1) * a.stride[1] + (self.window[1] - 1) * a.dilation[1] + 1
-        )
+        return (self.pixels - 1) * a.stride[1] + (self.window[1] - 1) * a.dilation[1] + 1
 
     @property
     def holds(self) -> bool:

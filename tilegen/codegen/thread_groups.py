@@ -38,9 +38,7 @@ class Group:
         first = (self.bound.op.operands[0].columns or (0, 0))[0]
         ends = (self.channels, int(self.bound.pitch(0)), first)
         widest = 16 // DTYPES[self.bound.dtype(0)]
-        return next(
-            n for n in (8, 4, 2, 1) if n <= widest and all(end % n == 0 for end in ends)
-        )
+        return next(n for n in (8, 4, 2, 1) if n <= widest and all(end % n == 0 for end in ends))
 
     @property
     def held(self) -> int:

@@ -35,19 +35,12 @@ class ThreadKernel:
     def stores_ones(self) -> bool:
         """Whether any op stores a number alone."""
         alone = any(op.stores_alone for op in self.thread_tiles)
-        return (
-            alone
-            or self.unaligned
-            or self.unit < VECTOR
-            or any(op.of_row for op in self.thread_tiles)
-        )
+        return alone or self.unaligned or self.unit < VECTOR or any(op.of_row for op in self.thread_tiles)
 
     @property
     def ranks(self) -> bool:
         """Whether any op numbers columns."""
-        return any(
-            isinstance(op.attributes, TopkAttributes) for op in self.thread_tiles
-        )
+        return any(isinstance(op.attributes, TopkAttributes) for op in self.thread_tiles)
 
     @property
     def rereads(self) -> bool:

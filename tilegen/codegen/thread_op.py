@@ -100,9 +100,7 @@ class ThreadOp(MacroOp):
     of eight."""
 
     THREADS: ClassVar[int] = THREADS
-    TOGETHER: ClassVar[int] = (
-        8  # loads that a thread has on their way: pixels of a pool's windows
-    )
+    TOGETHER: ClassVar[int] = 8  # loads that a thread has on their way: pixels of a pool's windows
 
     def __post_init__(self) -> None:
         refuse(self.bound, "a GPU", self._problem())
@@ -118,10 +116,7 @@ class ThreadOp(MacroOp):
     @cached_property
     def gather(self) -> Gather | None:
         """conv2d of a few channels: its operands of mma.sync."""
-        if (
-            not isinstance(self.attributes, ConvAttributes)
-            or self.bound.shape(1)[3] % VECTOR == 0
-        ):
+        if not isinstance(self.attributes, ConvAttributes) or self.bound.shape(1)[3] % VECTOR == 0:
             return None
         made = Gather(self.bound)
         return None if made.problem or made.bytes > SCRATCH else made
@@ -143,18 +138,13 @@ class ThreadOp(MacroOp):
     @cached_property
     def heads(self) -> ThreadAttention | None:
         """attention: its operands of mma.sync."""
-        return (
-            ThreadAttention(self.bound, self.room)
-            if isinstance(self.attributes, AttentionAttributes)
-            else None
-        )
+        a = self.attributes
+        return ThreadAttention(self.bound, self.room) if isinstance(a, AttentionAttributes) else None
 
     @cached_property
     def by_eights(self) -> bool:
         """Whether it is a convolution in groups, eight channels of which see the same eight."""
-        return isinstance(self.attributes, GroupedConvAttributes) and by_eights(
-            self.bound
-        )
+        return isinstance(self.attributes, GroupedConvAttributes) and by_eights(self.bound)
 
     @property
     def depthwise(self) -> Depthwise | None:
@@ -163,11 +153,7 @@ class ThreadOp(MacroOp):
 
     @property
     def group(self) -> Group | None:
-        return (
-            Group(self.bound)
-            if isinstance(self.attributes, GroupNormAttributes)
-            else None
-        )
+        return Group(self.bound) if isinstance(self.attributes, GroupNormAttributes) else None
 
     @property
     def mean(self) -> Mean | None:
@@ -178,22 +164,13 @@ class ThreadOp(MacroOp):
     @property
     def copy(self) -> Copy | None:
         return (
-            Copy(self.bound, self.unaligned)
-            if isinstance(self.attributes, StridedCopyAttributes)
-            else None
+            Copy(self.bound, self.unaligned) if isinstance(self.attributes, StridedCopyAttributes) else None
         )
 
     @property
     def scratch_bytes(self) -> int:
         """Of shared memory: a number of each warp; what products and sums are made from."""
-        made = (
-            self.gather
-            or self.product
-            or self.heads
-            or self.depthwise
-            or self.group
-            or self.mean
-        )
+        made = self.gather or self.product or self.heads or self.depthwise or self.group or self.mean
         return made.bytes if made else REDUCTIONS
 
     def _problem(self) -> str:
@@ -214,9 +191,7 @@ class ThreadOp(MacroOp):
             case CombineAttributes(head_dim=d) if d % VECTOR:
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
             case (
-                RopeAttributes(head_dim=d)
-                | RotaryAttributes(head_dim=d)
-                | AppendAttributes(head_dim=int(d))
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
             ) if d % VECTOR:
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
         width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
@@ -229,18 +204,14 @@ class ThreadOp(MacroOp):
     @property
     def unaligned(self) -> bool:
         """Whether rows are no whole eights, so that they have no aligned vectors."""
-        return self.odd_halves or (
-            isinstance(self.attributes, ANY_COLUMNS) and bool(self._no_eights)
-        )
+        return self.odd_halves or (isinstance(self.attributes, ANY_COLUMNS) and bool(self._no_eights))
 
     @property
     def odd_halves(self) -> bool:
         """Turning heads by pairs of their halves: whether these are no whole eights."""
         match self.attributes:
             case (
-                RopeAttributes(head_dim=d)
-                | RotaryAttributes(head_dim=d)
-                | AppendAttributes(head_dim=int(d))
+                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
             ):
                 return bool(d % (2 * VECTOR))
         return False
@@ -251,9 +222,7 @@ class ThreadOp(MacroOp):
         b = self.bound
         for n, operand in enumerate(b.op.operands):
             tensor = b.tensors[operand.tensor]
-            otherwise = (
-                tensor.dtype == "int32" or n in self._otherwise or n in self._by_rows
-            )
+            otherwise = tensor.dtype == "int32" or n in self._otherwise or n in self._by_rows
             if otherwise or (self.of_row and n > 0):
                 continue
             first, pitch = (operand.columns or (0, 0))[0], self.operands[n].pitch
@@ -293,11 +262,7 @@ class ThreadOp(MacroOp):
     def _by_rows(self) -> frozenset[int]:
         """Operands of the epilogue that have a number for each row."""
         epilogue = self.bound.op.epilogue
-        return (
-            frozenset(n for n, how in epilogue.operands if how == "rows")
-            if epilogue
-            else frozenset()
-        )
+        return frozenset(n for n, how in epilogue.operands if how == "rows") if epilogue else frozenset()
 
     @property
     def skew(self) -> str:
@@ -314,11 +279,7 @@ class ThreadOp(MacroOp):
         rows = f"row * {each}" if each > 1 else "row"
         if not each:
             return str(first)
-        return (
-            f"({first} + {rows}) % {VECTOR}"
-            if first or each > 1
-            else f"{rows} % {VECTOR}"
-        )
+        return f"({first} + {rows}) % {VECTOR}" if first or each > 1 else f"{rows} % {VECTOR}"
 
     @property
     def _held(self) -> Operand:
@@ -331,18 +292,9 @@ class ThreadOp(MacroOp):
     def lies_alike(self, operand: Operand | EpilogueOperand) -> bool:
         """Whether columns that are one vector of the rows that the threads hold are one of this, too."""
         held = self._held
-        if (
-            isinstance(operand, EpilogueOperand) and operand.how == "images"
-        ):  # other rows than the result's
-            return (
-                operand.first % VECTOR
-                == operand.pitch % VECTOR
-                == held.pitch % VECTOR
-                == 0
-            )
-        return (operand.first - held.first) % VECTOR == 0 and (
-            operand.pitch - held.pitch
-        ) % VECTOR == 0
+        if isinstance(operand, EpilogueOperand) and operand.how == "images":  # other rows than the result's
+            return operand.first % VECTOR == operand.pitch % VECTOR == held.pitch % VECTOR == 0
+        return (operand.first - held.first) % VECTOR == 0 and (operand.pitch - held.pitch) % VECTOR == 0
 
     @cached_property
     def parts(self) -> tuple[tuple[int, int], ...]:
@@ -350,19 +302,14 @@ class ThreadOp(MacroOp):
         operand, groups of channels, tiles of whole groups."""
         match self.attributes:
             case CatAttributes():
-                ends = list(
-                    accumulate((int(o.shape[-1]) for o in self.operands), initial=0)
-                )
+                ends = list(accumulate((int(o.shape[-1]) for o in self.operands), initial=0))
                 return tuple(pairwise(ends))
             case GroupNormAttributes(groups=groups):
                 each = channels_of(self.bound)
                 return tuple((n * each, (n + 1) * each) for n in range(groups))
             case GroupedConvAttributes():
                 width = self.bound.tile[3] * filters_of(self.bound)
-                return tuple(
-                    (n, min(n + width, self.columns))
-                    for n in range(0, self.columns, width)
-                )
+                return tuple((n, min(n + width, self.columns)) for n in range(0, self.columns, width))
         return ()
 
     @property
@@ -377,12 +324,7 @@ class ThreadOp(MacroOp):
         if not (self.unaligned and isinstance(self.attributes, PointwiseAttributes)):
             return False
         return all(
-            e.of_row
-            or (
-                e.first % VECTOR == 0
-                if e.vector
-                else e.how == "elements" and self.lies_alike(e)
-            )
+            e.of_row or (e.first % VECTOR == 0 if e.vector else e.how == "elements" and self.lies_alike(e))
             for e in self.epilogue.operands
         )
 
@@ -394,9 +336,7 @@ class ThreadOp(MacroOp):
     @property
     def stores_alone(self) -> bool:
         """Whether a number of a row is stored alone."""
-        return self.of_vectors or bool(
-            self.group and (self.unaligned or self.group.unit < VECTOR)
-        )
+        return self.of_vectors or bool(self.group and (self.unaligned or self.group.unit < VECTOR))
 
     @property
     def has_ends(self) -> bool:
@@ -465,9 +405,7 @@ class ThreadOp(MacroOp):
     def most_rows(self) -> int:
         """Rows of a tile of whole rows; the last may have fewer."""
         if self.last == 3:  # a pixel each, of lines of an image
-            return min(self.bound.tile[0], int(self.bound.out[1])) * int(
-                self.bound.out[2]
-            )
+            return min(self.bound.tile[0], int(self.bound.out[1])) * int(self.bound.out[2])
         return min(self.bound.tile[0], most(self.bound.out[0]))
 
     @property
@@ -488,22 +426,15 @@ class ThreadOp(MacroOp):
     @property
     def threads_of_row(self) -> int:
         """As few as hold it, but all threads are to have one of the tile's rows."""
-        fewest = next(
-            (n for n in (32, 64, 128) if self.held_columns <= n * VECTOR * HELD),
-            THREADS,
-        )
+        fewest = next((n for n in (32, 64, 128) if self.held_columns <= n * VECTOR * HELD), THREADS)
         fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
         return max(fewest, fair)
 
     @property
     def vectors_of_thread(self) -> int:
-        if (
-            self.too_wide and not self.rereads
-        ):  # an op of a user's own, whose template holds rows
+        if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
             raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
-        eights = (
-            self.held_columns // VECTOR if self.has_ends else self.held_columns / VECTOR
-        )
+        eights = self.held_columns // VECTOR if self.has_ends else self.held_columns / VECTOR
         return max(1, math.ceil(eights / self.threads_of_row))
 
     @property
@@ -524,10 +455,7 @@ class ThreadOp(MacroOp):
     @property
     def even(self) -> bool:
         """Whether all threads of a row hold as many of its columns."""
-        return (
-            not self.unaligned
-            and self.held_columns % (self.threads_of_row * VECTOR) == 0
-        )
+        return not self.unaligned and self.held_columns % (self.threads_of_row * VECTOR) == 0
 
     @property
     def inside(self) -> str:
@@ -556,11 +484,7 @@ class ThreadOp(MacroOp):
     def early(self) -> bool:
         """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile
         begins."""
-        if (
-            not isinstance(self.attributes, NormAttributes)
-            or self.unaligned
-            or self.rereads
-        ):
+        if not isinstance(self.attributes, NormAttributes) or self.unaligned or self.rereads:
             return False
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
@@ -569,19 +493,12 @@ class ThreadOp(MacroOp):
     @property
     def constant_vectors(self) -> bool:
         """A norm: whether no op writes its vectors."""
-        return all(
-            self.bound.tensors[o.tensor].role in ("input", "weight")
-            for o in vectors_of(self.bound)
-        )
+        return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors_of(self.bound))
 
     @property
     def held_late(self) -> bool:
         """A norm: whether a thread holds its part of the vectors, which moves with the rows' begins."""
-        return (
-            isinstance(self.attributes, NormAttributes)
-            and self.unaligned
-            and not self.rereads
-        )
+        return isinstance(self.attributes, NormAttributes) and self.unaligned and not self.rereads
 
     @property
     def lies_as_before(self) -> bool:

@@ -64,9 +64,7 @@ class ThreadProduct:
     """What the text of a product by mma.sync may ask."""
 
     bound: OpInstance
-    of_lines: ClassVar[bool] = (
-        True  # whether a side's rows are lines of a matrix (tg_side)
-    )
+    of_lines: ClassVar[bool] = True  # whether a side's rows are lines of a matrix (tg_side)
 
     @property
     def problem(self) -> str:
@@ -116,14 +114,8 @@ class ThreadProduct:
         """Elements that one load brings of an operand: so many lie inside or outside of what a tile reads,
         since they divide all that says where that begins and ends."""
         first = (self.bound.op.operands[operand].columns or (0, 0))[0]
-        fixed = [
-            n if isinstance(n, int) else 1
-            for n in (self.bound.pitch(operand), first, *ends)
-        ]
-        return (
-            next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed))
-            // self.element
-        )
+        fixed = [n if isinstance(n, int) else 1 for n in (self.bound.pitch(operand), first, *ends)]
+        return next(n for n in UNITS if all(x * self.element % n == 0 for x in fixed)) // self.element
 
     @property
     def skewed(self) -> bool:
@@ -197,20 +189,13 @@ class MatmulProduct(ThreadProduct):
     def a(self) -> Side:
         a = MatmulAttributes.of(self.bound)
         ends = (a.m, self.bound.tile[0]) if a.transpose_a else (a.k,)
-        return Side(
-            self.rows, int(self.bound.pitch(0)), a.transpose_a, self.unit(0, *ends)
-        )
+        return Side(self.rows, int(self.bound.pitch(0)), a.transpose_a, self.unit(0, *ends))
 
     @property
     def b(self) -> Side:
         a = MatmulAttributes.of(self.bound)
         ends = (a.k,) if a.transpose_b else (a.n, self.bound.tile[1])
-        return Side(
-            self.columns,
-            int(self.bound.pitch(1)),
-            not a.transpose_b,
-            self.unit(1, *ends),
-        )
+        return Side(self.columns, int(self.bound.pitch(1)), not a.transpose_b, self.unit(1, *ends))
 
 
 class ConvProduct(ThreadProduct):
@@ -220,8 +205,7 @@ class ConvProduct(ThreadProduct):
     def box(self) -> tuple[int, int, int]:
         """Images, lines and pixels of a tile."""
         images, lines, pixels = (
-            min(t, most(n))
-            for t, n in zip(self.bound.tile[:3], self.bound.out[:3], strict=True)
+            min(t, most(n)) for t, n in zip(self.bound.tile[:3], self.bound.out[:3], strict=True)
         )
         return images, lines, pixels
 
@@ -254,9 +238,7 @@ class ConvProduct(ThreadProduct):
 
     @property
     def a(self) -> Side:
-        return Side(
-            self.rows, int(self.bound.pitch(0)), False, self.unit(0, self.channels)
-        )
+        return Side(self.rows, int(self.bound.pitch(0)), False, self.unit(0, self.channels))
 
     @property
     def b(self) -> Side:
@@ -278,18 +260,14 @@ class TransposedProduct(ConvProduct):
     def box(self) -> tuple[int, int, int]:
         """Images, lines and pixels of a tile that are of one phase."""
         images, *alike = super().box
-        lines, pixels = (
-            ceil_div(n, s) for n, s in zip(alike, self._attributes.stride, strict=True)
-        )
+        lines, pixels = (ceil_div(n, s) for n, s in zip(alike, self._attributes.stride, strict=True))
         return images, lines, pixels
 
     @cached_property
     def _shared(self) -> tuple[int, int]:
         """By what stride and dilation can be divided."""
         a = self._attributes
-        return math.gcd(a.stride[0], a.dilation[0]), math.gcd(
-            a.stride[1], a.dilation[1]
-        )
+        return math.gcd(a.stride[0], a.dilation[0]), math.gcd(a.stride[1], a.dilation[1])
 
     @property
     def step(self) -> tuple[int, int]:
@@ -344,10 +322,7 @@ def conv_tiles(b: OpInstance) -> list[tuple[int, ...]]:
         if made.bytes <= SCRATCH:
             return gathered
     filters, channels = (int(n) for n in (b.out[3], b.shape(1)[3]))
-    return [
-        (*t, min(filters, 64), max(channels, 64))
-        for t in spatial_tiles(b.out, (64, 32))
-    ]
+    return [(*t, min(filters, 64), max(channels, 64)) for t in spatial_tiles(b.out, (64, 32))]
 
 
 def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:
@@ -356,9 +331,6 @@ def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     a = MatmulAttributes.of(b)
     m, n, batch = most(a.m), most(a.n), most(a.batch)
     rows, columns = next((t for t in TILES if m <= t[0]), TILES[-1])
-    if (
-        rows == TILES[-1][0]
-        and batch * ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH
-    ):
+    if rows == TILES[-1][0] and batch * ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
         rows, columns = TILES[-2]
     return [(rows, columns, LINE // DTYPES[b.dtype(0)])]

@@ -67,10 +67,7 @@ class Piece:
     @cached_property
     def inner(self) -> tuple[Piece, ...]:
         """What stands in a struct of several lines."""
-        struct = (
-            self.code.lstrip().startswith("struct")
-            and len(self.lines) > self.comment + 2
-        )
+        struct = self.code.lstrip().startswith("struct") and len(self.lines) > self.comment + 2
         return tuple(pieces(self.lines[self.comment + 1 : -1])) if struct else ()
 
     @property
@@ -99,12 +96,7 @@ class Piece:
             return frozenset()
         enum = ENUM.match(code)
         if enum:
-            return frozenset(
-                {
-                    *filter(None, [enum[1]]),
-                    *(NAME.findall(c)[0] for c in _constants(enum[2])),
-                }
-            )
+            return frozenset({*filter(None, [enum[1]]), *(NAME.findall(c)[0] for c in _constants(enum[2]))})
         code = re.sub(r"^template\s*<.*?>\s*(?=[A-Za-z_])", "", code, flags=re.S)
         if code.startswith(("struct", "using")):
             return frozenset(NAME.findall(code)[1:2])
@@ -181,21 +173,13 @@ def pruned(text: str, root: str) -> str:
     names."""
     found = list(pieces(text.splitlines()))
     while True:
-        reached = [
-            p for p, stays in zip(found, _reached(found, root), strict=True) if stays
-        ]
+        reached = [p for p, stays in zip(found, _reached(found, root), strict=True) if stays]
         users = Counter(word for p in reached if p.is_code for word in p.uses)
-        slim = [
-            _without_members(p, _others(users, p)) if p.has_members else p
-            for p in reached
-        ]
+        slim = [_without_members(p, _others(users, p)) if p.has_members else p for p in reached]
         if slim == found:
             break
         found = slim
-    return (
-        "\n".join(line for p in _with_headings(found) for line in p.lines).strip("\n")
-        + "\n"
-    )
+    return "\n".join(line for p in _with_headings(found) for line in p.lines).strip("\n") + "\n"
 
 
 def _reached(found: Sequence[Piece], root: str) -> list[bool]:
@@ -226,32 +210,21 @@ def _without_members(piece: Piece, others: set[str]) -> Piece:
         first, last = piece.lines[piece.comment], piece.lines[-1]
         kept = []
         for p in piece.inner:
-            around = others | {
-                w for q in piece.inner if q is not p and q.is_code for w in q.uses
-            }
+            around = others | {w for q in piece.inner if q is not p and q.is_code for w in q.uses}
             if (
                 not p.is_code
-                or not (
-                    p.is_function
-                    or p.code.lstrip().startswith(("using", "struct", "enum"))
-                )
+                or not (p.is_function or p.code.lstrip().startswith(("using", "struct", "enum")))
                 or p.names & around
             ):
                 kept.append(_without_constants(p, around))
         lines = _without_double_blanks([line for p in kept for line in p.lines])
-        return Piece(
-            (*piece.lines[: piece.comment], first, *lines, last), piece.comment
-        )
+        return Piece((*piece.lines[: piece.comment], first, *lines, last), piece.comment)
     return _without_constants(piece, others)
 
 
 def _without_double_blanks(lines: Sequence[str]) -> list[str]:
     """No blank line at the start, at the end, or behind another."""
-    kept = [
-        line
-        for n, line in enumerate(lines)
-        if line.strip() or (n and lines[n - 1].strip())
-    ]
+    kept = [line for n, line in enumerate(lines) if line.strip() or (n and lines[n - 1].strip())]
     while kept and not kept[-1].strip():
         kept.pop()
     return kept
@@ -262,9 +235,7 @@ def _without_constants(piece: Piece, others: set[str]) -> Piece:
     enum = ENUM.match(piece.code.strip())
     if not enum or any("=" not in c for c in _constants(enum[2])):
         return piece
-    values = {
-        word for c in _constants(enum[2]) for word in NAME.findall(c.partition("=")[2])
-    }
+    values = {word for c in _constants(enum[2]) for word in NAME.findall(c.partition("=")[2])}
     gone = {NAME.findall(c)[0] for c in _constants(enum[2])} - others - values
     if not gone:
         return piece
@@ -346,11 +317,7 @@ def _fitted(line: str) -> list[str]:
         return [*_wrapped(line[at + 2 :].strip(), indent), *_fitted(line[:at].rstrip())]
     body = FUNCTION.match(line)
     if body:
-        return [
-            part
-            for one in (body[1], f"{indent}  {body[2]}", f"{indent}}}")
-            for part in _fitted(one)
-        ]
+        return [part for one in (body[1], f"{indent}  {body[2]}", f"{indent}}}") for part in _fitted(one)]
     return _broken(line, indent + "    ")
 
 
@@ -373,17 +340,10 @@ def _wrapped(words: str, indent: str) -> list[str]:
 def _broken(line: str, indent: str) -> list[str]:
     """Code broken where the fewest brackets are open, as late as that allows."""
     masked = STRING.sub(lambda m: "_" * len(m[0]), line)
-    depth, places = (
-        0,
-        list[tuple[int, int]](),
-    )  # brackets open there, where the next line begins
+    depth, places = 0, list[tuple[int, int]]()  # brackets open there, where the next line begins
     for n, c in enumerate(masked[:WIDTH]):
         depth += (c in "([{") - (c in ")]}")
-        if (
-            c == " "
-            and n > len(indent)
-            and (masked[n - 1] in ",;{" or masked[n + 1 :].startswith(OPERATORS))
-        ):
+        if c == " " and n > len(indent) and (masked[n - 1] in ",;{" or masked[n + 1 :].startswith(OPERATORS)):
             places.append((depth, n + 1))
     good = [(d, n) for d, n in places if n > WIDTH // 2] or places
     if not good:
@@ -391,7 +351,4 @@ def _broken(line: str, indent: str) -> list[str]:
     least = min(d for d, _ in good)
     at = max(n for d, n in good if d == least)
     rest = f"{indent}{line[at:]}"
-    return [
-        line[:at].rstrip(),
-        *(_broken(rest, indent) if len(rest) > WIDTH else [rest]),
-    ]
+    return [line[:at].rstrip(), *(_broken(rest, indent) if len(rest) > WIDTH else [rest])]

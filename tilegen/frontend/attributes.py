@@ -48,9 +48,7 @@ class Attributes:
     def from_items(cls: type[A], items: Mapping[str, Any], what: str) -> A:
         """From what `items` gives. Raises AnalysisError where a field is missing or not known."""
         fields = {f.name: f for f in dataclasses.fields(cls)}
-        needed = {
-            name for name, f in fields.items() if f.default is dataclasses.MISSING
-        }
+        needed = {name for name, f in fields.items() if f.default is dataclasses.MISSING}
         if needed - set(items) or set(items) - set(fields):
             raise AnalysisError(
                 f"{what} has the attributes {', '.join(sorted(items)) or 'none'}; expected"

@@ -78,10 +78,7 @@ def the_dim(program: Program) -> Dim | None:
         )
     for t in program.tensors:
         if t.role == "weight" and any(not isinstance(n, int) for n in t.shape):
-            raise SpecError(
-                f"weight {t.name!r} has shape {t.shape}: a weight does not move",
-                t.where,
-            )
+            raise SpecError(f"weight {t.name!r} has shape {t.shape}: a weight does not move", t.where)
     return found[0]
 
 
@@ -109,6 +106,4 @@ def most(size: Size) -> int:
     """The largest that a size gets; it rises with what moves."""
     if isinstance(size, int):
         return size
-    return int(
-        sp.sympify(size).xreplace({d: sp.Integer(d.most) for d in dims_of(size)})
-    )
+    return int(sp.sympify(size).xreplace({d: sp.Integer(d.most) for d in dims_of(size)}))

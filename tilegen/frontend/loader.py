@@ -31,9 +31,7 @@ def load_spec(where: str) -> Spec:
     try:
         description.loader.exec_module(module)
     except SyntaxError as error:
-        raise SpecError(
-            f"{error.msg}: {(error.text or '').strip()}", f"{path}:{error.lineno}"
-        ) from None
+        raise SpecError(f"{error.msg}: {(error.text or '').strip()}", f"{path}:{error.lineno}") from None
     except TilegenError:
         raise
     except Exception as error:
@@ -46,9 +44,7 @@ def load_spec(where: str) -> Spec:
             raise SpecError(f"{path} has no spec {name!r}; it has {', '.join(specs)}")
         return specs[name]
     if len(specs) > 1 and file.stem not in specs:
-        raise SpecError(
-            f"{path} has several specs, name one: {', '.join(f'{path}:{n}' for n in specs)}"
-        )
+        raise SpecError(f"{path} has several specs, name one: {', '.join(f'{path}:{n}' for n in specs)}")
     return specs.get(file.stem) or next(iter(specs.values()))
 
 
@@ -58,9 +54,7 @@ def sizes_of(spec: Spec, given: list[str]) -> dict[str, Any]:
     for item in given:
         name, equals, value = item.partition("=")
         if not equals or not value:
-            raise SpecError(
-                f"-s {item}: expected NAME=VALUE, such as M=512, or NAME=? to leave it open"
-            )
+            raise SpecError(f"-s {item}: expected NAME=VALUE, such as M=512, or NAME=? to leave it open")
         if name not in spec.parameters:
             raise SpecError(
                 f"-s {item}: {spec.name} has no parameter {name!r}; it has {', '.join(spec.parameters)}"
@@ -80,9 +74,7 @@ def parse(name: str, value: str) -> Any:
     least, dots, largest = value.partition("..")
     if dots:
         if least != "1" or not largest.isdecimal():
-            raise SpecError(
-                f"-s {name}={value}: a size moves from 1, as in {name}=1..512"
-            )
+            raise SpecError(f"-s {name}={value}: a size moves from 1, as in {name}=1..512")
         return dim(name, int(largest))
     for kind in (int, float):
         try:
@@ -118,6 +110,4 @@ def failed(path: str, error: BaseException) -> SpecError:
         for f in traceback.extract_tb(error.__traceback__)
         if Path(f.filename).resolve() == Path(path).resolve()
     ]
-    return SpecError(
-        f"{type(error).__name__}: {error}", f"{path}:{lines[-1]}" if lines else path
-    )
+    return SpecError(f"{type(error).__name__}: {error}", f"{path}:{lines[-1]}" if lines else path)

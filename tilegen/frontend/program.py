@@ -93,11 +93,7 @@ class Operand:
         if isinstance(data, str):
             return Operand(data)
         columns = data.get("columns")
-        return Operand(
-            data["tensor"],
-            tuple(columns) if columns else None,
-            bool(data.get("flatten", False)),
-        )
+        return Operand(data["tensor"], tuple(columns) if columns else None, bool(data.get("flatten", False)))
 
 
 @dataclass(frozen=True)
@@ -128,9 +124,7 @@ class Program:
     def __repr__(self) -> str:
         sizes = listed([f"{name}={value}" for name, value in self.sizes])
         arguments = listed([f"{t.name} {t.shape}" for t in self.arguments])
-        ops = listed(
-            [f"{c.name}: {c.kind}" if c.kind != c.name else c.name for c in self.calls]
-        )
+        ops = listed([f"{c.name}: {c.kind}" if c.kind != c.name else c.name for c in self.calls])
         return (
             f"<Program {self.name}({sizes}): takes {arguments}; ops {ops}; gives"
             f" {listed(self.outputs) or 'nothing'}>"

@@ -20,17 +20,7 @@ from typing import Any
 
 from tilegen.errors import SpecError, nearest
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.program import (
-    DTYPES,
-    PAIRED,
-    UNIT,
-    Call,
-    Operand,
-    Program,
-    Size,
-    Tensor,
-    listed,
-)
+from tilegen.frontend.program import DTYPES, PAIRED, UNIT, Call, Operand, Program, Size, Tensor, listed
 
 # names become members, functions and enumerators of generated C++ and CUDA
 RESERVED = frozenset(keyword.kwlist) | frozenset(
@@ -86,18 +76,12 @@ class Builder:
     name: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    appended: dict[str, str] = field(
-        default_factory=dict
-    )  # state -> where it was appended
+    appended: dict[str, str] = field(default_factory=dict)  # state -> where it was appended
     counts: dict[str, int] = field(default_factory=dict)
     # tensors whose form is still open, tied by pointwise ops
     alike: dict[str, list[str]] = field(default_factory=dict)
-    names: dict[str, str] = field(
-        default_factory=dict
-    )  # name in lower case -> where it was taken
-    unasked: set[str] = field(
-        default_factory=set
-    )  # results that no user asked for by themselves
+    names: dict[str, str] = field(default_factory=dict)  # name in lower case -> where it was taken
+    unasked: set[str] = field(default_factory=set)  # results that no user asked for by themselves
 
     def taken(self, name: str) -> str:
         """Where a name is taken by a tensor or an op, upper and lower case being the same; empty when it is
@@ -116,10 +100,7 @@ class Builder:
         check_name(tensor.name, tensor.where)
         taken = self.taken(tensor.name)
         if taken:
-            raise SpecError(
-                f"the name {tensor.name!r} is declared twice (first at {taken})",
-                tensor.where,
-            )
+            raise SpecError(f"the name {tensor.name!r} is declared twice (first at {taken})", tensor.where)
         self.names[tensor.name.lower()] = tensor.where
         self.tensors[tensor.name] = tensor
         return Value(self, tensor.name, tensor.shape)
@@ -185,9 +166,7 @@ class Value:
         """This value as an operand of an op that sees it in `form`; pairs: one that takes numbers of one
         byte."""
         if self.dtype in PAIRED and not pairs:
-            raise SpecError(
-                f"{self.tensor!r} is {self.dtype}, which linear alone takes", where
-            )
+            raise SpecError(f"{self.tensor!r} is {self.dtype}, which linear alone takes", where)
         if form and not self.flattened:
             self.builder.settle(self.tensor, form, where)
         return Operand(self.tensor, self.columns, self.flattened)
@@ -225,9 +204,7 @@ class Value:
                 f" {self.tensor!r}",
                 where,
             )
-        if sum(sizes) != self.shape[-1] or any(
-            isinstance(s, int) and s < 1 for s in sizes
-        ):
+        if sum(sizes) != self.shape[-1] or any(isinstance(s, int) and s < 1 for s in sizes):
             raise SpecError(
                 f"split: widths {list(sizes)} sum to {sum(sizes)}, {self.tensor!r} has {self.shape[-1]}"
                 " columns",
@@ -236,11 +213,7 @@ class Value:
         at = self.columns[0] if self.columns else 0
         views = []
         for size in sizes:
-            columns = (
-                None
-                if self.columns is None and size == self.shape[-1]
-                else (at, at + size)
-            )
+            columns = None if self.columns is None and size == self.shape[-1] else (at, at + size)
             views.append(replace(self, shape=(*self.shape[:-1], size), columns=columns))
             at = at + size
         return tuple(views)
@@ -313,14 +286,9 @@ class Value:
         given = list(key) if isinstance(key, tuple) else [key]
         if given.count(Ellipsis) < 2:
             at = given.index(Ellipsis) if Ellipsis in given else len(given)
-            missing = [slice(None)] * (
-                len(self.shape) - len(given) + (Ellipsis in given)
-            )
+            missing = [slice(None)] * (len(self.shape) - len(given) + (Ellipsis in given))
             given[at : at + 1] = missing
-        whole = all(
-            type(k) is int or (isinstance(k, slice) and _whole_numbers(k))
-            for k in given
-        )
+        whole = all(type(k) is int or (isinstance(k, slice) and _whole_numbers(k)) for k in given)
         if not whole or len(given) != len(self.shape):
             raise SpecError(
                 f"{self.tensor!r}[{key!r}]: a view is of columns, x[..., a:b], a copy of places, x[:, a:b:2]"
@@ -330,33 +298,23 @@ class Value:
         return OPERATORS["[]"](self, given, None, where)
 
     @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What torch asks where one of its functions is given a Value: a spec is declared, not computed."""
         import tilegen
 
         name = str(getattr(function, "__name__", function)).strip("_")
-        ops = sorted(
-            op for op in dir(tilegen) if callable(getattr(tilegen, op)) and op.islower()
-        )
+        ops = sorted(op for op in dir(tilegen) if callable(getattr(tilegen, op)) and op.islower())
         here = f"; tg.{name}" if name in ops else nearest(name, ops)
-        raise SpecError(
-            f"torch's {name} was given a tensor of a spec, which has no elements{here}",
-            caller(),
-        )
+        raise SpecError(f"torch's {name} was given a tensor of a spec, which has no elements{here}", caller())
 
     def __iter__(self) -> Iterator[Value]:
         raise SpecError(
-            f"{self.tensor!r} is one tensor; use .chunk(n) or .split(sizes) for column views",
-            caller(),
+            f"{self.tensor!r} is one tensor; use .chunk(n) or .split(sizes) for column views", caller()
         )
 
 
 def _whole_numbers(key: slice) -> bool:
-    return key.step != 0 and all(
-        n is None or type(n) is int for n in (key.start, key.stop, key.step)
-    )
+    return key.step != 0 and all(n is None or type(n) is int for n in (key.start, key.stop, key.step))
 
 
 _active: ContextVar[Builder | None] = ContextVar("tilegen_builder", default=None)
@@ -380,15 +338,9 @@ def building(name: str) -> Iterator[Builder]:
 
 
 def check_name(name: str, where: str) -> None:
-    if (
-        not isinstance(name, str)
-        or not name.isidentifier()
-        or name.startswith("_")
-        or "__" in name
-    ):
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or "__" in name:
         raise SpecError(
-            f"names must be identifiers without a leading or double underscore, given {name!r}",
-            where,
+            f"names must be identifiers without a leading or double underscore, given {name!r}", where
         )
     if name.startswith("tg_"):
         raise SpecError(
@@ -405,44 +357,28 @@ def check_name(name: str, where: str) -> None:
 
 
 def is_size(n: object) -> bool:
-    return (isinstance(n, int) and not isinstance(n, bool)) or hasattr(
-        n, "free_symbols"
-    )
+    return (isinstance(n, int) and not isinstance(n, bool)) or hasattr(n, "free_symbols")
 
 
 def check_shape(name: str, shape: Sequence[Size], where: str) -> tuple[Size, ...]:
     if isinstance(shape, (int, str)) or not isinstance(shape, Sequence):
-        raise SpecError(
-            f"{name!r}: a shape is a tuple of sizes, given {shape!r}", where
-        )
+        raise SpecError(f"{name!r}: a shape is a tuple of sizes, given {shape!r}", where)
     if not 1 <= len(shape) <= 4:
-        raise SpecError(
-            f"{name!r}: 1 to 4 dimensions are supported, given {tuple(shape)}", where
-        )
+        raise SpecError(f"{name!r}: 1 to 4 dimensions are supported, given {tuple(shape)}", where)
     for size in shape:
         if isinstance(size, (bool, float)):
-            raise SpecError(
-                f"{name!r}: sizes are ints, given {size!r} in {tuple(shape)}", where
-            )
+            raise SpecError(f"{name!r}: sizes are ints, given {size!r} in {tuple(shape)}", where)
         if isinstance(size, int) and size < 1:
-            raise SpecError(
-                f"{name!r}: every size must be at least 1, given {tuple(shape)}", where
-            )
+            raise SpecError(f"{name!r}: every size must be at least 1, given {tuple(shape)}", where)
         if not isinstance(size, int) and not hasattr(size, "free_symbols"):
-            raise SpecError(
-                f"{name!r}: sizes are ints or symbols, given {size!r}", where
-            )
+            raise SpecError(f"{name!r}: sizes are ints or symbols, given {size!r}", where)
     return tuple(shape)
 
 
 def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
     where = caller()
     roles = {"int32": ("input",), **dict.fromkeys(PAIRED, ("input", "weight"))}
-    if (
-        not isinstance(dtype, str)
-        or dtype not in DTYPES
-        or role not in roles.get(dtype, (role,))
-    ):
+    if not isinstance(dtype, str) or dtype not in DTYPES or role not in roles.get(dtype, (role,)):
         raise SpecError(
             f"{name!r}: dtype must be one of float16, bfloat16, float32 (an input also int32, inputs and"
             f" weights of linears float8_e4m3fn), given {dtype!r}",
@@ -450,14 +386,9 @@ def _declare(role: str, name: str, shape: Sequence[Size], dtype: str) -> Value:
         )
     shape = check_shape(name, shape, where)
     if dtype in PAIRED and not (isinstance(shape[-1], int) and shape[-1] % UNIT == 0):
-        hint = (
-            f"; pad them to {-(-shape[-1] // UNIT) * UNIT}"
-            if isinstance(shape[-1], int)
-            else ""
-        )
+        hint = f"; pad them to {-(-shape[-1] // UNIT) * UNIT}" if isinstance(shape[-1], int) else ""
         raise SpecError(
-            f"{name!r}: rows of {dtype} are whole units of {UNIT} bytes, given {shape}{hint}",
-            where,
+            f"{name!r}: rows of {dtype} are whole units of {UNIT} bytes, given {shape}{hint}", where
         )
     return builder(role).declare(Tensor(name, shape, dtype, role, where))
 
@@ -494,8 +425,7 @@ def state(name: str, shape: Sequence[Size], dtype: str = "bfloat16") -> Value:
     value = _declare("state", name, shape, dtype)
     if len(value.shape) not in (3, 4):
         raise SpecError(
-            f"state {name!r}: shape is (B, S_max, H, D) or (B, S_max, H·D), given {value.shape}",
-            caller(),
+            f"state {name!r}: shape is (B, S_max, H, D) or (B, S_max, H·D), given {value.shape}", caller()
         )
     return value
 
@@ -530,10 +460,7 @@ def tensors(what: str, where: str, **values: Any) -> None:
     declared(what, where, **values)
     for value in values.values():
         if value.dtype == "int32":
-            raise SpecError(
-                f"{what}: {value.tensor!r} is int32; expected numbers with a point",
-                where,
-            )
+            raise SpecError(f"{what}: {value.tensor!r} is int32; expected numbers with a point", where)
 
 
 def number(what: str, value: Any, where: str, positive: bool = False) -> float:
@@ -544,10 +471,7 @@ def number(what: str, value: Any, where: str, positive: bool = False) -> float:
         or not math.isfinite(value)
         or (positive and value <= 0)
     ):
-        raise SpecError(
-            f"{what} is a {'positive' if positive else 'finite'} number, given {value!r}",
-            where,
-        )
+        raise SpecError(f"{what} is a {'positive' if positive else 'finite'} number, given {value!r}", where)
     return float(value)
 
 
@@ -569,16 +493,11 @@ def call(
     where = where or caller()
     if not isinstance(attributes, Attributes):
         given = f"{attributes!r}, a {type(attributes).__name__}"
-        raise SpecError(
-            f"{kind}: attributes are a frozen dataclass below Attributes, given {given}",
-            where,
-        )
+        raise SpecError(f"{kind}: attributes are a frozen dataclass below Attributes, given {given}", where)
     if name is not None:
         check_name(name, where)
         if b.taken(name):
-            raise SpecError(
-                f"the op name {name!r} is taken (first at {b.taken(name)})", where
-            )
+            raise SpecError(f"the op name {name!r} is taken (first at {b.taken(name)})", where)
     named, name = name is not None, name or b.fresh(kind)
     b.names[name.lower()] = where
     b.tensors[name] = Tensor(name, tuple(shape), dtype, "intermediate", where, form)
@@ -616,29 +535,23 @@ class Spec:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {
-            p.name: p.default
-            for p in inspect.signature(self.function).parameters.values()
-        }
+        return {p.name: p.default for p in inspect.signature(self.function).parameters.values()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Program:
-        where = f"{os.path.relpath(self.function.__code__.co_filename)}:{self.function.__code__.co_firstlineno}"
+        where = (
+            f"{os.path.relpath(self.function.__code__.co_filename)}:{self.function.__code__.co_firstlineno}"
+        )
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs)
         except TypeError as error:
             raise SpecError(
-                f"{self.name}: {error}; its parameters are {', '.join(self.parameters)}",
-                where,
+                f"{self.name}: {error}; its parameters are {', '.join(self.parameters)}", where
             ) from None
         bound.apply_defaults()
         with building(self.name) as b:
             returned = self.function(*bound.args, **bound.kwargs)
             return finish(
-                b,
-                returned,
-                tuple(bound.arguments.items()),
-                inspect.getdoc(self.function) or "",
-                where,
+                b, returned, tuple(bound.arguments.items()), inspect.getdoc(self.function) or "", where
             )
 
 
@@ -653,53 +566,36 @@ def spec(function: Callable[..., Any]) -> Spec:
     return Spec(function)
 
 
-def finish(
-    b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: str, where: str
-) -> Program:
+def finish(b: Builder, returned: Any, sizes: tuple[tuple[str, Any], ...], doc: str, where: str) -> Program:
     """Check what was collected and freeze it."""
     values = returned if isinstance(returned, tuple) else (returned,)
     if not values or not all(isinstance(v, Value) for v in values):
-        raise SpecError(
-            f"{b.name} must return a tensor or a tuple of tensors, returned {returned!r}",
-            where,
-        )
+        raise SpecError(f"{b.name} must return a tensor or a tuple of tensors, returned {returned!r}", where)
     outputs = []
     for value in values:
         owned(b, value, where)
         tensor = b.tensors[value.tensor]
         if value.columns is not None or value.flattened:
             raise SpecError(
-                f"an output must be a whole tensor, a view of {value.tensor!r} was returned",
-                where,
+                f"an output must be a whole tensor, a view of {value.tensor!r} was returned", where
             )
         if tensor.role == "state":
             continue  # written in place: the caller already holds it
         if tensor.role != "intermediate":
-            raise SpecError(
-                f"{value.tensor!r} is an {tensor.role} and is returned as it is",
-                tensor.where,
-            )
+            raise SpecError(f"{value.tensor!r} is an {tensor.role} and is returned as it is", tensor.where)
         if value.tensor in outputs:
             raise SpecError(f"{value.tensor!r} is returned twice", where)
         outputs.append(value.tensor)
     for name in outputs:
         b.tensors[name] = replace(b.tensors[name], role="output")
-    _leave_out(
-        b, b.unasked - {o.tensor for c in b.calls for o in c.operands} - set(outputs)
-    )
+    _leave_out(b, b.unasked - {o.tensor for c in b.calls for o in c.operands} - set(outputs))
     used = {o.tensor for c in b.calls for o in c.operands}
     for tensor in b.tensors.values():
         if tensor.name not in used and tensor.role in ("input", "weight", "state"):
-            raise SpecError(
-                f"{tensor.role} {tensor.name!r} is never used", tensor.where
-            )
+            raise SpecError(f"{tensor.role} {tensor.name!r} is never used", tensor.where)
         if tensor.name not in used and tensor.role == "intermediate":
-            raise SpecError(
-                f"the result {tensor.name!r} is neither used nor returned", tensor.where
-            )
-    program = Program(
-        b.name, sizes, tuple(b.tensors.values()), tuple(b.calls), tuple(outputs), doc
-    )
+            raise SpecError(f"the result {tensor.name!r} is neither used nor returned", tensor.where)
+    program = Program(b.name, sizes, tuple(b.tensors.values()), tuple(b.calls), tuple(outputs), doc)
     check_acyclic(program)
     return program
 
@@ -716,7 +612,6 @@ def check_acyclic(program: Program) -> None:
         for operand in c.operands:
             if operand.tensor not in made:
                 raise SpecError(
-                    f"cycle: {c.name!r} reads {operand.tensor!r}, which no op before it makes",
-                    c.where,
+                    f"cycle: {c.name!r} reads {operand.tensor!r}, which no op before it makes", c.where
                 )
         made.add(c.result)

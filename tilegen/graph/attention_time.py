@@ -70,11 +70,7 @@ def alone_us(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -> 
     """The op in a launch of its own, the longest tiles first, each on the SM that is free first."""
     times = np.sort(tile_times(b, machine, rates))[::-1]
     before = 0.0 if halved(b) else rates.first
-    return (
-        _longest_first(times, machine.sms)
-        + before
-        + rates.start * min(1.0, len(times) / machine.sms)
-    )
+    return _longest_first(times, machine.sms) + before + rates.start * min(1.0, len(times) / machine.sms)
 
 
 def _longest_first(times: Array, sms: int) -> float:

@@ -46,19 +46,11 @@ def why(b: OpInstance, place: Place) -> str:
         if size != 2:
             return f"{operand.tensor!r} is {b.dtype(n)}"
         first = (operand.columns or (0, 0))[0]
-        for what, columns in (
-            ("columns", shape[-1]),
-            ("a row of", b.pitch(n)),
-            ("first column", first),
-        ):
+        for what, columns in (("columns", shape[-1]), ("a row of", b.pitch(n)), ("first column", first)):
             if isinstance(columns, int) and columns * size % UNIT:
                 return f"{operand.tensor!r} has {what} {columns}"
     columns = b.out[-1]
-    if (
-        not place.target.odd_results
-        and isinstance(columns, int)
-        and columns % (UNIT // 2)
-    ):
+    if not place.target.odd_results and isinstance(columns, int) and columns % (UNIT // 2):
         return f"{b.op.result!r} has columns {columns}"
     return ""
 
@@ -69,9 +61,7 @@ def _matmul(b: OpInstance, n: int) -> MatmulAttributes:
 
 
 def _plain(graph: Graph, b: OpInstance) -> Graph:
-    return graph.with_op(
-        b.op.name, replace(b.op, kind="matmul", attributes=_matmul(b, b.out[1]))
-    )
+    return graph.with_op(b.op.name, replace(b.op, kind="matmul", attributes=_matmul(b, b.out[1])))
 
 
 def _gated(graph: Graph, b: OpInstance) -> Graph:
@@ -81,36 +71,15 @@ def _gated(graph: Graph, b: OpInstance) -> Graph:
     refuse_taken(graph, op.name, {sums, joined})
     x, w, *extras = op.operands
     product = TileOp(
-        op.name,
-        "matmul",
-        (x, w),
-        sums,
-        _matmul(b, 2 * columns),
-        Epilogue("acc0", ()),
-        where=op.where,
+        op.name, "matmul", (x, w), sums, _matmul(b, 2 * columns), Epilogue("acc0", ()), where=op.where
     )
-    halves = tuple(
-        replace(x, tensor=sums, columns=c)
-        for c in ((0, columns), (columns, 2 * columns))
-    )
-    names = {f"acc{g}": f"e{g}" for g in range(2)} | {
-        f"e{n}": f"e{n + 2}" for n in range(len(extras))
-    }
+    halves = tuple(replace(x, tensor=sums, columns=c) for c in ((0, columns), (columns, 2 * columns)))
+    names = {f"acc{g}": f"e{g}" for g in range(2)} | {f"e{n}": f"e{n + 2}" for n in range(len(extras))}
     hows = ("elements", "elements", *(how for _, how in op.epilogue.operands))
     order = (*halves, *(op.operands[index] for index, _ in op.epilogue.operands))
     maths = Epilogue(renumber(op.epilogue.expression, names), tuple(enumerate(hows)))
-    after = TileOp(
-        joined,
-        "pointwise",
-        order,
-        op.result,
-        PointwiseAttributes(),
-        maths,
-        where=op.where,
-    )
-    made = Tensor(
-        sums, (rows, 2 * columns), b.result.dtype, "intermediate", op.where, "rows"
-    )
+    after = TileOp(joined, "pointwise", order, op.result, PointwiseAttributes(), maths, where=op.where)
+    made = Tensor(sums, (rows, 2 * columns), b.result.dtype, "intermediate", op.where, "rows")
     return graph.with_op(op.name, product, after, tensors={sums: made})
 
 

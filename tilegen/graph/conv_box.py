@@ -52,11 +52,7 @@ class ConvBox:
     def slides(self) -> bool:
         """Whether a tile's lines are loaded once for all positions of a filter line."""
         images, lines, width = self.pixels
-        once = (
-            self.filter[1] > 1
-            and ConvAttributes.of(self.bound).stride[1] == 1
-            and self.depth == 64
-        )
+        once = self.filter[1] > 1 and ConvAttributes.of(self.bound).stride[1] == 1 and self.depth == 64
         return once and images * lines * (width + self._reach) <= MOST_ROWS
 
     @property

@@ -20,13 +20,7 @@ from dataclasses import dataclass
 from tilegen.arch.machine import Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.conv_box import ConvBox
-from tilegen.graph.product_time import (
-    ROW_BYTES,
-    ProductTime,
-    Rates,
-    products_clocks,
-    rings_us,
-)
+from tilegen.graph.product_time import ROW_BYTES, ProductTime, Rates, products_clocks, rings_us
 from tilegen.graph.residual import ConvTraits, residual_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
@@ -58,64 +52,39 @@ class ConvRates(Rates):
     of_lines: float = 1.874
     of_boxes: float = 1.535
     of_strides: float = 1.522
-    half: float = (
-        1.739  # besides, where the last of the blocks of 64 channels is not whole
-    )
-    strided_trip: float = (
-        0.7308  # from the request of a stage's bytes until they are there
-    )
+    half: float = 1.739  # besides, where the last of the blocks of 64 channels is not whole
+    strided_trip: float = 0.7308  # from the request of a stage's bytes until they are there
     strided_memory: float = 1.127  # by how much longer pixels take from memory
-    by_threads: float = (
-        1.203e-04  # a number of the result that leaves by threads, not by TMA
-    )
+    by_threads: float = 1.203e-04  # a number of the result that leaves by threads, not by TMA
     tile: float = 0.1329  # from one tile to the next
     narrow_tile: float = 0.2653  # a launch of NARROW tiles of which each SM has one
 
     def of_pixels(self, box: ConvBox) -> float:
         """Of a byte's time in L2, that of one of pixels."""
         strided = ConvAttributes.of(box.bound).stride[1] > 1
-        way = (
-            self.of_lines
-            if box.slides
-            else self.of_strides
-            if strided
-            else self.of_boxes
-        )
+        way = self.of_lines if box.slides else self.of_strides if strided else self.of_boxes
         return way * (self.half if int(box.bound.shape(1)[3]) % 64 else 1.0)
 
 
 RATES = ConvRates()
 
 
-def conv_time(
-    b: OpInstance, machine: Machine, rates: ConvRates | None = None
-) -> ProductTime:
+def conv_time(b: OpInstance, machine: Machine, rates: ConvRates | None = None) -> ProductTime:
     """A convolution as it is cut."""
-    return time_of_box(
-        b, machine, ConvBox.of(b, b.tile), b.tile[3], b.op.cluster, rates
-    )
+    return time_of_box(b, machine, ConvBox.of(b, b.tile), b.tile[3], b.op.cluster, rates)
 
 
 def time_of_box(
-    b: OpInstance,
-    machine: Machine,
-    box: ConvBox,
-    width: int,
-    cluster: int,
-    rates: ConvRates | None = None,
+    b: OpInstance, machine: Machine, box: ConvBox, width: int, cluster: int, rates: ConvRates | None = None
 ) -> ProductTime:
     """A convolution whose tiles are such a box of pixels and so many columns. cluster: CTAs that split its
     sum; rates: of the formula alone, where they are given."""
     learned, rates = rates is None, rates or RATES
     a = ConvAttributes.of(b)
-    count = math.prod(
-        ceil_div(int(n), t) for n, t in zip(b.out, (*box.pixels, width), strict=True)
-    )
+    count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, (*box.pixels, width), strict=True))
     waves = ceil_div(count, machine.clusters(cluster))
     filled = min(1.0, count * cluster / waves / machine.sms)
-    bytes = ROW_BYTES * (
-        rates.of_pixels(box) * box.loaded * box.blocks_loaded + width * box.blocks
-    )
+    bytes = ROW_BYTES * (rates.of_pixels(box) * box.loaded * box.blocks_loaded + width * box.blocks)
     step = rates.side_by_side(
         box.blocks * products_clocks(box.rows, width, 1, False, 0, rates) / rates.clock,
         bytes / (rates.l2 * rates.clock) * filled,
@@ -123,19 +92,11 @@ def time_of_box(
     )
     staged = box.rows > 64 and width // cluster % 64 == 0
     numbers = box.rows * width
-    each = (rates.epilogue if staged else rates.by_threads) + (
-        rates.sent if cluster > 1 else 0.0
-    )
+    each = (rates.epilogue if staged else rates.by_threads) + (rates.sent if cluster > 1 else 0.0)
     each += curves(b) * rates.curve
     each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
-    alone = (
-        rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
-    )
-    moved, steps, tiles = (
-        _moved(b, rates),
-        box.steps / cluster,
-        count * cluster / machine.sms,
-    )
+    alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
+    moved, steps, tiles = _moved(b, rates), box.steps / cluster, count * cluster / machine.sms
     pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
     parts = ceil_div(columns, width)
     traits = ConvTraits(
@@ -171,20 +132,14 @@ def time_of_box(
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
         clusters=cluster > 1,
         rates=rates,
-        residual=residual_of(machine, traits, steps * waves, moved)
-        if learned
-        else None,
+        residual=residual_of(machine, traits, steps * waves, moved) if learned else None,
     )
 
 
 def _moved(b: OpInstance, rates: ConvRates) -> float:
     """Bytes from and to memory: of x those that the filter sees."""
     a, (_, *window, _) = ConvAttributes.of(b), b.shape(1)
-    seen = math.prod(
-        min(1.0, int(n) / s) for n, s in zip(window, a.stride, strict=True)
-    )
+    seen = math.prod(min(1.0, int(n) / s) for n, s in zip(window, a.stride, strict=True))
     strided = rates.strided_memory if a.stride[1] > 1 else 1.0
-    x, w, y = (
-        math.prod(int(n) for n in shape) for shape in (b.shape(0), b.shape(1), b.out)
-    )
+    x, w, y = (math.prod(int(n) for n in shape) for shape in (b.shape(0), b.shape(1), b.out))
     return DTYPES[b.dtype(0)] * (x * seen * strided + w + y)

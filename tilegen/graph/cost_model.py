@@ -73,11 +73,7 @@ def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
         return attention_time.tile_times(b, machine)
     steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
     work = tile_us(b, machine) - machine.tile_us
-    return (
-        machine.tile_us + work * steps / mean
-        if mean > 0
-        else np.full(len(steps), machine.tile_us)
-    )
+    return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
 
 
 def _tile_us(b: OpInstance, machine: Machine) -> float:
@@ -107,9 +103,7 @@ def efficiency(b: OpInstance, machine: Machine) -> float:
     rows, columns = math.prod(b.tile[:width]), b.tile[width] * groups(b)
     padded = -(-rows // 64) * 64
     tensor = padded * columns / 32
-    shared = (
-        padded * 128 + padded / 64 * columns * 128 + (padded + columns) * 128
-    ) / 128
+    shared = (padded * 128 + padded / 64 * columns * 128 + (padded + columns) * 128) / 128
     return tensor / max(tensor, shared) * rows / padded
 
 
@@ -122,19 +116,9 @@ def _tile_bytes(b: OpInstance) -> float:
         last = {**origin, "k": max(0, steps - 1)}
         size = 1.0
         for i in access.box:
-            size *= (
-                max(
-                    0,
-                    int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0})),
-                )
-                / i.stride
-            )
+            size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
         # of the keys it may read
-        size /= (
-            splits(b)
-            if isinstance(b.attributes, AttentionAttributes) and access.when == "step"
-            else 1
-        )
+        size /= splits(b) if isinstance(b.attributes, AttentionAttributes) and access.when == "step" else 1
         total += size * element_bytes(b.dtype(access.operand))
     size = 1.0
     for i in b.write:
@@ -150,10 +134,7 @@ def split_keys_us(b: OpInstance, machine: Machine, splits: int) -> float:
     brings the splits together."""
     tiles, steps = math.prod(int(n) for n in b.grid), int(b.steps)
     combined = 3.0 + 0.15 * splits if splits > 1 else 0.0
-    return (
-        ceil_div(tiles * splits, machine.sms) * (1.5 + 1.2 * ceil_div(steps, splits))
-        + combined
-    )
+    return ceil_div(tiles * splits, machine.sms) * (1.5 + 1.2 * ceil_div(steps, splits)) + combined
 
 
 # --- norms --------------------------------------------------------------------------------------------------
@@ -164,11 +145,7 @@ def norm_us(b: OpInstance, machine: Machine) -> float:
     return (
         machine.handoff_us
         + machine.tile_us
-        + 1e6
-        * 2
-        * DTYPES[b.result.dtype]
-        * b.shape(0)[1]
-        / (machine.memory / machine.sms)
+        + 1e6 * 2 * DTYPES[b.result.dtype] * b.shape(0)[1] / (machine.memory / machine.sms)
     )
 
 
@@ -180,6 +157,4 @@ def scaling_us(b: OpInstance, machine: Machine) -> float:
     steps = ceil_div(depth, 64)
     products = steps * 2.0 * columns / machine.sms / CLOCK
     weights = 1e6 * element_bytes(b.dtype(1)) * columns * depth / machine.memory
-    return max(products + steps * rates_of(machine).scaling(rows), weights) - max(
-        products, weights
-    )
+    return max(products + steps * rates_of(machine).scaling(rows), weights) - max(products, weights)

@@ -44,25 +44,15 @@ class Forms(ABC):
 
     name: ClassVar[str]
     on_gpu: ClassVar[bool] = False
-    fuses_norms: ClassVar[bool] = (
-        False  # a linear may norm its rows (tilegen.graph.fuse_norms)
-    )
+    fuses_norms: ClassVar[bool] = False  # a linear may norm its rows (tilegen.graph.fuse_norms)
     # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
     forwards_kv: ClassVar[bool] = False
-    multiplies_patches: ClassVar[bool] = (
-        False  # a linear may be of patches of images (tilegen.graph.pixels)
-    )
+    multiplies_patches: ClassVar[bool] = False  # a linear may be of patches of images (tilegen.graph.pixels)
     # a linear's rows may be any, else whole 16-byte units of two-byte numbers (tilegen.graph.by_threads)
     any_linear: ClassVar[bool] = True
-    odd_results: ClassVar[bool] = (
-        True  # such a linear may have any number of columns, else eights of them
-    )
-    launches_early: ClassVar[bool] = (
-        False  # a launch may start while the one before ends
-    )
-    takes_turns: ClassVar[bool] = (
-        False  # math warpgroups may compute tiles in turn (TileOp.pingpong)
-    )
+    odd_results: ClassVar[bool] = True  # such a linear may have any number of columns, else eights of them
+    launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
+    takes_turns: ClassVar[bool] = False  # math warpgroups may compute tiles in turn (TileOp.pingpong)
 
     @abstractmethod
     def fits(self, machine: Machine) -> bool:

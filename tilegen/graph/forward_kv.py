@@ -42,9 +42,7 @@ class _Made:
     @property
     def turning(self) -> frozenset[str]:
         """The rope and its result, which are then gone."""
-        return (
-            frozenset((self.rope.name, self.rope.result)) if self.rope else frozenset()
-        )
+        return frozenset((self.rope.name, self.rope.result)) if self.rope else frozenset()
 
 
 def forwarded(graph: Graph, place: Place, options: Options) -> Graph:
@@ -87,9 +85,7 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
     caches, made = (b.operand("k"), b.operand("v")), _made(graph, op)
     if any(c.columns or c.flatten for c in caches):
         return "it reads some columns of its caches"
-    if len({c.tensor for c in caches}) < 2 or any(
-        len(graph.writers(c.tensor)) != 1 for c in caches
-    ):
+    if len({c.tensor for c in caches}) < 2 or any(len(graph.writers(c.tensor)) != 1 for c in caches):
         return "its keys and values are not two caches that this launch appends to"
     for append in made.appends:
         if (
@@ -98,10 +94,7 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
             or append.attributes.seq != a.q_len
         ):
             return f"{append.name!r} does not append the rows of its queries at its position"
-    other = next(
-        (r.name for c in caches for r in graph.readers(c.tensor) if r.name != op.name),
-        "",
-    )
+    other = next((r.name for c in caches for r in graph.readers(c.tensor) if r.name != op.name), "")
     if other:
         return f"{other!r} reads its caches too"
     return _turn_problem(graph, op, made)
@@ -120,15 +113,10 @@ def _turn_problem(graph: Graph, op: TileOp, made: _Made) -> str:
     if made.rope is None:
         return ""
     rope, append = RopeAttributes.of(made.rope), AppendAttributes.of(keys)
-    alike = (rope.theta, rope.head_dim) == (
-        append.theta,
-        append.head_dim,
-    ) and _position(graph, made.rope) == _position(graph, op)
-    return (
-        ""
-        if alike
-        else f"{made.rope.name!r} turns its queries otherwise than its keys are turned"
-    )
+    alike = (rope.theta, rope.head_dim) == (append.theta, append.head_dim) and _position(
+        graph, made.rope
+    ) == _position(graph, op)
+    return "" if alike else f"{made.rope.name!r} turns its queries otherwise than its keys are turned"
 
 
 def _position(graph: Graph, op: TileOp) -> Operand | None:
@@ -139,26 +127,16 @@ def _position(graph: Graph, op: TileOp) -> Operand | None:
 def _made(graph: Graph, op: TileOp) -> _Made:
     b = graph.bound(op)
     q, k, v = (b.operand(name) for name in ("q", "k", "v"))
-    rope = next(
-        (
-            w
-            for w in graph.writers(q.tensor)
-            if isinstance(w.attributes, RopeAttributes)
-        ),
-        None,
-    )
+    rope = next((w for w in graph.writers(q.tensor) if isinstance(w.attributes, RopeAttributes)), None)
     plain = (
         rope
         and not q.columns
         and len(graph.readers(rope.result)) == 1
         and rope.result not in graph.outputs
     )
-    alone = (
-        plain and rope and (rope.epilogue is None or rope.epilogue.expression == "acc0")
-    )
+    alone = plain and rope and (rope.epilogue is None or rope.epilogue.expression == "acc0")
     return _Made(
-        tuple(w for cache in (k, v) for w in graph.writers(cache.tensor)),
-        rope if alone else None,
+        tuple(w for cache in (k, v) for w in graph.writers(cache.tensor)), rope if alone else None
     )
 
 
@@ -169,9 +147,7 @@ def _takes_all(b: OpInstance, given: tuple[int, ...] | None, place: Place) -> bo
     if given is None:
         return True
     tile = (
-        b.kind.whole_tile(given, place.forms.configs(b, place.machine)[0])
-        if isinstance(given, tuple)
-        else ()
+        b.kind.whole_tile(given, place.forms.configs(b, place.machine)[0]) if isinstance(given, tuple) else ()
     )
     return len(tile) == 3 and tile[0] >= a.q_len and tile[0] * tile[2] <= FEW
 
@@ -185,11 +161,7 @@ def _pass(graph: Graph, op: TileOp, made: _Made) -> Graph:
         attributes = replace(attributes, theta=RopeAttributes.of(made.rope).theta)
     taken = replace(
         op,
-        operands=(
-            queries,
-            *caches,
-            *(graph.bound(a).operand("x") for a in made.appends),
-        ),
+        operands=(queries, *caches, *(graph.bound(a).operand("x") for a in made.appends)),
         attributes=attributes,
     )
     gone = {a.name for a in made.appends} | ({made.rope.name} if made.rope else set())
@@ -199,11 +171,7 @@ def _pass(graph: Graph, op: TileOp, made: _Made) -> Graph:
         if old.name not in gone
         for o in ((taken, *made.appends) if old.name == op.name else (old,))
     )
-    tensors = {
-        name: t
-        for name, t in graph.tensors.items()
-        if not made.rope or name != made.rope.result
-    }
+    tensors = {name: t for name, t in graph.tensors.items() if not made.rope or name != made.rope.result}
     return replace(graph, ops=ops, tensors=tensors)
 
 
@@ -219,9 +187,7 @@ def lines(graph: Graph, place: Place) -> list[str]:
                 " are loaded before its queries are there"
             )
         elif isinstance(op.attributes, AttentionAttributes) and over_caches(b):
-            why = (
-                problem(graph, op, place) or "the options speak of them or of its tile"
-            )
+            why = problem(graph, op, place) or "the options speak of them or of its tile"
             found.append(f"{op.name} awaits its appends: {why}")
     return found
 

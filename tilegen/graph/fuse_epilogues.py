@@ -90,16 +90,9 @@ def fuse(program: Program) -> Graph:
         for name, t in tensors.items()
         if names.get(name, name) in used
     }
-    for (
-        old,
-        new,
-    ) in (
-        names.items()
-    ):  # the result keeps the epilogue's shape and role under the producer's name
+    for old, new in names.items():  # the result keeps the epilogue's shape and role under the producer's name
         final[new] = replace(tensors[old], name=new)
-    return Graph(
-        program.name, final, tuple(ops), tuple(names.get(o, o) for o in program.outputs)
-    )
+    return Graph(program.name, final, tuple(ops), tuple(names.get(o, o) for o in program.outputs))
 
 
 def _renamed(operand: Operand, names: Mapping[str, str]) -> Operand:
@@ -117,9 +110,7 @@ def _node(c: Call) -> _Node:
     return _Node(c, [], c.result, renumber(c.attributes.expression, names), extra)
 
 
-def _only_reader(
-    nodes: list[_Node], tensor: str, reader: _Node, kept: set[str]
-) -> bool:
+def _only_reader(nodes: list[_Node], tensor: str, reader: _Node, kept: set[str]) -> bool:
     return tensor not in kept and all(
         n is reader or all(o.tensor != tensor for o in n.all_operands) for n in nodes
     )
@@ -130,28 +121,17 @@ def _inline_pointwise(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
     assert node.extra is not None
     extra: list[tuple[Operand, str]] = []
     names = {}
-    before = list(
-        nodes
-    )  # an operand also read by a maker that is inlined here stays a tensor
+    before = list(nodes)  # an operand also read by a maker that is inlined here stays a tensor
     for n, (operand, how) in enumerate(node.extra):
-        maker = next(
-            (m for m in nodes if m.result == operand.tensor and m.pointwise), None
-        )
+        maker = next((m for m in nodes if m.result == operand.tensor and m.pointwise), None)
         whole = operand.columns is None and not operand.flatten and how == "elements"
-        if (
-            maker is None
-            or not whole
-            or not _only_reader(before, operand.tensor, node, kept)
-        ):
+        if maker is None or not whole or not _only_reader(before, operand.tensor, node, kept):
             names[f"e{n}"] = fold(extra, (operand, how))
             continue
         inner = {f"e{i}": fold(extra, item) for i, item in enumerate(maker.extra or [])}
         names[f"e{n}"] = f"({renumber(maker.expression, inner)})"
         nodes.remove(maker)
-    node.expression, node.extra = (
-        tidy_expression(renumber(node.expression, names)),
-        extra,
-    )
+    node.expression, node.extra = tidy_expression(renumber(node.expression, names)), extra
 
 
 def tidy_expression(expression: str) -> str:
@@ -167,12 +147,7 @@ def _turn_append(nodes: list[_Node], node: _Node, kept: set[str]) -> None:
     _, x, *position = node.operands
     few = isinstance(append.seq, int) and append.seq <= ROPED
     maker = next((m for m in nodes if m.result == x.tensor), None)
-    if (
-        maker is None
-        or not isinstance(maker.call.attributes, RopeAttributes)
-        or not few
-        or not position
-    ):
+    if maker is None or not isinstance(maker.call.attributes, RopeAttributes) or not few or not position:
         return
     turned, *at = maker.operands
     if at != position or x.columns or not _only_reader(nodes, x.tensor, node, kept):
@@ -190,9 +165,7 @@ class _Anchor:
     accumulators: Mapping[str, str]  # operand of the pointwise op -> acc0, acc1
 
 
-def _find_anchor(
-    program: Program, nodes: list[_Node], node: _Node, kept: set[str]
-) -> _Anchor | None:
+def _find_anchor(program: Program, nodes: list[_Node], node: _Node, kept: set[str]) -> _Anchor | None:
     """The last producer whose result only this op reads: whole, or as the two halves of a linear's
     columns."""
     assert node.extra is not None
@@ -225,19 +198,12 @@ def _find_anchor(
             and sorted(columns, key=str) == sorted(halves, key=str)
             and vectors_only
         ):
-            return _Anchor(
-                maker,
-                {name: f"acc{halves.index(o.columns)}" for name, o in reads.items()},
-            )
+            return _Anchor(maker, {name: f"acc{halves.index(o.columns)}" for name, o in reads.items()})
     return None
 
 
 def _attach(
-    program: Program,
-    nodes: list[_Node],
-    node: _Node,
-    anchor: _Anchor,
-    names: dict[str, str],
+    program: Program, nodes: list[_Node], node: _Node, anchor: _Anchor, names: dict[str, str]
 ) -> None:
     """Make the pointwise op the epilogue of its anchor, which moves to where the pointwise op stood."""
     maker = anchor.node
@@ -257,10 +223,7 @@ def _attach(
     for n, (operand, how) in enumerate(node.extra):
         if f"e{n}" not in replaced:
             replaced[f"e{n}"] = fold(extra, (operand, how))
-    maker.expression, maker.extra = (
-        tidy_expression(renumber(node.expression, replaced)),
-        extra,
-    )
+    maker.expression, maker.extra = tidy_expression(renumber(node.expression, replaced)), extra
     maker.groups = 2 if gated else maker.groups
     maker.result = node.result
     if not node.call.named:
@@ -287,10 +250,6 @@ def _tile_op(node: _Node) -> TileOp:
     epilogue = None
     if kind(c.kind).fusable or node.pointwise:
         first = len(node.operands)
-        epilogue = Epilogue(
-            node.expression, tuple((first + n, how) for n, (_, how) in enumerate(extra))
-        )
+        epilogue = Epilogue(node.expression, tuple((first + n, how) for n, (_, how) in enumerate(extra)))
     operands = tuple(node.all_operands)
-    return TileOp(
-        c.name, c.kind, operands, node.result, attributes, epilogue, where=c.where
-    )
+    return TileOp(c.name, c.kind, operands, node.result, attributes, epilogue, where=c.where)

@@ -45,19 +45,12 @@ def fused(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with its norms fused where they can be and, if options.norms is "auto", where that pays and
     the options do not speak of them."""
     for op in graph.ops if options.norms != "separate" else ():
-        if not isinstance(op.attributes, RmsNormAttributes) or problem(
-            graph, op, place
-        ):
+        if not isinstance(op.attributes, RmsNormAttributes) or problem(graph, op, place):
             continue
         readers = graph.readers(op.result)
-        taken = options.named & {op.name, op.result} or options.shared & {
-            r.name for r in readers
-        }
+        taken = options.named & {op.name, op.result} or options.shared & {r.name for r in readers}
         if options.norms == "fused" or (
-            not taken
-            and choice(
-                graph.bound(op), [graph.bound(r) for r in readers], place.machine
-            ).pays
+            not taken and choice(graph.bound(op), [graph.bound(r) for r in readers], place.machine).pays
         ):
             graph = _fuse(graph, op, readers)
     return graph
@@ -83,19 +76,8 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
         return "it is an output"
     if graph.writers(v.tensor) or v.columns or op.operands[0].flatten:
         return "its operands are not whole arguments"
-    other = next(
-        (
-            r.name
-            for r in readers
-            if not _reads_rows(r, op.result) or normed(graph.bound(r))
-        ),
-        "",
-    )
-    return (
-        f"{other!r} reads it, and not as the rows of a linear"
-        if other or not readers
-        else ""
-    )
+    other = next((r.name for r in readers if not _reads_rows(r, op.result) or normed(graph.bound(r))), "")
+    return f"{other!r} reads it, and not as the rows of a linear" if other or not readers else ""
 
 
 def _reads_rows(reader: TileOp, tensor: str) -> bool:
@@ -121,9 +103,7 @@ def _fuse(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
     for reader in readers:
         epilogue, attributes = (
             reader.epilogue or Epilogue(),
-            replace(
-                LinearAttributes.of(reader), norm_eps=RmsNormAttributes.of(norm).eps
-            ),
+            replace(LinearAttributes.of(reader), norm_eps=RmsNormAttributes.of(norm).eps),
         )
         # x and w stand before them, now v too
         moved = tuple((index + 1, how) for index, how in epilogue.operands)
@@ -131,20 +111,11 @@ def _fuse(graph: Graph, norm: TileOp, readers: tuple[TileOp, ...]) -> Graph:
         graph = graph.with_op(
             reader.name,
             replace(
-                reader,
-                operands=operands,
-                attributes=attributes,
-                epilogue=replace(epilogue, operands=moved),
+                reader, operands=operands, attributes=attributes, epilogue=replace(epilogue, operands=moved)
             ),
         )
-    tensors: Mapping[str, Tensor] = {
-        name: t for name, t in graph.tensors.items() if name != norm.result
-    }
-    return replace(
-        graph,
-        ops=tuple(op for op in graph.ops if op.name != norm.name),
-        tensors=tensors,
-    )
+    tensors: Mapping[str, Tensor] = {name: t for name, t in graph.tensors.items() if name != norm.result}
+    return replace(graph, ops=tuple(op for op in graph.ops if op.name != norm.name), tensors=tensors)
 
 
 def lines(graph: Graph, place: Place) -> list[str]:
@@ -165,9 +136,7 @@ def lines(graph: Graph, place: Place) -> list[str]:
         elif isinstance(op.attributes, NormAttributes):
             why = problem(graph, op, place)
             if not why:
-                told = choice(
-                    b, [graph.bound(r) for r in graph.readers(op.result)], place.machine
-                )
+                told = choice(b, [graph.bound(r) for r in graph.readers(op.result)], place.machine)
                 why = (
                     f"the model gives {told.alone_us:.1f} µs for it and its hand-over, {told.fused_us:.1f}"
                     " µs for scaling in its readers' steps"

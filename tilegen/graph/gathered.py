@@ -25,9 +25,7 @@ def seen(pixels: int, window: Size, stride: int, dilation: int) -> Any:
 def by_threads(b: OpInstance) -> bool:
     """Whether pixels are no whole 16-byte units of two-byte numbers, which bulk copies move: threads of a GPU
     then bring them."""
-    return isinstance(b.attributes, ConvAttributes) and not (
-        by_boxes(b) and DTYPES[b.dtype(0)] == 2
-    )
+    return isinstance(b.attributes, ConvAttributes) and not (by_boxes(b) and DTYPES[b.dtype(0)] == 2)
 
 
 def few_tiles(b: OpInstance) -> list[tuple[int, int, int]]:
@@ -37,17 +35,11 @@ def few_tiles(b: OpInstance) -> list[tuple[int, int, int]]:
     elements. Of patches that see more than that, it has the most that fit beside their filters.
     """
     a = ConvAttributes.of(b)
-    (_, *window, channels), found = (
-        b.shape(1),
-        spatial_tiles(b.out, (1024, 512, 256, 128, 64)),
-    )
+    (_, *window, channels), found = b.shape(1), spatial_tiles(b.out, (1024, 512, 256, 128, 64))
 
     def held(images: int, *pixels: int) -> Any:
         return (
-            math.prod(
-                seen(*size)
-                for size in zip(pixels, window, a.stride, a.dilation, strict=True)
-            )
+            math.prod(seen(*size) for size in zip(pixels, window, a.stride, a.dilation, strict=True))
             * images
             * channels
         )

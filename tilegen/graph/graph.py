@@ -48,9 +48,7 @@ class Graph:
         for op in self.ops:
             if op.name == name:
                 return op
-        raise PlanError(
-            f"no op {name!r} in {self.name}; its ops are {', '.join(o.name for o in self.ops)}"
-        )
+        raise PlanError(f"no op {name!r} in {self.name}; its ops are {', '.join(o.name for o in self.ops)}")
 
     def writers(self, tensor: str) -> tuple[TileOp, ...]:
         return tuple(op for op in self.ops if op.result == tensor)
@@ -68,9 +66,7 @@ class Graph:
 
     def ops_of(self, attributes: type[Attributes]) -> list[OpInstance]:
         """The ops that have such attributes."""
-        return [
-            self.bound(op) for op in self.ops if isinstance(op.attributes, attributes)
-        ]
+        return [self.bound(op) for op in self.ops if isinstance(op.attributes, attributes)]
 
     def consists_of(self, *attributes: type[Attributes]) -> bool:
         """Whether all ops have attributes of these types."""
@@ -83,9 +79,7 @@ class Graph:
         outputs = tuple(n for n, t in tensors.items() if t.role == "output")
         return Graph(f"{self.name}_{op.name}", tensors, (op,), outputs)
 
-    def with_op(
-        self, old: str, *new: TileOp, tensors: Mapping[str, Tensor] | None = None
-    ) -> Graph:
+    def with_op(self, old: str, *new: TileOp, tensors: Mapping[str, Tensor] | None = None) -> Graph:
         ops = tuple(n for op in self.ops for n in (new if op.name == old else (op,)))
         return replace(self, ops=ops, tensors={**self.tensors, **(tensors or {})})
 
@@ -99,9 +93,7 @@ def derive(graph: Graph) -> tuple[Edge, ...]:
         for access in consumer.reads:
             tensor, box, exact = consumer.tensor_box(access)
             for writer in graph.writers(tensor):
-                if writer.name != op.name and not (
-                    access.before and kind(writer.kind).in_place
-                ):
+                if writer.name != op.name and not (access.before and kind(writer.kind).in_place):
                     edges.append(
                         edge(
                             graph.bound(writer),
@@ -130,11 +122,4 @@ def _seen_from(op: TileOp, t: Tensor) -> Tensor:
     t = t.as_rows if op.pixels else t
     if t.role == "state":
         return t
-    return replace(
-        t,
-        role="output"
-        if t.name == op.result
-        else t.role
-        if t.role in GIVEN
-        else "input",
-    )
+    return replace(t, role="output" if t.name == op.result else t.role if t.role in GIVEN else "input")

@@ -26,22 +26,13 @@ def lifted(least: Any, most: Any, dim: Dim, at: tuple[int, int]) -> Any:
         raise _differ(least, most, dim, at)
     if isinstance(most, tuple) and len(least) == len(most):
         items = tuple(lifted(a, b, dim, at) for a, b in zip(least, most, strict=True))
-        return (
-            items
-            if any(new is not old for new, old in zip(items, most, strict=True))
-            else most
-        )
+        return items if any(new is not old for new, old in zip(items, most, strict=True)) else most
     if isinstance(most, Mapping) and list(least) == list(most):
         return {key: lifted(least[key], value, dim, at) for key, value in most.items()}
     if dataclasses.is_dataclass(most) and not isinstance(most, type):
         names = [f.name for f in dataclasses.fields(most) if f.init]
-        fields = {
-            name: lifted(getattr(least, name), getattr(most, name), dim, at)
-            for name in names
-        }
-        changed = {
-            name: new for name, new in fields.items() if new is not getattr(most, name)
-        }
+        fields = {name: lifted(getattr(least, name), getattr(most, name), dim, at) for name in names}
+        changed = {name: new for name, new in fields.items() if new is not getattr(most, name)}
         return dataclasses.replace(most, **changed) if changed else most
     if least == most:
         return most

@@ -25,17 +25,10 @@ from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
 
-DEEPEST, STAGE_ROWS = (
-    4,
-    256,
-)  # blocks of 64 columns in a step, and rows of a stage, where weights stream
+DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
 STAGED_ROWS = 128  # of a CTA, from which on results leave and residuals come by TMA
-RESULTS = (
-    32_768  # bytes of the buffers that a warpgroup with a tile to itself has besides
-)
-PACKED = (
-    2  # rows of tiles up to which weights may be packed: they are read once or twice
-)
+RESULTS = 32_768  # bytes of the buffers that a warpgroup with a tile to itself has besides
+PACKED = 2  # rows of tiles up to which weights may be packed: they are read once or twice
 ALONE = ClusterShape()
 
 
@@ -70,12 +63,7 @@ def time_of_cut(
     """A linear whose CTAs compute height x width each; deep: blocks of 64 columns in a step; pingpong: as
     TileOp has it; rates: of the formula alone, where they are given."""
     learned, rates = rates is None, rates or rates_of(machine)
-    rows, columns, of_groups, seen = (
-        rows_in_eights(b),
-        int(b.out[1]),
-        int(groups(b)),
-        patches(b),
-    )
+    rows, columns, of_groups, seen = rows_in_eights(b), int(b.out[1]), int(groups(b)), patches(b)
     read, curved = read_beside(b), curves(b)
     wide = of_groups * width
     down, across = ceil_div(rows, height), ceil_div(columns, width)
@@ -85,9 +73,7 @@ def time_of_cut(
     lo, hi = k_range(b)
     loaded = min(height, rows)
     shared = ClusterShape(cluster.m, cluster.n if loaded >= 64 else 1, cluster.k)
-    activations = (
-        rates.activations if cluster.size == 1 else rates.activations_of_clusters
-    )
+    activations = rates.activations if cluster.size == 1 else rates.activations_of_clusters
     bytes = ROW_BYTES * deep * (activations * loaded / shared.n + wide / shared.m)
     # empty blocks of 64 rows are not multiplied, nor are rows that a swapped tile has not
     swapped = height % 64 != 0
@@ -96,19 +82,13 @@ def time_of_cut(
     scaling = deep * rates.scaling(min(height, rows)) if normed(b) else 0.0
     clock = rates.clock / (1 + rates.hot * (1 - 1 / waves))
     in_step = columns_of_step(b, deep)
-    clocks = (
-        in_step
-        / BLOCK
-        * products_clocks(occupied, width, of_groups, pingpong, loaded + wide, rates)
-    )
+    clocks = in_step / BLOCK * products_clocks(occupied, width, of_groups, pingpong, loaded + wide, rates)
     step = rates.side_by_side(
         clocks / clock + scaling,
         apart * bytes / (rates.l2 * rates.clock) * filled,
         max(
             rates.least_step_of_pairs if cluster.size > 1 else rates.least_step,
-            deep
-            * _copies_clocks(seen, loaded / shared.n, wide / shared.m, rates)
-            / rates.clock,
+            deep * _copies_clocks(seen, loaded / shared.n, wide / shared.m, rates) / rates.clock,
         ),
     )
     waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
@@ -127,9 +107,7 @@ def time_of_cut(
     sums = sums_bytes(height, wide, cluster.k) if cluster.k > 2 else 0
     read_of_x = seen.numbers if seen else rows * (hi - lo)
     moved = 2.0 * (of_groups * columns * (hi - lo) + read_of_x + rows * columns)
-    multiplied = (
-        count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32
-    )  # clocks
+    multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     steps = ceil_div(ceil_div(hi - lo, in_step), cluster.k)
     stage = deep * (loaded + wide)
     traits = LinearTraits(
@@ -163,9 +141,7 @@ def time_of_cut(
     return ProductTime(
         step * waiting,
         steps,
-        numbers * each
-        + loaded_beside
-        + stored / cluster.k * rates.leaving(columns, swapped),
+        numbers * each + loaded_beside + stored / cluster.k * rates.leaving(columns, swapped),
         waves,
         rates.from_memory(moved, machine, filled) + numbers * rates.epilogue,
         rings_us(machine),
@@ -183,9 +159,7 @@ def time_of_cut(
     )
 
 
-def _copies_clocks(
-    seen: Patches | None, rows: float, weights: float, rates: Rates
-) -> float:
+def _copies_clocks(seen: Patches | None, rows: float, weights: float, rates: Rates) -> float:
     """Of an SM's bulk copies, which bring so many rows of patches and of weights: a row at a time."""
     if not seen:
         return 0.0
@@ -203,14 +177,10 @@ def time_of_tile(
 ) -> ProductTime:
     """A linear with this tile, which the CTAs of a cluster split; pingpong: as TileOp has it."""
     height, width = tile[0] // cluster.m, tile[1] // cluster.n
-    return time_of_cut(
-        b, machine, height, width, cluster, ceil_div(tile[2], 64), pingpong, rates
-    )
+    return time_of_cut(b, machine, height, width, cluster, ceil_div(tile[2], 64), pingpong, rates)
 
 
-def linear_time(
-    b: OpInstance, machine: Machine, rates: Rates | None = None
-) -> ProductTime:
+def linear_time(b: OpInstance, machine: Machine, rates: Rates | None = None) -> ProductTime:
     """A linear as it is cut."""
     return time_of_tile(b, machine, b.tile, b.op.cluster_shape, b.op.pingpong, rates)
 

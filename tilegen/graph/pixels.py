@@ -51,9 +51,7 @@ def alone_as_linear(graph: Graph, place: Place, options: Options) -> Graph:
     if why:
         if asked and place.target.multiplies_patches and by_boxes(graph.bound(op)):
             tile = "x".join(map(str, dict(options.tiles)[op.name]))
-            raise PlanError(
-                f"tile {tile} of {op.name!r} is a linear's, and {why}", op.where
-            )
+            raise PlanError(f"tile {tile} of {op.name!r} is a linear's, and {why}", op.where)
         return graph
     linear = in_rows(graph)
     if asked is None:
@@ -65,17 +63,13 @@ def _problem(graph: Graph, op: TileOp, place: Place) -> str:
     """Why a convolution can be no linear, or an empty string."""
     b, a = graph.bound(op), ConvAttributes.of(op)
     numbers = (b.shape(0)[-1], b.out[-1])
-    units = DTYPES[b.result.dtype] == 2 and all(
-        isinstance(n, int) and n % 8 == 0 for n in numbers
-    )
+    units = DTYPES[b.result.dtype] == 2 and all(isinstance(n, int) and n % 8 == 0 for n in numbers)
     if not (place.target.on_gpu and units):
         return "its pixels are no whole 16-byte units of 2-byte numbers"
     if of_one_pixel(graph, op):
         return ""
     sizes, window = (*b.shape(0)[1:], *b.shape(1)), b.shape(1)[1:3]
-    if not place.target.multiplies_patches or not all(
-        isinstance(n, int) for n in sizes
-    ):
+    if not place.target.multiplies_patches or not all(isinstance(n, int) for n in sizes):
         return "its patches are of no fixed size"
     seen = patches(in_rows(graph).bound(as_linear(op)))
     if seen and seen.problem:
@@ -91,9 +85,7 @@ def _problem(graph: Graph, op: TileOp, place: Place) -> str:
 
 
 def _faster(op: TileOp, linear: Graph, boxes: Graph, place: Place) -> bool:
-    as_linear, in_boxes = (
-        place.forms.choose(g, place.machine).get(op.name) for g in (linear, boxes)
-    )
+    as_linear, in_boxes = (place.forms.choose(g, place.machine).get(op.name) for g in (linear, boxes))
     return bool(as_linear and in_boxes and as_linear.us < in_boxes.us)
 
 
@@ -101,9 +93,7 @@ def in_rows(graph: Graph) -> Graph:
     """The graph of one convolution as that of a linear."""
     (op,) = graph.ops
     return replace(
-        graph,
-        ops=(as_linear(op),),
-        tensors={name: t.as_rows for name, t in graph.tensors.items()},
+        graph, ops=(as_linear(op),), tensors={name: t.as_rows for name, t in graph.tensors.items()}
     )
 
 
@@ -111,13 +101,7 @@ def of_one_pixel(graph: Graph, op: TileOp) -> bool:
     """Whether each pixel of a convolution's result is made of the same pixel of x alone."""
     _, rows, columns, _ = graph.bound(op).shape(1)
     a = ConvAttributes.of(op)
-    return (rows, columns, a.stride, a.padding, a.dilation) == (
-        1,
-        1,
-        (1, 1),
-        (0, 0),
-        (1, 1),
-    )
+    return (rows, columns, a.stride, a.padding, a.dilation) == (1, 1, (1, 1), (0, 0), (1, 1))
 
 
 def as_linear(op: TileOp) -> TileOp:
@@ -125,9 +109,7 @@ def as_linear(op: TileOp) -> TileOp:
     if op.pixels:
         return op
     a = ConvAttributes.of(op)
-    attributes = LinearAttributes(
-        1, stride=a.stride, padding=a.padding, dilation=a.dilation
-    )
+    attributes = LinearAttributes(1, stride=a.stride, padding=a.padding, dilation=a.dilation)
     return replace(op, kind="linear", attributes=attributes, pixels=True)
 
 
@@ -137,11 +119,7 @@ def _in_rows(op: TileOp, options: Options) -> bool | None:
     tile = dict(options.tiles).get(op.name)
     if tile:
         return len(tile) == TILE_OF_LINEAR and math.prod(tile) > MOST_ROWS
-    return (
-        False
-        if op.name in dict(options.cluster) or op.name in dict(options.split_k)
-        else None
-    )
+    return False if op.name in dict(options.cluster) or op.name in dict(options.split_k) else None
 
 
 def lines(graph: Graph, place: Place) -> list[str]:

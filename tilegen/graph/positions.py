@@ -49,8 +49,6 @@ def positions(graph: Graph) -> tuple[Position, ...]:
                 pass
             case _:
                 continue
-        made = Position(
-            b.operand("position").tensor, op.name, most(rows), int(room), op.where
-        )
+        made = Position(b.operand("position").tensor, op.name, most(rows), int(room), op.where)
         found.setdefault((made.tensor, made.most), made)
     return tuple(found.values())

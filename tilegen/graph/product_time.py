@@ -27,9 +27,7 @@ from tilegen.graph.residual import Residual
 from tilegen.ops.base import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
-ALTERNATING = (
-    64  # columns of 64 rows up to which math warpgroups take turns with slices of K
-)
+ALTERNATING = 64  # columns of 64 rows up to which math warpgroups take turns with slices of K
 ROW_BYTES = 128  # 64 columns of a row
 
 
@@ -67,9 +65,7 @@ class Rates:
     # clocks for 16 columns of a block of 64 rows of wgmma's left operand; where both warpgroups read the same
     left: float = 16.25
     left_of_both: float = 11.21
-    written: float = (
-        0.2267  # for a row of 128 bytes that comes into shared memory meanwhile
-    )
+    written: float = 0.2267  # for a row of 128 bytes that comes into shared memory meanwhile
     epilogue: float = 7.411e-05  # of a number of the result
     turned: float = 1.05e-04  # of one of a swapped tile
     in_turn: float = 6.033e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
@@ -89,12 +85,8 @@ class Rates:
     unaligned: float = 2e-04
     one_by_one: float = 1.1e-03
     launch: float = 1.14  # before the first step and after the last
-    launch_of_clusters: float = (
-        0.4123  # besides, where CTAs meet at the start and the end
-    )
-    start: float = (
-        1.242  # besides, where all SMs have a CTA; bytes come from memory meanwhile
-    )
+    launch_of_clusters: float = 0.4123  # besides, where CTAs meet at the start and the end
+    start: float = 1.242  # besides, where all SMs have a CTA; bytes come from memory meanwhile
     narrow: float = 0.2058  # by how much memory is slower where few SMs ask
     # to scale 64 columns of activations: until all warps have met, and each row
     meet: float = 0.09003
@@ -106,11 +98,7 @@ class Rates:
         """Of a number of a row of so many, what it takes longer to leave than in whole vectors."""
         if columns % 8 == 0:
             return 0.0
-        return (
-            (self.one_by_one if columns % 2 else self.one_by_one / 2)
-            if swapped
-            else self.unaligned
-        )
+        return (self.one_by_one if columns % 2 else self.one_by_one / 2) if swapped else self.unaligned
 
     def scaling(self, rows: int) -> float:
         """Of 64 columns of so many rows, which a fused norm scales."""
@@ -123,20 +111,12 @@ class Rates:
     def waiting(self, shared: ClusterShape) -> float:
         """The factor of a step where CTAs share these: what they wait for each other."""
         if shared.k > 1:
-            return (
-                self.shared_k
-                if shared.k == 2
-                else self.shared_k4
-                if shared.k <= 4
-                else self.shared_k8
-            )
+            return self.shared_k if shared.k == 2 else self.shared_k4 if shared.k <= 4 else self.shared_k8
         if shared.size > 2:
             if shared.n == 1:
                 return self.shared_by_rows
             return self.shared_by_columns if shared.m == 1 else self.shared_by_both
-        return {(2, 1): self.shared_m, (1, 2): self.shared_n}.get(
-            (shared.m, shared.n), 1.0
-        )
+        return {(2, 1): self.shared_m, (1, 2): self.shared_n}.get((shared.m, shared.n), 1.0)
 
     def side_by_side(self, *us: float) -> float:
         """Of what goes on at the same time."""
@@ -233,11 +213,7 @@ class ProductTime:
 
     def _tile(self, step: float) -> float:
         products = self.steps * step + (self.rates.turn if self.pingpong else 0.0)
-        return (
-            max(products, (products + self.epilogue) / 2)
-            if self.pingpong
-            else products + self.epilogue
-        )
+        return max(products, (products + self.epilogue) / 2) if self.pingpong else products + self.epilogue
 
     @property
     def _last(self) -> float:
@@ -247,9 +223,7 @@ class ProductTime:
     def tile(self, stages: int) -> float:
         """A tile where the ring has so many stages; where math warpgroups take turns, from one to the
         next."""
-        return self._tile(
-            self.rates.side_by_side(self.step, self.trip / max(1, stages - 1))
-        )
+        return self._tile(self.rates.side_by_side(self.step, self.trip / max(1, stages - 1)))
 
     def tile_of_many(self, stages: int) -> float:
         """The same where the bytes of all tiles come from memory meanwhile."""
@@ -263,16 +237,9 @@ class ProductTime:
 
     def formula(self, stages: int) -> float:
         """The same without what was learned from measured times; of linears that share a launch, too."""
-        tiles = self.rates.side_by_side(
-            self.waves * self.tile(stages) + self._last, self.hottest
-        )
-        launch = self.rates.launch + (
-            self.rates.launch_of_clusters if self.clusters else 0.0
-        )
-        return (
-            self.rates.side_by_side(tiles + self.rates.start * self.busy, self.memory)
-            + launch
-        )
+        tiles = self.rates.side_by_side(self.waves * self.tile(stages) + self._last, self.hottest)
+        launch = self.rates.launch + (self.rates.launch_of_clusters if self.clusters else 0.0)
+        return self.rates.side_by_side(tiles + self.rates.start * self.busy, self.memory) + launch
 
     def among(self, stages: int) -> float:
         """The op in a launch with ops of other kinds. While these run its weights fill the rings of the SMs
@@ -294,9 +261,7 @@ def products_clocks(
     swapped = rows % 64 != 0
     blocks, right = (width / 64, rows) if swapped else (rows / 64, width)
     alternate = pingpong or (not swapped and groups == 1 and width <= ALTERNATING)
-    halves, left = (
-        (2, rates.left_of_both) if blocks == 1 and not alternate else (1, rates.left)
-    )
+    halves, left = (2, rates.left_of_both) if blocks == 1 and not alternate else (1, rates.left)
     each = 4 * groups * blocks * halves
     read = each * (left + right / halves / 4)
     return max(each * right / halves / 2, read + rates.written * loaded)

@@ -90,18 +90,11 @@ class Residual:
     steps: float
     bytes: float
     trees: Sequence[Tree]
-    known: dict[float, float] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # factors
+    known: dict[float, float] = field(default_factory=dict, compare=False, repr=False)  # factors
 
     def seen(self, us: float) -> tuple[float, ...]:
         """What the trees are asked with, where the formula says us."""
-        return (
-            *self.traits,
-            math.log(us),
-            math.log(us / self.steps),
-            math.log(self.bytes / us),
-        )
+        return (*self.traits, math.log(us), math.log(us / self.steps), math.log(self.bytes / us))
 
     def factor(self, us: float) -> float:
         """By which measured times are longer than us."""
@@ -110,9 +103,7 @@ class Residual:
         return self.known[us]
 
 
-def residual_of(
-    machine: Machine, traits: Traits, steps: float, bytes: float
-) -> Residual | None:
+def residual_of(machine: Machine, traits: Traits, steps: float, bytes: float) -> Residual | None:
     """None where no product of the GPU was measured."""
     trees = trees_of(machine, type(traits))
     return None if trees is None else Residual(traits, steps, bytes, trees)
@@ -135,9 +126,7 @@ def trees_of(machine: Machine, traits: type[Traits]) -> Sequence[Tree] | None:
         return None
     kept = of_gpu.get(traits.__name__, {"seen": names_of(traits), "trees": []})
     if kept["seen"] != names_of(traits):
-        raise ValueError(
-            f"{DATA} was grown on {kept['seen']}, expected {names_of(traits)}"
-        )
+        raise ValueError(f"{DATA} was grown on {kept['seen']}, expected {names_of(traits)}")
     return kept["trees"]
 
 

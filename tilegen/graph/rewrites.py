@@ -33,13 +33,10 @@ class Rewrite:
 @lru_cache(maxsize=1)
 def rewrites() -> tuple[Rewrite, ...]:
     modules = (
-        importlib.import_module(f"{folder.__name__}.{m.name}")
-        for m in pkgutil.iter_modules(folder.__path__)
+        importlib.import_module(f"{folder.__name__}.{m.name}") for m in pkgutil.iter_modules(folder.__path__)
     )
     found = (getattr(module, "REWRITE", None) for module in modules)
-    return tuple(
-        sorted((r for r in found if isinstance(r, Rewrite)), key=lambda r: r.order)
-    )
+    return tuple(sorted((r for r in found if isinstance(r, Rewrite)), key=lambda r: r.order))
 
 
 def rewritten(graph: Graph, place: Place, options: Options) -> Graph:

@@ -24,9 +24,7 @@ def split_k(graph: Graph, name: str, splits: int) -> Graph:
     op = graph.op(name)
     b, a = graph.bound(op), op.attributes
     if not isinstance(a, LinearAttributes) or a.k_range:
-        raise PlanError(
-            f"only a whole linear can be split over K, {name!r} is {op.kind}", op.where
-        )
+        raise PlanError(f"only a whole linear can be split over K, {name!r} is {op.kind}", op.where)
     if normed(b):
         raise PlanError(
             f"{name!r} norms its rows, so its sum cannot be split over K; fuse no norm into it"
@@ -37,8 +35,7 @@ def split_k(graph: Graph, name: str, splits: int) -> Graph:
     chunks = ceil_div(k, tk)
     if not isinstance(splits, int) or not 2 <= splits <= chunks:
         raise PlanError(
-            f"{name!r} has {chunks} chunks of {tk}, which do not split into {splits} splits",
-            op.where,
+            f"{name!r} has {chunks} chunks of {tk}, which do not split into {splits} splits", op.where
         )
     made = {f"{name}_{what}{s}" for s in range(splits - 1) for what in ("k", "partial")}
     refuse_taken(graph, name, made)
@@ -48,14 +45,7 @@ def split_k(graph: Graph, name: str, splits: int) -> Graph:
     partials, tensors, extra = [], {}, []
     expression = epilogue.expression
     for s in range(splits - 1):
-        partial = Tensor(
-            f"{name}_partial{s}",
-            (rows, groups * n),
-            "float32",
-            "partial",
-            op.where,
-            "rows",
-        )
+        partial = Tensor(f"{name}_partial{s}", (rows, groups * n), "float32", "partial", op.where, "rows")
         tensors[partial.name] = partial
         partials.append(
             replace(
@@ -71,17 +61,12 @@ def split_k(graph: Graph, name: str, splits: int) -> Graph:
     for g in range(groups):
         total = f"acc{g}"
         for partial_op in partials:
-            operand = Operand(
-                partial_op.result, (g * n, g * n + n) if groups > 1 else None
-            )
+            operand = Operand(partial_op.result, (g * n, g * n + n) if groups > 1 else None)
             extra.append(operand)
             total = f"({total} + e{len(epilogue.operands) + len(extra) - 1})"
         expression = tidy_expression(renumber(expression, {f"acc{g}": total}))
     first = len(op.operands)
-    joined = Epilogue(
-        expression,
-        (*epilogue.operands, *((first + i, "elements") for i in range(len(extra)))),
-    )
+    joined = Epilogue(expression, (*epilogue.operands, *((first + i, "elements") for i in range(len(extra)))))
     last = replace(
         op,
         operands=(*op.operands, *extra),

@@ -13,12 +13,7 @@ from dataclasses import replace
 from tilegen.errors import PlanError
 from tilegen.frontend.program import Operand, Tensor
 from tilegen.graph.graph import Graph, refuse_taken
-from tilegen.ops.attention import (
-    STATE,
-    AttentionAttributes,
-    CombineAttributes,
-    over_caches,
-)
+from tilegen.ops.attention import STATE, AttentionAttributes, CombineAttributes, over_caches
 from tilegen.ops.base import ceil_div
 
 
@@ -42,12 +37,7 @@ def split_kv(graph: Graph, name: str, splits: int) -> Graph:
     refuse_taken(graph, name, names_of_splits(name))
     rows = a.batch * a.q_len
     tensor = Tensor(
-        partial,
-        (splits * rows, a.heads * (a.head_dim + STATE)),
-        "float32",
-        "partial",
-        op.where,
-        "rows",
+        partial, (splits * rows, a.heads * (a.head_dim + STATE)), "float32", "partial", op.where, "rows"
     )
     attributes = replace(a, splits=splits)
     parts = replace(op, name=f"{name}_split_kv", result=partial, attributes=attributes)

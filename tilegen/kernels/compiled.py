@@ -28,20 +28,13 @@ Progress = Callable[[str], None]
 
 
 def on_a_cpu(
-    program: Program,
-    place: Place,
-    target: Target,
-    asked: Options,
-    threads: int | None,
-    progress: Progress,
+    program: Program, place: Place, target: Target, asked: Options, threads: int | None, progress: Progress
 ) -> Kernel | MovingKernel:
     """A kernel of a target that launches nothing."""
     if dims_of(program):
         kernel = partial(Kernel, workers=threads)
         return compile_moving(program, place, asked, target.load, kernel, progress)
-    made, certificate = planned(
-        program, place, settled(program, place, asked), progress
-    )
+    made, certificate = planned(program, place, settled(program, place, asked), progress)
     progress("compiler")
     return Kernel(made, certificate, target.load(made), threads, program=program)
 
@@ -60,16 +53,12 @@ def on_a_gpu(
     if dims_of(program):
         kernel = partial(CudaKernel, exclusive=exclusive)
         how = lowering, programmatic
-        return compile_moving(
-            program, place, asked, target.load, kernel, progress, *how
-        )
+        return compile_moving(program, place, asked, target.load, kernel, progress, *how)
     chosen, early = settled_lowering(program, place, asked, lowering, programmatic)
 
     def in_launches() -> GpuKernel:
         options = launch_options(program, place, asked)
-        return compile_multi_launch(
-            program, place, options, target.load, early, progress
-        )
+        return compile_multi_launch(program, place, options, target.load, early, progress)
 
     def loaded(of: Program) -> Loaded:
         def made_with(options: Options) -> Loaded:
@@ -77,14 +66,7 @@ def on_a_gpu(
             progress("NVRTC")
             return made, certificate, target.load(made)
 
-        return fitted(
-            of,
-            place,
-            settled(of, place, asked),
-            made_with,
-            progress,
-            free=not asked.tiles,
-        )
+        return fitted(of, place, settled(of, place, asked), made_with, progress, free=not asked.tiles)
 
     def launch(of: Program, plan: Plan, proof: Certificate, library: Any) -> CudaKernel:
         return CudaKernel(plan, proof, library, exclusive, program=of)

@@ -80,28 +80,18 @@ class CudaKernel(GpuKernel):
         copies: dict[str, torch.Tensor] | None = None,
         once: frozenset[str] = frozenset(),
     ):
-        super().__init__(
-            plan, certificate, library, weights or {}, program, size, plan_at
-        )
-        self._library, self._exclusive, self._programmatic = (
-            library,
-            exclusive,
-            programmatic,
-        )
+        super().__init__(plan, certificate, library, weights or {}, program, size, plan_at)
+        self._library, self._exclusive, self._programmatic = library, exclusive, programmatic
         self._launch = library.launcher(exclusive, programmatic)
         # the record of a hang; from MISPLACED on that of a position
         self._hang = torch.full((16,), -1, dtype=torch.int32).pin_memory()
         self._hang_view: Any = self._hang.numpy()
         self._said = memoryview(self._hang.numpy())  # type: ignore[arg-type]
-        self._packed = packed_once(
-            library.packed, self._bound, {} if copies is None else copies
-        )
+        self._packed = packed_once(library.packed, self._bound, {} if copies is None else copies)
         self._once = once
         for name in once:
             self._bound[name] = without_memory(self._bound[name])
-        self._libraries: dict[frozenset[str], CudaLibrary] = (
-            {frozenset(): library} if not self._bound else {}
-        )
+        self._libraries: dict[frozenset[str], CudaLibrary] = {frozenset(): library} if not self._bound else {}
         self._workspaces = PerStream[_Workspace]()
         self._launches = PerStream[_Launch]()
         self._notes = 0
@@ -110,10 +100,7 @@ class CudaKernel(GpuKernel):
     @property
     def generated(self) -> Generated:
         return of_library(
-            self.plan,
-            self.proof,
-            self._library,
-            self._library.launch(self._exclusive, self._programmatic),
+            self.plan, self.proof, self._library, self._library.launch(self._exclusive, self._programmatic)
         )
 
     @property
@@ -124,15 +111,10 @@ class CudaKernel(GpuKernel):
     def bound(self) -> Mapping[str, torch.Tensor]:
         """The arguments that prepare() has fixed. Those that it holds packed alone are unpacked at each
         look."""
-        return {
-            name: self.unpacked(name) if name in self._once else a
-            for name, a in self._bound.items()
-        }
+        return {name: self.unpacked(name) if name in self._once else a for name, a in self._bound.items()}
 
     def unpacked(self, name: str) -> torch.Tensor:
-        weight = torch.empty_like(
-            self._bound[name], memory_format=torch.contiguous_format
-        )
+        weight = torch.empty_like(self._bound[name], memory_format=torch.contiguous_format)
         unpack(weight, name, self._library.packed, self._packed)
         return weight
 
@@ -207,19 +189,13 @@ class CudaKernel(GpuKernel):
     def _library_packing(self, names: frozenset[str]) -> CudaLibrary:
         """The kernel that reads these packed where it can."""
         if names not in self._libraries:
-            self._libraries[names] = _packing(
-                type(self._library), self._library.plan, names
-            )
+            self._libraries[names] = _packing(type(self._library), self._library.plan, names)
         return self._libraries[names]
 
     # --- launching it ---------------------------------------------------------------------------------------
 
     def _run(
-        self,
-        held: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        made: bool,
-        stream: int,
+        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool, stream: int
     ) -> None:
         if self._said[0] >= 0 or self._said[MISPLACED // 4] >= 0:
             self.check()
@@ -245,9 +221,7 @@ class CudaKernel(GpuKernel):
             parameters = Parameters(launch.parameters.raw)
         names = (*self._given_names, *self.plan.outputs)
         places = {name: self._library.place(parameters, name) for name in names}
-        return StreamLaunch(
-            self._launch.config(stream), self._launch.function, parameters, places
-        )
+        return StreamLaunch(self._launch.config(stream), self._launch.function, parameters, places)
 
     @property
     def _alarms(self) -> Sequence[int]:
@@ -255,21 +229,13 @@ class CudaKernel(GpuKernel):
 
     def _workspace_of(self, stream: int) -> _Workspace:
         return self._workspaces(
-            stream,
-            lambda: _Workspace(
-                Counters(self._library.counter_words), self._intermediates(stream)
-            ),
+            stream, lambda: _Workspace(Counters(self._library.counter_words), self._intermediates(stream))
         )
 
-    def _first(
-        self, tensors: Sequence[torch.Tensor], addresses: list[int], stream: int
-    ) -> _Launch:
+    def _first(self, tensors: Sequence[torch.Tensor], addresses: list[int], stream: int) -> _Launch:
         """All tensor maps and pointers of a launch; the next ones move them. That its tensors fit is looked
         at then: nothing is at address 0."""
-        workspace, names = (
-            self._workspace_of(stream),
-            (*self._given_names, *self.plan.outputs),
-        )
+        workspace, names = self._workspace_of(stream), (*self._given_names, *self.plan.outputs)
         self._refuse_elsewhere(self._bound.values())
         found = dict(zip(names, addresses, strict=True))
         found |= {name: a.data_ptr() for name, a in self._bound.items()}
@@ -286,13 +252,8 @@ class CudaKernel(GpuKernel):
         places = [self._library.place(parameters, name) for name in names]
         return _Launch(parameters, [0] * len(addresses), places, threading.Lock())
 
-    def _move(
-        self, launch: _Launch, tensors: Sequence[torch.Tensor], addresses: list[int]
-    ) -> None:
-        before, launch.addresses = (
-            launch.addresses,
-            [0] * len(addresses),
-        )  # should one be refused
+    def _move(self, launch: _Launch, tensors: Sequence[torch.Tensor], addresses: list[int]) -> None:
+        before, launch.addresses = launch.addresses, [0] * len(addresses)  # should one be refused
         for n, (new, old) in enumerate(zip(addresses, before, strict=True)):
             if new != old:
                 self._refuse_elsewhere(tensors[n : n + 1])
@@ -302,9 +263,7 @@ class CudaKernel(GpuKernel):
     def _refuse_elsewhere(self, tensors: Iterable[torch.Tensor]) -> None:
         for a in tensors:
             if a.device != self._device:
-                raise ArgumentError(
-                    f"a tensor is on {a.device}, the kernel is on {self._device}"
-                )
+                raise ArgumentError(f"a tensor is on {a.device}, the kernel is on {self._device}")
 
     def trace(self, *arguments: torch.Tensor) -> Trace:
         """Run once with time stamps taken inside the kernel: when each tile waited, loaded, multiplied and
@@ -314,26 +273,16 @@ class CudaKernel(GpuKernel):
                 f"only the kernel for sm_90a can be traced; this one is for {self._library.architecture}"
             )
         library = HopperLibrary(self.plan, frozenset(self._bound), variant="trace")
-        traced = CudaKernel(
-            self.plan, self.proof, library, self._exclusive, self._bound
-        )
+        traced = CudaKernel(self.plan, self.proof, library, self._exclusive, self._bound)
         words = library.ctas * (library.generated.turns + 1) * NOTE_WORDS
         notes = torch.zeros(5, words, dtype=torch.int32, device=self._device)
-        for launch in (
-            notes
-        ):  # the first load the code; back to back, as in use; the last is read
+        for launch in notes:  # the first load the code; back to back, as in use; the last is read
             traced._notes, traced._launches = launch.data_ptr(), PerStream[_Launch]()
-            traced.fast, traced._remembered = (
-                None,
-                set(),
-            )  # which would take its notes where the last one did
+            traced.fast, traced._remembered = None, set()  # which would take its notes where the last one did
             traced(*arguments)
         traced.check()
         return Trace.read(
-            self.plan,
-            notes[-1].cpu().numpy().reshape(-1, NOTE_WORDS),
-            library.ctas,
-            library.generated.turns,
+            self.plan, notes[-1].cpu().numpy().reshape(-1, NOTE_WORDS), library.ctas, library.generated.turns
         )
 
     # --- hangs ----------------------------------------------------------------------------------------------
@@ -349,18 +298,14 @@ class CudaKernel(GpuKernel):
         torch.cuda.synchronize(self._device)
         if self._hang_view[0] < 0:
             return self._refuse_misplaced()
-        rank, cta_rank, operand, step, semaphore, seen, target, size = (
-            int(n) for n in self._hang_view[:8]
-        )
+        rank, cta_rank, operand, step, semaphore, seen, target, size = (int(n) for n in self._hang_view[:8])
         self._hang_view[:] = -1
         for workspace in self._workspaces:
             workspace.counters.zero()
         record = (rank, cta_rank, operand, step, semaphore, seen, target)
         if self.plan_at is None:
             raise HangError(describe_hang(self.plan, *record))
-        raise HangError(
-            describe_hang(self.plan_at(size), *record, over=self._library.plan)
-        )
+        raise HangError(describe_hang(self.plan_at(size), *record, over=self._library.plan))
 
     def _refuse_misplaced(self) -> None:
         number, value = (int(n) for n in self._hang_view[MISPLACED // 4 :][:2])
@@ -369,8 +314,7 @@ class CudaKernel(GpuKernel):
         self._hang_view[:] = -1
         found = self._positions[number]
         raise ArgumentError(
-            f"in an earlier call, which appended nothing, {found.problem(value)}",
-            found.where,
+            f"in an earlier call, which appended nothing, {found.problem(value)}", found.where
         )
 
 
@@ -402,8 +346,6 @@ def _remade(
         raise TargetError(f"{plan.program}: this kernel runs on a GPU: {missing()}")
     library = _packing(kind, text, frozenset(bound))
     proof = certificate if size else travelled(plan, certificate, made_by)
-    kernel = CudaKernel(
-        plan, proof, library, exclusive, bound, programmatic, program, size, plan_at
-    )
+    kernel = CudaKernel(plan, proof, library, exclusive, bound, programmatic, program, size, plan_at)
     torch.cuda.current_stream().synchronize()  # as in prepare
     return kernel

@@ -62,15 +62,8 @@ def fitted(
             raise
         first = error
     for smaller in _smaller(program, place, options):
-        told = ", ".join(
-            f"{name} {'x'.join(map(str, tile))}" for name, tile in smaller.tiles
-        )
-        logger.info(
-            "%s: %s; tried instead: %s",
-            program.name,
-            str(first).partition(";")[0],
-            told,
-        )
+        told = ", ".join(f"{name} {'x'.join(map(str, tile))}" for name, tile in smaller.tiles)
+        logger.info("%s: %s; tried instead: %s", program.name, str(first).partition(";")[0], told)
         progress(f"{program.name}: smaller tiles, {told}")
         try:
             found = made(smaller)
@@ -86,11 +79,7 @@ def fitted(
 
 
 def lowered(
-    program: Program,
-    lowering: str,
-    asked: str,
-    launches: Callable[[], Found],
-    one: Callable[[], Found],
+    program: Program, lowering: str, asked: str, launches: Callable[[], Found], one: Callable[[], Found]
 ) -> Found:
     """What `launches` or `one` gives, as the lowering says. asked: as the user did; where that is auto and a
     launch of a single op spills, or does not follow a size that moves, one launch is taken, whose tiles may
@@ -106,9 +95,7 @@ def lowered(
     except (SpillError, PlanError) as error:
         if asked != "auto":
             raise
-        logger.info(
-            "%s: %s; one launch instead", program.name, str(error).partition(";")[0]
-        )
+        logger.info("%s: %s; one launch instead", program.name, str(error).partition(";")[0])
     return one()
 
 
@@ -118,42 +105,27 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
     largest = program if dim is None else filled(program, dim, dim.most)
     chosen = plan(largest, place, options)
     kinds = (LinearAttributes, ConvAttributes)
-    products = [
-        b for b in chosen.bounds if isinstance(b.attributes, kinds) and not b.op.pixels
-    ]
+    products = [b for b in chosen.bounds if isinstance(b.attributes, kinds) and not b.op.pixels]
     for limit in SUMS:
         if all(_sums(b) <= limit for b in products):
             continue
         plans: list[tuple[float, Options]] = []
         for shape in ((128, 2 * limit), (128, 3 * limit // 2), (256, limit)):
-            tiles = {
-                b.op.name: b.tile if _sums(b) <= limit else _within(b, *shape)
-                for b in products
-            }
-            asked = replace(
-                options, tiles=tuple({**dict(options.tiles), **tiles}.items())
-            )
+            tiles = {b.op.name: b.tile if _sums(b) <= limit else _within(b, *shape) for b in products}
+            asked = replace(options, tiles=tuple({**dict(options.tiles), **tiles}.items()))
             plans.append((_us(plan(largest, place, asked)), asked))
         yield min(plans, key=lambda p: p[0])[1]
     yield from _alike(largest, place, options, chosen)
 
 
-def _alike(
-    program: Program, place: Place, options: Options, chosen: Plan
-) -> Iterator[Options]:
+def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> Iterator[Options]:
     """The tile of one linear for all of them, the fastest first: their code is then the same, and shared."""
-    linears = [
-        b.op
-        for b in chosen.bounds
-        if isinstance(b.attributes, LinearAttributes) and not b.op.pixels
-    ]
+    linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes) and not b.op.pixels]
     plans: list[tuple[float, Options]] = []
     for tile, cluster in dict.fromkeys((op.tile, op.cluster_option) for op in linears):
         tiles = {**dict(options.tiles), **{op.name: tile for op in linears}}
         clusters = {**dict(options.cluster), **{op.name: cluster for op in linears}}
-        asked = replace(
-            options, tiles=tuple(tiles.items()), cluster=tuple(clusters.items())
-        )
+        asked = replace(options, tiles=tuple(tiles.items()), cluster=tuple(clusters.items()))
         try:
             plans.append((_us(plan(program, place, asked)), asked))
         except PlanError:  # another linear cannot have it
@@ -167,12 +139,7 @@ def _sums(b: OpInstance) -> int:
     if len(b.out) != 2:
         return math.prod(b.tile[:3]) * b.tile[3] * groups(b) // 256
     rows, columns = b.tile[0], b.tile[1]
-    return (
-        (rows if rows <= 128 else 128 * ceil_div(rows, 128))
-        * columns
-        * groups(b)
-        // 256
-    )
+    return (rows if rows <= 128 else 128 * ceil_div(rows, 128)) * columns * groups(b) // 256
 
 
 def _within(b: OpInstance, rows: int, columns: int) -> tuple[int, ...]:

@@ -81,9 +81,7 @@ def generate(
     asked = Options.asked(options, given)
     refuse_off_a_gpu(lowering, place.target)
     if dims_of(program):
-        return _regimes(
-            program, place, architecture, asked, lowering, programmatic, progress
-        )
+        return _regimes(program, place, architecture, asked, lowering, programmatic, progress)
     chosen, early = settled_lowering(program, place, asked, lowering, programmatic)
 
     def in_launches() -> Made:
@@ -98,9 +96,7 @@ def generate(
 
     def in_one_launch() -> Made:
         options = settled(program, place, asked)
-        return fitted(
-            program, place, options, made_with, progress, free=not asked.tiles
-        )
+        return fitted(program, place, options, made_with, progress, free=not asked.tiles)
 
     return lowered(program, chosen, lowering, in_launches, in_one_launch)
 
@@ -122,9 +118,7 @@ def _regimes(
             progress("source")
             return _generated(plan, certificate, architecture, None)
 
-        return fitted(
-            part.program, place, part.in_one, made_with, progress, free=not asked.tiles
-        )
+        return fitted(part.program, place, part.in_one, made_with, progress, free=not asked.tiles)
 
     def in_launches(part: Part) -> Made:
         early = programmatic or lowering == "auto"
@@ -132,30 +126,17 @@ def _regimes(
         return _sequence(proved, architecture, early)
 
     made = [
-        lowered(
-            p.program,
-            p.lowering,
-            lowering,
-            partial(in_launches, p),
-            partial(in_one_launch, p),
-        )
+        lowered(p.program, p.lowering, lowering, partial(in_launches, p), partial(in_one_launch, p))
         for p in parts(program, place, asked, progress, lowering)
     ]
     return GeneratedRegimes(tuple(made))
 
 
-def _sequence(
-    proved: ProvedLaunches[P], architecture: str, programmatic: bool
-) -> GeneratedLaunches:
-    made = [
-        _generated(x.plan, x.certificate, architecture, programmatic)
-        for x in proved.each
-    ]
+def _sequence(proved: ProvedLaunches[P], architecture: str, programmatic: bool) -> GeneratedLaunches:
+    made = [_generated(x.plan, x.certificate, architecture, programmatic) for x in proved.each]
     whole = proved.whole.plan
     if isinstance(whole, MovingPlan):
-        return GeneratedLaunches(
-            whole.most, proved.whole.certificate, tuple(made), _moves(whole)
-        )
+        return GeneratedLaunches(whole.most, proved.whole.certificate, tuple(made), _moves(whole))
     return GeneratedLaunches(whole, proved.whole.certificate, tuple(made))
 
 
@@ -164,10 +145,7 @@ def _moves(plan: MovingPlan) -> Moves:
 
 
 def _generated(
-    plan: Plan | MovingPlan,
-    certificate: Certificate,
-    architecture: str,
-    programmatic: bool | None,
+    plan: Plan | MovingPlan, certificate: Certificate, architecture: str, programmatic: bool | None
 ) -> Generated:
     """Of a plan in which a size moves: the text over it, beside the plan at the largest."""
     if isinstance(plan, MovingPlan):
@@ -177,9 +155,7 @@ def _generated(
     if target.on_gpu:
         try:
             library = target.load(plan, architecture)
-            return of_library(
-                plan, certificate, library, library.launch(programmatic=programmatic)
-            )
+            return of_library(plan, certificate, library, library.launch(programmatic=programmatic))
         except CompilerMissing as error:
             remark = f"no cubin: {error}, then generate again"
     made = target.emit(plan, architecture, programmatic)

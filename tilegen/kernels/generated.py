@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from tilegen.targets.cubin import CubinLibrary
 
 CUBIN = "kernel.cubin"
-WRITTEN = frozenset(
-    {"kernel.cu", "kernel.cpp", CUBIN, "launcher.cpp"}
-)  # by one kernel or another
+WRITTEN = frozenset({"kernel.cu", "kernel.cpp", CUBIN, "launcher.cpp"})  # by one kernel or another
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,7 @@ class Generated:
             return {**facts.of_call(self.plan, self.target, self.source_name), **moving}
         cubin = CUBIN if self.cubin is not None else None
         return {
-            **facts.of_launch(
-                self.plan, self.target, self.architecture, self.launch, cubin
-            ),
+            **facts.of_launch(self.plan, self.target, self.architecture, self.launch, cubin),
             **moving,
         }
 
@@ -95,9 +91,7 @@ class Generated:
         if self.cubin is not None:
             found[CUBIN] = self.cubin
         if self.launch is not None and self.moves is None:
-            found["launcher.cpp"] = launcher.text(
-                self.plan, [launcher.Kernel(CUBIN, self.launch)]
-            )
+            found["launcher.cpp"] = launcher.text(self.plan, [launcher.Kernel(CUBIN, self.launch)])
         return found
 
     def export(self, folder: str | Path) -> Path:
@@ -152,42 +146,22 @@ class GeneratedLaunches:
     @property
     def folders(self) -> tuple[str, ...]:
         """Of each launch, in order."""
-        return tuple(
-            f"{n}_{launch.plan.graph.ops[0].name}"
-            for n, launch in enumerate(self.launches)
-        )
+        return tuple(f"{n}_{launch.plan.graph.ops[0].name}" for n, launch in enumerate(self.launches))
 
     @property
     def facts(self) -> dict[str, Any]:
         """What stands in launch.json: the order, and the memory that launches share."""
-        programmatic = [
-            launch.launch is not None and launch.launch.programmatic
-            for launch in self.launches
-        ]
+        programmatic = [launch.launch is not None and launch.launch.programmatic for launch in self.launches]
         told = "in each launch, as its own launch.json says"
-        moving = (
-            {}
-            if self.moves is None
-            else {"moves": {**self.moves.facts(None), "given": told}}
-        )
-        of_all = facts.of_sequence(
-            self.plan, self.target, self.architecture, self.folders, programmatic
-        )
+        moving = {} if self.moves is None else {"moves": {**self.moves.facts(None), "given": told}}
+        of_all = facts.of_sequence(self.plan, self.target, self.architecture, self.folders, programmatic)
         return {**of_all, **moving}
 
     def files(self) -> dict[str, str | bytes]:
         """Name -> content: each launch in a folder of its own, and what orders them."""
         named = list(zip(self.folders, self.launches, strict=True))
-        found = {
-            f"{name}/{file}": content
-            for name, g in named
-            for file, content in g.files().items()
-        }
-        kernels = [
-            launcher.Kernel(f"{name}/{CUBIN}", g.launch)
-            for name, g in named
-            if g.launch is not None
-        ]
+        found = {f"{name}/{file}": content for name, g in named for file, content in g.files().items()}
+        kernels = [launcher.Kernel(f"{name}/{CUBIN}", g.launch) for name, g in named if g.launch is not None]
         if kernels and self.moves is None:
             found["launcher.cpp"] = launcher.text(self.plan, kernels)
         return {**found, **_record(self.certificate, self.facts)}
@@ -250,18 +224,12 @@ class GeneratedRegimes:
     @property
     def facts(self) -> dict[str, Any]:
         """What stands in launch.json beside the folders: which one is for which sizes."""
-        told = [
-            {**made.facts["moves"], "folder": str(made.moves)} for made in self.regimes
-        ]
+        told = [{**made.facts["moves"], "folder": str(made.moves)} for made in self.regimes]
         return {"program": self.plan.program, "target": self.target, "regimes": told}
 
     def files(self) -> dict[str, str | bytes]:
         """Name -> content."""
-        found = {
-            f"{g.moves}/{file}": text
-            for g in self.regimes
-            for file, text in g.files().items()
-        }
+        found = {f"{g.moves}/{file}": text for g in self.regimes for file, text in g.files().items()}
         return {**found, **_record(self.certificate, self.facts)}
 
     def export(self, folder: str | Path) -> Path:
@@ -284,23 +252,16 @@ def _export(out: Path, files: Mapping[str, str | bytes], places: Sequence[str]) 
     return out
 
 
-def _record(
-    certificate: Certificate, launch: Mapping[str, Any]
-) -> dict[str, str | bytes]:
+def _record(certificate: Certificate, launch: Mapping[str, Any]) -> dict[str, str | bytes]:
     """The files that say what was proved, and what a launch needs."""
     return {
         "certificate.txt": certificate.text() + "\n",
-        "certificate.json": json.dumps(
-            certificate.to_dict(), indent=1, ensure_ascii=False
-        )
-        + "\n",
+        "certificate.json": json.dumps(certificate.to_dict(), indent=1, ensure_ascii=False) + "\n",
         "launch.json": json.dumps(launch, indent=1, ensure_ascii=False) + "\n",
     }
 
 
-def of_library(
-    plan: Plan, certificate: Certificate, library: CubinLibrary, launch: Launch
-) -> Generated:
+def of_library(plan: Plan, certificate: Certificate, library: CubinLibrary, launch: Launch) -> Generated:
     """A kernel that NVRTC has compiled."""
     return Generated(
         plan,

@@ -62,26 +62,18 @@ class Memory:
     def __init__(self, bytes: int):
         self.bytes, self._made = bytes, PerStream[torch.Tensor]()
 
-    def __call__(
-        self, stream: int, tensors: Sequence[Tensor], on: torch.device
-    ) -> dict[str, torch.Tensor]:
+    def __call__(self, stream: int, tensors: Sequence[Tensor], on: torch.device) -> dict[str, torch.Tensor]:
         """These tensors, one after the other."""
-        whole = self._made(
-            stream, lambda: torch.empty(self.bytes, dtype=torch.uint8, device=on)
-        )
+        whole = self._made(stream, lambda: torch.empty(self.bytes, dtype=torch.uint8, device=on))
         made, at = dict[str, torch.Tensor](), 0
         for t in tensors:
             size = math.prod(t.shape) * DTYPES[t.dtype]
-            made[t.name] = (
-                whole[at : at + size].view(TORCH_DTYPES[t.dtype]).view(t.shape)
-            )
+            made[t.name] = whole[at : at + size].view(TORCH_DTYPES[t.dtype]).view(t.shape)
             at += aligned(size)
         return made
 
 
-def _maker(
-    shape: tuple[int, ...], dtype: torch.dtype
-) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+def _maker(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
     """What makes a tensor on the current device, and of what; as the code that inductor generates does, in a
     third of torch.empty's time."""
     strides = torch.empty(shape, device="meta").stride()
@@ -108,9 +100,7 @@ def share_memory(kernels: Iterable[Kernel]) -> None:
 
 def ranges_wanted() -> bool:
     """Whether launches stand in NVTX ranges: by the knob, else where a profiler listens."""
-    return (
-        knob("TILEGEN_NVTX") or str(int("NVTX_INJECTION64_PATH" in os.environ))
-    ) == "1"
+    return (knob("TILEGEN_NVTX") or str(int("NVTX_INJECTION64_PATH" in os.environ))) == "1"
 
 
 def range_name(plan: Plan) -> str:
@@ -140,9 +130,7 @@ class GpuKernel(Kernel):
         plan_at: Callable[[int], Plan] | None = None,
     ):
         workers = plan.machine.clusters(plan.cluster)
-        super().__init__(
-            plan, certificate, library, workers, bound, program, size, plan_at
-        )
+        super().__init__(plan, certificate, library, workers, bound, program, size, plan_at)
         self.memory = Memory(self.inner_bytes)
         self.poison = knob("TILEGEN_POISON") == "1"
         self._range = range_name(plan) if ranges_wanted() else ""
@@ -158,9 +146,7 @@ class GpuKernel(Kernel):
         made.fast, made._remembered = None, set()
         return made
 
-    def _making(
-        self, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> Callable[[], torch.Tensor]:
+    def _making(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         if self._device.type != "cuda":
             return super()._making(shape, dtype)
         (empty, of), device = _maker(shape, dtype), self._device
@@ -177,9 +163,7 @@ class GpuKernel(Kernel):
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """As Kernel.launched, in as few steps as there are."""
         if self.fast is not None:
-            results = (
-                self.fast(*arguments) if out is None else self._again(arguments, out)
-            )
+            results = self.fast(*arguments) if out is None else self._again(arguments, out)
             if results is not NotImplemented:
                 return results
         held = list(map(check, self.given, arguments, repeat(self._place)))
@@ -206,9 +190,7 @@ class GpuKernel(Kernel):
             return NotImplemented
         return out if len(outputs) == 1 else tuple(outputs)
 
-    def _remember(
-        self, stream: int, launches: Callable[[], Sequence[StreamLaunch]]
-    ) -> None:
+    def _remember(self, stream: int, launches: Callable[[], Sequence[StreamLaunch]]) -> None:
         """From now on `fast` makes calls on this stream, which the launches given are for. Not where a graph
         is captured, launches stand in ranges or tensors are poisoned."""
         if stream in self._remembered or self.poison or self._range:
@@ -224,13 +206,7 @@ class GpuKernel(Kernel):
                 makers = [_maker(t.shape, TORCH_DTYPES[t.dtype]) for t in self.outputs]
                 fixed = self._bound.values()
                 self.fast = fast_call.made(
-                    module,
-                    device,
-                    self.given,
-                    self.outputs,
-                    makers,
-                    fixed,
-                    self._alarms,
+                    module, device, self.given, self.outputs, makers, fixed, self._alarms
                 )
             names = (*self._given_names, *self.plan.outputs)
             with torch.cuda.device(self._device):
@@ -252,26 +228,17 @@ class GpuKernel(Kernel):
             nvtx.range_pop()
 
     def _run(
-        self,
-        held: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        made: bool,
-        stream: int,
+        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool, stream: int
     ) -> None:
         """Launch on the stream: held are the arguments that are not bound; made: the outputs are new. Others
         are refused where they share memory (_refuse_shared)."""
         raise NotImplementedError
 
-    def _refuse_shared(
-        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-    ) -> None:
+    def _refuse_shared(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         refuse_shared(
             self.outputs,
             outputs,
-            {
-                **self._bound,
-                **{t.name: a for t, a in zip(self.given, held, strict=True)},
-            },
+            {**self._bound, **{t.name: a for t, a in zip(self.given, held, strict=True)}},
         )
 
     def check(self) -> None:
@@ -296,7 +263,5 @@ def _capture_id(stream: int) -> int:
 
     result = driver.cuStreamGetCaptureInfo(stream)
     if int(result[0]) != 0:
-        raise TargetError(
-            f"CUDA driver: the capture of this stream cannot be identified ({result[0]})"
-        )
+        raise TargetError(f"CUDA driver: the capture of this stream cannot be identified ({result[0]})")
     return -1 - int(result[2])

@@ -49,11 +49,7 @@ class _Pool:
     """Workspaces that nobody uses now; their counters go with it."""
 
     def __init__(self, library: Any):
-        self._library, self._free, self._lock = (
-            library,
-            list[_Workspace](),
-            threading.Lock(),
-        )
+        self._library, self._free, self._lock = library, list[_Workspace](), threading.Lock()
 
     def take(self, make: Callable[[], _Workspace]) -> _Workspace:
         with self._lock:
@@ -102,24 +98,15 @@ class Kernel(Called):
         from tilegen.targets.cpu.library import default_workers
 
         self.proof, self._library, self._workers_given = certificate, library, workers
-        self.size, self.plan_at = (
-            size,
-            plan_at,
-        )  # of what moves, where the library runs several
+        self.size, self.plan_at = size, plan_at  # of what moves, where the library runs several
         self.workers = workers or default_workers(plan)
-        if not isinstance(plan.scheduling, str) and self.workers != len(
-            plan.scheduling
-        ):
+        if not isinstance(plan.scheduling, str) and self.workers != len(plan.scheduling):
             raise TargetError(
                 f"the plan is scheduled by {len(plan.scheduling)} lists, which need as many threads;"
                 f" given {self.workers}"
             )
         self._bound = dict(bound or {})
-        self._inner = tuple(
-            t
-            for t in plan.graph.tensors.values()
-            if t.role in ("intermediate", "partial")
-        )
+        self._inner = tuple(t for t in plan.graph.tensors.values() if t.role in ("intermediate", "partial"))
         self._device = self._current_device()
         self._pool = _Pool(library)
         self._take_shapes(plan, program)
@@ -129,9 +116,7 @@ class Kernel(Called):
         self.plan, self.program = plan, program
         self.key = key_of(self)
         self.outputs = tuple(plan.graph.tensors[name] for name in plan.outputs)
-        self._fresh = [
-            self._making(t.shape, TORCH_DTYPES[t.dtype]) for t in self.outputs
-        ]
+        self._fresh = [self._making(t.shape, TORCH_DTYPES[t.dtype]) for t in self.outputs]
         self.given = tuple(t for t in self.arguments if t.name not in self._bound)
         self._given_names = tuple(t.name for t in self.given)
         self._states = tuple(t.name for t in self.arguments if t.role == "state")
@@ -140,9 +125,7 @@ class Kernel(Called):
 
     def at(self, plan: Plan, program: Program | None, size: int) -> Kernel:
         """The kernel where what moves has this size: it shares binary, workspaces and what is bound."""
-        made = object.__new__(
-            type(self)
-        )  # copy.copy would make it anew, as pickle does
+        made = object.__new__(type(self))  # copy.copy would make it anew, as pickle does
         made.__dict__.update(self.__dict__)
         made.size = size
         made._take_shapes(plan, program)
@@ -207,9 +190,7 @@ class Kernel(Called):
     def workspace_bytes(self) -> int:
         """Bytes of intermediates, partial sums and counters that a run needs besides its arguments and
         outputs."""
-        return self.inner_bytes + 128 * (
-            len(self.plan.targets) + 4
-        )  # and next rank, exits, abort, progress
+        return self.inner_bytes + 128 * (len(self.plan.targets) + 4)  # and next rank, exits, abort, progress
 
     @property
     def inner_bytes(self) -> int:
@@ -225,7 +206,9 @@ class Kernel(Called):
     def __repr__(self) -> str:
         proved = "proved" if self.proof.ok else "NOT proved"
         bound = f", prepared with {', '.join(self._bound)}" if self._bound else ""
-        what = f"{type(self).__name__} on {self.target}, {proved}, takes ({', '.join(self._given_names)}){bound}"
+        what = (
+            f"{type(self).__name__} on {self.target}, {proved}, takes ({', '.join(self._given_names)}){bound}"
+        )
         return f"<{what}: {self.plan!r}>"
 
     def _repr_html_(self) -> str:
@@ -236,14 +219,7 @@ class Kernel(Called):
     @property
     def generated(self) -> Generated:
         """Source, plan, proof and what a launch is: what `tilegen generate` writes."""
-        return Generated(
-            self.plan,
-            self.proof,
-            self.target,
-            "",
-            self.source,
-            self._library.source_name,
-        )
+        return Generated(self.plan, self.proof, self.target, "", self.source, self._library.source_name)
 
     def export(self, folder: str | Path) -> Path:
         """Write into a folder what one needs to use the kernel elsewhere (tilegen.kernels.generated)."""
@@ -299,9 +275,7 @@ class Kernel(Called):
         """A weight that it holds packed alone, as it was."""
         raise ArgumentError(f"{self.plan.program}: {name!r} is not held packed")
 
-    def _with_bound(
-        self, weights: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is bound and these besides, checked."""
         known = {t.name: t for t in self.arguments}
         for name in weights:
@@ -312,10 +286,7 @@ class Kernel(Called):
                 )
         return {
             **self._bound,
-            **{
-                name: check(known[name], a, self._place).detach()
-                for name, a in weights.items()
-            },
+            **{name: check(known[name], a, self._place).detach() for name, a in weights.items()},
         }
 
     # --- calling it ------------------------------------------------------------
@@ -336,9 +307,7 @@ class Kernel(Called):
 
     def launched(self, arguments: Sequence[torch.Tensor], out: Any = None) -> Any:
         """Run now, on arguments in order, unseen by torch: what its operator does."""
-        held = [
-            check(t, a, self._place) for t, a in zip(self.given, arguments, strict=True)
-        ]
+        held = [check(t, a, self._place) for t, a in zip(self.given, arguments, strict=True)]
         made = out is None
         outputs = (
             [fresh() for fresh in self._fresh]
@@ -354,22 +323,17 @@ class Kernel(Called):
         """Wait for all launches so far; HangError when one of them gave up waiting. On a CPU there is none to
         wait for."""
 
-    def _start(
-        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool
-    ) -> None:
+    def _start(self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool) -> None:
         """Run on what is bound and these. held: what is not bound; made: the outputs are new, in nobody
         else's memory."""
         by_name = dict(zip(self._given_names, held, strict=True))
         by_name.update(self._bound)
         for state in self._states:
             shared = overlapping(
-                by_name[state],
-                {name: other for name, other in by_name.items() if name != state},
+                by_name[state], {name: other for name, other in by_name.items() if name != state}
             )
             if shared:
-                raise ArgumentError(
-                    f"{state!r} shares memory with {shared!r}: a state is written in place"
-                )
+                raise ArgumentError(f"{state!r} shares memory with {shared!r}: a state is written in place")
         if not made:
             refuse_shared(self.outputs, outputs, by_name)
         self._check_positions(by_name)
@@ -380,33 +344,24 @@ class Kernel(Called):
             if knob("TILEGEN_POISON") == "1":
                 for t in (*outputs, *workspace.intermediates.values()):
                     spoiled(t)
-            tensors = {
-                name: _first(by_name[name], t)
-                for name, t in self.plan.graph.tensors.items()
-            }
+            tensors = {name: _first(by_name[name], t) for name, t in self.plan.graph.tensors.items()}
             if self.size is None:
                 self._library.run(workspace.state, tensors, self.workers)
             else:
-                self._library.run(
-                    workspace.state, tensors, self.workers, self.plan, self.size
-                )
+                self._library.run(workspace.state, tensors, self.workers, self.plan, self.size)
         finally:
             self._pool.give(workspace)
 
     def _current_device(self) -> torch.device:
         return torch.device("cpu")
 
-    def _making(
-        self, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> Callable[[], torch.Tensor]:
+    def _making(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """What makes a tensor."""
         return partial(torch.empty, shape, dtype=dtype, device=self._device)
 
     def _workspace(self) -> _Workspace:
         made = {
-            t.name: torch.empty(
-                t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device
-            )
+            t.name: torch.empty(t.plan_shape, dtype=TORCH_DTYPES[t.dtype], device=self._device)
             for t in self._inner
         }
         return _Workspace(self._library.create(), made)

@@ -44,11 +44,7 @@ class MultiLaunchKernel(GpuKernel):
     ):
         super().__init__(whole, certificate, None, bound or {}, program, size, plan_at)
         self._launches: tuple[CudaKernel, ...] = tuple(launches)
-        passed = {
-            n
-            for launch in launches
-            for n in (*launch.plan.arguments, *launch.plan.outputs)
-        }
+        passed = {n for launch in launches for n in (*launch.plan.arguments, *launch.plan.outputs)}
         self._inner = tuple(t for t in self._inner if t.name in passed)
         self.memory = Memory(self.inner_bytes)
         self._workspaces = PerStream[dict[str, Any]]()
@@ -79,28 +75,18 @@ class MultiLaunchKernel(GpuKernel):
     @property
     def packed(self) -> Mapping[str, torch.Tensor]:
         held = [(launch.plan.program, launch.packed) for launch in self._launches]
-        return {
-            f"{program}.{name}": a
-            for program, packed in held
-            for name, a in packed.items()
-        }
+        return {f"{program}.{name}": a for program, packed in held for name, a in packed.items()}
 
     @property
     def workspace_bytes(self) -> int:
-        return super().workspace_bytes + sum(
-            launch.workspace_bytes for launch in self._launches
-        )
+        return super().workspace_bytes + sum(launch.workspace_bytes for launch in self._launches)
 
     def explain(self) -> str:
-        return "\n\n".join(
-            [*(launch.explain() for launch in self._launches), self.proof.text()]
-        )
+        return "\n\n".join([*(launch.explain() for launch in self._launches), self.proof.text()])
 
     @property
     def generated(self) -> GeneratedLaunches:  # type: ignore[override]
-        return GeneratedLaunches(
-            self.plan, self.proof, tuple(launch.generated for launch in self._launches)
-        )
+        return GeneratedLaunches(self.plan, self.proof, tuple(launch.generated for launch in self._launches))
 
     def __reduce__(self) -> tuple[Any, ...]:
         whole = self.plan, self.proof, self._launches, self.bound
@@ -118,38 +104,23 @@ class MultiLaunchKernel(GpuKernel):
         launches = []
         for launch in self._launches:
             read = {n: a for n, a in weights.items() if n in launch.plan.arguments}
-            launches.append(
-                launch.prepared(
-                    read, copies, None if once is None else once.intersection(read)
-                )
-            )
+            launches.append(launch.prepared(read, copies, None if once is None else once.intersection(read)))
         whole = self.plan, self.proof, launches, bound
         return MultiLaunchKernel(*whole, self.program, self.size, self.plan_at)
 
     @property
     def bound(self) -> Mapping[str, torch.Tensor]:
         """The arguments that prepare() has fixed."""
-        return {
-            **self._bound,
-            **{n: a for launch in self._launches for n, a in launch.bound.items()},
-        }
+        return {**self._bound, **{n: a for launch in self._launches for n, a in launch.bound.items()}}
 
     def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
         """Those that one launch reads: each launch holds a copy of its own."""
-        readers = {
-            n: [x for x in self._launches if n in x.plan.arguments] for n in names
-        }
+        readers = {n: [x for x in self._launches if n in x.plan.arguments] for n in names}
         alone = {n: found[0] for n, found in readers.items() if len(found) == 1}
-        return {
-            n: like
-            for n, x in alone.items()
-            for like in x.held_packed(frozenset({n})).values()
-        }
+        return {n: like for n, x in alone.items() for like in x.held_packed(frozenset({n})).values()}
 
     def unpacked(self, name: str) -> torch.Tensor:
-        return next(x for x in self._launches if name in x.plan.arguments).unpacked(
-            name
-        )
+        return next(x for x in self._launches if name in x.plan.arguments).unpacked(name)
 
     def check(self) -> None:
         for launch in self._launches:
@@ -163,11 +134,7 @@ class MultiLaunchKernel(GpuKernel):
         )
 
     def _run(
-        self,
-        held: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        made: bool,
-        stream: int,
+        self, held: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], made: bool, stream: int
     ) -> None:
         if not made:
             self._refuse_shared(held, outputs)
@@ -178,14 +145,10 @@ class MultiLaunchKernel(GpuKernel):
         values |= {t.name: a for t, a in zip(self.outputs, outputs, strict=True)}
         for launch in self._launches:
             launch.launched(
-                [values[t.name] for t in launch.given],
-                [values[name] for name in launch.plan.outputs],
+                [values[t.name] for t in launch.given], [values[name] for name in launch.plan.outputs]
             )
         if made:
-            self._remember(
-                stream,
-                lambda: tuple(launch.launch_on(stream) for launch in self._launches),
-            )
+            self._remember(stream, lambda: tuple(launch.launch_on(stream) for launch in self._launches))
 
     @property
     def _alarms(self) -> Sequence[int]:
@@ -206,9 +169,7 @@ def _remade(
         proofs, plans = [x.proof for x in launches], [x.plan for x in launches]
         early = any(launch.programmatic for launch in launches)
         certificate = certify_launches(whole, proofs, plans, early)
-    return MultiLaunchKernel(
-        whole, certificate, launches, bound, program, size, plan_at
-    )
+    return MultiLaunchKernel(whole, certificate, launches, bound, program, size, plan_at)
 
 
 def compile_multi_launch(
@@ -226,14 +187,8 @@ def compile_multi_launch(
     for launch in proved.each:
         progress(f"{launch.plan.program}: compiler")
         loaded = library(launch.plan)
-        kernels.append(
-            CudaKernel(
-                launch.plan, launch.certificate, loaded, programmatic=programmatic
-            )
-        )
-    return MultiLaunchKernel(
-        proved.whole.plan, proved.whole.certificate, kernels, program=program
-    )
+        kernels.append(CudaKernel(launch.plan, launch.certificate, loaded, programmatic=programmatic))
+    return MultiLaunchKernel(proved.whole.plan, proved.whole.certificate, kernels, program=program)
 
 
 def moving_kernel(
@@ -254,11 +209,5 @@ def moving_kernel(
     ]
     program: Program = filled(whole.program, whole.dim, whole.dim.most)
     return MultiLaunchKernel(
-        whole.most,
-        proved.whole.certificate,
-        kernels,
-        None,
-        program,
-        whole.dim.most,
-        whole.at,
+        whole.most, proved.whole.certificate, kernels, None, program, whole.dim.most, whole.at
     )

@@ -67,25 +67,15 @@ class MovingKernel(Called):
     def __init__(self, regimes: tuple[Regime, ...]):
         self.regimes = regimes  # that of the largest size last
         share_memory(r.largest for r in regimes)
-        ends = sorted(
-            (last, n) for n, r in enumerate(regimes) for _, last in r.plan.ranges
-        )
+        ends = sorted((last, n) for n, r in enumerate(regimes) for _, last in r.plan.ranges)
         self._lasts, self._of = [last for last, _ in ends], [n for _, n in ends]
-        self._largest, self.plan, self.proof = (
-            regimes[-1].largest,
-            regimes[-1].plan,
-            regimes[-1].proof,
-        )
+        self._largest, self.plan, self.proof = regimes[-1].largest, regimes[-1].plan, regimes[-1].proof
         self._kernels: OrderedDict[int, Kernel] = OrderedDict()
-        self._fast_calls = dict[
-            int, Callable[..., Any]
-        ]()  # by the extent that they are called with
+        self._fast_calls = dict[int, Callable[..., Any]]()  # by the extent that they are called with
         self._guard = threading.Lock()
         declared = {t.name: t for t in self.program.arguments}
         self.given = tuple(declared[t.name] for t in self._largest.given)
-        self.outputs = tuple(
-            self.plan.open.graph.tensors[name] for name in self.plan.open.outputs
-        )
+        self.outputs = tuple(self.plan.open.graph.tensors[name] for name in self.plan.open.outputs)
         self.differentiable = self._largest.differentiable
         self._found_at = _found_at(self.given, self.dim)
         self.key = key_of(self)
@@ -153,18 +143,13 @@ class MovingKernel(Called):
     def explain(self) -> str:
         """Each regime at its largest size, and what its proof covers."""
         name = self.dim.name
-        told = [
-            (r, f"{name} = {r.plan.sizes}, checked at {r.proof.proved_at}")
-            for r in self.regimes
-        ]
+        told = [(r, f"{name} = {r.plan.sizes}, checked at {r.proof.proved_at}") for r in self.regimes]
         return "\n\n".join(f"{line}\n{r.largest.explain()}" for r, line in told)
 
     def __repr__(self) -> str:
         proved = "proved" if all(r.proof.ok for r in self.regimes) else "NOT proved"
         takes = ", ".join(t.name for t in self.given)
-        return (
-            f"<MovingKernel on {self.target}, {proved}, takes ({takes}): {self.plan!r}>"
-        )
+        return f"<MovingKernel on {self.target}, {proved}, takes ({takes}): {self.plan!r}>"
 
     def _repr_html_(self) -> str:
         from tilegen.tools.notebook import kernel_html
@@ -191,9 +176,7 @@ class MovingKernel(Called):
             self._remember(arguments, found.fast)
         return results
 
-    def _remember(
-        self, arguments: Sequence[torch.Tensor], fast: Callable[..., Any]
-    ) -> None:
+    def _remember(self, arguments: Sequence[torch.Tensor], fast: Callable[..., Any]) -> None:
         """From now on `fast` makes calls of this size."""
         n, axis, _, _ = self._found_at
         self._fast_calls[arguments[n].shape[axis]] = fast
@@ -210,9 +193,7 @@ class MovingKernel(Called):
         """Of its results on these arguments, whose sizes may be torch's symbols."""
         n, axis, slope, rest = self._found_at
         size = (given[n].shape[axis] - rest) // slope
-        return [
-            tuple(_extent(e, self.dim, size) for e in t.shape) for t in self.outputs
-        ]
+        return [tuple(_extent(e, self.dim, size) for e in t.shape) for t in self.outputs]
 
     def program_of(self, given: Sequence[torch.Tensor]) -> Program:
         """What it computes on these arguments."""
@@ -228,9 +209,7 @@ class MovingKernel(Called):
         found = self._kernels.get(size)
         if found is not None:
             return found
-        regime = self.regimes[
-            self._of[min(bisect_left(self._lasts, size), len(self._of) - 1)]
-        ]
+        regime = self.regimes[self._of[min(bisect_left(self._lasts, size), len(self._of) - 1)]]
         program = filled(regime.plan.program, regime.plan.dim, size)
         made = regime.largest.at(regime.plan.at(size), program, size)
         with self._guard:
@@ -245,9 +224,7 @@ class MovingKernel(Called):
         be."""
         for t in self.arguments:
             if t.name in weights and dims_of(t.shape):
-                raise ArgumentError(
-                    f"prepare: {t.name!r} {t.shape} has a size that moves ({self.dim.name})"
-                )
+                raise ArgumentError(f"prepare: {t.name!r} {t.shape} has a size that moves ({self.dim.name})")
         return self.prepared(weights, {})
 
     def prepared(
@@ -257,20 +234,13 @@ class MovingKernel(Called):
         once: frozenset[str] | None = None,
     ) -> MovingKernel:
         """As Kernel.prepared, for all regimes."""
-        made = (
-            replace(r, largest=r.largest.prepared(weights, copies, once))
-            for r in self.regimes
-        )
+        made = (replace(r, largest=r.largest.prepared(weights, copies, once)) for r in self.regimes)
         return MovingKernel(tuple(made))
 
     def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
         """As Kernel.held_packed: those that all regimes hold in one copy."""
         first, *others = (r.largest.held_packed(names) for r in self.regimes)
-        return {
-            name: like
-            for name, like in first.items()
-            if all(o.get(name) == like for o in others)
-        }
+        return {name: like for name, like in first.items() if all(o.get(name) == like for o in others)}
 
     def unpacked(self, name: str) -> torch.Tensor:
         """A weight that it holds packed alone, as it was."""
@@ -293,9 +263,7 @@ class MovingKernel(Called):
         a, t = arguments[n], self.given[n]
         if not isinstance(a, torch.Tensor) or a.dim() != len(t.shape):
             given = tuple(a.shape) if isinstance(a, torch.Tensor) else type(a).__name__
-            raise ArgumentError(
-                f"{t.name!r}: expected a tensor {t.shape}, given {given}"
-            )
+            raise ArgumentError(f"{t.name!r}: expected a tensor {t.shape}, given {given}")
         extent = int(a.shape[axis])
         size, left = divmod(extent - rest, slope)
         if left or not 0 <= size <= self.dim.most:
@@ -310,11 +278,7 @@ class MovingKernel(Called):
         if out is not None:
             return out
         made = tuple(
-            torch.empty(
-                filled(t.shape, self.dim, 0),
-                dtype=TORCH_DTYPES[t.dtype],
-                device=self.device,
-            )
+            torch.empty(filled(t.shape, self.dim, 0), dtype=TORCH_DTYPES[t.dtype], device=self.device)
             for t in self.outputs
         )
         return made[0] if len(made) == 1 else made or None
@@ -367,32 +331,22 @@ def compile_moving(
             plan, proof = planned_moving(part, place, options, progress)
             progress("compiler")
             library, most = load(plan.open), plan.dim.most
-            of = {
-                "program": filled(plan.program, plan.dim, most),
-                "size": most,
-                "plan_at": plan.at,
-            }
+            of = {"program": filled(plan.program, plan.dim, most), "size": most, "plan_at": plan.at}
             return lambda: Regime(plan, proof, kernel(plan.most, proof, library, **of))
 
-        return fitted(
-            part.program, place, part.in_one, made, progress, free=not options.tiles
-        )
+        return fitted(part.program, place, part.in_one, made, progress, free=not options.tiles)
 
     def in_launches(part: Part) -> Callable[[], Regime]:
         proved = planned_moving_launches(part, place, part.options, early, progress)
         progress("compiler")
         libraries = [load(launch.plan.open) for launch in proved.each]
         whole = proved.whole
-        return lambda: Regime(
-            whole.plan, whole.certificate, moving_kernel(proved, libraries, early)
-        )
+        return lambda: Regime(whole.plan, whole.certificate, moving_kernel(proved, libraries, early))
 
     def loaded(part: Part) -> Callable[[], Regime]:
         ways = partial(in_launches, part), partial(in_one_launch, part)
         return lowered(part.program, part.lowering, lowering, *ways)
 
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
-        found = list(
-            pool.map(loaded, parts(program, place, options, progress, lowering))
-        )
+        found = list(pool.map(loaded, parts(program, place, options, progress, lowering)))
     return MovingKernel(tuple(made() for made in found))

@@ -37,9 +37,7 @@ MOST = 64  # parameters of a schema
 _operators: Any = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _numbers = itertools.count()
 _by_key: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
-_by_name: dict[
-    str, weakref.WeakSet[Kernel]
-] = {}  # of registered operators: those that are called by it
+_by_name: dict[str, weakref.WeakSet[Kernel]] = {}  # of registered operators: those that are called by it
 
 
 class Kernel(Protocol):
@@ -75,29 +73,16 @@ class Called:
     # calls it again as it was called before, or gives NotImplemented
     fast: Callable[..., Any] | None = None
 
-    def __call__(
-        self: Any, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor
-    ) -> Any:
-        if (
-            not is_dynamo_compiling()
-            and self.fast is not None
-            and out is None
-            and not named
-        ):
+    def __call__(self: Any, /, *arguments: torch.Tensor, out: Any = None, **named: torch.Tensor) -> Any:
+        if not is_dynamo_compiling() and self.fast is not None and out is None and not named:
             results = self.fast(*arguments)
             if results is not NotImplemented:
                 return results
         if named or len(arguments) != len(self.given):
             prepared = ", prepared," if self.bound else ""
-            arguments = in_order(
-                self.title + prepared, self.given, self.bound, arguments, named
-            )
+            arguments = in_order(self.title + prepared, self.given, self.bound, arguments, named)
         recorded = is_dynamo_compiling() or recording()
-        wanted = (
-            torch.is_grad_enabled()
-            and self.differentiable
-            and any(map(_requires_grad, arguments))
-        )
+        wanted = torch.is_grad_enabled() and self.differentiable and any(map(_requires_grad, arguments))
         if not (recorded or wanted):
             return self.launched(arguments, out)
         if out is not None:
@@ -108,9 +93,7 @@ class Called:
         if not recorded:
             with torch.no_grad():  # what does not fit is named here, as in every call
                 self.refuse(arguments)
-        return getattr(torch.ops.tilegen, called(f"{self.key}", wanted))(
-            *folded(arguments)
-        )
+        return getattr(torch.ops.tilegen, called(f"{self.key}", wanted))(*folded(arguments))
 
     @property
     def operator(self) -> str:
@@ -149,21 +132,14 @@ def key_of(kernel: Kernel) -> str:
 
 
 def _name(kernel: Kernel) -> str:
-    what = kernel.identity + (
-        f" {kernel.key}" if kernel.given != kernel.arguments else ""
-    )
+    what = kernel.identity + (f" {kernel.key}" if kernel.given != kernel.arguments else "")
     return f"{kernel.title}_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
 def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
     outputs, device = kernel.outputs, kernel.device
-    gives = (
-        "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
-    )
-    _operators.define(
-        f"{name}({_parameters(kernel.given)}) -> {gives}",
-        tags=(torch.Tag.pt2_compliant_tag,),
-    )
+    gives = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
+    _operators.define(f"{name}({_parameters(kernel.given)}) -> {gives}", tags=(torch.Tag.pt2_compliant_tag,))
 
     last = weakref.ref(kernel)
 
@@ -185,21 +161,14 @@ def _define(name: str, kernel: Kernel, differentiates: bool) -> None:
     register_fake(f"{NAMESPACE}::{name}", fake, lib=_operators)
     if differentiates:
         backward = _define_backward(name, living) if kernel.moves else _backward(living)
-        register_autograd(
-            f"{NAMESPACE}::{name}",
-            backward,
-            setup_context=_keep_arguments,
-            lib=_operators,
-        )
+        register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=_keep_arguments, lib=_operators)
 
 
 def _living(name: str) -> Kernel:
     """A kernel that is called by this operator and still there."""
     for kernel in _by_name[name]:
         return kernel
-    raise ArgumentError(
-        f"torch.ops.{NAMESPACE}.{name}: its kernel is gone; keep it while it may be called"
-    )
+    raise ArgumentError(f"torch.ops.{NAMESPACE}.{name}: its kernel is gone; keep it while it may be called")
 
 
 # --- parameters ---------------------------------------------------------------------------------------------
@@ -220,20 +189,12 @@ def _parameters(given: Sequence[Tensor]) -> str:
 
 def folded(given: Sequence[Any]) -> tuple[Any, ...]:
     """As the operator takes them."""
-    return (
-        tuple(given)
-        if len(given) <= MOST
-        else (*given[: MOST - 1], list(given[MOST - 1 :]))
-    )
+    return tuple(given) if len(given) <= MOST else (*given[: MOST - 1], list(given[MOST - 1 :]))
 
 
 def _flat(given: Sequence[Any]) -> list[Any]:
     """One after the other."""
-    return (
-        [*given[:-1], *given[-1]]
-        if given and isinstance(given[-1], (list, tuple))
-        else list(given)
-    )
+    return [*given[:-1], *given[-1]] if given and isinstance(given[-1], (list, tuple)) else list(given)
 
 
 # --- gradients ----------------------------------------------------------------------------------------------
@@ -260,25 +221,14 @@ def _gradients(
 ) -> Sequence[torch.Tensor | None]:
     """Of those arguments that are wanted."""
     with torch.enable_grad():
-        held = [
-            a.detach().requires_grad_(w) for a, w in zip(given, wanted, strict=True)
-        ]
-        named = {
-            **kernel.bound,
-            **{t.name: a for t, a in zip(kernel.given, held, strict=True)},
-        }
+        held = [a.detach().requires_grad_(w) for a, w in zip(given, wanted, strict=True)]
+        named = {**kernel.bound, **{t.name: a for t, a in zip(kernel.given, held, strict=True)}}
         made = run(kernel.program_of(held), [named[t.name] for t in kernel.arguments])
         results = made if isinstance(made, tuple) else (made,)
         # whole numbers have no gradient
-        pairs = [
-            (r, g.to(r.dtype))
-            for r, g in zip(results, gradients, strict=True)
-            if r.requires_grad
-        ]
+        pairs = [(r, g.to(r.dtype)) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
         asked = [a for a in held if a.requires_grad]
-        return torch.autograd.grad(
-            [r for r, _ in pairs], asked, [g for _, g in pairs], allow_unused=True
-        )
+        return torch.autograd.grad([r for r, _ in pairs], asked, [g for _, g in pairs], allow_unused=True)
 
 
 def _define_backward(name: str, living: Callable[[], Kernel]) -> Any:
@@ -292,10 +242,7 @@ def _define_backward(name: str, living: Callable[[], Kernel]) -> Any:
     def run_backward(gradients: Any, given: Any, wanted: Any) -> list[torch.Tensor]:
         found = iter(_gradients(living(), gradients, given, wanted))
         asked = [a for a, w in zip(given, wanted, strict=True) if w]
-        return [
-            torch.zeros_like(a) if g is None else g
-            for a, g in zip(asked, found, strict=True)
-        ]
+        return [torch.zeros_like(a) if g is None else g for a, g in zip(asked, found, strict=True)]
 
     def fake(gradients: Any, given: Any, wanted: Any) -> list[torch.Tensor]:
         return [torch.empty_like(a) for a, w in zip(given, wanted, strict=True) if w]

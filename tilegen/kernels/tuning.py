@@ -72,25 +72,18 @@ def batches(program: Program, place: Place) -> Iterator[Batch]:
     """Plans of the whole, the likeliest first."""
     several = len(fuse(program).ops) > 1 and place.target.launches_early
     known = settled(program, place, Options())
-    apart = {
-        "launches of single ops": Variant(replace(known, policies=()), "multi_launch")
-    }
+    apart = {"launches of single ops": Variant(replace(known, policies=()), "multi_launch")}
     yield {"as planned": Variant(known), **(apart if several else {})}
     lowerings = ("persistent", "multi_launch") if several else ("persistent",)
     together = list(_together(program, place).items())
     for chosen in _in(together, BATCH // len(lowerings)):
         yield {
-            f"{name}{', launches' if lowering == 'multi_launch' else ''}": Variant(
-                options, lowering
-            )
+            f"{name}{', launches' if lowering == 'multi_launch' else ''}": Variant(options, lowering)
             for name, options in chosen
             for lowering in lowerings
         }
     for chosen in _in(list(_settings(program, place)), BATCH):
-        yield {
-            f"{what} {value}": Variant(Options.of(**{what: value}))
-            for what, value in chosen
-        }
+        yield {f"{what} {value}": Variant(Options.of(**{what: value})) for what, value in chosen}
 
 
 def _in(items: Sequence[Any], count: int) -> Iterator[Sequence[Any]]:
@@ -101,19 +94,13 @@ def _together(program: Program, place: Place) -> dict[str, Options]:
     """Of few linears: for each cluster size the best configs of every op together, the fastest by the
     simulated run first; the slower half is left out."""
     graph = fuse(program)
-    if (
-        not graph.consists_of(LinearAttributes)
-        or len(graph.ops) > FEW
-        or not place.target.launches_early
-    ):
+    if not graph.consists_of(LinearAttributes) or len(graph.ops) > FEW or not place.target.launches_early:
         return {}
     found: list[tuple[float, str, Options]] = []
     for cluster in (1, 2):
         best = [_best(graph.bound(op), place, cluster)[:KEPT] for op in graph.ops]
         for chosen in itertools.product(*best):
-            cut = {
-                op.name: config for op, config in zip(graph.ops, chosen, strict=True)
-            }
+            cut = {op.name: config for op, config in zip(graph.ops, chosen, strict=True)}
             options = Options.of(
                 tiles={name: c.tile for name, c in cut.items()},
                 cluster={name: c.option for name, c in cut.items()},
@@ -121,9 +108,7 @@ def _together(program: Program, place: Place) -> dict[str, Options]:
             )
             told = " | ".join(map(_told, cut.values()))
             try:
-                found.append(
-                    (simulate(plan(program, place, options)).makespan, told, options)
-                )
+                found.append((simulate(plan(program, place, options)).makespan, told, options))
             except PlanError:  # the configs fit alone, and not together
                 continue
     found.sort(key=lambda item: item[0])
@@ -143,10 +128,7 @@ def _settings(program: Program, place: Place) -> Iterator[tuple[str, str]]:
     yield from (("scheduling", value) for value in ("static", "dynamic"))
     made = plan(program, place)
     names = [order.name for order in orders(made.graph, place.machine.sms)]
-    yield from (
-        ("order", name)
-        for name in dict.fromkeys((*names, "op_major:4", f"op_major:{SUPER_TILE}"))
-    )
+    yield from (("order", name) for name in dict.fromkeys((*names, "op_major:4", f"op_major:{SUPER_TILE}")))
     kinds = {op.kind for op in fuse(program).ops}
     if place.target.fuses_norms and kinds & {"rms_norm", "layer_norm"}:
         yield from (("norms", value) for value in NORMS[1:])
@@ -164,19 +146,11 @@ def by_time(program: Program, place: Place, variant: Variant) -> list[str]:
     """The products of a plan that have several configs, those that take longest by the model first."""
     if not place.target.launches_early:
         return []
-    bounds = [
-        b
-        for b in plan_of(program, place, variant).bounds
-        if type(b.attributes) in CONFIGS
-    ]
+    bounds = [b for b in plan_of(program, place, variant).bounds if type(b.attributes) in CONFIGS]
     tiles = {b.op.name: math.prod(int(n) for n in b.grid) for b in bounds}
     own = {op.name for op in fuse(program).ops}
     waves = {name: ceil_div(n, place.machine.sms) for name, n in tiles.items()}
-    us = {
-        b.op.name: waves[b.op.name] * tile_us(b, place.machine)
-        for b in bounds
-        if b.op.name in own
-    }
+    us = {b.op.name: waves[b.op.name] * tile_us(b, place.machine) for b in bounds if b.op.name in own}
     return sorted(us, key=lambda name: -us[name])
 
 
@@ -189,19 +163,11 @@ def of_an_op(program: Program, place: Place, like: Variant, name: str) -> Batch:
     b = fuse(program).bound(fuse(program).op(name))
     found: dict[str, Variant] = {}
     for config in (c for size in (1, 2) for c in _best(b, place, size)[:KEPT]):
-        tiles, cluster, turns = (
-            dict(fixed.tiles),
-            dict(fixed.cluster),
-            dict(fixed.pingpong),
-        )
+        tiles, cluster, turns = dict(fixed.tiles), dict(fixed.cluster), dict(fixed.pingpong)
         known = tiles.get(name), str(cluster.get(name, 1)), turns.get(name, False)
         if known == (config.tile, config.option, config.pingpong):
             continue
-        tiles[name], cluster[name], turns[name] = (
-            config.tile,
-            config.option,
-            config.pingpong,
-        )
+        tiles[name], cluster[name], turns[name] = config.tile, config.option, config.pingpong
         told = f"{name} {_told(config)}"
         options = replace(
             fixed,
@@ -227,18 +193,12 @@ def explicit(made: Plan, program: Program, options: Options) -> Options:
     """The options with the tiles, clusters and splits of keys that a plan has of a program's own ops, but for
     convolutions that are linears there: in one launch they are none."""
     ops = {op.name: op for op in made.graph.ops}
-    tiles, cluster, split_kv = (
-        dict[str, tuple[int, ...]](),
-        dict[str, int | str](),
-        dict[str, int](),
-    )
+    tiles, cluster, split_kv = dict[str, tuple[int, ...]](), dict[str, int | str](), dict[str, int]()
     turns: list[tuple[str, bool]] = []
     for op in fuse(program).ops:
         split = ops.get(f"{op.name}_split_kv")
         cut = split or ops.get(op.name)
-        if (
-            cut is None or cut.pixels
-        ):  # a norm that is fused, an append that is forwarded
+        if cut is None or cut.pixels:  # a norm that is fused, an append that is forwarded
             continue
         tiles[op.name] = cut.tile
         if cut.cluster > 1:
@@ -277,9 +237,7 @@ class _Race:
         fresh = {name: v for name, v in batch.items() if name not in self.us}
         if not fresh:
             return
-        found = dict(
-            self.timed({**({self.name: self.best} if self.name else {}), **fresh})
-        )
+        found = dict(self.timed({**({self.name: self.best} if self.name else {}), **fresh}))
         scale = self.us[self.name] / found[self.name] if found.get(self.name) else 1.0
         self.us |= {name: us * scale for name, us in found.items() if name in fresh}
         entered = [(self.name, self.best)] if self.name else []
@@ -318,24 +276,14 @@ def search(
     sizes = {k: v for k, v in program.sizes if isinstance(v, int)}
     us = dict(sorted(race.us.items(), key=lambda item: item[1]))
     best = race.best
-    return Tuned(
-        program.name,
-        sizes,
-        best.options,
-        round(us[race.name], 2),
-        len(us),
-        best.lowering,
-    ), us
+    return Tuned(program.name, sizes, best.options, round(us[race.name], 2), len(us), best.lowering), us
 
 
 # --- on a GPU -----------------------------------------------------------------------------------------------
 
 
 def on_this_gpu(
-    program: Program,
-    place: Place,
-    target: Target,
-    progress: Callable[[str], None] = lambda _: None,
+    program: Program, place: Place, target: Target, progress: Callable[[str], None] = lambda _: None
 ) -> Timer:
     """Times kernels with prepared weights in CUDA graphs, over sets of arguments that do not fit into L2."""
     count = timing.set_count(argument_bytes(program))
@@ -344,16 +292,7 @@ def on_this_gpu(
     def built(variant: Variant) -> Any:
         try:
             early = variant.lowering == "multi_launch"
-            of = (
-                program,
-                place,
-                target,
-                variant.options,
-                variant.lowering,
-                early,
-                False,
-                lambda _: None,
-            )
+            of = program, place, target, variant.options, variant.lowering, early, False, lambda _: None
             return on_a_gpu(*of)
         except TilegenError as error:
             logger.info("%s: not tried: %s", program.name, str(error).splitlines()[0])
@@ -370,9 +309,7 @@ def on_this_gpu(
         times = timing.interleave(runs, counts, timing.event_seconds, ROUNDS)
         for runner in runners.values():
             runner.check()
-        return {
-            name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()
-        }
+        return {name: 1e6 * statistics.median(t) / len(sets) for name, t in times.items()}
 
     return timed
 
@@ -390,23 +327,13 @@ def tune(
         PlanError: a size moves or is left open, or none of the plans can be built.
     """
     if dims_of(program) or program.symbolic:
-        raise PlanError(
-            f"{program.name}: a size moves or is left open; tune measures one size at a time"
-        )
-    return search(
-        program, place, seconds, on_this_gpu(program, place, target, progress)
-    )
+        raise PlanError(f"{program.name}: a size moves or is left open; tune measures one size at a time")
+    return search(program, place, seconds, on_this_gpu(program, place, target, progress))
 
 
 def ensure_tuned(
-    program: Program,
-    place: Place,
-    target: Target,
-    seconds: float,
-    progress: Callable[[str], None],
+    program: Program, place: Place, target: Target, seconds: float, progress: Callable[[str], None]
 ) -> None:
     """Measure, unless that was done here before, and keep what is found in the cache folder."""
     if lookup(program, place.label, shipped=False) is None:
-        remember(
-            program, place.label, tune(program, place, target, seconds, progress)[0]
-        )
+        remember(program, place.label, tune(program, place, target, seconds, progress)[0])

@@ -87,18 +87,14 @@ class Adapter:
     returned: tuple[Returned, ...]
     structure: Any  # of the results; None for one tensor
 
-    def arguments(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[torch.Tensor, ...]:
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         """The kernel's, in order, from a call's.
 
         Raises:
             ArgumentError: a tensor is missing, or another argument is not that of the example.
         """
         if len(args) > len(self.positional):
-            raise ArgumentError(
-                f"{self.title} takes {len(self.positional)} arguments, given {len(args)}"
-            )
+            raise ArgumentError(f"{self.title} takes {len(self.positional)} arguments, given {len(args)}")
         given = {**dict(zip(self.positional, args, strict=False)), **kwargs}
         for name, value in given.items():
             if name not in self.known and value is not None:
@@ -116,9 +112,7 @@ class Adapter:
         for t in self.taken:
             a = t.leaf.of(given) if t.leaf.argument in given else None
             if not isinstance(a, torch.Tensor):
-                raise ArgumentError(
-                    f"{self.title}: {t.leaf} is a tensor, given {_told(a)}"
-                )
+                raise ArgumentError(f"{self.title}: {t.leaf} is a tensor, given {_told(a)}")
             a = a.int() if a.dtype is torch.int64 else a
             found.append((a if t.order is None else a.permute(t.order)).contiguous())
         return tuple(found)
@@ -128,15 +122,11 @@ class Adapter:
         if self.structure is None:
             return self.returned[0].of((made,))
         results = made if isinstance(made, tuple) else (made,)
-        return pytree.tree_unflatten(
-            [r.of(results) for r in self.returned], self.structure
-        )
+        return pytree.tree_unflatten([r.of(results) for r in self.returned], self.structure)
 
 
 def _alike(a: Any, b: Any) -> bool:
-    return a is b or (
-        type(a) is type(b) and isinstance(a, (bool, int, float, str)) and a == b
-    )
+    return a is b or (type(a) is type(b) and isinstance(a, (bool, int, float, str)) and a == b)
 
 
 def _told(a: Any) -> str:

@@ -54,11 +54,7 @@ def convolved(
     """A convolution, and y·factor + shift for each of its channels where that follows it."""
     w, given = _of_weights(t, w, bias, norm, 0)
     each = x.of_images()
-    if (
-        each is not None
-        and groups == 1
-        and (*w.shape[2:], *_two(padding)) == (1, 1, 0, 0)
-    ):  # of one pixel
+    if each is not None and groups == 1 and (*w.shape[2:], *_two(padding)) == (1, 1, 0, 0):  # of one pixel
         made = linear(each, t.weight(w.flatten(1), "weight"), given, name=t.name())
         return View.of(made).unsqueezed(-1).unsqueezed(-1)
     x = as_image(t, x)
@@ -110,11 +106,7 @@ TABLE[aten.conv_transpose2d.input] = transposed
 
 
 def factors(
-    w: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    mean: torch.Tensor,
-    var: torch.Tensor,
-    eps: float,
+    w: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch norm as y = x·factor + shift, for each channel, in float32."""
     factor = (var.float() + eps).rsqrt() * (1.0 if w is None else w.float())
@@ -123,54 +115,26 @@ def factors(
 
 @entry(aten._native_batch_norm_legit_no_training.default)
 def _batch_norm(
-    t: Trace,
-    x: View,
-    w: Any,
-    bias: Any,
-    mean: torch.Tensor,
-    var: torch.Tensor,
-    momentum: float,
-    eps: float,
+    t: Trace, x: View, w: Any, bias: Any, mean: torch.Tensor, var: torch.Tensor, momentum: float, eps: float
 ) -> list[View]:
     x = as_image(t, x)
     value = image_of(x)
-    given = [
-        t.weight(v.to(getattr(torch, value.dtype)))
-        for v in factors(w, bias, mean, var, eps)
-    ]
+    given = [t.weight(v.to(getattr(torch, value.dtype))) for v in factors(w, bias, mean, var, eps)]
     return [View(pointwise("e0 * e1 + e2", value, *given), x.dims)]
 
 
 def _pooled(
-    t: Trace,
-    of: Callable[..., Value],
-    x: View,
-    window: Any,
-    stride: Any,
-    padding: Any,
-    **how: Any,
+    t: Trace, of: Callable[..., Value], x: View, window: Any, stride: Any, padding: Any, **how: Any
 ) -> View:
     windows = {"stride": _two(stride) if stride else None, "padding": _two(padding)}
-    return View.of(
-        of(image_of(as_image(t, x)), _two(window), **windows, **how, name=t.name()),
-        (0, 3, 1, 2),
-    )
+    return View.of(of(image_of(as_image(t, x)), _two(window), **windows, **how, name=t.name()), (0, 3, 1, 2))
 
 
 @entry(aten.max_pool2d.default)
 def _max_pool(
-    t: Trace,
-    x: View,
-    window: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil: bool = False,
+    t: Trace, x: View, window: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> View:
-    if ceil or any(
-        n != 1
-        for n in (dilation if isinstance(dilation, (list, tuple)) else [dilation])
-    ):
+    if ceil or any(n != 1 for n in (dilation if isinstance(dilation, (list, tuple)) else [dilation])):
         raise SpecError("max_pool2d with dilation or ceil_mode")
     return _pooled(t, max_pool2d, x, window, stride, padding)
 
@@ -195,37 +159,21 @@ def _avg_pool(
 def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> View:
     value = image_of(as_image(t, x))
     given = next((s for s in scales if isinstance(s, (list, tuple))), scales)
-    wanted = (
-        tuple(size)
-        if size
-        else tuple(n * s for n, s in zip(x.shape[2:], given, strict=True))
-    )
+    wanted = tuple(size) if size else tuple(n * s for n, s in zip(x.shape[2:], given, strict=True))
     factor = [n / m for n, m in zip(wanted, x.shape[2:], strict=True)]
     if any(f != int(f) or f < 1 for f in factor):
-        raise SpecError(
-            f"an upsampling of {x.shape[2:]} to {wanted}; expected whole factors"
-        )
-    return View.of(
-        upsample(value, [int(f) for f in factor], name=t.name()), (0, 3, 1, 2)
-    )
+        raise SpecError(f"an upsampling of {x.shape[2:]} to {wanted}; expected whole factors")
+    return View.of(upsample(value, [int(f) for f in factor], name=t.name()), (0, 3, 1, 2))
 
 
 @entry(aten.group_norm.default)
 def _group_norm(
-    t: Trace,
-    x: View,
-    groups: int,
-    w: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn: bool = True,
+    t: Trace, x: View, groups: int, w: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True
 ) -> View:
     value = image_of(as_image(t, x))
     ones = torch.ones(value.shape[3], dtype=getattr(torch, value.dtype))
     given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
-    made = group_norm(
-        value, groups, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name()
-    )
+    made = group_norm(value, groups, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name())
     return View.of(made, (0, 3, 1, 2))
 
 
@@ -234,9 +182,7 @@ def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
     if tuple(size) != (1, 1):
         if tuple(size) == x.shape[2:]:
             return x
-        raise SpecError(
-            f"an average pool of {x.shape[2:]} to {tuple(size)}; expected (1, 1)"
-        )
+        raise SpecError(f"an average pool of {x.shape[2:]} to {tuple(size)}; expected (1, 1)")
     return _mean_of_image(t, as_image(t, x), True)
 
 

@@ -53,9 +53,7 @@ TABLE |= {
 @entry(aten.softplus.default)
 def _softplus(t: Trace, x: View, beta: float = 1.0, threshold: float = 20.0) -> View:
     if beta != 1 or threshold < 20:
-        raise SpecError(
-            f"softplus with beta = {beta} and threshold = {threshold}; expected 1 and 20"
-        )
+        raise SpecError(f"softplus with beta = {beta} and threshold = {threshold}; expected 1 and 20")
     return View(softplus(x.value), x.dims)
 
 
@@ -70,9 +68,7 @@ def _hardtanh(t: Trace, x: View, low: float = -1.0, high: float = 1.0) -> View:
 
 
 @entry(aten.clamp.default)
-def _clamp(
-    t: Trace, x: View, low: float | None = None, high: float | None = None
-) -> View:
+def _clamp(t: Trace, x: View, low: float | None = None, high: float | None = None) -> View:
     if low is None or high is None:
         raise SpecError("clamp with one end; expected both")
     return View(clamp(x.value, low, high), x.dims)
@@ -80,20 +76,12 @@ def _clamp(
 
 @entry(aten.maximum.default)
 def _maximum(t: Trace, a: Any, b: Any) -> View:
-    return (
-        _each(t, "maximum(e0, e1)", a, b)
-        if isinstance(a, View)
-        else _each(t, "maximum(e0, e1)", b, a)
-    )
+    return _each(t, "maximum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "maximum(e0, e1)", b, a)
 
 
 @entry(aten.minimum.default)
 def _minimum(t: Trace, a: Any, b: Any) -> View:
-    return (
-        _each(t, "minimum(e0, e1)", a, b)
-        if isinstance(a, View)
-        else _each(t, "minimum(e0, e1)", b, a)
-    )
+    return _each(t, "minimum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "minimum(e0, e1)", b, a)
 
 
 @entry(aten.pow.Tensor_Scalar)
@@ -109,36 +97,24 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     if isinstance(b, torch.Tensor) and b.numel() == 1:
         b = b.item()
     if isinstance(b, (int, float)):
-        return View(
-            pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims
-        )
+        return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):
         if b.dim() == 1 and a.rows() is not None:
             return View(pointwise(expression, a.value, t.weight(b)), a.dims)
         frozen = all(isinstance(n, int) for n in a.shape)
         if not frozen or torch.broadcast_shapes(b.shape, a.shape) != a.shape:  # type: ignore[no-untyped-call]
-            raise SpecError(
-                f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element"
-            )
+            raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
         a = a if a.is_(View.of(a.value)) else t.copied(a)
         return View(pointwise(expression, a.value, t.weight(b.expand(a.shape))), a.dims)
     if a.beside(b) and 1 in (a.width, b.width) and a.width != b.width:
         wide, column = (a, b) if b.width == 1 else (b, a)
         names = {"e0": "e0", "e1": "e1"} if wide is a else {"e0": "e1", "e1": "e0"}
-        return View(
-            pointwise(renumber(expression, names), wide.value, column.value), wide.dims
-        )
+        return View(pointwise(renumber(expression, names), wide.value, column.value), wide.dims)
     turned = {"e0": "e1", "e1": "e0"}
     for images, vectors, names in ((a, b, {}), (b, a, turned)):
         pixels, each = images.image(), vectors.of_images()
-        if (
-            pixels is not None
-            and each is not None
-            and (pixels.shape[0], pixels.shape[3]) == each.shape
-        ):
-            return View(
-                pointwise(renumber(expression, names), pixels, each), images.dims
-            )
+        if pixels is not None and each is not None and (pixels.shape[0], pixels.shape[3]) == each.shape:
+            return View(pointwise(renumber(expression, names), pixels, each), images.dims)
     if not a.is_(b):
         a, b = _alike(t, a, b)
     return View(pointwise(expression, a.value, b.value), a.dims)
@@ -150,15 +126,11 @@ def _alike(t: Trace, a: View, b: View) -> tuple[View, View]:
     shape = tuple(m if n == 1 else n for m, n in pairs)[::-1]
     x, y = Strided.of(a).expanded(shape), Strided.of(b).expanded(shape)
     if x.shape != y.shape:
-        raise SpecError(
-            f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element"
-        )
+        raise SpecError(f"{a.shape} of {a.value} and {b.shape} of {b.value} element by element")
     inside = [d for d, _ in sorted(enumerate(a.atoms), key=lambda n: n[1].place)]
     if shape != a.shape or any(not atom.place for atom in a.atoms):
         return t.copied(x), t.copied(y)
-    pieces = seen(t, y, lambda v: v.reshaped([atom.size for atom in a.atoms])).permuted(
-        inside
-    )
+    pieces = seen(t, y, lambda v: v.reshaped([atom.size for atom in a.atoms])).permuted(inside)
     made = t.copied(seen(t, pieces, lambda v: v.reshaped(a.value.shape)))
     return a, View(made.value, a.dims)
 
@@ -167,18 +139,14 @@ def _alike(t: Trace, a: View, b: View) -> tuple[View, View]:
 def _add(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
     if alpha != 1:
         raise SpecError(f"a sum with alpha = {alpha}")
-    return (
-        _each(t, "e0 + e1", a, b) if isinstance(a, View) else _each(t, "e0 + e1", b, a)
-    )
+    return _each(t, "e0 + e1", a, b) if isinstance(a, View) else _each(t, "e0 + e1", b, a)
 
 
 @entry(aten.sub.Tensor)
 def _sub(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
     if alpha != 1:
         raise SpecError(f"a difference with alpha = {alpha}")
-    return (
-        _each(t, "e0 - e1", a, b) if isinstance(a, View) else _each(t, "e1 - e0", b, a)
-    )
+    return _each(t, "e0 - e1", a, b) if isinstance(a, View) else _each(t, "e1 - e0", b, a)
 
 
 @entry(aten.rsub.Scalar)
@@ -188,17 +156,11 @@ def _rsub(t: Trace, a: View, b: float, alpha: float = 1) -> View:
 
 @entry(aten.mul.Tensor)
 def _mul(t: Trace, a: Any, b: Any) -> View:
-    return (
-        _each(t, "e0 * e1", a, b) if isinstance(a, View) else _each(t, "e0 * e1", b, a)
-    )
+    return _each(t, "e0 * e1", a, b) if isinstance(a, View) else _each(t, "e0 * e1", b, a)
 
 
 @entry(aten.div.Tensor)
 def _div(t: Trace, a: Any, b: Any) -> View:
     if isinstance(a, View) and isinstance(b, View):
         return _each(t, "e0 / e1", a, b)
-    return (
-        _each(t, "e0 * e1", a, 1 / b)
-        if isinstance(a, View)
-        else _each(t, "e1 / e0", b, a)
-    )
+    return _each(t, "e0 * e1", a, 1 / b) if isinstance(a, View) else _each(t, "e1 / e0", b, a)

@@ -32,19 +32,11 @@ aten = torch.ops.aten
 
 
 @entry(aten.linear.default)
-def _linear(
-    t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None
-) -> View:
+def _linear(t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None) -> View:
     if not isinstance(w, torch.Tensor) or w.dim() != 2:
-        raise SpecError(
-            "a linear by what is no weight; tg.matmul takes two activations"
-        )
+        raise SpecError("a linear by what is no weight; tg.matmul takes two activations")
     value = x.rows()
-    if value is None and [a.place for a in x.dims[-1]] == [
-        (3,),
-        (1,),
-        (2,),
-    ]:  # of an image, C first
+    if value is None and [a.place for a in x.dims[-1]] == [(3,), (1,), (2,)]:  # of an image, C first
         _, h, width, c = x.value.shape
         w = w.view(-1, c, h, width).permute(0, 2, 3, 1).flatten(1)
         value = flatten(x.value)
@@ -61,11 +53,7 @@ def _linear(
 
 @entry(aten.addmm.default)
 def _addmm(t: Trace, bias: torch.Tensor, x: View, w: torch.Tensor) -> View:
-    if (
-        not isinstance(w, torch.Tensor)
-        or not isinstance(bias, torch.Tensor)
-        or bias.dim() != 1
-    ):
+    if not isinstance(w, torch.Tensor) or not isinstance(bias, torch.Tensor) or bias.dim() != 1:
         raise SpecError("addmm of what are no weights")
     return _linear(t, x, w.T, bias)
 
@@ -73,9 +61,7 @@ def _addmm(t: Trace, bias: torch.Tensor, x: View, w: torch.Tensor) -> View:
 @entry(aten.mm.default, aten.matmul.default)
 def _mm(t: Trace, x: View, w: torch.Tensor) -> View:
     if not isinstance(x, View) or not isinstance(w, torch.Tensor) or w.dim() != 2:
-        raise SpecError(
-            "a product with what is no weight (K, N); tg.matmul takes two activations"
-        )
+        raise SpecError("a product with what is no weight (K, N); tg.matmul takes two activations")
     return _linear(t, x, w.T)
 
 
@@ -93,29 +79,19 @@ def _layer_norm(
     value = rows_of(x)
     ones = torch.ones(shape, dtype=getattr(torch, value.dtype))
     given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
-    return x.of_rows(
-        layer_norm(
-            value, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name()
-        )
-    )
+    return x.of_rows(layer_norm(value, *map(t.weight, given, ("weight", "bias")), eps=eps, name=t.name()))
 
 
 @entry(aten.rms_norm.default)
 def _rms_norm(
-    t: Trace,
-    x: View,
-    shape: Sequence[int],
-    w: torch.Tensor | None = None,
-    eps: float | None = None,
+    t: Trace, x: View, shape: Sequence[int], w: torch.Tensor | None = None, eps: float | None = None
 ) -> View:
     x = as_rows(t, _of_last(x, shape))
     value = rows_of(x)
     dtype = getattr(torch, value.dtype)
     given = torch.ones(shape, dtype=dtype) if w is None else w
     least = torch.finfo(dtype).eps if eps is None else eps
-    return x.of_rows(
-        rms_norm(value, t.weight(given, "weight"), eps=least, name=t.name())
-    )
+    return x.of_rows(rms_norm(value, t.weight(given, "weight"), eps=least, name=t.name()))
 
 
 @entry(patterns.rms_norm)
@@ -147,29 +123,16 @@ entry(aten.log_softmax.int, aten._log_softmax.default)(_over_rows(log_softmax))
 
 @entry(aten.embedding.default)
 def _embedding(
-    t: Trace,
-    table: torch.Tensor,
-    ids: View,
-    padding: int = -1,
-    scale: bool = False,
-    sparse: bool = False,
+    t: Trace, table: torch.Tensor, ids: View, padding: int = -1, scale: bool = False, sparse: bool = False
 ) -> View:
-    if (
-        not isinstance(table, torch.Tensor)
-        or ids.value.dtype != "int32"
-        or not ids.is_(View.of(ids.value))
-    ):
-        raise SpecError(
-            "an embedding of what are no whole numbers given, or by what is no weight"
-        )
+    if not isinstance(table, torch.Tensor) or ids.value.dtype != "int32" or not ids.is_(View.of(ids.value)):
+        raise SpecError("an embedding of what are no whole numbers given, or by what is no weight")
     return View.of(embedding(ids.value, t.weight(table, "table"), name=t.name()))
 
 
 @entry(aten.cat.default)
 def _cat(t: Trace, parts: Sequence[Any], at: int = 0) -> View:
-    given = [
-        p if isinstance(p, View) else View.of(t.weight(p.contiguous())) for p in parts
-    ]
+    given = [p if isinstance(p, View) else View.of(t.weight(p.contiguous())) for p in parts]
     first, at = given[0], at % len(given[0].dims)
     images = [image for p in given if (image := p.image()) is not None]
     if at == 1 and len(images) == len(given):
@@ -196,10 +159,7 @@ def numbers(of: Callable[..., Value]) -> Entry:
 
     def made(t: Trace, x: View, over: Any = None, keep: bool = False, **_: Any) -> View:
         rank = len(x.dims)
-        ends = sorted(
-            d % rank
-            for d in ([over] if isinstance(over, int) else list(over or range(rank)))
-        )
+        ends = sorted(d % rank for d in ([over] if isinstance(over, int) else list(over or range(rank))))
         others = [d for d in range(rank) if d not in ends]
         rows = as_rows(t, _columns_from(t, x.permuted([*others, *ends]), len(others)))
         view = rows.of_rows(of(rows_of(rows), name=t.name(of.__name__))).squeezed([-1])
@@ -225,34 +185,24 @@ def _topk(
 ) -> tuple[View, View]:
     if at % len(x.dims) != len(x.dims) - 1 or not largest:
         least = "" if largest else " of the least"
-        raise SpecError(
-            f"topk{least} over dimension {at} of {x.shape}; expected the last one's largest"
-        )
+        raise SpecError(f"topk{least} over dimension {at} of {x.shape}; expected the last one's largest")
     values, ids = topk(rows_of(x), k, name=t.name("topk"))
     return x.of_rows(values), x.of_rows(ids)
 
 
 @entry(aten.gather.default)
-def _gather(
-    t: Trace, x: View, at: int, ids: View, *, sparse_grad: bool = False
-) -> View:
+def _gather(t: Trace, x: View, at: int, ids: View, *, sparse_grad: bool = False) -> View:
     if not isinstance(x, View) or not isinstance(ids, View) or not x.beside(ids):
-        raise SpecError(
-            "gather of what are no columns of the same rows; tg.embedding takes rows of a weight"
-        )
+        raise SpecError("gather of what are no columns of the same rows; tg.embedding takes rows of a weight")
     if at % len(x.dims) != len(x.dims) - 1:
-        raise SpecError(
-            f"gather along dimension {at} of {x.shape}; expected the last one"
-        )
+        raise SpecError(f"gather along dimension {at} of {x.shape}; expected the last one")
     return x.of_rows(take_along(rows_of(x), rows_of(ids), name=t.name("gather")))
 
 
 @entry(aten.take_along_dim.default)
 def _take_along_dim(t: Trace, x: View, ids: View, at: int | None = None) -> View:
     if at is None:
-        raise SpecError(
-            f"take_along_dim of all numbers of {x.shape}; expected those of the last dimension"
-        )
+        raise SpecError(f"take_along_dim of all numbers of {x.shape}; expected those of the last dimension")
     return _gather(t, x, at, ids)
 
 
@@ -275,12 +225,8 @@ def _attention(
     if mask is not None or dropout:
         raise SpecError("attention with a mask or dropout; causal attention is known")
     if causal and q.shape[2] != k.shape[2]:
-        raise SpecError(
-            f"causal attention of {q.shape[2]} queries over {k.shape[2]} keys"
-        )
-    (query, heads), (key, kv_heads), (value, _) = (
-        _heads(t, x) for x in (q, _shared(k), _shared(v))
-    )
+        raise SpecError(f"causal attention of {q.shape[2]} queries over {k.shape[2]} keys")
+    (query, heads), (key, kv_heads), (value, _) = (_heads(t, x) for x in (q, _shared(k), _shared(v)))
     made = attention(
         query,
         key,
@@ -301,10 +247,7 @@ def _heads(t: Trace, x: View) -> tuple[Value, int]:
         if len(x.dims) != 4 or not isinstance(x.shape[1], int):
             raise SpecError(f"heads {x.shape} of {x.value}; expected (B, h, S, D)")
         b, h, s, d = Strided.of(x).dims
-        found = (
-            t.copied(Strided(x.value, (b, s, (*h, *d)), Strided.of(x).offset)).value,
-            x.shape[1],
-        )
+        found = t.copied(Strided(x.value, (b, s, (*h, *d)), Strided.of(x).offset)).value, x.shape[1]
     return found
 
 
@@ -312,18 +255,14 @@ def _shared(k: View) -> View:
     """Heads of keys, each once: of those that stand several times side by side."""
     own = tuple(a for a in k.dims[1] if a.place)
     if k.dims[1][: len(own)] != own:
-        raise SpecError(
-            f"heads of keys {k.shape} repeated behind each other; expected side by side"
-        )
+        raise SpecError(f"heads of keys {k.shape} repeated behind each other; expected side by side")
     return View(k.value, (k.dims[0], own, *k.dims[2:]))
 
 
 @entry(patterns.rotary)
 def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
     (value, heads), tables = _heads(t, x), [_table(c) for c in (cos, sin)]
-    return View.of_heads(
-        rotary(value, *tables, heads=heads, name=t.name("rotary")), heads
-    )
+    return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
 
 
 def _table(c: Any) -> Value:

@@ -51,11 +51,7 @@ def _view(t: Trace, x: Seen, shape: Sequence[Any]) -> Seen:
 @entry(aten.flatten.using_ints, view=True)
 def _flatten(t: Trace, x: Seen, first: int = 0, last: int = -1) -> Seen:
     first, last = first % len(x.dims), last % len(x.dims)
-    shape = (
-        *x.shape[:first],
-        math.prod(x.shape[first : last + 1]),
-        *x.shape[last + 1 :],
-    )
+    shape = (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
     return seen(t, x, lambda v: v.reshaped(shape))
 
 
@@ -79,9 +75,7 @@ def _pixel_shuffle(t: Trace, x: Seen, by: int) -> Seen:
     *lead, c, h, w = x.shape
     n, apart = len(lead), (*lead, c // by**2, by, by, h, w)
     order = (*range(n + 1), n + 3, n + 1, n + 4, n + 2)
-    return _view(
-        t, _view(t, x, apart).permuted(order), (*lead, c // by**2, h * by, w * by)
-    )
+    return _view(t, _view(t, x, apart).permuted(order), (*lead, c // by**2, h * by, w * by))
 
 
 @entry(aten.pixel_unshuffle.default, view=True)
@@ -89,17 +83,13 @@ def _pixel_unshuffle(t: Trace, x: Seen, by: int) -> Seen:
     *lead, c, h, w = x.shape
     n, apart = len(lead), (*lead, c, h // by, by, w // by, by)
     order = (*range(n + 1), n + 2, n + 4, n + 1, n + 3)
-    return _view(
-        t, _view(t, x, apart).permuted(order), (*lead, c * by**2, h // by, w // by)
-    )
+    return _view(t, _view(t, x, apart).permuted(order), (*lead, c * by**2, h // by, w // by))
 
 
 @entry(aten.channel_shuffle.default, view=True)
 def _channel_shuffle(t: Trace, x: Seen, groups: int) -> Seen:
     b, c, *pixels = x.shape
-    return _view(
-        t, _view(t, x, (b, groups, c // groups, *pixels)).transposed(1, 2), x.shape
-    )
+    return _view(t, _view(t, x, (b, groups, c // groups, *pixels)).transposed(1, 2), x.shape)
 
 
 @entry(aten.unsqueeze.default, view=True)
@@ -118,18 +108,13 @@ def _expand(t: Trace, x: Seen, sizes: Sequence[Any]) -> Seen:
 
 
 @entry(aten.slice.Tensor, view=True)
-def _slice(
-    t: Trace, x: Seen, at: int = 0, lo: int = 0, hi: int | None = None, step: int = 1
-) -> Seen:
+def _slice(t: Trace, x: Seen, at: int = 0, lo: int = 0, hi: int | None = None, step: int = 1) -> Seen:
     size = x.shape[at]
     if not isinstance(size, int):
         if (lo, hi is None or hi > 1 << 60, step) == (0, True, 1):
             return x
         raise SpecError(f"a slice of the {size} places of a dimension that moves")
-    ends = [
-        n + size if n < 0 else min(n, size)
-        for n in (lo or 0, size if hi is None else hi)
-    ]
+    ends = [n + size if n < 0 else min(n, size) for n in (lo or 0, size if hi is None else hi)]
     return seen(t, x, lambda v: v.sliced(at, *ends, step))
 
 
@@ -155,12 +140,7 @@ def _unbind(t: Trace, x: Seen, at: int = 0) -> list[Seen]:
 
 @entry(aten.repeat_interleave.self_int, view=True)
 def _repeat_interleave(
-    t: Trace,
-    x: Seen,
-    times: int,
-    at: int | None = None,
-    *,
-    output_size: int | None = None,
+    t: Trace, x: Seen, times: int, at: int | None = None, *, output_size: int | None = None
 ) -> Seen:
     if at is None:
         raise SpecError("repeat_interleave of no dimension")

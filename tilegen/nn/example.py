@@ -38,51 +38,31 @@ class Example:
         kwargs: Mapping[str, Any],
         dynamic_shapes: Mapping[str, Any],
     ) -> Example:
-        kinds = (
-            inspect.Parameter.POSITIONAL_ONLY,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        )
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(module.forward).parameters
         positional = tuple(n for n, p in parameters.items() if p.kind in kinds)
         if len(args) > len(positional):
-            raise SpecError(
-                f"from_torch: {len(args)} arguments by position, {len(positional)} have names"
-            )
+            raise SpecError(f"from_torch: {len(args)} arguments by position, {len(positional)} have names")
         names = [*positional[: len(args)], *kwargs]
         unknown = [name for name in dynamic_shapes if name not in names]
         if unknown:
             given = ", ".join(names) or "no arguments"
-            raise SpecError(
-                f"from_torch: dynamic_shapes has {', '.join(unknown)}; the call has {given}"
-            )
+            raise SpecError(f"from_torch: dynamic_shapes has {', '.join(unknown)}; the call has {given}")
         flat, structure = pytree.tree_flatten(((*args,), dict(kwargs)))
         paths = [
-            _leaf(path, positional)
-            for path, _ in pytree.tree_flatten_with_path((args, dict(kwargs)))[0]
+            _leaf(path, positional) for path, _ in pytree.tree_flatten_with_path((args, dict(kwargs)))[0]
         ]
-        tensors = [
-            (p, a)
-            for p, a in zip(paths, flat, strict=True)
-            if isinstance(a, torch.Tensor)
-        ]
-        fixed = [
-            Fixed(p, a)
-            for p, a in zip(paths, flat, strict=True)
-            if not isinstance(a, torch.Tensor)
-        ]
+        tensors = [(p, a) for p, a in zip(paths, flat, strict=True) if isinstance(a, torch.Tensor)]
+        fixed = [Fixed(p, a) for p, a in zip(paths, flat, strict=True) if not isinstance(a, torch.Tensor)]
         dim, shapes = _moving(dynamic_shapes)
-        moving = tuple(
-            shapes.get(p.argument) if not p.path else None for p, _ in tensors
-        )
+        moving = tuple(shapes.get(p.argument) if not p.path else None for p, _ in tensors)
         return Example(
             _Call(module, structure, flat),
             positional,
             tuple(p for p, _ in tensors),
             tuple(fixed),
             frozenset(names),
-            tuple(
-                _grown(a, shape) for (_, a), shape in zip(tensors, moving, strict=True)
-            ),
+            tuple(_grown(a, shape) for (_, a), shape in zip(tensors, moving, strict=True)),
             dim,
             moving,
         )
@@ -90,9 +70,7 @@ class Example:
     def exported(self) -> torch.export.ExportedProgram:
         """The module as a graph of aten operators without writes in place."""
         shapes = {"tensors": self.shapes} if self.dim is not None else None
-        exported = torch.export.export(
-            self.call, self.given, dynamic_shapes=shapes, strict=False
-        )
+        exported = torch.export.export(self.call, self.given, dynamic_shapes=shapes, strict=False)
         return exported.run_decompositions({})
 
 
@@ -102,9 +80,7 @@ class _Call(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, structure: Any, flat: list[Any]):
         super().__init__()
         self.module = module
-        self._rebuilt: Callable[[Any], Any] = lambda flat: pytree.tree_unflatten(
-            flat, structure
-        )
+        self._rebuilt: Callable[[Any], Any] = lambda flat: pytree.tree_unflatten(flat, structure)
         self._flat = [None if isinstance(a, torch.Tensor) else a for a in flat]
         self._at = [n for n, a in enumerate(flat) if isinstance(a, torch.Tensor)]
 
@@ -117,9 +93,7 @@ class _Call(torch.nn.Module):
 
 
 def _leaf(path: tuple[Any, ...], positional: tuple[str, ...]) -> Leaf:
-    by_name, first, *rest = (
-        getattr(key, "idx", getattr(key, "key", None)) for key in path
-    )
+    by_name, first, *rest = (getattr(key, "idx", getattr(key, "key", None)) for key in path)
     return Leaf(str(first) if by_name else positional[int(first or 0)], tuple(rest))
 
 
@@ -146,9 +120,7 @@ def _moving(given: Mapping[str, Any]) -> tuple[Dim | None, dict[str, Any]]:
 
 def _sizes(name: str, shape: Any) -> Mapping[int, Any]:
     if not isinstance(shape, Mapping):
-        raise SpecError(
-            f"from_torch: dynamic_shapes[{name!r}] is {{dimension: tg.dim(…)}}, given {shape!r}"
-        )
+        raise SpecError(f"from_torch: dynamic_shapes[{name!r}] is {{dimension: tg.dim(…)}}, given {shape!r}")
     return shape
 
 

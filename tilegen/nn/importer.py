@@ -23,16 +23,7 @@ from torch.utils import _pytree as pytree
 from tilegen.errors import SpecError
 from tilegen.frontend.dims import Dim
 from tilegen.frontend.program import Program, Size
-from tilegen.frontend.spec import (
-    RESERVED,
-    Value,
-    builder,
-    building,
-    caller,
-    finish,
-    input,
-    weight,
-)
+from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS
@@ -44,16 +35,9 @@ from tilegen.ops.gemm import linear
 from tilegen.ops.pointwise import pointwise
 
 aten = torch.ops.aten
-DTYPES = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-}
+DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
-CONVOLUTIONS = (
-    aten.conv2d.default,
-    aten.conv_transpose2d.input,
-)  # which take over a norm that follows
+CONVOLUTIONS = (aten.conv2d.default, aten.conv_transpose2d.input)  # which take over a norm that follows
 IMAGES = (
     *CONVOLUTIONS,
     aten.max_pool2d.default,
@@ -91,36 +75,17 @@ def imported(
         exported = example.exported()
     graph = exported.graph_module.graph
     patterns.composed(graph)
-    inputs = [
-        s.arg.name
-        for s in exported.graph_signature.input_specs
-        if s.kind == InputKind.USER_INPUT
-    ]
-    named = {
-        name: leaf.name for name, leaf in zip(inputs, example.tensors, strict=True)
-    }
-    written = _Spec(
-        module,
-        exported,
-        example.dim,
-        any(n.target in IMAGES for n in graph.nodes),
-        named,
-    )
+    inputs = [s.arg.name for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    named = {name: leaf.name for name, leaf in zip(inputs, example.tensors, strict=True)}
+    written = _Spec(module, exported, example.dim, any(n.target in IMAGES for n in graph.nodes), named)
     title = re.sub(r"\W", "_", type(module).__name__)
     with building(title) as b, torch.enable_grad():
         outputs = written.run(graph)
         sizes = () if example.dim is None else ((example.dim.name, example.dim),)
         program = finish(b, tuple(written.returned.values()), sizes, "", where)
     leaves = dict(zip(inputs, example.tensors, strict=True))
-    taken = {
-        name: Taken(leaves[of], name, order)
-        for of, (name, order) in written.taken.items()
-    }
-    alone = (
-        len(outputs) == 1
-        and outputs[0].number is not None
-        and exported.call_spec.out_spec.is_leaf()
-    )
+    taken = {name: Taken(leaves[of], name, order) for of, (name, order) in written.taken.items()}
+    alone = len(outputs) == 1 and outputs[0].number is not None and exported.call_spec.out_spec.is_leaf()
     adapter = Adapter(
         title,
         example.positional,
@@ -155,24 +120,16 @@ class _Spec:
     # --- what entries of the table ask (tilegen.nn.table.Trace) --------------------------------------------
 
     def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
-        return self._weight(
-            data, self._paths.get(id(data)) or "_".join((*self._where[-2:], stem))
-        )
+        return self._weight(data, self._paths.get(id(data)) or "_".join((*self._where[-2:], stem)))
 
     def _weight(self, data: torch.Tensor, name: str) -> Value:
         known = self._known.get(id(data))
         if known is not None:
             return known[1]
         value = weight(self._free(name), tuple(data.shape), self._dtype(data.dtype))
-        kept = (
-            data
-            if isinstance(data, torch.nn.Parameter) and data.is_contiguous()
-            else None
-        )
+        kept = data if isinstance(data, torch.nn.Parameter) and data.is_contiguous() else None
         if kept is None:
-            kept = torch.nn.Parameter(
-                data.detach().contiguous(), requires_grad=data.requires_grad
-            )
+            kept = torch.nn.Parameter(data.detach().contiguous(), requires_grad=data.requires_grad)
         self.weights[value.tensor] = kept
         self._known[id(data)] = data, value
         return value
@@ -183,9 +140,7 @@ class _Spec:
         key = (x.value.tensor, x.dims, x.offset, order)
         if key not in self._copies:
             made = x.permuted(order).copied(self.name("copy"))
-            self._copies[key] = made.permuted(
-                [order.index(d) for d in range(len(order))]
-            )
+            self._copies[key] = made.permuted([order.index(d) for d in range(len(order))])
         return self._copies[key]
 
     def name(self, *what: str) -> str | None:
@@ -211,9 +166,7 @@ class _Spec:
 
     def _dtype(self, dtype: torch.dtype) -> str:
         if dtype not in DTYPES:
-            raise SpecError(
-                f"a tensor of {dtype}; expected one of {', '.join(DTYPES.values())}"
-            )
+            raise SpecError(f"a tensor of {dtype}; expected one of {', '.join(DTYPES.values())}")
         return DTYPES[dtype]
 
     # --- the graph ----------------------------------------------------------------------------------------
@@ -233,15 +186,9 @@ class _Spec:
 
     def _refuse_writes(self) -> None:
         specs = self.exported.graph_signature.output_specs
-        written = [
-            str(s.target).removeprefix(PREFIX)
-            for s in specs
-            if s.kind != OutputKind.USER_OUTPUT
-        ]
+        written = [str(s.target).removeprefix(PREFIX) for s in specs if s.kind != OutputKind.USER_OUTPUT]
         if written:
-            raise SpecError(
-                f"from_torch: the module writes {', '.join(written)}; call .eval()"
-            )
+            raise SpecError(f"from_torch: the module writes {', '.join(written)}; call .eval()")
 
     def _given(self, node: Node, spec: Any) -> Any:
         match spec.kind:
@@ -270,11 +217,7 @@ class _Spec:
         if isinstance(n, int):
             return n
         found = sp.sympify(n.node.expr)
-        at = (
-            found.xreplace(dict.fromkeys(found.free_symbols, self.dim))
-            if self.dim
-            else found
-        )
+        at = found.xreplace(dict.fromkeys(found.free_symbols, self.dim)) if self.dim else found
         return int(at) if at.is_Integer else at
 
     def _call(self, node: Node) -> Any:
@@ -283,12 +226,9 @@ class _Spec:
                 self._settle(n)
             self._node = node
         args, kwargs = (
-            pytree.tree_map_only(Node, self.values.__getitem__, a)
-            for a in (node.args, node.kwargs)
+            pytree.tree_map_only(Node, self.values.__getitem__, a) for a in (node.args, node.kwargs)
         )
-        if not any(
-            isinstance(a, (View, Strided)) for a in pytree.tree_leaves((args, kwargs))
-        ):
+        if not any(isinstance(a, (View, Strided)) for a in pytree.tree_leaves((args, kwargs))):
             compute: Any = node.target
             return compute(*args, **kwargs)  # of weights or sizes alone
         if node.target is aten.sym_size.int:
@@ -297,9 +237,7 @@ class _Spec:
             if node.target is aten.linear.default:
                 return self._linear(node, args, kwargs)
             if node.target in CONVOLUTIONS:
-                return TABLE[node.target](
-                    self, *args, norm=self._norm_after(node), **kwargs
-                )
+                return TABLE[node.target](self, *args, norm=self._norm_after(node), **kwargs)
             if node in self._folded:
                 return [args[0]]
             if node.target not in TABLE:
@@ -334,9 +272,7 @@ class _Spec:
         w = self._weight(torch.cat(weights), f"{stem}_weight")
         given = None
         if len(node.args) > 2:
-            given = self._weight(
-                torch.cat([self.values[n.args[2]] for n in alike]), f"{stem}_bias"
-            )
+            given = self._weight(torch.cat([self.values[n.args[2]] for n in alike]), f"{stem}_bias")
         y = linear(value, w, given, name=self._free(stem))
         for n, part in zip(alike, y.split([len(w) for w in weights]), strict=True):
             self._merged[n] = x.of_rows(part)
@@ -347,14 +283,8 @@ class _Spec:
         if other.target is not aten.linear.default or other.args[0] is not node.args[0]:
             return False
         weights = [self.values.get(n.args[1]) for n in (other, node)]
-        plain = all(isinstance(w, torch.Tensor) for w in weights) and len(
-            other.args
-        ) == len(node.args)
-        return (
-            plain
-            and self.values[node.args[0]].rows() is not None
-            and not _leaves_as_it_is(other)
-        )
+        plain = all(isinstance(w, torch.Tensor) for w in weights) and len(other.args) == len(node.args)
+        return plain and self.values[node.args[0]].rows() is not None and not _leaves_as_it_is(other)
 
     def _common(self, nodes: list[Any]) -> str:
         """self_attn.q_proj, self_attn.k_proj → self_attn_q_proj_k_proj"""
@@ -372,14 +302,9 @@ class _Spec:
     def _norm_after(self, node: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Factor and shift of a batch norm that alone reads a convolution."""
         (norm,) = node.users if len(node.users) == 1 else (None,)
-        if (
-            norm is None
-            or norm.target is not aten._native_batch_norm_legit_no_training.default
-        ):
+        if norm is None or norm.target is not aten._native_batch_norm_legit_no_training.default:
             return None
-        given: list[Any] = [
-            self.values.get(a, a) if isinstance(a, Node) else a for a in norm.args[1:]
-        ]
+        given: list[Any] = [self.values.get(a, a) if isinstance(a, Node) else a for a in norm.args[1:]]
         if any(isinstance(a, (Node, View)) for a in given):
             return None
         w, bias, mean, var, _, eps = given
@@ -393,26 +318,16 @@ class _Spec:
             self._settle(given)
         if not isinstance(given, Node) or not isinstance(self.values[given], View):
             if isinstance(given, Node) and isinstance(self.values[given], torch.Tensor):
-                raise SpecError(
-                    f"from_torch: the result {given} depends on weights alone"
-                )
+                raise SpecError(f"from_torch: the result {given} depends on weights alone")
             return Returned(None, constant=given)
         view: View = self.values[given]
         dtype, whole = given.meta["val"].dtype, view.value.dtype == "int32"
         if dtype not in (IDS if whole else (getattr(torch, view.value.dtype),)):
-            raise SpecError(
-                f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}"
-            )
+            raise SpecError(f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}")
         tensor = view.value.builder.tensors[view.value.tensor]
-        if (
-            view.value.columns is not None
-            or view.value.flattened
-            or tensor.role != "intermediate"
-        ):
+        if view.value.columns is not None or view.value.flattened or tensor.role != "intermediate":
             if whole:
-                raise SpecError(
-                    f"from_torch: the result {given} is given, or some columns of whole numbers"
-                )
+                raise SpecError(f"from_torch: the result {given} is given, or some columns of whole numbers")
             view = View(pointwise("e0", view.value), view.dims)
         name = view.value.tensor
         self.returned.setdefault(name, view.value)
@@ -422,7 +337,4 @@ class _Spec:
 
 def _leaves_as_it_is(node: Node) -> bool:
     """Whether a node is a result of the graph, or one that is a view of it."""
-    return any(
-        u.op == "output" or (u.target in VIEWS and _leaves_as_it_is(u))
-        for u in node.users
-    )
+    return any(u.op == "output" or (u.target in VIEWS and _leaves_as_it_is(u)) for u in node.users)

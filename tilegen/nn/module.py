@@ -42,9 +42,7 @@ class _Packed:
 
     def holds(self, weights: Iterable[Any]) -> bool:
         """Whether these are the same, and none was written since."""
-        return all(map(is_, weights, self.weights)) and self.versions == [
-            w._version for w in self.weights
-        ]
+        return all(map(is_, weights, self.weights)) and self.versions == [w._version for w in self.weights]
 
 
 class Module(torch.nn.Module):
@@ -84,18 +82,11 @@ class Module(torch.nn.Module):
     ):
         super().__init__()
         _refuse(as_program(program), weights)
-        self.program, self.options, self._adapter, self.keep = (
-            program,
-            dict(options or {}),
-            adapter,
-            keep,
-        )
+        self.program, self.options, self._adapter, self.keep = program, dict(options or {}), adapter, keep
         if not keep and any(call.kind == NORM for call in program.calls):
             self.options.setdefault("norms", "separate")
         self._packed: _Packed | None = None
-        self._fast: Callable[..., Any] | None = (
-            None  # calls the packed kernel, or gives NotImplemented
-        )
+        self._fast: Callable[..., Any] | None = None  # calls the packed kernel, or gives NotImplemented
         # in place of parameters that the packed kernel alone holds
         self._dropped: dict[str, torch.nn.Parameter] = {}
         self._inputs = tuple(t for t in program.arguments if t.role != "weight")
@@ -107,9 +98,7 @@ class Module(torch.nn.Module):
                     given = torch.nn.Parameter(given.detach(), requires_grad=False)
                 self.register_parameter(t.name, given)
         if not self._parameters:  # .to() moves it as it would weights
-            self.register_buffer(
-                "_here", torch.empty(0, device=device), persistent=False
-            )
+            self.register_buffer("_here", torch.empty(0, device=device), persistent=False)
         self._compile()
 
     @classmethod
@@ -144,12 +133,7 @@ class Module(torch.nn.Module):
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         device = next((a.device for a in leaves if isinstance(a, torch.Tensor)), "cpu")
         return cls(
-            found.program,
-            options=options,
-            adapter=found.adapter,
-            keep=keep,
-            device=device,
-            **found.weights,
+            found.program, options=options, adapter=found.adapter, keep=keep, device=device, **found.weights
         )
 
     @property
@@ -161,9 +145,7 @@ class Module(torch.nn.Module):
         """The program's results. inputs: its inputs and states in declaration order, or by name; of a module
         of PyTorch its own arguments."""
         if self._adapter is not None:
-            return self._adapter.results(
-                self._called(self._adapter.arguments(inputs, named))
-            )
+            return self._adapter.results(self._called(self._adapter.arguments(inputs, named)))
         if named or len(inputs) != len(self._taken):
             inputs = in_order(self.program.name, self._inputs, {}, inputs, named)
         return self._called(inputs)
@@ -203,26 +185,18 @@ class Module(torch.nn.Module):
         packed = self._packed
         if packed is not None and packed.kernel.fast is not None:
             parameters: Any = self._parameters
-            self._fast = fast_call.of_packed(
-                packed.kernel.fast, parameters, packed.versions
-            )
+            self._fast = fast_call.of_packed(packed.kernel.fast, parameters, packed.versions)
 
     def _pack(self) -> _Packed:
         self._restore()
         self._fast = None  # of the kernel before, which goes away
         named: Any = self._parameters
-        once = (
-            None if self.keep else frozenset(self._kernel.held_packed(frozenset(named)))
-        )
+        once = None if self.keep else frozenset(self._kernel.held_packed(frozenset(named)))
         kernel = self._kernel.prepared(named, {}, once)
         for name in once or ():
-            place = torch.nn.Parameter(
-                without_memory(named[name].detach()), named[name].requires_grad
-            )
+            place = torch.nn.Parameter(without_memory(named[name].detach()), named[name].requires_grad)
             named[name] = self._dropped[name] = place
-        return _Packed(
-            tuple(named.values()), [w._version for w in named.values()], kernel
-        )
+        return _Packed(tuple(named.values()), [w._version for w in named.values()], kernel)
 
     # --- weights that are held packed alone ---------------------------------------------------------------
 
@@ -232,9 +206,7 @@ class Module(torch.nn.Module):
         for name, place in self._dropped.items():
             if found[name] is place:  # not another one meanwhile
                 assert self._packed
-                found[name] = torch.nn.Parameter(
-                    self._packed.kernel.unpacked(name), place.requires_grad
-                )
+                found[name] = torch.nn.Parameter(self._packed.kernel.unpacked(name), place.requires_grad)
         return found
 
     def _restore(self) -> None:
@@ -243,9 +215,7 @@ class Module(torch.nn.Module):
             self._parameters.update(self._whole())
             self._dropped, self._packed, self._fast = {}, None, None
 
-    def _save_to_state_dict(
-        self, destination: Any, prefix: str, keep_vars: bool
-    ) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         whole = self._whole()
         for name in self._dropped:
@@ -257,13 +227,7 @@ class Module(torch.nn.Module):
         super()._load_from_state_dict(*given)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_parameters": self._whole(),
-            "_packed": None,
-            "_fast": None,
-            "_dropped": {},
-        }
+        return {**self.__dict__, "_parameters": self._whole(), "_packed": None, "_fast": None, "_dropped": {}}
 
     @property
     def _device_type(self) -> str:
@@ -278,14 +242,10 @@ class Module(torch.nn.Module):
         if kind == "cuda" and not self.keep:
             self._prepared()
 
-    def _apply(
-        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-    ) -> Module:
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
         self._restore()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._packed = self._fast = (
-            None  # weights may have moved without another version
-        )
+        self._packed = self._fast = None  # weights may have moved without another version
         if self._device_type != self._kind:
             self._compile()
         return self
@@ -295,17 +255,11 @@ def _refuse(program: Program, weights: Mapping[str, Any]) -> None:
     known = [t.name for t in program.arguments if t.role == "weight"]
     for name, weight in weights.items():
         if name not in known:
-            near = "".join(
-                f" (nearest: {n!r})" for n in get_close_matches(name, known, 1)
-            )
+            near = "".join(f" (nearest: {n!r})" for n in get_close_matches(name, known, 1))
             listed = ", ".join(known) or "none"
-            raise ArgumentError(
-                f"module: {name!r} is no weight of {program.name}{near}; they are {listed}"
-            )
+            raise ArgumentError(f"module: {name!r} is no weight of {program.name}{near}; they are {listed}")
         if not isinstance(weight, torch.Tensor):
-            raise ArgumentError(
-                f"module: {name!r} is a tensor, given {type(weight).__name__}"
-            )
+            raise ArgumentError(f"module: {name!r} is a tensor, given {type(weight).__name__}")
     missing = [name for name in known if name not in weights]
     if missing:
         raise ArgumentError(

@@ -67,37 +67,24 @@ def _add(a: Any, b: Any) -> Pattern:
 
 
 _X, _W, _EPS, _HALF = Hole("x"), Hole("w"), Hole("eps"), Hole("half")
-_SQUARES = Pattern(
-    aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), [-1], True)
-)
+_SQUARES = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), [-1], True))
 _TURNED = Pattern(
     aten.cat.default,
     (
         [
-            Pattern(
-                aten.neg.default,
-                (Pattern(aten.slice.Tensor, (_X, Hole("last"), _HALF, Hole("end"))),),
-            ),
+            Pattern(aten.neg.default, (Pattern(aten.slice.Tensor, (_X, Hole("last"), _HALF, Hole("end"))),)),
             Pattern(aten.slice.Tensor, (_X, Hole("last"), 0, _HALF)),
         ],
         -1,
     ),
 )
 _CUBE = Pattern(aten.pow.Tensor_Scalar, (_X, 3.0))
-_TANH = Pattern(
-    aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), Hole("root")),)
-)
+_TANH = Pattern(aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), Hole("root")),))
 
-PATTERNS: tuple[
-    tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...
-] = (
+PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...] = (
     (
         _mul(_W, _mul(_X, Pattern(aten.rsqrt.default, (_add(_SQUARES, _EPS),)))),
-        lambda m: (
-            (rms_norm, (m["x"], m["w"], m["eps"]))
-            if isinstance(m["eps"], float)
-            else None
-        ),
+        lambda m: (rms_norm, (m["x"], m["w"], m["eps"])) if isinstance(m["eps"], float) else None,
     ),
     (
         _add(_mul(_X, Hole("cos")), _mul(_TURNED, Hole("sin"))),
@@ -118,10 +105,7 @@ def _halves(m: dict[str, Any]) -> bool:
 
 def _is_gelu(m: dict[str, Any]) -> bool:
     constants = ((m["cubic"], 0.044715), (m["root"], math.sqrt(2 / math.pi)))
-    return all(
-        isinstance(c, float) and math.isclose(c, known, rel_tol=1e-4)
-        for c, known in constants
-    )
+    return all(isinstance(c, float) and math.isclose(c, known, rel_tol=1e-4) for c, known in constants)
 
 
 def composed(graph: Graph) -> None:
@@ -155,11 +139,7 @@ def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
         case Hole(name):
             return bool(found.setdefault(name, given) is given or found[name] == given)
         case Pattern(target, arguments):
-            if (
-                not isinstance(given, Node)
-                or given.target != target
-                or len(given.args) < len(arguments)
-            ):
+            if not isinstance(given, Node) or given.target != target or len(given.args) < len(arguments):
                 return False
             orders = [given.args[: len(arguments)]]
             if target in (aten.mul.Tensor, aten.add.Tensor):

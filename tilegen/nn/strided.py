@@ -30,21 +30,16 @@ class Strided:
     def of(view: View) -> Strided:
         """The same elements as a view."""
         whole, offset = pieces_of(view.value)
-        strides: dict[tuple[int, ...], Size] = {
-            (): 0
-        }  # of what is the same at all places
+        strides: dict[tuple[int, ...], Size] = {(): 0}  # of what is the same at all places
         for d, piece in enumerate(whole):
             stride = piece.stride
             inside = sorted(
-                (a for dim in view.dims for a in dim if a.place[:1] == (d,)),
-                key=lambda a: a.place,
+                (a for dim in view.dims for a in dim if a.place[:1] == (d,)), key=lambda a: a.place
             )
             for atom in reversed(inside):
                 strides[atom.place] = stride
                 stride = stride * atom.size
-        dims = (
-            tuple(Piece(a.size, strides[a.place]) for a in dim) for dim in view.dims
-        )
+        dims = (tuple(Piece(a.size, strides[a.place]) for a in dim) for dim in view.dims)
         return Strided(view.value, tuple(dims), offset)
 
     @property
@@ -65,29 +60,17 @@ class Strided:
 
     def squeezed(self, at: Sequence[int]) -> Strided:
         gone = {d % len(self.dims) for d in at if self.shape[d] == 1}
-        return replace(
-            self, dims=tuple(d for n, d in enumerate(self.dims) if n not in gone)
-        )
+        return replace(self, dims=tuple(d for n, d in enumerate(self.dims) if n not in gone))
 
     def expanded(self, sizes: Sequence[Size]) -> Strided:
         dims = (((),) * (len(sizes) - len(self.dims))) + self.dims
         pairs = zip(dims, sizes, strict=True)
-        made = [
-            d if math.prod(p.size for p in d) != 1 or n in (1, -1) else (Piece(n, 0),)
-            for d, n in pairs
-        ]
+        made = [d if math.prod(p.size for p in d) != 1 or n in (1, -1) else (Piece(n, 0),) for d, n in pairs]
         return replace(self, dims=tuple(made))
 
     def repeated(self, at: int, times: int) -> Strided:
         at = at % len(self.dims)
-        return replace(
-            self,
-            dims=(
-                *self.dims[:at],
-                (*self.dims[at], Piece(times, 0)),
-                *self.dims[at + 1 :],
-            ),
-        )
+        return replace(self, dims=(*self.dims[:at], (*self.dims[at], Piece(times, 0)), *self.dims[at + 1 :]))
 
     def reshaped(self, sizes: Sequence[Size]) -> Strided:
         """Its elements in the same order, grouped anew; one size may be -1.
@@ -107,9 +90,7 @@ class Strided:
         at = at % len(self.dims)
         pieces = merged(self.dims[at])
         if len(pieces) > 1:
-            raise SpecError(
-                f"[{lo}:{hi}] of dimension {at} of {self.shape}, which no one stride walks"
-            )
+            raise SpecError(f"[{lo}:{hi}] of dimension {at} of {self.shape}, which no one stride walks")
         stride = pieces[0].stride
         taken = (Piece(-(-(hi - lo) // step), stride * step),)
         dims = (*self.dims[:at], taken, *self.dims[at + 1 :])
@@ -124,12 +105,5 @@ class Strided:
         shape = self.shape
         rows = (math.prod(shape[:-1]), shape[-1] if shape else 1)
         known = shape if 2 <= len(shape) <= 4 else rows
-        made = strided_copy(
-            "a copy",
-            self.value,
-            [p for d in self.dims for p in d],
-            self.offset,
-            known,
-            name,
-        )
+        made = strided_copy("a copy", self.value, [p for d in self.dims for p in d], self.offset, known, name)
         return View.of(made).reshaped(shape)

@@ -59,18 +59,14 @@ def as_image(t: Trace, x: View) -> View:
 def rows_of(x: View) -> Value:
     found = x.rows()
     if found is None:
-        raise SpecError(
-            f"a tensor {x.shape} whose last dimension is not that of {x.value}"
-        )
+        raise SpecError(f"a tensor {x.shape} whose last dimension is not that of {x.value}")
     return found
 
 
 def image_of(x: View) -> Value:
     found = x.image()
     if found is None:
-        raise SpecError(
-            f"a tensor {x.shape} that is no image (B, C, H, W) of {x.value}"
-        )
+        raise SpecError(f"a tensor {x.shape} that is no image (B, C, H, W) of {x.value}")
     return found
 
 

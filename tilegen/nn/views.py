@@ -57,11 +57,7 @@ class View:
     def of_heads(value: Value, heads: int) -> View:
         """(B, h, S, D) of a tensor (B, S, h·D)."""
         b, s, columns = value.shape
-        return (
-            View.of(value)
-            .reshaped((b, s, heads, _divided(columns, heads)))
-            .permuted((0, 2, 1, 3))
-        )
+        return View.of(value).reshaped((b, s, heads, _divided(columns, heads))).permuted((0, 2, 1, 3))
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -88,26 +84,17 @@ class View:
 
     def squeezed(self, at: Sequence[int]) -> View:
         gone = {d % len(self.dims) for d in at}
-        return replace(
-            self, dims=tuple(d for n, d in enumerate(self.dims) if n not in gone or d)
-        )
+        return replace(self, dims=tuple(d for n, d in enumerate(self.dims) if n not in gone or d))
 
     def expanded(self, sizes: Sequence[Size]) -> View:
         dims = (((),) * (len(sizes) - len(self.dims))) + self.dims
-        made = [
-            d if d or n in (1, -1) else _atoms((), n)
-            for d, n in zip(dims, sizes, strict=True)
-        ]
+        made = [d if d or n in (1, -1) else _atoms((), n) for d, n in zip(dims, sizes, strict=True)]
         return replace(self, dims=tuple(made))
 
     def repeated(self, at: int, times: int) -> View:
         """Each place of a dimension so many times, side by side."""
         at = at % len(self.dims)
-        dims = (
-            *self.dims[:at],
-            (*self.dims[at], *_atoms((), times)),
-            *self.dims[at + 1 :],
-        )
+        dims = (*self.dims[:at], (*self.dims[at], *_atoms((), times)), *self.dims[at + 1 :])
         return replace(self, dims=dims)
 
     def reshaped(self, sizes: Sequence[Size]) -> View:
@@ -116,9 +103,7 @@ class View:
         Raises:
             SpecError: a piece would have to be cut unevenly.
         """
-        return replace(
-            self, dims=regrouped([a for d in self.dims for a in d], self.shape, sizes)
-        )
+        return replace(self, dims=regrouped([a for d in self.dims for a in d], self.shape, sizes))
 
     def sliced(self, at: int, lo: int, hi: int, step: int = 1) -> View:
         """Places lo, lo + step, … below hi of a dimension: columns of the spec's tensor, all of them.
@@ -131,30 +116,17 @@ class View:
             return self
         inner = self._columns_below(atoms)
         if inner is None or step != 1:
-            raise SpecError(
-                f"[{lo}:{hi}] of dimension {at} of {self.shape} takes no columns of {self.value}"
-            )
+            raise SpecError(f"[{lo}:{hi}] of dimension {at} of {self.shape} takes no columns of {self.value}")
         widths = [lo * inner, (hi - lo) * inner, self.value.shape[-1] - hi * inner]
         taken = self.value.split([w for w in widths if w])[1 if lo else 0]
-        dims = (
-            *self.dims[:at],
-            _atoms(atoms[0].place, hi - lo) if atoms else (),
-            *self.dims[at + 1 :],
-        )
+        dims = (*self.dims[:at], _atoms(atoms[0].place, hi - lo) if atoms else (), *self.dims[at + 1 :])
         return View(taken, dims)
 
     def _columns_below(self, atoms: tuple[Atom, ...]) -> Size | None:
         """How many columns a step along this dimension goes: of one that is the outermost of the columns."""
         last = len(self.value.shape) - 1
-        columns = sorted(
-            (a for d in self.dims for a in d if a.place[:1] == (last,)),
-            key=lambda a: a.place,
-        )
-        if (
-            not columns
-            or _product(columns) != self.value.shape[-1]
-            or tuple(atoms) != (columns[0],)
-        ):
+        columns = sorted((a for d in self.dims for a in d if a.place[:1] == (last,)), key=lambda a: a.place)
+        if not columns or _product(columns) != self.value.shape[-1] or tuple(atoms) != (columns[0],):
             return None
         return _product(columns[1:])
 
@@ -164,19 +136,14 @@ class View:
         """The tensor itself, where the last dimension is its columns, and the others walk its rows, each
         once, in any order."""
         last = len(self.value.shape) - 1
-        columns = (
-            [a for a in self.dims[-1] if a.place[:1] == (last,)] if self.dims else []
-        )
+        columns = [a for a in self.dims[-1] if a.place[:1] == (last,)] if self.dims else []
         others = [a for d in self.dims[:-1] for a in d]
         plain = columns == list(self.dims[-1]) == sorted(columns, key=lambda a: a.place)
         walked = all(a.place and a.place[0] != last for a in others)
         whole = math.prod(self.value.shape[:-1])
         return (
             self.value
-            if plain
-            and walked
-            and _same(_product(others), whole)
-            and _same(_product(columns), self.width)
+            if plain and walked and _same(_product(others), whole) and _same(_product(columns), self.width)
             else None
         )
 
@@ -192,9 +159,7 @@ class View:
 
     def is_(self, other: View) -> bool:
         """Whether it is the same view of a tensor of the same shape."""
-        return self.value.shape == other.value.shape and _ranked(self.dims) == _ranked(
-            other.dims
-        )
+        return self.value.shape == other.value.shape and _ranked(self.dims) == _ranked(other.dims)
 
     def beside(self, other: View) -> bool:
         """Whether both are rows of their own tensors, and the same places of both walk them."""
@@ -208,23 +173,17 @@ class View:
         heads = self.shape[1]
         if not isinstance(heads, int) or not _splits(self.width, heads):
             return None
-        return (
-            (self.value, heads) if self.is_(View.of_heads(self.value, heads)) else None
-        )
+        return (self.value, heads) if self.is_(View.of_heads(self.value, heads)) else None
 
     def image(self) -> Value | None:
         """A tensor (B, H, W, C), of which this is (B, C, H, W)."""
-        if len(self.value.shape) != 4 or not self.is_(
-            View.of(self.value, (0, 3, 1, 2))
-        ):
+        if len(self.value.shape) != 4 or not self.is_(View.of(self.value, (0, 3, 1, 2))):
             return None
         return self.value
 
     def of_images(self) -> Value | None:
         """A tensor (B, C), of which this is (B, C, 1, 1)."""
-        if len(self.value.shape) != 2 or not self.is_(
-            View.of(self.value).unsqueezed(-1).unsqueezed(-1)
-        ):
+        if len(self.value.shape) != 2 or not self.is_(View.of(self.value).unsqueezed(-1).unsqueezed(-1)):
             return None
         return self.value
 
@@ -244,9 +203,7 @@ class View:
             for of in ([a.size for a in inside], self.shape)
         )
         if pieces.count(-1) > 1 or shape.count(-1) > 1:
-            raise SpecError(
-                f"a result {self.shape} of {self.value}: two of its sizes move"
-            )
+            raise SpecError(f"a result {self.shape} of {self.value}: two of its sizes move")
         return pieces, tuple(inside.index(a) for a in atoms), shape
 
 
@@ -262,9 +219,7 @@ class _Piece(Protocol):
     def cut(self: P, outer: Size) -> tuple[P, P]: ...
 
 
-def regrouped(
-    pieces: Sequence[P], shape: Sequence[Size], sizes: Sequence[Size]
-) -> tuple[tuple[P, ...], ...]:
+def regrouped(pieces: Sequence[P], shape: Sequence[Size], sizes: Sequence[Size]) -> tuple[tuple[P, ...], ...]:
     """Pieces in their order as dimensions of these sizes, of which one may be -1. shape: what they were.
 
     Raises:
@@ -279,16 +234,12 @@ def regrouped(
         while _product(taken) != size:
             missing = _divided(size, _product(taken))
             if not left:
-                raise SpecError(
-                    f"a view of {tuple(shape)} as {tuple(sizes)}: it has fewer elements"
-                )
+                raise SpecError(f"a view of {tuple(shape)} as {tuple(sizes)}: it has fewer elements")
             piece = left.pop(0)
             if piece.size == missing or not _splits(piece.size, missing):
                 taken.append(piece)
                 if not _splits(size, _product(taken)):
-                    raise SpecError(
-                        f"a view of {tuple(shape)} as {tuple(sizes)} cuts a dimension unevenly"
-                    )
+                    raise SpecError(f"a view of {tuple(shape)} as {tuple(sizes)} cuts a dimension unevenly")
             else:
                 outer, inner = piece.cut(missing)
                 taken.append(outer)

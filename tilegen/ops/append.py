@@ -42,9 +42,7 @@ class AppendAttributes(Attributes):
     theta: float | None = None
 
 
-def append(
-    cache: Value, x: Value, *, at: Value | int, name: str | None = None
-) -> Value:
+def append(cache: Value, x: Value, *, at: Value | int, name: str | None = None) -> Value:
     """cache[b, at : at + S] = x[b]; gives the cache as it is after the write.
 
     cache: a tg.state (B, S_max, H, D) or (B, S_max, H·D); x (B, S, H·D), of one dtype. at, in rows: an int,
@@ -83,11 +81,7 @@ def append(
         f"append: x is ({batch}, S, {width}), given {x.shape}",
         where,
     )
-    need(
-        x.dtype == tensor.dtype,
-        f"append: x is {x.dtype}, the cache is {tensor.dtype}",
-        where,
-    )
+    need(x.dtype == tensor.dtype, f"append: x is {x.dtype}, the cache is {tensor.dtype}", where)
     seq = x.shape[1]
     operands = [head_operand(cache, where), x.operand("rows", where)]
     if isinstance(at, int):
@@ -99,28 +93,13 @@ def append(
     else:
         operands.append(position(at, where))
     if isinstance(seq, int) and isinstance(max_len, int):
-        need(
-            seq <= max_len,
-            f"append: {seq} rows do not fit into a cache of {max_len}",
-            where,
-        )
-    attributes = AppendAttributes(
-        batch, seq, max_len, at if isinstance(at, int) else -1
-    )
+        need(seq <= max_len, f"append: {seq} rows do not fit into a cache of {max_len}", where)
+    attributes = AppendAttributes(batch, seq, max_len, at if isinstance(at, int) else -1)
     marker = call(
-        "append",
-        name,
-        operands,
-        cache.shape,
-        tensor.dtype,
-        tensor.form or "rows",
-        attributes,
-        where,
+        "append", name, operands, cache.shape, tensor.dtype, tensor.form or "rows", attributes, where
     )
     written = b.calls.pop()
-    del b.tensors[
-        marker.tensor
-    ]  # an append makes no new tensor: its result is the cache itself
+    del b.tensors[marker.tensor]  # an append makes no new tensor: its result is the cache itself
     b.calls.append(replace(written, result=cache.tensor))
     b.appended[cache.tensor] = where
     return cache
@@ -152,23 +131,9 @@ class Append(OpDef):
         a = AppendAttributes.of(b)
         n, j = b.coords
         first = batch_base(n, a.batch, a.seq)
-        reads = [
-            Access(
-                1,
-                (
-                    Interval(first, sp.sympify(first + a.seq)),
-                    blocks(j, b.tile[0], b.shape(1)[1]),
-                ),
-            )
-        ]
+        reads = [Access(1, (Interval(first, sp.sympify(first + a.seq)), blocks(j, b.tile[0], b.shape(1)[1])))]
         if a.at < 0:
-            reads.append(
-                Access(
-                    b.index("position"),
-                    (Interval(sp.Integer(0), sp.Integer(1)),),
-                    "first",
-                )
-            )
+            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         return tuple(reads)
 
     def write(self, b: OpInstance) -> Box:
@@ -178,10 +143,7 @@ class Append(OpDef):
         first = batch_base(n, a.batch, a.max_len)
         if a.at < 0:
             return (Interval(first, sp.sympify(first + a.max_len)), columns)
-        return (
-            Interval(sp.sympify(first + a.at), sp.sympify(first + a.at + a.seq)),
-            columns,
-        )
+        return (Interval(sp.sympify(first + a.at), sp.sympify(first + a.at + a.seq)), columns)
 
     def flops(self, b: OpInstance) -> float:
         a = AppendAttributes.of(b)
@@ -190,9 +152,7 @@ class Append(OpDef):
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         a = AppendAttributes.of(b)
         width, unit = b.shape(1)[1], (AppendAttributes.of(b).head_dim or 1)
-        narrow = (
-            (32, 16) if isinstance(a.seq, int) and a.seq > MANY else ()
-        )  # that many SMs may copy
+        narrow = (32, 16) if isinstance(a.seq, int) and a.seq > MANY else ()  # that many SMs may copy
         widths = {t // unit * unit for t in (128, 256, 64, *narrow)} - {0}
         return [
             (t,)
@@ -201,7 +161,7 @@ class Append(OpDef):
         ] or [(width,)]
 
     def check_tile(self, b: OpInstance, tile: tuple[int, ...]) -> str:
-        unit = AppendAttributes.of(b).head_dim or 1
+        unit = (AppendAttributes.of(b).head_dim or 1)
         return (
             ""
             if tile[0] % unit == 0

@@ -26,13 +26,7 @@ from tilegen.ops.base import (
 )
 from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
-from tilegen.ops.masks import (
-    ahead,
-    check_prefix,
-    hidden,
-    lengths_operand,
-    slopes_operand,
-)
+from tilegen.ops.masks import ahead, check_prefix, hidden, lengths_operand, slopes_operand
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
 
@@ -129,11 +123,7 @@ def attention(
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)
     kv_heads = heads if kv_heads is None else kv_heads
-    need(
-        isinstance(heads, int) and heads >= 1,
-        f"attention: heads is a positive int, given {heads!r}",
-        where,
-    )
+    need(isinstance(heads, int) and heads >= 1, f"attention: heads is a positive int, given {heads!r}", where)
     need(
         isinstance(kv_heads, int) and kv_heads >= 1 and heads % kv_heads == 0,
         f"attention: {heads} heads do not share {kv_heads} key heads evenly",
@@ -159,11 +149,7 @@ def attention(
         where,
     )
     if at is not None and isinstance(q_len, int) and isinstance(k_len, int):
-        need(
-            k_len >= q_len,
-            f"attention: {q_len} queries do not fit into caches of {k_len} rows",
-            where,
-        )
+        need(k_len >= q_len, f"attention: {q_len} queries do not fit into caches of {k_len} rows", where)
     if causal and at is None and isinstance(q_len, int) and isinstance(k_len, int):
         need(
             k_len >= q_len,
@@ -178,11 +164,7 @@ def attention(
         where,
     )
     check_prefix(prefix, bool(causal) and at is None and window is None, k_len, where)
-    need(
-        lengths is None or at is None,
-        "attention: lengths are of sequences without caches, given at",
-        where,
-    )
+    need(lengths is None or at is None, "attention: lengths are of sequences without caches, given at", where)
     attributes = AttentionAttributes(
         batch=batch,
         q_len=q_len,
@@ -193,9 +175,7 @@ def attention(
         scale=d**-0.5 if scale is None else number("attention: scale", scale, where),
         causal=masked,
         window=window,
-        cap=None
-        if softcap is None
-        else number("attention: softcap", softcap, where, positive=True),
+        cap=None if softcap is None else number("attention: softcap", softcap, where, positive=True),
         prefix=prefix,
         lengths=lengths is not None,
         alibi=alibi is not None,
@@ -207,16 +187,7 @@ def attention(
         operands.append(slopes_operand(alibi, heads, where))
     if at is not None:
         operands.append(position(at, where))
-    return call(
-        "attention",
-        name,
-        operands,
-        (batch, q_len, heads * d),
-        q.dtype,
-        "rows",
-        attributes,
-        where,
-    )
+    return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
 
 
 # columns of a head's partial result beside its sums: m, l, and room to keep rows whole 32-byte units
@@ -314,11 +285,7 @@ class Attention(OpDef):
 
     def operands_of(self, b: OpInstance) -> tuple[str, ...]:
         a = AttentionAttributes.of(b)
-        without = {
-            name
-            for name, there in (("lengths", a.lengths), ("slopes", a.alibi))
-            if not there
-        }
+        without = {name for name, there in (("lengths", a.lengths), ("slopes", a.alibi)) if not there}
         return tuple(name for name in self.operands if name not in without)
 
     def coords_of(self, b: OpInstance) -> tuple[str, ...]:
@@ -340,11 +307,7 @@ class Attention(OpDef):
         g = sp.floor(h / sp.Integer(tiles_of_group)) if tiles_of_group > 1 else h
         base = batch_base(n, a.batch, a.k_len)
         lo = tk * K
-        hi = (
-            smallest(lo + tk, last)
-            if not (isinstance(last, int) and last % tk == 0)
-            else lo + tk
-        )
+        hi = smallest(lo + tk, last) if not (isinstance(last, int) and last % tk == 0) else lo + tk
         if splits(b) > 1:
             lo, hi = sp.Integer(0), sp.sympify(a.k_len)
         keys = Interval(sp.expand(base + lo), sp.expand(base + hi))
@@ -352,32 +315,18 @@ class Attention(OpDef):
         exact = splits(b) == 1
         reads = [
             Access(0, queries(b), "first"),
-            *(
-                Access(n, (keys, head), exact=exact, before=forwarded(b))
-                for n in (1, 2)
-            ),
+            *(Access(n, (keys, head), exact=exact, before=forwarded(b)) for n in (1, 2)),
         ]
         if b.has("lengths"):
             reads.append(Access(b.index("lengths"), (blocks(n, 1, a.batch),), "first"))
         if b.has("slopes"):
-            reads.append(
-                Access(b.index("slopes"), (blocks(h, b.tile[2], a.heads),), "first")
-            )
+            reads.append(Access(b.index("slopes"), (blocks(h, b.tile[2], a.heads),), "first"))
         if over_caches(b):
-            reads.append(
-                Access(
-                    b.index("position"),
-                    (Interval(sp.Integer(0), sp.Integer(1)),),
-                    "first",
-                )
-            )
+            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         if forwarded(b):
             first = batch_base(n, a.batch, a.q_len)
             rows = Interval(sp.sympify(first), sp.sympify(first + a.q_len))
-            reads += [
-                Access(b.index(name), (rows, head), "first")
-                for name in ("new_k", "new_v")
-            ]
+            reads += [Access(b.index(name), (rows, head), "first") for name in ("new_k", "new_v")]
         return tuple(reads)
 
     def row_coords(self, b: OpInstance) -> Sequence[int]:
@@ -387,20 +336,13 @@ class Attention(OpDef):
         return AttentionAttributes.of(b).causal and not over_caches(b)
 
     def runtime_read(
-        self,
-        b: OpInstance,
-        tensor: str,
-        box: tuple[tuple[int, int, int], ...],
-        position: int,
+        self, b: OpInstance, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
     ) -> tuple[tuple[int, int, int], ...]:
         a = AttentionAttributes.of(b)
         if not forwarded(b) or tensor not in {o.tensor for o in b.op.operands[1:3]}:
             return box
         (lo, hi, stride), columns = box
-        return (
-            (lo, max(lo, min(hi, lo // a.k_len * a.k_len + position)), stride),
-            columns,
-        )
+        return ((lo, max(lo, min(hi, lo // a.k_len * a.k_len + position)), stride), columns)
 
     def write(self, b: OpInstance) -> Box:
         a = AttentionAttributes.of(b)
@@ -412,29 +354,18 @@ class Attention(OpDef):
     def flops(self, b: OpInstance) -> float:
         a = AttentionAttributes.of(b)
         keys = a.k_len if not a.causal else max(1, a.k_len - a.q_len // 2)
-        keys = (
-            keys
-            if a.window is None or not isinstance(keys, int)
-            else min(keys, a.window)
-        )
+        keys = keys if a.window is None or not isinstance(keys, int) else min(keys, a.window)
         return 4.0 * b.tile[0] * b.tile[2] * keys * a.head_dim / splits(b)
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         a = AttentionAttributes.of(b)
         q = a.q_len if isinstance(a.q_len, int) else 4096
-        group, d = (
-            a.heads // a.kv_heads,
-            a.head_dim if isinstance(a.head_dim, int) else 128,
-        )
-        if (
-            q * group <= FEW
-        ):  # tensor cores take 64 rows at a time: heads that share keys fill them
+        group, d = a.heads // a.kv_heads, a.head_dim if isinstance(a.head_dim, int) else 128
+        if q * group <= FEW:  # tensor cores take 64 rows at a time: heads that share keys fill them
             return [(q, max(32, 96 // ceil_div(d, 64)), group)]
         return [(min(128, q), keys_of_block(q, d), 1)]
 
-    def inner_sizes(
-        self, given: tuple[int, ...], usual: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """Several heads only where all their rows fit a GPU's tile."""
         fits = given and isinstance(given[0], int) and given[0] * usual[2] <= 2 * FEW
         return usual if fits else (*usual[:2], 1)
@@ -456,9 +387,7 @@ class Attention(OpDef):
         given = self._with_forwarded(b, operands) if forwarded(b) else operands[:3]
         q = given[0].reshape(a.batch, a.q_len, a.heads, d).transpose(1, 2)
         k, v = (
-            t.reshape(a.batch, a.k_len, a.kv_heads, d)
-            .transpose(1, 2)
-            .repeat_interleave(group, dim=1)
+            t.reshape(a.batch, a.k_len, a.kv_heads, d).transpose(1, 2).repeat_interleave(group, dim=1)
             for t in given[1:]
         )
         scores = q @ k.mT * a.scale
@@ -472,22 +401,12 @@ class Attention(OpDef):
         unseen = hidden(a, first, lengths, scores.device)
         if unseen is not None:
             scores = scores.masked_fill(unseen, float("-inf"))
-            v = v.masked_fill(
-                unseen.all(-2)[..., None], 0.0
-            )  # keys nobody sees may hold anything
+            v = v.masked_fill(unseen.all(-2)[..., None], 0.0)  # keys nobody sees may hold anything
         if splits(b) == 1:
             p = scores.softmax(-1)
-            p = (
-                p
-                if lengths is None
-                else p.masked_fill(unseen.all(-1, keepdim=True), 0.0)
-            )
+            p = p if lengths is None else p.masked_fill(unseen.all(-1, keepdim=True), 0.0)
             return [(p @ v).transpose(1, 2).reshape(b.out)]
-        return [
-            torch.stack(
-                [self._share(b, scores, v, first, s) for s in range(splits(b))]
-            ).reshape(b.out)
-        ]
+        return [torch.stack([self._share(b, scores, v, first, s) for s in range(splits(b))]).reshape(b.out)]
 
     def _with_forwarded(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         """Queries and whole caches of an attention that new rows are forwarded to."""
@@ -495,22 +414,15 @@ class Attention(OpDef):
         import torch
 
         q, k, v, at, new_k, new_v = (
-            operands[b.index(name)]
-            for name in ("q", "k", "v", "position", "new_k", "new_v")
+            operands[b.index(name)] for name in ("q", "k", "v", "position", "new_k", "new_v")
         )
         if a.theta is not None:
-            q, new_k = (
-                rotated(x, a.head_dim, a.q_len, at, a.theta) for x in (q, new_k)
-            )
+            q, new_k = (rotated(x, a.head_dim, a.q_len, at, a.theta) for x in (q, new_k))
         whole = []
         for cache, new in ((k, new_k), (v, new_v)):
             rows = cache.reshape(a.batch, a.k_len, -1)
             new = new.reshape(a.batch, a.q_len, -1)
-            whole.append(
-                torch.cat((rows[:, :at], new, rows[:, at + a.q_len :]), dim=1).reshape(
-                    cache.shape
-                )
-            )
+            whole.append(torch.cat((rows[:, :at], new, rows[:, at + a.q_len :]), dim=1).reshape(cache.shape))
         return [q, *whole]
 
     def _share(self, b: OpInstance, scores: Any, v: Any, first: int, s: int) -> Any:
@@ -521,9 +433,7 @@ class Attention(OpDef):
         tq, tk, _ = b.tile
         mine = torch.zeros(a.q_len, a.k_len, dtype=torch.bool, device=scores.device)
         for i in range(0, a.q_len, tq):
-            end = -(
-                -min(first + min(i + tq, a.q_len), a.k_len) // tk
-            )  # of the blocks that the tile sees
+            end = -(-min(first + min(i + tq, a.q_len), a.k_len) // tk)  # of the blocks that the tile sees
             begin = 0 if a.window is None else max(0, first + i - a.window + 1) // tk
             mine_of = [begin + (end - begin) * n // splits(b) for n in (s, s + 1)]
             mine[i : i + tq, mine_of[0] * tk : mine_of[1] * tk] = True
@@ -531,9 +441,7 @@ class Attention(OpDef):
         m = scores.amax(-1, keepdim=True)
         p = (scores - m.nan_to_num(neginf=0.0)).exp()
         room = m.new_zeros(*m.shape[:-1], STATE - 2)
-        return torch.cat((p @ v, m, p.sum(-1, keepdim=True), room), dim=-1).transpose(
-            1, 2
-        )
+        return torch.cat((p @ v, m, p.sum(-1, keepdim=True), room), dim=-1).transpose(1, 2)
 
 
 @register
@@ -559,13 +467,7 @@ class Combine(OpDef):
         a = CombineAttributes.of(b)
         i, j = b.coords
         return (
-            Access(
-                0,
-                (
-                    blocks(i, b.tile[0], b.out[0], K * b.out[0]),
-                    self._heads(b, j, a.head_dim + STATE),
-                ),
-            ),
+            Access(0, (blocks(i, b.tile[0], b.out[0], K * b.out[0]), self._heads(b, j, a.head_dim + STATE))),
         )
 
     def write(self, b: OpInstance) -> Box:

@@ -89,9 +89,7 @@ def blocks(index: Any, tile: int, size: Size, base: Any = 0) -> Interval:
     + tile, size))."""
     lo = tile * index
     if (size if isinstance(size, int) else (ends(size) or (0, tile + 1))[1]) <= tile:
-        return Interval(
-            sp.sympify(base), sp.sympify(base + size)
-        )  # one block: the index is 0
+        return Interval(sp.sympify(base), sp.sympify(base + size))  # one block: the index is 0
     hi = lo + tile
     if not (isinstance(size, int) and size % tile == 0):
         hi = smallest(hi, size)
@@ -127,9 +125,7 @@ class Epilogue:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Epilogue:
-        return Epilogue(
-            data["expression"], tuple((o["index"], o["as"]) for o in data["operands"])
-        )
+        return Epilogue(data["expression"], tuple((o["index"], o["as"]) for o in data["operands"]))
 
 
 ClusterSplit = Literal["k", "km", "m", "n", "2x2", "2x4", "4x2"]
@@ -160,25 +156,13 @@ class ClusterShape:
     def split(self) -> ClusterSplit:
         """TileOp.cluster_split."""
         if self.m > 1 and self.n > 1:
-            return next(
-                split for split in CLUSTER_SHAPES if split == f"{self.m}x{self.n}"
-            )
-        return (
-            "m"
-            if self.m > 1
-            else "n"
-            if self.n > 1
-            else "km"
-            if self.finishes_rows
-            else "k"
-        )
+            return next(split for split in CLUSTER_SHAPES if split == f"{self.m}x{self.n}")
+        return "m" if self.m > 1 else "n" if self.n > 1 else "km" if self.finishes_rows else "k"
 
     @property
     def option(self) -> str:
         """As Options.cluster takes it: 2:m, 2x4."""
-        return (
-            self.split if self.split in CLUSTER_SHAPES else f"{self.size}:{self.split}"
-        )
+        return self.split if self.split in CLUSTER_SHAPES else f"{self.size}:{self.split}"
 
     @staticmethod
     def of(cluster: int, split: str) -> ClusterShape:
@@ -282,9 +266,7 @@ class OpInstance:
         """The op's own operands by name; those of its epilogue follow."""
         extra = self.op.epilogue.operands if self.op.epilogue else ()
         own = min((index for index, _ in extra), default=len(self.op.operands))
-        return {
-            name: index for index, name in enumerate(self.kind.operands_of(self)[:own])
-        }
+        return {name: index for index, name in enumerate(self.kind.operands_of(self)[:own])}
 
     def has(self, name: str) -> bool:
         """Whether the op has its operand of that name: OpDef.operands."""
@@ -293,9 +275,7 @@ class OpInstance:
     def index(self, name: str) -> int:
         """Which of the op's operands is the one of that name."""
         if name not in self._indices:
-            raise AnalysisError(
-                f"op {self.op.name!r} ({self.op.kind}) has no operand {name!r}"
-            )
+            raise AnalysisError(f"op {self.op.name!r} ({self.op.kind}) has no operand {name!r}")
         return self._indices[name]
 
     def operand(self, name: str) -> Operand:
@@ -323,11 +303,7 @@ class OpInstance:
     def pitch(self, index: int) -> Size:
         """Elements from row to row of operand `index`."""
         operand = self.op.operands[index]
-        return (
-            self.shape(index)[-1]
-            if operand.flatten
-            else self.tensors[operand.tensor].plan_shape[-1]
-        )
+        return self.shape(index)[-1] if operand.flatten else self.tensors[operand.tensor].plan_shape[-1]
 
     def dtype(self, index: int) -> str:
         return self.tensors[self.op.operands[index].tensor].dtype
@@ -345,12 +321,7 @@ class OpInstance:
         """Of all operands and the result, each once, with all sizes given."""
         shapes = [(self.shape(n), self.dtype(n)) for n in range(len(self.op.operands))]
         sized = [*shapes, (self.out, self.result.dtype)]
-        return float(
-            sum(
-                math.prod(int(n) for n in shape) * element_bytes(dtype)
-                for shape, dtype in sized
-            )
-        )
+        return float(sum(math.prod(int(n) for n in shape) * element_bytes(dtype) for shape, dtype in sized))
 
     @cached_property
     def kind(self) -> OpDef:
@@ -387,11 +358,7 @@ class OpInstance:
             shape = self.tensors[operand.tensor].plan_shape
             columns = access.box[1]
             is_whole = columns.lo == 0 and columns.hi == math.prod(shape[1:])
-            return (
-                operand.tensor,
-                (access.box[0], *(whole(n) for n in shape[1:])),
-                access.exact and is_whole,
-            )
+            return operand.tensor, (access.box[0], *(whole(n) for n in shape[1:])), access.exact and is_whole
         if operand.columns is not None:
             return (
                 operand.tensor,
@@ -423,13 +390,9 @@ class OpDef:
     fusable: ClassVar[bool] = False  # may carry an epilogue
     # which entry of a tile is its width in the result's last dimension; None: tiles are as wide as the result
     width: ClassVar[int | None] = None
-    clusters: ClassVar[bool] = (
-        False  # a cluster can run a tile: see TileOp.cluster_split
-    )
+    clusters: ClassVar[bool] = False  # a cluster can run a tile: see TileOp.cluster_split
     mma: ClassVar[bool] = False  # tensor cores may compute it
-    in_place: ClassVar[str] = (
-        ""  # the operand that is the result itself, written and not read
-    )
+    in_place: ClassVar[str] = ""  # the operand that is the result itself, written and not read
     # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
     templates: ClassVar[str] = ""
 
@@ -480,29 +443,19 @@ class OpDef:
         """Tile shapes worth trying on a machine, the usual one first."""
         raise NotImplementedError
 
-    def inner_sizes(
-        self, given: tuple[int, ...], usual: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def inner_sizes(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """The tile of which the last sizes are taken where a user leaves them out."""
         return usual
 
-    def whole_tile(
-        self, given: tuple[int, ...], usual: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def whole_tile(self, given: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...]:
         """A tile whose last sizes a user may have left out: 128x256 means 128x256x(usual)."""
-        return (
-            (*given, *self.inner_sizes(given, usual)[len(given) :])
-            if len(given) < len(usual)
-            else given
-        )
+        return (*given, *self.inner_sizes(given, usual)[len(given) :]) if len(given) < len(usual) else given
 
     def check_tile(self, b: OpInstance, tile: tuple[int, ...]) -> str:
         """Why this op cannot have that tile, or an empty string."""
         return ""
 
-    def reference(
-        self, b: OpInstance, operands: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def reference(self, b: OpInstance, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The accumulators in float32 over plan shapes; the whole op, from its equation. Position operands
         come as ints."""
         raise NotImplementedError
@@ -514,11 +467,7 @@ class OpDef:
         return box
 
     def runtime_read(
-        self,
-        b: OpInstance,
-        tensor: str,
-        box: tuple[tuple[int, int, int], ...],
-        position: int,
+        self, b: OpInstance, tensor: str, box: tuple[tuple[int, int, int], ...], position: int
     ) -> tuple[tuple[int, int, int], ...]:
         """What a tile reads of a box of a tensor once the position is known."""
         return box
@@ -540,9 +489,7 @@ def foreign_ops() -> list[OpDef]:
 
 def kind(name: str) -> OpDef:
     if name not in _OP_DEFS:
-        raise AnalysisError(
-            f"unknown kind of op {name!r}; known: {', '.join(sorted(_OP_DEFS))}"
-        )
+        raise AnalysisError(f"unknown kind of op {name!r}; known: {', '.join(sorted(_OP_DEFS))}")
     return _OP_DEFS[name]
 
 

@@ -8,17 +8,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.pointwise import shared_form
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles
@@ -45,11 +35,7 @@ def cat(values: Sequence[Value], *, name: str | None = None) -> Value:
     )
     tensors("cat", where, **{f"values[{n}]": v for n, v in enumerate(values)})
     first = values[0]
-    need(
-        len(first.shape) > 1,
-        f"cat: values have at least two dimensions, given {first.shape}",
-        where,
-    )
+    need(len(first.shape) > 1, f"cat: values have at least two dimensions, given {first.shape}", where)
     for n, v in enumerate(values):
         need(
             v.shape[:-1] == first.shape[:-1],
@@ -66,16 +52,7 @@ def cat(values: Sequence[Value], *, name: str | None = None) -> Value:
     columns: Any = 0
     for v in values:
         columns = columns + v.shape[-1]
-    y = call(
-        "cat",
-        name,
-        operands,
-        (*first.shape[:-1], columns),
-        first.dtype,
-        form,
-        CatAttributes(),
-        where,
-    )
+    y = call("cat", name, operands, (*first.shape[:-1], columns), first.dtype, form, CatAttributes(), where)
     if not form:
         y.builder.tie([y.tensor, *(o.tensor for o in operands)])
     return y
@@ -96,10 +73,7 @@ class Cat(OpDef):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         lines = self.write(b)[:-1]
-        return tuple(
-            Access(n, (*lines, whole(b.shape(n)[-1])))
-            for n in range(len(b.op.operands))
-        )
+        return tuple(Access(n, (*lines, whole(b.shape(n)[-1]))) for n in range(len(b.op.operands)))
 
     def write(self, b: OpInstance) -> Box:
         lines = zip(b.coords, b.tile, b.out, strict=False)
@@ -112,11 +86,7 @@ class Cat(OpDef):
         return float(math.prod(b.tile) * b.out[-1])
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
-        return (
-            row_tiles(b.out[0], machine)
-            if len(b.out) == 2
-            else spatial_tiles(b.out, (64, 16))
-        )
+        return row_tiles(b.out[0], machine) if len(b.out) == 2 else spatial_tiles(b.out, (64, 16))
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         import torch

@@ -52,33 +52,20 @@ class GroupedConvAttributes(Attributes):
 def pair(value: Any, what: str, least: int, where: str) -> tuple[int, int]:
     """(h, w) from one int or two; SpecError when they are not ints of at least `least`."""
     both = (
-        (value, value)
-        if isinstance(value, int)
-        else tuple(value)
-        if isinstance(value, (tuple, list))
-        else ()
+        (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
     )
     need(
-        len(both) == 2
-        and all(
-            isinstance(v, int) and not isinstance(v, bool) and v >= least for v in both
-        ),
+        len(both) == 2 and all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in both),
         f"{what} must be one or two ints of at least {least}, given {value!r}",
         where,
     )
     return both
 
 
-def output_size(
-    size: Size, window: int, stride: int, padding: int, dilation: int = 1
-) -> Size:
+def output_size(size: Size, window: int, stride: int, padding: int, dilation: int = 1) -> Size:
     """⌊(size + 2·padding - dilation·(window - 1) - 1) / stride⌋ + 1."""
     room = size + 2 * padding - dilation * (window - 1) - 1
-    return (
-        room // stride + 1
-        if isinstance(room, int)
-        else sp.floor(room / sp.Integer(stride)) + 1
-    )
+    return room // stride + 1 if isinstance(room, int) else sp.floor(room / sp.Integer(stride)) + 1
 
 
 def conv2d(
@@ -123,19 +110,11 @@ def conv2d(
         f" {w.shape[3]}{' of each' if groups > 1 else ''} (NHWC activations, KRSC weights)",
         where,
     )
-    need(
-        x.dtype == w.dtype,
-        f"conv2d: x is {x.dtype}, w is {w.dtype}; expected one dtype",
-        where,
-    )
-    stride, padding = (
-        pair(stride, "conv2d: stride", 1, where),
-        pair(padding, "conv2d: padding", 0, where),
-    )
+    need(x.dtype == w.dtype, f"conv2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
+    stride, padding = pair(stride, "conv2d: stride", 1, where), pair(padding, "conv2d: padding", 0, where)
     dilation = pair(dilation, "conv2d: dilation", 1, where)
     size = tuple(
-        output_size(x.shape[1 + d], w.shape[1 + d], stride[d], padding[d], dilation[d])
-        for d in (0, 1)
+        output_size(x.shape[1 + d], w.shape[1 + d], stride[d], padding[d], dilation[d]) for d in (0, 1)
     )
     need(
         all(not isinstance(n, int) or n >= 1 for n in size),
@@ -162,14 +141,7 @@ def conv2d(
 
 
 def window_rows(
-    index: Any,
-    tile: int,
-    out: Size,
-    size: Size,
-    window: int,
-    stride: int,
-    padding: int,
-    dilation: int,
+    index: Any, tile: int, out: Size, size: Size, window: int, stride: int, padding: int, dilation: int
 ) -> tuple[Interval, bool]:
     """Input rows under output rows [tile·index, tile·index + tile): { p·stride + r·dilation - padding }
     inside [0, size).
@@ -182,9 +154,7 @@ def window_rows(
     hi = (p.hi - 1) * stride + dilation * (window - 1) - padding + 1
     step, exact = 1, True
     rows = min(tile, out) if isinstance(out, int) else tile
-    uneven = not (
-        isinstance(out, int) and (out <= tile or out % tile == 0)
-    )  # the last tile is shorter
+    uneven = not (isinstance(out, int) and (out <= tile or out % tile == 0))  # the last tile is shorter
     if window == 1:
         step = stride  # p·stride - padding alone
     elif rows == 1 and not uneven:
@@ -194,9 +164,7 @@ def window_rows(
     else:
         exact = dilation == 1 and window >= stride
     if padding > 0:
-        first = (
-            sp.Integer(0) if step == 1 else sp.Mod(lo, step)
-        )  # the first element inside keeps the spacing
+        first = sp.Integer(0) if step == 1 else sp.Mod(lo, step)  # the first element inside keeps the spacing
         lo = largest(lo, first)
     last = (out - 1) * stride + dilation * (window - 1) - padding + 1
     if not (isinstance(last, int) and isinstance(size, int) and last <= size):
@@ -224,26 +192,16 @@ class Conv2d(OpDef):
         (n, p, q, j), (tb, th, tw, tn, tc) = b.coords, b.tile
         _, r, s, c = b.shape(1)
         x = b.shape(0)
-        rows, rows_exact = window_rows(
-            p, th, b.out[1], x[1], r, a.stride[0], a.padding[0], a.dilation[0]
-        )
-        cols, cols_exact = window_rows(
-            q, tw, b.out[2], x[2], s, a.stride[1], a.padding[1], a.dilation[1]
-        )
+        rows, rows_exact = window_rows(p, th, b.out[1], x[1], r, a.stride[0], a.padding[0], a.dilation[0])
+        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], s, a.stride[1], a.padding[1], a.dilation[1])
         chunk = blocks(K, tc, c)
         return (
-            Access(
-                0,
-                (blocks(n, tb, x[0]), rows, cols, chunk),
-                exact=rows_exact and cols_exact,
-            ),
+            Access(0, (blocks(n, tb, x[0]), rows, cols, chunk), exact=rows_exact and cols_exact),
             Access(1, (blocks(j, tn, b.out[3]), whole(r), whole(s), chunk)),
         )
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
     def flops(self, b: OpInstance) -> float:
         _, r, s, c = b.shape(1)
@@ -253,19 +211,11 @@ class Conv2d(OpDef):
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         wide = b.out[3] if isinstance(b.out[3], int) else 256
         vectors = ceil_div(wide, 8) * 8
-        return [
-            (*t, min(vectors, tn), 64)
-            for t in spatial_tiles(b.out, (128, 64))
-            for tn in (128, 64, 256)
-        ]
+        return [(*t, min(vectors, tn), 64) for t in spatial_tiles(b.out, (128, 64)) for tn in (128, 64, 256)]
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = ConvAttributes.of(b)
         import torch.nn.functional as F
 
         x, w = (t.permute(0, 3, 1, 2) for t in operands[:2])
-        return [
-            F.conv2d(
-                x, w, stride=a.stride, padding=a.padding, dilation=a.dilation
-            ).permute(0, 2, 3, 1)
-        ]
+        return [F.conv2d(x, w, stride=a.stride, padding=a.padding, dilation=a.dilation).permute(0, 2, 3, 1)]

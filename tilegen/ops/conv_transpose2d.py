@@ -79,11 +79,7 @@ def conv_transpose2d(
         " weight permute(1, 2, 3, 0)",
         where,
     )
-    need(
-        x.dtype == w.dtype,
-        f"conv_transpose2d: x is {x.dtype}, w is {w.dtype}; expected one dtype",
-        where,
-    )
+    need(x.dtype == w.dtype, f"conv_transpose2d: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     stride = pair(stride, "conv_transpose2d: stride", 1, where)
     padding = pair(padding, "conv_transpose2d: padding", 0, where)
     more = pair(output_padding, "conv_transpose2d: output_padding", 0, where)
@@ -122,14 +118,7 @@ def conv_transpose2d(
 
 
 def source_rows(
-    index: Any,
-    tile: int,
-    out: Size,
-    size: Size,
-    window: int,
-    stride: int,
-    padding: int,
-    dilation: int,
+    index: Any, tile: int, out: Size, size: Size, window: int, stride: int, padding: int, dilation: int
 ) -> Interval:
     """Input rows that reach output rows [tile·index, tile·index + tile): those i inside [0, size) with any of
     these from i·stride - padding to i·stride - padding + dilation·(window - 1).
@@ -138,21 +127,14 @@ def source_rows(
     """
     p = blocks(index, tile, out)
     lo = ceil_div(largest(p.lo + padding - dilation * (window - 1), 0), stride)
-    return Interval(
-        sp.sympify(lo), sp.sympify(smallest(ceil_div(p.hi + padding, stride), size))
-    )
+    return Interval(sp.sympify(lo), sp.sympify(smallest(ceil_div(p.hi + padding, stride), size)))
 
 
 @register
 class ConvTranspose2d(OpDef):
     """Output tile tb images x th rows x tw columns x tn channels."""
 
-    name, coords, stem, fusable = (
-        "conv_transpose2d",
-        ("b", "p", "q", "j"),
-        "conv_transpose2d",
-        True,
-    )
+    name, coords, stem, fusable = "conv_transpose2d", ("b", "p", "q", "j"), "conv_transpose2d", True
     operands, attributes, width = ("x", "w"), ConvTransposeAttributes, 3
 
     def grid(self, b: OpInstance) -> tuple[Any, ...]:
@@ -162,26 +144,18 @@ class ConvTranspose2d(OpDef):
         a = ConvTransposeAttributes.of(b)
         (n, p, q, j), (tb, th, tw, tn) = b.coords, b.tile
         (_, h, w, c), (_, r, s, _) = b.shape(0), b.shape(1)
-        lines = source_rows(
-            p, th, b.out[1], h, r, a.stride[0], a.padding[0], a.dilation[0]
-        )
-        pixels = source_rows(
-            q, tw, b.out[2], w, s, a.stride[1], a.padding[1], a.dilation[1]
-        )
+        lines = source_rows(p, th, b.out[1], h, r, a.stride[0], a.padding[0], a.dilation[0])
+        pixels = source_rows(q, tw, b.out[2], w, s, a.stride[1], a.padding[1], a.dilation[1])
         image = (blocks(n, tb, b.out[0]), lines, pixels, whole(c))
         filters = (blocks(j, tn, b.out[3]), whole(r), whole(s), whole(c))
         return (Access(0, image), Access(1, filters))
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
 
     def flops(self, b: OpInstance) -> float:
         """A pixel meets every stride-th line and column of the filter."""
-        taps = math.prod(int(n) for n in b.shape(1)[1:]) / math.prod(
-            ConvTransposeAttributes.of(b).stride
-        )
+        taps = math.prod(int(n) for n in b.shape(1)[1:]) / math.prod(ConvTransposeAttributes.of(b).stride)
         return 2.0 * math.prod(b.tile) * taps
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
@@ -190,17 +164,12 @@ class ConvTranspose2d(OpDef):
         stride = ConvTransposeAttributes.of(b).stride
         alike = (images, *(ceil_div(n, s) for n, s in zip(lines, stride, strict=True)))
         width = min(filters, 64) if isinstance(filters, int) else 64
-        return [
-            (tb, th * stride[0], tw * stride[1], width)
-            for tb, th, tw in spatial_tiles(alike, (64, 32))
-        ]
+        return [(tb, th * stride[0], tw * stride[1], width) for tb, th, tw in spatial_tiles(alike, (64, 32))]
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = ConvTransposeAttributes.of(b)
         import torch.nn.functional as F
 
         x, w = operands[0].permute(0, 3, 1, 2), operands[1].permute(3, 0, 1, 2)
-        y = F.conv_transpose2d(
-            x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation
-        )
+        y = F.conv_transpose2d(x, w, None, a.stride, a.padding, a.output_padding, 1, a.dilation)
         return [y.permute(0, 2, 3, 1)]

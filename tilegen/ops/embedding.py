@@ -9,17 +9,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, declared, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 
 
@@ -43,10 +33,7 @@ def embedding(ids: Value, table: Value, *, name: str | None = None) -> Value:
     declared("embedding", where, ids=ids)
     tensors("embedding", where, table=table)
     need(
-        ids.given
-        and ids.dtype == "int32"
-        and ids.columns is None
-        and len(ids.shape) < 4,
+        ids.given and ids.dtype == "int32" and ids.columns is None and len(ids.shape) < 4,
         f"embedding: ids are tg.input(name, shape, 'int32'), one to three sizes, given {ids!r} {ids.dtype}",
         where,
     )
@@ -57,16 +44,7 @@ def embedding(ids: Value, table: Value, *, name: str | None = None) -> Value:
     )
     operands = [ids.operand("list", where), table.operand("rows", where)]
     shape = (*ids.shape, table.shape[1])
-    return call(
-        "embedding",
-        name,
-        operands,
-        shape,
-        table.dtype,
-        "rows",
-        EmbeddingAttributes(),
-        where,
-    )
+    return call("embedding", name, operands, shape, table.dtype, "rows", EmbeddingAttributes(), where)
 
 
 @register
@@ -81,15 +59,10 @@ class Embedding(OpDef):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         rows, columns = self.write(b)
-        return (
-            Access(0, (rows,)),
-            Access(1, (whole(b.shape(1)[0]), columns), exact=False),
-        )
+        return (Access(0, (rows,)), Access(1, (whole(b.shape(1)[0]), columns), exact=False))
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
 
     def flops(self, b: OpInstance) -> float:
         return float(math.prod(b.tile))

@@ -62,9 +62,7 @@ def _bounds(e: Any) -> tuple[Any, Any] | None:
     if e.is_Symbol:
         if not (e.is_integer and e.is_nonnegative):
             return None
-        return sp.Integer(bool(e.is_positive)), sp.Integer(e.most) if isinstance(
-            e, Dim
-        ) else sp.oo
+        return sp.Integer(bool(e.is_positive)), sp.Integer(e.most) if isinstance(e, Dim) else sp.oo
     return ends(e) if isinstance(e, (sp.ceiling, sp.floor)) else None
 
 
@@ -72,12 +70,7 @@ def ends(e: Any) -> tuple[Any, Any] | None:
     """The least and the largest value of an expression that rises with a size that moves; None where it is
     not of one size alone, or where anything in it falls as the size rises."""
     free = e.free_symbols
-    if any(
-        n.is_number and n < 0
-        for term in e.atoms(sp.Mul)
-        if term.free_symbols
-        for n in term.args
-    ):
+    if any(n.is_number and n < 0 for term in e.atoms(sp.Mul) if term.free_symbols for n in term.args):
         return None
     if len(free) != 1 or not isinstance(dim := next(iter(free)), Dim):
         return None

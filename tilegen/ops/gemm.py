@@ -89,31 +89,17 @@ def linear(
         f"linear: x {x.shape} has {x.shape[-1]} columns, w {w.shape} expects {w.shape[1]}{hint}",
         where,
     )
-    need(
-        x.dtype == w.dtype,
-        f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype",
-        where,
-    )
+    need(x.dtype == w.dtype, f"linear: x is {x.dtype}, w is {w.dtype}; expected one dtype", where)
     if x.dtype in PAIRED:
         whole = all(v.columns is None and not v.flattened for v in (x, w))
-        need(
-            whole,
-            f"linear: x and w of {x.dtype} are whole tensors, given a view",
-            where,
-        )
+        need(whole, f"linear: x and w of {x.dtype} are whole tensors, given a view", where)
         results = ("bfloat16", "float16", "float32")
         need(
-            dtype in (None, *results),
-            f"linear: dtype is one of {', '.join(results)}, given {dtype!r}",
-            where,
+            dtype in (None, *results), f"linear: dtype is one of {', '.join(results)}, given {dtype!r}", where
         )
     else:
         same = scale_x is scale_w is None and dtype in (None, x.dtype)
-        need(
-            same,
-            f"linear: scales and a dtype of its own are of float8_e4m3fn, x is {x.dtype}",
-            where,
-        )
+        need(same, f"linear: scales and a dtype of its own are of float8_e4m3fn, x is {x.dtype}", where)
     y = call(
         "linear",
         name,
@@ -127,9 +113,7 @@ def linear(
     return _scaled(y, {"scale_x": scale_x, "scale_w": scale_w}, bias, where)
 
 
-def _scaled(
-    y: Value, scales: Mapping[str, Any], bias: Value | None, where: str
-) -> Value:
+def _scaled(y: Value, scales: Mapping[str, Any], bias: Value | None, where: str) -> Value:
     """y times the scales, plus bias: nothing where there are none of these."""
     text, operands = "e0", []
     for name, scale in scales.items():
@@ -137,11 +121,7 @@ def _scaled(
             tensors("linear", where, **{name: scale})
             shape = (*y.shape[:-1], 1) if name == "scale_x" else y.shape[-1:]
             fits = scale.shape == shape and scale.dtype == "float32"
-            need(
-                fits,
-                f"linear: {name} is a number or float32 {shape}, given {scale!r} {scale.dtype}",
-                where,
-            )
+            need(fits, f"linear: {name} is a number or float32 {shape}, given {scale!r} {scale.dtype}", where)
             operands.append(scale)
             text += f" * e{len(operands)}"
         elif scale is not None:
@@ -154,12 +134,7 @@ def _scaled(
 
 
 def matmul(
-    a: Value,
-    b: Value,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    name: str | None = None,
+    a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None
 ) -> Value:
     """y[n] = op(a[n]) op(b[n]); op transposes the last two dimensions where asked. As torch.matmul.
 
@@ -179,21 +154,13 @@ def matmul(
     )
     m, k = (a.shape[-1], a.shape[-2]) if transpose_a else (a.shape[-2], a.shape[-1])
     kb, n = (b.shape[-1], b.shape[-2]) if transpose_b else (b.shape[-2], b.shape[-1])
-    need(
-        k == kb,
-        f"matmul: inner sizes differ, {k} of a {a.shape} and {kb} of b {b.shape}",
-        where,
-    )
+    need(k == kb, f"matmul: inner sizes differ, {k} of a {a.shape} and {kb} of b {b.shape}", where)
     need(
         b.shape[:-2] in ((), a.shape[:-2]),
         f"matmul: batch dimensions differ, {a.shape[:-2]} and {b.shape[:-2]}",
         where,
     )
-    need(
-        a.dtype == b.dtype,
-        f"matmul: a is {a.dtype}, b is {b.dtype}; expected one dtype",
-        where,
-    )
+    need(a.dtype == b.dtype, f"matmul: a is {a.dtype}, b is {b.dtype}; expected one dtype", where)
     batch: Size = 1
     for size in a.shape[:-2]:
         batch = batch * size
@@ -228,23 +195,12 @@ def gemm_tiles(m: Size) -> list[tuple[int, int, int]]:
         return [(64, tn, 64) for tn in (96, 64, 128, 192, 256)]
     if rows <= 512:
         return [(128, tn, 64) for tn in (192, 128, 176, 256, 96, 64)]
-    return [
-        (128, 256, 64),
-        (128, 192, 64),
-        (256, 192, 64),
-        (128, 176, 64),
-        (256, 128, 64),
-    ]
+    return [(128, 256, 64), (128, 192, 64), (256, 192, 64), (128, 176, 64), (256, 128, 64)]
 
 
-def of_groups(
-    tiles: Sequence[tuple[int, int, int]], groups: int
-) -> list[tuple[int, int, int]]:
+def of_groups(tiles: Sequence[tuple[int, int, int]], groups: int) -> list[tuple[int, int, int]]:
     """Tiles with as many columns in all groups together, in whole eights."""
-    return [
-        (tm, tn // groups // 8 * 8, tk) if groups > 1 else (tm, tn, tk)
-        for tm, tn, tk in tiles
-    ]
+    return [(tm, tn // groups // 8 * 8, tk) if groups > 1 else (tm, tn, tk) for tm, tn, tk in tiles]
 
 
 def k_range(b: OpInstance) -> tuple[Size, Size]:
@@ -261,9 +217,7 @@ def patches(b: OpInstance) -> Patches | None:
     if (window, a.stride, a.padding) == ((1, 1), (1, 1), (0, 0)):
         return None
     lines, pixels = map(output_size, size, window, a.stride, a.padding, a.dilation)
-    return Patches(
-        x[0], size, x[3], window, (lines, pixels), a.stride, a.padding, a.dilation
-    )
+    return Patches(x[0], size, x[3], window, (lines, pixels), a.stride, a.padding, a.dilation)
 
 
 def groups(b: OpInstance) -> int:
@@ -274,28 +228,18 @@ def groups(b: OpInstance) -> int:
 def read_beside(b: OpInstance) -> int:
     """Numbers that the epilogue reads for each number of the result, as of a residual; what is the same for
     all rows, or for all columns, is not counted."""
-    return (
-        sum(how not in ("columns", "rows") for _, how in b.op.epilogue.operands)
-        if b.op.epilogue
-        else 0
-    )
+    return sum(how not in ("columns", "rows") for _, how in b.op.epilogue.operands) if b.op.epilogue else 0
 
 
 def curves(b: OpInstance) -> int:
     """Calls of curved functions, such as gelu, that the epilogue makes for each number of the result."""
     text = b.op.epilogue.expression if b.op.epilogue else ""
-    return len(
-        re.findall(
-            r"\b(?:gelu_tanh|gelu_erf|silu|sigmoid|tanh|exp|log|softplus)\(", text
-        )
-    )
+    return len(re.findall(r"\b(?:gelu_tanh|gelu_erf|silu|sigmoid|tanh|exp|log|softplus)\(", text))
 
 
 def normed(b: OpInstance) -> bool:
     """Whether it is a linear that norms the rows of x itself."""
-    return (
-        isinstance(b.attributes, LinearAttributes) and b.attributes.norm_eps is not None
-    )
+    return isinstance(b.attributes, LinearAttributes) and b.attributes.norm_eps is not None
 
 
 def numbers_in(pairs: Any) -> Any:
@@ -336,28 +280,19 @@ class Linear(OpDef):
         norm = [Access(2, (whole(b.shape(0)[1]),), "first")] if normed(b) else []
         rows, seen = blocks(i, tm, b.out[0]), patches(b)
         if seen:
-            return (
-                Access(0, (seen.seen(rows), whole(seen.channels)), exact=False),
-                *groups,
-            )
+            return (Access(0, (seen.seen(rows), whole(seen.channels)), exact=False), *groups)
         return (Access(0, (rows, chunk)), *groups, *norm)
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
     def accumulators(self, attributes: Attributes) -> tuple[str, ...]:
-        return tuple(
-            f"acc{g}" for g in range(LinearAttributes.check(attributes).groups)
-        )
+        return tuple(f"acc{g}" for g in range(LinearAttributes.check(attributes).groups))
 
     def flops(self, b: OpInstance) -> float:
         a = LinearAttributes.of(b)
         lo, hi = k_range(b)
-        return (
-            2.0 * b.tile[0] * b.tile[1] * a.groups * (hi - lo) * numbers_of(b.dtype(0))
-        )
+        return 2.0 * b.tile[0] * b.tile[1] * a.groups * (hi - lo) * numbers_of(b.dtype(0))
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         a, seen = LinearAttributes.of(b), patches(b)
@@ -374,11 +309,7 @@ class Linear(OpDef):
         if b.dtype(0) in PAIRED:
             x, w = numbers_in(x), numbers_in(w)
         if normed(b):
-            x = (
-                x
-                * (x.square().mean(-1, keepdim=True) + a.norm_eps).rsqrt()
-                * operands[2]
-            )
+            x = x * (x.square().mean(-1, keepdim=True) + a.norm_eps).rsqrt() * operands[2]
         return list((x @ w.T).chunk(a.groups, dim=1))
 
 
@@ -403,36 +334,23 @@ class Matmul(OpDef):
         (n, i, j), (tm, tn, tk) = b.coords, b.tile
 
         def operand(
-            batch: Any,
-            transposed: bool,
-            outer: tuple[Any, int, Size],
-            inner: tuple[Any, int, Size],
+            batch: Any, transposed: bool, outer: tuple[Any, int, Size], inner: tuple[Any, int, Size]
         ) -> Box:
             """Rows are `outer`, columns `inner`, or the other way round when transposed; rows start at the
             batch's first."""
             rows, columns = (inner, outer) if transposed else (outer, inner)
-            return blocks(*rows, base=batch_base(batch, a.batch, rows[2])), blocks(
-                *columns
-            )
+            return blocks(*rows, base=batch_base(batch, a.batch, rows[2])), blocks(*columns)
 
         k = (K, tk, a.k)
         return (
             Access(0, operand(n, a.transpose_a, (i, tm, a.m), k)),
-            Access(
-                1,
-                operand(
-                    n if a.b_batch == a.batch else 0, a.transpose_b, k, (j, tn, a.n)
-                ),
-            ),
+            Access(1, operand(n if a.b_batch == a.batch else 0, a.transpose_b, k, (j, tn, a.n))),
         )
 
     def write(self, b: OpInstance) -> Box:
         a = MatmulAttributes.of(b)
         n, i, j = b.coords
-        return (
-            blocks(i, b.tile[0], a.m, batch_base(n, a.batch, a.m)),
-            blocks(j, b.tile[1], a.n),
-        )
+        return (blocks(i, b.tile[0], a.m, batch_base(n, a.batch, a.m)), blocks(j, b.tile[1], a.n))
 
     def flops(self, b: OpInstance) -> float:
         a = MatmulAttributes.of(b)
@@ -445,14 +363,8 @@ class Matmul(OpDef):
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = MatmulAttributes.of(b)
         left, right = operands[:2]
-        left, right = (
-            left.reshape(a.batch, -1, left.shape[1]),
-            right.reshape(a.b_batch, -1, right.shape[1]),
-        )
-        left, right = (
-            left.mT if a.transpose_a else left,
-            right.mT if a.transpose_b else right,
-        )
+        left, right = left.reshape(a.batch, -1, left.shape[1]), right.reshape(a.b_batch, -1, right.shape[1])
+        left, right = left.mT if a.transpose_a else left, right.mT if a.transpose_b else right
         return [(left @ right).reshape(a.batch * a.m, a.n)]
 
 
@@ -463,8 +375,7 @@ def split(whole: Interval, size: int, cta_rank: int, cluster: int) -> Interval:
         return whole
     width = size // cluster
     return Interval(
-        smallest(whole.lo + cta_rank * width, whole.hi),
-        smallest(whole.lo + (cta_rank + 1) * width, whole.hi),
+        smallest(whole.lo + cta_rank * width, whole.hi), smallest(whole.lo + (cta_rank + 1) * width, whole.hi)
     )
 
 

@@ -8,17 +8,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.norm import check_vectors
 
 
@@ -31,13 +21,7 @@ class GroupNormAttributes(Attributes):
 
 
 def group_norm(
-    x: Value,
-    groups: int,
-    w: Value,
-    bias: Value,
-    *,
-    eps: float = 1e-5,
-    name: str | None = None,
+    x: Value, groups: int, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
 ) -> Value:
     """y = (x - mean) · w / √(var + eps) + bias, mean and var over the pixels of an image and the channels of
     a group, in float32.
@@ -55,25 +39,14 @@ def group_norm(
     need(len(x.shape) == 4, f"group_norm: x is (B, H, W, C), given {x.shape}", where)
     channels = x.shape[3]
     need(
-        isinstance(groups, int)
-        and not isinstance(groups, bool)
-        and groups > 0
-        and channels % groups == 0,
+        isinstance(groups, int) and not isinstance(groups, bool) and groups > 0 and channels % groups == 0,
         f"group_norm: groups divide the {channels} channels of {x.tensor!r}, given {groups!r}",
         where,
     )
     check_vectors("group_norm", x, (w, bias), where)
-    operands = [
-        x.operand("spatial", where),
-        w.operand("vector", where),
-        bias.operand("vector", where),
-    ]
-    attributes = GroupNormAttributes(
-        groups, number("group_norm: eps", eps, where, positive=True)
-    )
-    return call(
-        "group_norm", name, operands, x.shape, x.dtype, "spatial", attributes, where
-    )
+    operands = [x.operand("spatial", where), w.operand("vector", where), bias.operand("vector", where)]
+    attributes = GroupNormAttributes(groups, number("group_norm: eps", eps, where, positive=True))
+    return call("group_norm", name, operands, x.shape, x.dtype, "spatial", attributes, where)
 
 
 def channels_of(b: OpInstance) -> int:
@@ -98,12 +71,7 @@ class GroupNorm(OpDef):
     def write(self, b: OpInstance) -> Box:
         image, group = b.coords
         images, h, w, c = b.out
-        return (
-            blocks(image, 1, images),
-            whole(h),
-            whole(w),
-            blocks(group, b.tile[0] * channels_of(b), c),
-        )
+        return (blocks(image, 1, images), whole(h), whole(w), blocks(group, b.tile[0] * channels_of(b), c))
 
     def flops(self, b: OpInstance) -> float:
         _, h, w, _ = b.out
@@ -118,8 +86,4 @@ class GroupNorm(OpDef):
 
         x, w, bias = operands[:3]
         # torch.nn.functional's refuses groups of one number
-        return [
-            torch.group_norm(x.permute(0, 3, 1, 2), a.groups, w, bias, a.eps).permute(
-                0, 2, 3, 1
-            )
-        ]
+        return [torch.group_norm(x.permute(0, 3, 1, 2), a.groups, w, bias, a.eps).permute(0, 2, 3, 1)]

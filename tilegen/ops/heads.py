@@ -12,9 +12,7 @@ from tilegen.frontend.spec import Value
 from tilegen.ops.base import need
 
 
-def head_shape(
-    value: Value, heads: int, what: str, where: str
-) -> tuple[Size, Size, Size]:
+def head_shape(value: Value, heads: int, what: str, where: str) -> tuple[Size, Size, Size]:
     """(B, S, D) of a (B, S, heads·D) or (B, S, heads, D) value."""
     shape = value.shape
     need(
@@ -23,11 +21,7 @@ def head_shape(
         where,
     )
     if len(shape) == 4:
-        need(
-            shape[2] == heads,
-            f"attention: {what} {shape} has {shape[2]} heads, expected {heads}",
-            where,
-        )
+        need(shape[2] == heads, f"attention: {what} {shape} has {shape[2]} heads, expected {heads}", where)
         return shape[0], shape[1], shape[3]
     need(
         not isinstance(shape[2], int) or shape[2] % heads == 0,
@@ -37,9 +31,7 @@ def head_shape(
     return (
         shape[0],
         shape[1],
-        shape[2] // heads
-        if isinstance(shape[2], int)
-        else shape[2] / sp.Integer(heads),
+        shape[2] // heads if isinstance(shape[2], int) else shape[2] / sp.Integer(heads),
     )
 
 
@@ -49,12 +41,7 @@ def head_operand(value: Value, where: str) -> Operand:
 
 def position(at: Value, where: str) -> Operand:
     """A position operand: an int32 input of one element."""
-    whole = (
-        isinstance(at, Value)
-        and at.dtype == "int32"
-        and at.shape == (1,)
-        and at.columns is None
-    )
+    whole = isinstance(at, Value) and at.dtype == "int32" and at.shape == (1,) and at.columns is None
     need(whole and at.given, "a position is tg.input(name, (1,), 'int32')", where)
     return at.operand("vector", where)
 
@@ -65,9 +52,7 @@ def rotated(x: Any, d: int, seq: int, first: int, theta: float) -> Any:
     import torch
 
     p = torch.arange(x.shape[0], dtype=torch.float64, device=x.device) % seq + first
-    phi = p[:, None] * theta ** (
-        -torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d
-    )
+    phi = p[:, None] * theta ** (-torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
     cos, sin = phi.cos().float()[:, None], phi.sin().float()[:, None]
     lo, hi = x.reshape(x.shape[0], -1, d).split(d // 2, dim=-1)
     return torch.cat((lo * cos - hi * sin, hi * cos + lo * sin), dim=-1)

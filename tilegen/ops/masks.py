@@ -11,11 +11,7 @@ from tilegen.ops.base import need
 
 def lengths_operand(lengths: Value, batch: Size, where: str) -> Operand:
     """How many keys each sequence has: an int32 input of an element a sequence."""
-    whole = (
-        isinstance(lengths, Value)
-        and lengths.dtype == "int32"
-        and lengths.columns is None
-    )
+    whole = isinstance(lengths, Value) and lengths.dtype == "int32" and lengths.columns is None
     need(
         whole and lengths.shape == (batch,),
         f"attention: lengths is tg.input(name, ({batch},), 'int32'), given {_said(lengths)}",
@@ -26,11 +22,7 @@ def lengths_operand(lengths: Value, batch: Size, where: str) -> Operand:
 
 def slopes_operand(slopes: Value, heads: int, where: str) -> Operand:
     """What a head's scores rise by from key to key: a float32 weight or input of an element a head."""
-    given = (
-        isinstance(slopes, Value)
-        and slopes.dtype == "float32"
-        and slopes.columns is None
-    )
+    given = isinstance(slopes, Value) and slopes.dtype == "float32" and slopes.columns is None
     given = given and slopes.builder.tensors[slopes.tensor].role in ("weight", "input")
     need(
         given and slopes.shape == (heads,),
@@ -63,11 +55,7 @@ def ahead(q_len: int, k_len: int, first: int, device: Any) -> Any:
     """[q_len, k_len]: how far a key is ahead of the query's own; `first` is that of the first query."""
     import torch
 
-    return (
-        torch.arange(k_len, device=device)
-        - torch.arange(q_len, device=device)[:, None]
-        - first
-    )
+    return torch.arange(k_len, device=device) - torch.arange(q_len, device=device)[:, None] - first
 
 
 def hidden(a: Any, first: int, lengths: Any, device: Any) -> Any:
@@ -84,9 +72,6 @@ def hidden(a: Any, first: int, lengths: Any, device: Any) -> Any:
         if a.prefix is not None:
             found = found & (torch.arange(a.k_len, device=device) >= a.prefix)
     if lengths is not None:
-        behind = (
-            torch.arange(a.k_len, device=device)
-            >= lengths.to(device)[:, None, None, None]
-        )
+        behind = torch.arange(a.k_len, device=device) >= lengths.to(device)[:, None, None, None]
         found = behind if found is None else behind | found
     return found

@@ -29,12 +29,7 @@ def gelu(x: Value, *, approximate: str = "none", name: str | None = None) -> Val
         f"gelu: approximate is 'none' or 'tanh', given {approximate!r}",
         where,
     )
-    return pointwise(
-        "gelu_tanh(e0)" if approximate == "tanh" else "gelu_erf(e0)",
-        x,
-        name=name,
-        where=where,
-    )
+    return pointwise("gelu_tanh(e0)" if approximate == "tanh" else "gelu_erf(e0)", x, name=name, where=where)
 
 
 def relu(x: Value, *, name: str | None = None) -> Value:
@@ -146,10 +141,7 @@ def leaky_relu(x: Value, slope: float = 0.01, *, name: str | None = None) -> Val
     """
     where = caller()
     return pointwise(
-        f"leaky_relu(e0, {number('leaky_relu: slope', slope, where)!r})",
-        x,
-        name=name,
-        where=where,
+        f"leaky_relu(e0, {number('leaky_relu: slope', slope, where)!r})", x, name=name, where=where
     )
 
 
@@ -161,11 +153,7 @@ def clamp(x: Value, low: float, high: float, *, name: str | None = None) -> Valu
     """
     where = caller()
     ends = number("clamp: low", low, where), number("clamp: high", high, where)
-    need(
-        ends[0] <= ends[1],
-        f"clamp: low is at most high, given {low!r} and {high!r}",
-        where,
-    )
+    need(ends[0] <= ends[1], f"clamp: low is at most high, given {low!r} and {high!r}", where)
     return pointwise(f"clamp(e0, {ends[0]!r}, {ends[1]!r})", x, name=name, where=where)
 
 
@@ -225,14 +213,7 @@ def scale(x: Value, factor: float, *, name: str | None = None) -> Value:
 
 
 def batch_norm(
-    x: Value,
-    mean: Value,
-    var: Value,
-    w: Value,
-    bias: Value,
-    *,
-    eps: float = 1e-5,
-    name: str | None = None,
+    x: Value, mean: Value, var: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
 ) -> Value:
     """y = (x - mean) · w / √(var + eps) + bias over the last dimension, the channels; for inference only.
 
@@ -246,14 +227,7 @@ def batch_norm(
     where = caller()
     eps = number("batch_norm: eps", eps, where, positive=True)
     return pointwise(
-        f"batch_norm(e0, e1, e2, e3, e4, {eps!r})",
-        x,
-        mean,
-        var,
-        w,
-        bias,
-        name=name,
-        where=where,
+        f"batch_norm(e0, e1, e2, e3, e4, {eps!r})", x, mean, var, w, bias, name=name, where=where
     )
 
 
@@ -281,9 +255,7 @@ def minimum(a: Value | float, b: Value | float, *, name: str | None = None) -> V
     return _applied("minimum({}, {})", (a, b), "minimum", name)
 
 
-def where(
-    condition: Value, a: Value | float, b: Value | float, *, name: str | None = None
-) -> Value:
+def where(condition: Value, a: Value | float, b: Value | float, *, name: str | None = None) -> Value:
     """y = a where the condition is not 0, else b.
 
     condition, as of x < 0, a and b: (…, N), or vectors (N,), columns (…, 1) or numbers beside one of that
@@ -301,9 +273,7 @@ def where(
 # --- operators ----------------------------------------------------------------------------------------------
 
 
-def _applied(
-    text: str, given: Sequence[Any], what: str, name: str | None = None
-) -> Value:
+def _applied(text: str, given: Sequence[Any], what: str, name: str | None = None) -> Value:
     """An expression of what is given: tensors, vectors and numbers, whichever stands first."""
     at = caller()
     for value in given:
@@ -313,19 +283,10 @@ def _applied(
             at,
         )
     order = [n for n, value in enumerate(given) if isinstance(value, Value)]
-    need(
-        bool(order),
-        f"{what} of {', '.join(map(repr, given))}: expected a tensor of this spec",
-        at,
-    )
+    need(bool(order), f"{what} of {', '.join(map(repr, given))}: expected a tensor of this spec", at)
     order.sort(key=lambda n: (-len(given[n].shape), given[n].shape[-1] == 1))
-    shown = (
-        f"e{order.index(n)}" if n in order else repr(float(v))
-        for n, v in enumerate(given)
-    )
-    return pointwise(
-        text.format(*shown), *(given[n] for n in order), name=name, where=at
-    )
+    shown = (f"e{order.index(n)}" if n in order else repr(float(v)) for n, v in enumerate(given))
+    return pointwise(text.format(*shown), *(given[n] for n in order), name=name, where=at)
 
 
 def _operator(sign: str, text: str) -> Callable[[Any, Any], Value]:
@@ -347,7 +308,5 @@ def _power(x: Value, n: Any) -> Value:
 
 
 OPERATORS.update({sign: _operator(sign, f"{{}} {sign} {{}}") for sign in "+-/"})
-OPERATORS.update(
-    {"<": _operator("<", "less({}, {})"), "<=": _operator("<=", "less_equal({}, {})")}
-)
+OPERATORS.update({"<": _operator("<", "less({}, {})"), "<=": _operator("<=", "less_equal({}, {})")})
 OPERATORS.update({"*": _product, "**": _power})

@@ -10,17 +10,7 @@ from typing import Any
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Operand
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.pointwise import shared_form
 from tilegen.ops.softmax import row_tiles
 
@@ -40,9 +30,7 @@ class LayerNormAttributes(NormAttributes):
     """Of layer_norm."""
 
 
-def rms_norm(
-    x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None
-) -> Value:
+def rms_norm(x: Value, w: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
     """y = x · w / √(mean(x²) + eps) over the last dimension, in float32.
 
     x (…, N) and w (N,) of one dtype; y of x's shape and dtype.
@@ -55,9 +43,7 @@ def rms_norm(
     return _norm("rms_norm", RmsNormAttributes, x, [w], eps, name)
 
 
-def layer_norm(
-    x: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None
-) -> Value:
+def layer_norm(x: Value, w: Value, bias: Value, *, eps: float = 1e-5, name: str | None = None) -> Value:
     """y = (x - mean(x)) · w / √(var(x) + eps) + bias over the last dimension, in float32.
 
     x (…, N), w and bias (N,) of one dtype; y of x's shape and dtype.
@@ -71,12 +57,7 @@ def layer_norm(
 
 
 def _norm(
-    kind: str,
-    attributes: type[NormAttributes],
-    x: Value,
-    vectors: list[Value],
-    eps: float,
-    name: str | None,
+    kind: str, attributes: type[NormAttributes], x: Value, vectors: list[Value], eps: float, name: str | None
 ) -> Value:
     where = caller()
     tensors(kind, where, x=x, **dict(zip(("w", "bias"), vectors)))  # noqa: B905
@@ -125,21 +106,13 @@ class _Norm(OpDef):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         n = b.out[-1]
-        return (
-            Access(0, self.write(b)),
-            *(Access(1 + v, (whole(n),)) for v in range(len(vectors_of(b)))),
-        )
+        return (Access(0, self.write(b)), *(Access(1 + v, (whole(n),)) for v in range(len(vectors_of(b)))))
 
     def write(self, b: OpInstance) -> Box:
         if of_images(b):
             images, lines, pixels, n = b.out
             image, p = b.coords
-            return (
-                blocks(image, 1, images),
-                blocks(p, b.tile[0], lines),
-                whole(pixels),
-                whole(n),
-            )
+            return (blocks(image, 1, images), blocks(p, b.tile[0], lines), whole(pixels), whole(n))
         return (blocks(b.coords[0], b.tile[0], b.out[0]), whole(b.out[1]))
 
     def flops(self, b: OpInstance) -> float:

@@ -49,9 +49,7 @@ class Patches:
     @property
     def problem(self) -> str:
         """Why tensor cores cannot multiply them step by step, or an empty string."""
-        if self.channels % BLOCK == 0 or (
-            self.channels % SLICE == 0 and self.channels <= MOST_DEEP
-        ):
+        if self.channels % BLOCK == 0 or (self.channels % SLICE == 0 and self.channels <= MOST_DEEP):
             return ""
         return (
             f"a pixel of its patches has {self.channels} channels, expected a multiple of {BLOCK}, or of"
@@ -69,8 +67,7 @@ class Patches:
         """Of the box in which the first pixel of a patch lies: how far it begins behind an image's first
         pixel, and ends behind its last."""
         lines, pixels = (
-            p - d * (n - 1)
-            for p, n, d in zip(self.padding, self.window, self.dilation, strict=True)
+            p - d * (n - 1) for p, n, d in zip(self.padding, self.window, self.dilation, strict=True)
         )
         return (-self.padding[0], -self.padding[1]), (lines, pixels)
 
@@ -89,11 +86,5 @@ class Patches:
 
         images = x.reshape(-1, *self.size, self.channels).permute(0, 3, 1, 2)
         filters = w.reshape(w.shape[0], *self.window, self.channels).permute(0, 3, 1, 2)
-        y = F.conv2d(
-            images,
-            filters,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-        )
+        y = F.conv2d(images, filters, stride=self.stride, padding=self.padding, dilation=self.dilation)
         return y.permute(0, 2, 3, 1).reshape(-1, w.shape[0])

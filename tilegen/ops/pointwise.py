@@ -18,25 +18,14 @@ from typing import Any
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, builder, call, caller, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles
 
 # name -> number of arguments; each is a C++ and a CUDA function of the same name and a torch expression below
 LONGEST = 4000  # characters of an expression
 FUNCTIONS = {
-    **dict.fromkeys(
-        ("gelu_tanh", "gelu_erf", "relu", "silu", "sigmoid", "hardswish", "softplus"), 1
-    ),
+    **dict.fromkeys(("gelu_tanh", "gelu_erf", "relu", "silu", "sigmoid", "hardswish", "softplus"), 1),
     **dict.fromkeys(("tanh", "exp", "log", "sqrt", "rsqrt", "abs"), 1),
     **dict.fromkeys(("less", "less_equal", "maximum", "minimum", "leaky_relu"), 2),
     "where": 3,
@@ -55,9 +44,7 @@ class PointwiseAttributes(Attributes):
     how: tuple[str, ...] = ()
 
 
-def pointwise(
-    expression: str, x: Value, *others: Value, name: str | None = None, where: str = ""
-) -> Value:
+def pointwise(expression: str, x: Value, *others: Value, name: str | None = None, where: str = "") -> Value:
     """y = expression(e0 = x, e1, …), element by element in float32.
 
     x (…, N); the others have x's shape, or are vectors (N,), or one column (…, 1), which is the same for all
@@ -76,26 +63,18 @@ def pointwise(
         raise SpecError(str(error), where) from None
     tensors("pointwise", where, x=x)
     need(
-        len(x.shape) > 1,
-        f"pointwise: the first operand has at least two dimensions, given {x.shape}",
-        where,
+        len(x.shape) > 1, f"pointwise: the first operand has at least two dimensions, given {x.shape}", where
     )
     how = ["elements"]
     for other in others:
-        need(
-            isinstance(other, Value),
-            f"pointwise: operands are tensors, given {other!r}",
-            where,
-        )
+        need(isinstance(other, Value), f"pointwise: operands are tensors, given {other!r}", where)
         tensors("pointwise", where, other=other)
         column = (*x.shape[:-1], 1)
         ways = {x.shape: "elements", (x.shape[-1],): "columns"}
         ways = {column: "rows", **ways} if len(other.shape) > 1 else ways
         if len(x.shape) == 4 and all(isinstance(n, int) for n in x.shape[1:3]):
             ways = {(x.shape[0], x.shape[-1]): "images", **ways}
-        *shapes, last = map(
-            str, dict.fromkeys((x.shape, (x.shape[-1],), column, *ways))
-        )
+        *shapes, last = map(str, dict.fromkeys((x.shape, (x.shape[-1],), column, *ways)))
         need(
             other.shape in ways,
             f"pointwise: {other.tensor!r} {other.shape} is none of {', '.join(shapes)} or {last}",
@@ -103,8 +82,7 @@ def pointwise(
         )
         how.append(ways[other.shape])
         need(
-            other.dtype == x.dtype
-            or (how[-1] != "elements" and other.dtype == "float32"),
+            other.dtype == x.dtype or (how[-1] != "elements" and other.dtype == "float32"),
             f"pointwise: {x.tensor!r} is {x.dtype}, {other.tensor!r} is {other.dtype}; expected one dtype",
             where,
         )
@@ -112,18 +90,11 @@ def pointwise(
     alike = ("elements", "rows")  # as the result
     form = shared_form([v for v, h in zip(values, how, strict=True) if h in alike])
     forms = {"columns": "vector", "images": "rows"}
-    operands = [
-        v.operand(forms.get(h, form), where) for v, h in zip(values, how, strict=True)
-    ]
+    operands = [v.operand(forms.get(h, form), where) for v, h in zip(values, how, strict=True)]
     attributes = PointwiseAttributes(expression, tuple(how))
     y = call("pointwise", name, operands, x.shape, x.dtype, form, attributes, where)
     if not form:
-        y.builder.tie(
-            [
-                y.tensor,
-                *(o.tensor for o, h in zip(operands, how, strict=True) if h in alike),
-            ]
-        )
+        y.builder.tie([y.tensor, *(o.tensor for o, h in zip(operands, how, strict=True) if h in alike)])
     return y
 
 
@@ -147,23 +118,17 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
         match node:
             case ast.Expression(body=body):
                 walk(body)
-            case ast.BinOp(
-                left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right
-            ):
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
                 walk(left)
                 walk(right)
-            case ast.BinOp(left=left, op=ast.Div(), right=right) if _names(
-                left
-            ) | _names(right):
+            case ast.BinOp(left=left, op=ast.Div(), right=right) if _names(left) | _names(right):
                 walk(left)
                 walk(right)
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if plain(
-                value
-            ):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if plain(value):
                 pass
-            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if (
-                FUNCTIONS.get(function) == len(args)
-            ):
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if FUNCTIONS.get(
+                function
+            ) == len(args):
                 for argument in args:
                     walk(argument)
             case ast.Name(id=name) if name in names:
@@ -188,13 +153,9 @@ def check_expression(expression: str, names: set[str], where: str = "") -> None:
     try:
         walk(ast.parse(expression, mode="eval"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PlanError(
-            f"expression {expression!r}: {getattr(error, 'msg', error)}", where
-        ) from None
+        raise PlanError(f"expression {expression!r}: {getattr(error, 'msg', error)}", where) from None
     if strange:  # comments, line ends and such numbers mean something else in C++
-        raise PlanError(
-            f"expression {expression!r}: {strange[0]!r} is not allowed", where
-        )
+        raise PlanError(f"expression {expression!r}: {strange[0]!r} is not allowed", where)
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -236,21 +197,14 @@ def evaluate(expression: str, names: dict[str, Any]) -> Any:
         "where": lambda c, a, b: torch.where(torch.as_tensor(c != 0), a, b),
         "maximum": lambda a, b: torch.maximum(torch.as_tensor(a), torch.as_tensor(b)),
         "minimum": lambda a, b: torch.minimum(torch.as_tensor(a), torch.as_tensor(b)),
-        **{
-            name: getattr(torch, name)
-            for name in ("tanh", "exp", "log", "sqrt", "rsqrt", "abs")
-        },
+        **{name: getattr(torch, name) for name in ("tanh", "exp", "log", "sqrt", "rsqrt", "abs")},
         "scale": lambda x, c: x * c,
-        "batch_norm": lambda x, mean, var, w, bias, eps: (
-            (x - mean) * (var + eps).rsqrt() * w + bias
-        ),
+        "batch_norm": lambda x, mean, var, w, bias, eps: (x - mean) * (var + eps).rsqrt() * w + bias,
     }
     check_expression(expression, set(names))
     # a checked expression names nothing else; torch imports from the frame that it traces in
     known: dict[str, Any] = {"__builtins__": {"__import__": __import__}}
-    return eval(
-        compile(expression, "<epilogue>", "eval"), known, {**functions, **names}
-    )
+    return eval(compile(expression, "<epilogue>", "eval"), known, {**functions, **names})
 
 
 @register
@@ -270,9 +224,7 @@ class Pointwise(OpDef):
         return ()
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
 
     def accumulators(self, attributes: Attributes) -> tuple[str, ...]:
         return ()

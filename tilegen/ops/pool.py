@@ -10,17 +10,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.conv2d import output_size, pair, window_rows
 from tilegen.ops.spatial import spatial_tiles
 
@@ -47,12 +37,7 @@ class GlobalAvgPoolAttributes(Attributes):
 
 
 def max_pool2d(
-    x: Value,
-    window: Any,
-    *,
-    stride: Any = None,
-    padding: Any = 0,
-    name: str | None = None,
+    x: Value, window: Any, *, stride: Any = None, padding: Any = 0, name: str | None = None
 ) -> Value:
     """y[b, p, q, c] = max over the window of x, as torch.nn.functional.max_pool2d; padding never wins.
 
@@ -63,12 +48,7 @@ def max_pool2d(
         SpecError: x has not four dimensions, the padding is over half of the window, or the window does not
             fit.
     """
-    return _pooled(
-        "max_pool2d",
-        x,
-        _windows("max_pool2d", x, window, stride, padding, caller()),
-        name,
-    )
+    return _pooled("max_pool2d", x, _windows("max_pool2d", x, window, stride, padding, caller()), name)
 
 
 def avg_pool2d(
@@ -97,17 +77,10 @@ def avg_pool2d(
         where,
     )
     a = _windows("avg_pool2d", x, window, stride, padding, where)
-    return _pooled(
-        "avg_pool2d",
-        x,
-        AvgPoolAttributes(a.window, a.stride, a.padding, count_include_pad),
-        name,
-    )
+    return _pooled("avg_pool2d", x, AvgPoolAttributes(a.window, a.stride, a.padding, count_include_pad), name)
 
 
-def _windows(
-    kind: str, x: Value, window: Any, stride: Any, padding: Any, where: str
-) -> PoolAttributes:
+def _windows(kind: str, x: Value, window: Any, stride: Any, padding: Any, where: str) -> PoolAttributes:
     """Of a pool of images, checked."""
     tensors(kind, where, x=x)
     need(len(x.shape) == 4, f"{kind}: x is (B, H, W, C), given {x.shape}", where)
@@ -124,19 +97,14 @@ def _windows(
 
 def _pooled(kind: str, x: Value, a: PoolAttributes, name: str | None) -> Value:
     where = caller()
-    size = tuple(
-        output_size(x.shape[1 + d], a.window[d], a.stride[d], a.padding[d])
-        for d in (0, 1)
-    )
+    size = tuple(output_size(x.shape[1 + d], a.window[d], a.stride[d], a.padding[d]) for d in (0, 1))
     need(
         all(not isinstance(n, int) or n >= 1 for n in size),
         f"{kind}: window {a.window} does not fit into {x.shape[1:3]}",
         where,
     )
     shape = (x.shape[0], *size, x.shape[3])
-    return call(
-        kind, name, [x.operand("spatial", where)], shape, x.dtype, "spatial", a, where
-    )
+    return call(kind, name, [x.operand("spatial", where)], shape, x.dtype, "spatial", a, where)
 
 
 def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
@@ -149,9 +117,7 @@ def global_avg_pool(x: Value, *, name: str | None = None) -> Value:
     """
     where = caller()
     tensors("global_avg_pool", where, x=x)
-    need(
-        len(x.shape) == 4, f"global_avg_pool: x is (B, H, W, C), given {x.shape}", where
-    )
+    need(len(x.shape) == 4, f"global_avg_pool: x is (B, H, W, C), given {x.shape}", where)
     return call(
         "global_avg_pool",
         name,
@@ -196,24 +162,16 @@ class _Pool(OpDef):
         a = PoolAttributes.of(b)
         (n, p, q, c), (tb, th, tw, tc) = b.coords, b.tile
         x = b.shape(0)
-        rows, rows_exact = window_rows(
-            p, th, b.out[1], x[1], a.window[0], a.stride[0], a.padding[0], 1
-        )
-        cols, cols_exact = window_rows(
-            q, tw, b.out[2], x[2], a.window[1], a.stride[1], a.padding[1], 1
-        )
+        rows, rows_exact = window_rows(p, th, b.out[1], x[1], a.window[0], a.stride[0], a.padding[0], 1)
+        cols, cols_exact = window_rows(q, tw, b.out[2], x[2], a.window[1], a.stride[1], a.padding[1], 1)
         return (
             Access(
-                0,
-                (blocks(n, tb, x[0]), rows, cols, blocks(c, tc, x[3])),
-                exact=rows_exact and cols_exact,
+                0, (blocks(n, tb, x[0]), rows, cols, blocks(c, tc, x[3])), exact=rows_exact and cols_exact
             ),
         )
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
     def flops(self, b: OpInstance) -> float:
         a = PoolAttributes.of(b)
@@ -221,9 +179,7 @@ class _Pool(OpDef):
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         c = b.out[3] if isinstance(b.out[3], int) else 64
-        return [
-            (*t, min(c, tc)) for t in spatial_tiles(b.out, (64,)) for tc in (128, 64)
-        ]
+        return [(*t, min(c, tc)) for t in spatial_tiles(b.out, (64,)) for tc in (128, 64)]
 
 
 @register
@@ -235,9 +191,7 @@ class MaxPool2d(_Pool):
         import torch.nn.functional as F
 
         return [
-            F.max_pool2d(
-                operands[0].permute(0, 3, 1, 2), a.window, a.stride, a.padding
-            ).permute(0, 2, 3, 1)
+            F.max_pool2d(operands[0].permute(0, 3, 1, 2), a.window, a.stride, a.padding).permute(0, 2, 3, 1)
         ]
 
 
@@ -250,9 +204,7 @@ class AvgPool2d(_Pool):
         import torch.nn.functional as F
 
         x = operands[0].permute(0, 3, 1, 2)
-        y = F.avg_pool2d(
-            x, a.window, a.stride, a.padding, count_include_pad=a.counts_padding
-        )
+        y = F.avg_pool2d(x, a.window, a.stride, a.padding, count_include_pad=a.counts_padding)
         return [y.permute(0, 2, 3, 1)]
 
 
@@ -273,9 +225,7 @@ class GlobalAvgPool(OpDef):
         return (Access(0, (rows, whole(h), whole(w), columns)),)
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=False))
 
     def flops(self, b: OpInstance) -> float:
         _, h, w, _ = b.shape(0)

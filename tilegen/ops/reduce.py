@@ -10,17 +10,7 @@ from typing import Any, Literal, get_args
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 
 Reduction = Literal["sum", "mean", "max", "min", "logsumexp"]
@@ -97,16 +87,10 @@ def logsumexp(x: Value, *, name: str | None = None) -> Value:
 def _reduced(how: Reduction, x: Value, name: str | None) -> Value:
     where = caller()
     tensors(how, where, x=x)
-    need(
-        len(x.shape) > 1,
-        f"{how}: x has at least two dimensions, given {x.shape}",
-        where,
-    )
+    need(len(x.shape) > 1, f"{how}: x has at least two dimensions, given {x.shape}", where)
     shape = (*x.shape[:-1], 1)
     operands = [x.operand("rows", where)]
-    return call(
-        "reduce", name, operands, shape, x.dtype, "rows", ReduceAttributes(how), where
-    )
+    return call("reduce", name, operands, shape, x.dtype, "rows", ReduceAttributes(how), where)
 
 
 @register
@@ -133,11 +117,5 @@ class Reduce(OpDef):
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         x = operands[0]
-        ways = {
-            "sum": x.sum,
-            "mean": x.mean,
-            "max": x.amax,
-            "min": x.amin,
-            "logsumexp": x.logsumexp,
-        }
+        ways = {"sum": x.sum, "mean": x.mean, "max": x.amax, "min": x.amin, "logsumexp": x.logsumexp}
         return [ways[ReduceAttributes.of(b).how](-1, keepdim=True)]

@@ -11,18 +11,7 @@ import sympy as sp
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Size
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    Interval,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.ops.softmax import row_tiles
 
@@ -44,12 +33,7 @@ class RotaryAttributes(Attributes):
 
 
 def rope(
-    x: Value,
-    *,
-    heads: int,
-    theta: float = 10000.0,
-    at: Value | None = None,
-    name: str | None = None,
+    x: Value, *, heads: int, theta: float = 10000.0, at: Value | None = None, name: str | None = None
 ) -> Value:
     """y[d] = x[d]·cos φ - x[d + D/2]·sin φ, y[d + D/2] = x[d + D/2]·cos φ + x[d]·sin φ, φ = p·theta^(-2d/D),
     for each head of size D.
@@ -74,9 +58,7 @@ def rope(
     return call("rope", name, operands, x.shape, x.dtype, "rows", attributes, where)
 
 
-def rotary(
-    x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = None
-) -> Value:
+def rotary(x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = None) -> Value:
     """y[d] = x[d]·cos[d] - x[d + D/2]·sin[d], y[d + D/2] = x[d + D/2]·cos[d + D/2] + x[d]·sin[d + D/2], for
     each head of size D: rope with angles that are given.
 
@@ -104,28 +86,17 @@ def rotary(
         f"rotary: x is {x.dtype}, cos and sin are {cos.dtype} and {sin.dtype}; expected one dtype",
         where,
     )
-    operands = [
-        head_operand(x, where),
-        cos.operand("rows", where),
-        sin.operand("rows", where),
-    ]
-    return call(
-        "rotary", name, operands, x.shape, x.dtype, "rows", RotaryAttributes(d), where
-    )
+    operands = [head_operand(x, where), cos.operand("rows", where), sin.operand("rows", where)]
+    return call("rotary", name, operands, x.shape, x.dtype, "rows", RotaryAttributes(d), where)
 
 
 def _head_dim(what: str, x: Value, heads: int, where: str) -> Size:
     """Columns of one of the heads side by side in x."""
     need(len(x.shape) == 3, f"{what}: x is (B, S, heads·D), given {x.shape}", where)
-    need(
-        isinstance(heads, int) and heads >= 1,
-        f"{what}: heads is a positive int, given {heads!r}",
-        where,
-    )
+    need(isinstance(heads, int) and heads >= 1, f"{what}: heads is a positive int, given {heads!r}", where)
     width = x.shape[-1]
     need(
-        not isinstance(width, int)
-        or (width % heads == 0 and (width // heads) % 2 == 0),
+        not isinstance(width, int) or (width % heads == 0 and (width // heads) % 2 == 0),
         f"{what}: {width} columns are not {heads} heads of an even size",
         where,
     )
@@ -152,10 +123,7 @@ class _Turning(OpDef):
 
     def write(self, b: OpInstance) -> Box:
         i, j = b.coords
-        return (
-            blocks(i, b.tile[0], b.out[0]),
-            blocks(j, b.tile[1] * head_dim(b), b.out[1]),
-        )
+        return (blocks(i, b.tile[0], b.out[0]), blocks(j, b.tile[1] * head_dim(b), b.out[1]))
 
     def flops(self, b: OpInstance) -> float:
         return 6.0 * b.tile[0] * b.tile[1] * head_dim(b)
@@ -163,9 +131,7 @@ class _Turning(OpDef):
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         (rows,) = row_tiles(b.out[0], machine)[0]
         heads = self.heads(b)
-        return [
-            (rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads
-        ]
+        return [(rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads]
 
 
 @register
@@ -175,25 +141,15 @@ class Rope(_Turning):
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         reads = [Access(0, self.write(b))]
         if b.has("position"):
-            reads.append(
-                Access(
-                    b.index("position"),
-                    (Interval(sp.Integer(0), sp.Integer(1)),),
-                    "first",
-                )
-            )
+            reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         return tuple(reads)
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         a = RopeAttributes.of(b)
         return [
-            rotated(
-                operands[0],
-                a.head_dim,
-                a.seq,
-                operands[1] if b.has("position") else 0,
-                a.theta,
-            ).reshape(b.out)
+            rotated(operands[0], a.head_dim, a.seq, operands[1] if b.has("position") else 0, a.theta).reshape(
+                b.out
+            )
         ]
 
 
@@ -205,10 +161,7 @@ class Rotary(_Turning):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         table = tuple(whole(n) for n in b.shape(1))
-        return (
-            Access(0, self.write(b)),
-            *(Access(n, table, exact=False) for n in (1, 2)),
-        )
+        return (Access(0, self.write(b)), *(Access(n, table, exact=False) for n in (1, 2)))
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         x, *tables = operands[:3]

@@ -38,9 +38,7 @@ class SoftmaxAttributes(Attributes):
     log: bool = False
 
 
-def softmax(
-    x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None
-) -> Value:
+def softmax(x: Value, *, scale: float = 1.0, causal: bool = False, name: str | None = None) -> Value:
     """y = exp(scale·x - max) / Σ exp(scale·x - max) over the last dimension, in float32.
 
     x (…, R, N); y of x's shape and dtype. causal: row q of the last two dimensions sees columns ≤ q + N - R,
@@ -68,19 +66,8 @@ def softmax(
             f"softmax: a causal mask needs at least as many columns as rows, given {x.shape}",
             where,
         )
-    attributes = SoftmaxAttributes(
-        batch, rows, number("softmax: scale", scale, where), bool(causal)
-    )
-    return call(
-        "softmax",
-        name,
-        [x.operand("rows", where)],
-        x.shape,
-        x.dtype,
-        "rows",
-        attributes,
-        where,
-    )
+    attributes = SoftmaxAttributes(batch, rows, number("softmax: scale", scale, where), bool(causal))
+    return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
 
 
 def log_softmax(x: Value, *, scale: float = 1.0, name: str | None = None) -> Value:
@@ -98,19 +85,8 @@ def log_softmax(x: Value, *, scale: float = 1.0, name: str | None = None) -> Val
     rows: Any = 1
     for size in x.shape[:-1]:
         rows = rows * size
-    attributes = SoftmaxAttributes(
-        1, rows, number("log_softmax: scale", scale, where), False, log=True
-    )
-    return call(
-        "softmax",
-        name,
-        [x.operand("rows", where)],
-        x.shape,
-        x.dtype,
-        "rows",
-        attributes,
-        where,
-    )
+    attributes = SoftmaxAttributes(1, rows, number("log_softmax: scale", scale, where), False, log=True)
+    return call("softmax", name, [x.operand("rows", where)], x.shape, x.dtype, "rows", attributes, where)
 
 
 @register
@@ -132,20 +108,14 @@ class Softmax(OpDef):
         if a.causal:
             last = blocks(i, b.tile[0], a.rows).hi
             columns = Interval(
-                sp.Integer(0),
-                smallest(last + n - a.rows, n)
-                if isinstance(n, int)
-                else last + n - a.rows,
+                sp.Integer(0), smallest(last + n - a.rows, n) if isinstance(n, int) else last + n - a.rows
             )
         return (Access(0, (rows, columns)),)
 
     def write(self, b: OpInstance) -> Box:
         a = SoftmaxAttributes.of(b)
         n, i = b.coords
-        return (
-            blocks(i, b.tile[0], a.rows, batch_base(n, a.batch, a.rows)),
-            whole(b.out[1]),
-        )
+        return (blocks(i, b.tile[0], a.rows, batch_base(n, a.batch, a.rows)), whole(b.out[1]))
 
     def flops(self, b: OpInstance) -> float:
         return 8.0 * b.tile[0] * b.out[1]
@@ -160,9 +130,7 @@ class Softmax(OpDef):
 
         x = operands[0].reshape(a.batch, a.rows, -1) * a.scale
         if a.causal:
-            seen = torch.ones(x.shape[1:], dtype=torch.bool, device=x.device).tril(
-                x.shape[2] - x.shape[1]
-            )
+            seen = torch.ones(x.shape[1:], dtype=torch.bool, device=x.device).tril(x.shape[2] - x.shape[1])
             x = x.masked_fill(~seen, float("-inf"))
         y = x.log_softmax(dim=-1) if a.log else x.softmax(dim=-1)
         return [y.reshape(b.out)]

@@ -13,27 +13,8 @@ import sympy as sp
 from tilegen.errors import SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import PAIRED, Operand, Size
-from tilegen.frontend.spec import (
-    OPERATORS,
-    Value,
-    call,
-    caller,
-    check_shape,
-    is_size,
-    tensors,
-)
-from tilegen.ops.base import (
-    Access,
-    Box,
-    Interval,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.frontend.spec import OPERATORS, Value, call, caller, check_shape, is_size, tensors
+from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.spatial import spatial_tiles
 
 MOST_ELEMENTS = 1 << 15  # of a tile that is worth trying
@@ -112,18 +93,9 @@ def strided_copy(
         where,
     )
     copied = x.dtype != "int32" and x.dtype not in PAIRED
-    need(
-        copied,
-        f"{what}: {x.tensor!r} is {x.dtype}; expected numbers of two bytes or four",
-        where,
-    )
+    need(copied, f"{what}: {x.tensor!r} is {x.dtype}; expected numbers of two bytes or four", where)
     pieces = merged(pieces)
-    frozen = (
-        shape[-1],
-        offset,
-        *(p.stride for p in pieces),
-        *(p.size for p in pieces[1:]),
-    )
+    frozen = (shape[-1], offset, *(p.stride for p in pieces), *(p.size for p in pieces[1:]))
     need(
         all(isinstance(n, int) for n in frozen),
         f"{what}: {x!r} as {shape}: a size that moves is the first, and stays in front",
@@ -132,16 +104,7 @@ def strided_copy(
     sizes, strides = tuple(p.size for p in pieces), tuple(p.stride for p in pieces)
     attributes = StridedCopyAttributes(sizes, strides, offset)
     form = "rows" if len(shape) < 4 else ""
-    return call(
-        "strided_copy",
-        name,
-        [Operand(x.tensor)],
-        shape,
-        x.dtype,
-        form,
-        attributes,
-        where,
-    )
+    return call("strided_copy", name, [Operand(x.tensor)], shape, x.dtype, form, attributes, where)
 
 
 def permute(x: Value, dims: Sequence[int], *, name: str | None = None) -> Value:
@@ -166,9 +129,7 @@ def permute(x: Value, dims: Sequence[int], *, name: str | None = None) -> Value:
         return x
     pieces, offset = pieces_of(x)
     shape = [x.shape[d] for d in order]
-    return strided_copy(
-        "permute", x, [pieces[d] for d in order], offset, shape, name, where
-    )
+    return strided_copy("permute", x, [pieces[d] for d in order], offset, shape, name, where)
 
 
 def transpose(x: Value, a: int, b: int, *, name: str | None = None) -> Value:
@@ -207,8 +168,7 @@ def reshape(x: Value, shape: Sequence[Size], *, name: str | None = None) -> Valu
     count, known = math.prod(x.shape), math.prod(n for n in shape if n != -1)
     rest = count / sp.sympify(known) if known != 0 else sp.nan
     need(
-        list(shape).count(-1) < 2
-        and (rest == 1 or (-1 in shape and rest.is_integer is True)),
+        list(shape).count(-1) < 2 and (rest == 1 or (-1 in shape and rest.is_integer is True)),
         f"reshape: {x!r} has {count} elements, given {tuple(shape)}",
         where,
     )
@@ -219,9 +179,7 @@ def reshape(x: Value, shape: Sequence[Size], *, name: str | None = None) -> Valu
     return strided_copy("reshape", x, pieces, offset, sizes, name, where)
 
 
-def narrow(
-    x: Value, dim: int, start: int, length: int, *, name: str | None = None
-) -> Value:
+def narrow(x: Value, dim: int, start: int, length: int, *, name: str | None = None) -> Value:
     """y = x[…, start : start + length, …] of a dimension, as torch.narrow(x, dim, start, length).
 
     x of two to four dimensions; y of its dtype: a view where they are columns, else in memory of its own.
@@ -232,16 +190,9 @@ def narrow(
     where = caller()
     tensors("narrow", where, x=x)
     rank = len(x.shape)
-    need(
-        _is_dim(dim, rank),
-        f"narrow: dim is one of the {rank} dimensions of {x!r}, given {dim!r}",
-        where,
-    )
+    need(_is_dim(dim, rank), f"narrow: dim is one of the {rank} dimensions of {x!r}, given {dim!r}", where)
     size = x.shape[dim]
-    inside = (
-        all(type(n) is int for n in (start, length, size))
-        and 0 <= start < start + length <= size
-    )
+    inside = all(type(n) is int for n in (start, length, size)) and 0 <= start < start + length <= size
     need(
         inside,
         f"narrow: start and length are inside the {size} places of dimension {dim} of {x!r}, given"
@@ -253,9 +204,7 @@ def narrow(
     return sliced(x, taken, name, where)
 
 
-def sliced(
-    x: Value, key: Sequence[slice | int], name: str | None = None, where: str = ""
-) -> Value:
+def sliced(x: Value, key: Sequence[slice | int], name: str | None = None, where: str = "") -> Value:
     """x[key], a slice or a place for each of its dimensions: x itself, a view of columns, or a copy.
 
     Raises:
@@ -271,21 +220,11 @@ def sliced(
             taken.append(slice(0, p.size, 1))
             continue
         if not isinstance(p.size, int):
-            raise SpecError(
-                f"{x!r}: dimension {d} moves, and is taken whole, given {_told(k)}",
-                where,
-            )
+            raise SpecError(f"{x!r}: dimension {d} moves, and is taken whole, given {_told(k)}", where)
         first, end, step = (k, k + 1, 1) if isinstance(k, int) else k.indices(p.size)
-        first, end = (
-            (first + p.size, end + p.size)
-            if isinstance(k, int) and k < 0
-            else (first, end)
-        )
+        first, end = (first + p.size, end + p.size) if isinstance(k, int) and k < 0 else (first, end)
         if step < 1 or not 0 <= first < end <= p.size:
-            raise SpecError(
-                f"{x!r}: {_told(k)} is none of the {p.size} places of dimension {d}",
-                where,
-            )
+            raise SpecError(f"{x!r}: {_told(k)} is none of the {p.size} places of dimension {d}", where)
         offset = offset + first * p.stride
         taken.append(slice(first, end, step))
         if not isinstance(k, int):
@@ -293,11 +232,7 @@ def sliced(
     *lines, columns = taken
     all_lines = all(c == slice(0, n, 1) for c, n in zip(lines, x.shape, strict=False))
     if len(kept) == len(pieces) and all_lines and columns.step == 1 and not x.flattened:
-        widths = (
-            columns.start,
-            columns.stop - columns.start,
-            x.shape[-1] - columns.stop,
-        )
+        widths = (columns.start, columns.stop - columns.start, x.shape[-1] - columns.stop)
         return x.split([n for n in widths if n])[1 if columns.start else 0]
     return strided_copy("slice", x, kept, offset, [p.size for p in kept], name, where)
 
@@ -313,9 +248,7 @@ def _is_dim(d: Any, rank: int) -> bool:
     return type(d) is int and -rank <= d < rank
 
 
-OPERATORS.update(
-    {"permute": permute, "transpose": transpose, "reshape": reshape, "[]": sliced}
-)
+OPERATORS.update({"permute": permute, "transpose": transpose, "reshape": reshape, "[]": sliced})
 
 
 def _floor(a: Any, b: int) -> Any:
@@ -339,15 +272,9 @@ class StridedCopy(OpDef):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         a = StridedCopyAttributes.of(b)
-        lines, row, inner = (
-            self.write(b)[0],
-            math.prod(b.out[1:]),
-            math.prod(a.sizes[1:]),
-        )
+        lines, row, inner = self.write(b)[0], math.prod(b.out[1:]), math.prod(a.sizes[1:])
         first, last = _floor(lines.lo * row, inner), _floor(lines.hi * row - 1, inner)
-        behind = sum(
-            (n - 1) * s for n, s in zip(a.sizes[1:], a.strides[1:], strict=True)
-        )
+        behind = sum((n - 1) * s for n, s in zip(a.sizes[1:], a.strides[1:], strict=True))
         _, *others = shape = b.shape(0)
         of_x = math.prod(others)
         lo = _floor(a.offset + first * a.strides[0], of_x)
@@ -356,9 +283,7 @@ class StridedCopy(OpDef):
         return (Access(0, (rows, *map(whole, shape[1:])), exact=False),)
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
 
     def flops(self, b: OpInstance) -> float:
         return float(math.prod(b.tile))
@@ -366,10 +291,7 @@ class StridedCopy(OpDef):
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         if len(b.out) == 4:
             return [(*t, min(int(b.out[3]), 128)) for t in spatial_tiles(b.out, (64,))]
-        rows, columns = (
-            b.out[0] if isinstance(b.out[0], int) else 4096,
-            min(int(b.out[1]), 512),
-        )
+        rows, columns = b.out[0] if isinstance(b.out[0], int) else 4096, min(int(b.out[1]), 512)
         most = min(max(8, ceil_div(rows, machine.sms)), MOST_ELEMENTS // columns)
         found = [t for t in (1024, 512, 256, 128, 64, 32, 16, 8, 4, 1) if t <= most]
         return [(t, columns) for t in found[:3]]
@@ -379,8 +301,4 @@ class StridedCopy(OpDef):
         import torch
 
         x = operands[0].contiguous().view(-1)[a.offset :]
-        return [
-            x.as_strided(a.sizes, a.strides)
-            .clone(memory_format=torch.contiguous_format)
-            .view(b.out)
-        ]
+        return [x.as_strided(a.sizes, a.strides).clone(memory_format=torch.contiguous_format).view(b.out)]

@@ -9,17 +9,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, declared, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 
 
@@ -42,32 +32,15 @@ def take_along(x: Value, ids: Value, *, name: str | None = None) -> Value:
     where = caller()
     tensors("take_along", where, x=x)
     declared("take_along", where, ids=ids)
-    need(
-        ids.dtype == "int32",
-        f"take_along: ids are int32, given {ids!r} of {ids.dtype}",
-        where,
-    )
-    need(
-        len(x.shape) > 1,
-        f"take_along: x has at least two dimensions, given {x.shape}",
-        where,
-    )
+    need(ids.dtype == "int32", f"take_along: ids are int32, given {ids!r} of {ids.dtype}", where)
+    need(len(x.shape) > 1, f"take_along: x has at least two dimensions, given {x.shape}", where)
     need(
         ids.shape[:-1] == x.shape[:-1],
         f"take_along: ids are numbers of columns of the rows of {x!r}, (…, k), given {ids!r}",
         where,
     )
     operands = [x.operand("rows", where), ids.operand("rows", where)]
-    return call(
-        "take_along",
-        name,
-        operands,
-        ids.shape,
-        x.dtype,
-        "rows",
-        TakeAlongAttributes(),
-        where,
-    )
+    return call("take_along", name, operands, ids.shape, x.dtype, "rows", TakeAlongAttributes(), where)
 
 
 @register
@@ -82,15 +55,10 @@ class TakeAlong(OpDef):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         rows, columns = self.write(b)
-        return (
-            Access(0, (rows, whole(b.shape(0)[1])), exact=False),
-            Access(1, (rows, columns)),
-        )
+        return (Access(0, (rows, whole(b.shape(0)[1])), exact=False), Access(1, (rows, columns)))
 
     def write(self, b: OpInstance) -> Box:
-        return tuple(
-            blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True)
-        )
+        return tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.out, strict=True))
 
     def flops(self, b: OpInstance) -> float:
         return float(math.prod(b.tile))

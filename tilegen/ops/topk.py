@@ -9,17 +9,7 @@ from typing import Any
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, may_go_unused, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.take_along import take_along
 
@@ -32,9 +22,7 @@ class TopkAttributes(Attributes):
 
     def __post_init__(self) -> None:
         if type(self.k) is not int or self.k < 1:
-            raise AnalysisError(
-                f"topk: k is {self.k!r}, expected a whole number of at least 1"
-            )
+            raise AnalysisError(f"topk: k is {self.k!r}, expected a whole number of at least 1")
 
 
 def topk(x: Value, k: int, *, name: str | None = None) -> tuple[Value, Value]:
@@ -70,29 +58,12 @@ def argmax(x: Value, *, name: str | None = None) -> Value:
 def _largest(word: str, x: Value, k: int, name: str | None) -> Value:
     where = caller()
     tensors(word, where, x=x)
-    need(
-        len(x.shape) > 1,
-        f"{word}: x has at least two dimensions, given {x.shape}",
-        where,
-    )
+    need(len(x.shape) > 1, f"{word}: x has at least two dimensions, given {x.shape}", where)
     columns = x.shape[-1]
     there = type(k) is int and k >= 1 and (not isinstance(columns, int) or k <= columns)
-    need(
-        there,
-        f"{word}: k is a number of the {columns} columns of {x.tensor!r}, given {k!r}",
-        where,
-    )
+    need(there, f"{word}: k is a number of the {columns} columns of {x.tensor!r}, given {k!r}", where)
     operands = [x.operand("rows", where)]
-    return call(
-        "topk",
-        name,
-        operands,
-        (*x.shape[:-1], k),
-        "int32",
-        "rows",
-        TopkAttributes(k),
-        where,
-    )
+    return call("topk", name, operands, (*x.shape[:-1], k), "int32", "rows", TopkAttributes(k), where)
 
 
 @register
@@ -112,9 +83,7 @@ class Topk(OpDef):
         return (blocks(b.coords[0], b.tile[0], b.out[0]), whole(b.out[1]))
 
     def flops(self, b: OpInstance) -> float:
-        return (
-            4.0 * b.tile[0] * b.shape(0)[1] * b.out[1]
-        )  # a look at the row for each number
+        return 4.0 * b.tile[0] * b.shape(0)[1] * b.out[1]  # a look at the row for each number
 
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         return row_tiles(b.out[0], machine)

@@ -9,16 +9,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, call, caller, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.conv2d import pair
 from tilegen.ops.spatial import spatial_tiles
 
@@ -46,16 +37,7 @@ def upsample(x: Value, factor: Any, *, name: str | None = None) -> Value:
     f, g = pair(factor, "upsample: factor", 1, where)
     b, h, w, c = x.shape
     operands, shape = [x.operand("spatial", where)], (b, f * h, g * w, c)
-    return call(
-        "upsample",
-        name,
-        operands,
-        shape,
-        x.dtype,
-        "spatial",
-        UpsampleAttributes((f, g)),
-        where,
-    )
+    return call("upsample", name, operands, shape, x.dtype, "spatial", UpsampleAttributes((f, g)), where)
 
 
 @register
@@ -70,13 +52,7 @@ class Upsample(OpDef):
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         return (
-            Access(
-                0,
-                tuple(
-                    blocks(c, t, n)
-                    for c, t, n in zip(b.coords, b.tile, b.shape(0), strict=True)
-                ),
-            ),
+            Access(0, tuple(blocks(c, t, n) for c, t, n in zip(b.coords, b.tile, b.shape(0), strict=True))),
         )
 
     def write(self, b: OpInstance) -> Box:

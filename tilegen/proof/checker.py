@@ -24,30 +24,14 @@ import numpy as np
 
 from tilegen.errors import ProofError
 from tilegen.proof import memory_order, values
-from tilegen.proof.coverage import (
-    Cells,
-    Edges,
-    own,
-    reads_covered,
-    reads_listed,
-    writes_listed,
-)
+from tilegen.proof.coverage import Cells, Edges, own, reads_covered, reads_listed, writes_listed
 from tilegen.proof.footprint_frame import Array
 from tilegen.proof.plan_input import MALFORMED, read_plan, read_sums, reason
 from tilegen.proof.table import Findings, Table, Violation
 
 __all__ = ["Certificate", "CheckResult", "Violation", "check", "prove"]
 
-CHECKS = (
-    "format",
-    "coverage",
-    "count",
-    "progress",
-    "single writer",
-    "reuse",
-    "values",
-    "memory order",
-)
+CHECKS = ("format", "coverage", "count", "progress", "single writer", "reuse", "values", "memory order")
 
 
 @dataclass(frozen=True)
@@ -79,12 +63,8 @@ class Certificate:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Certificate:
         """What to_dict gave."""
-        checks = tuple(
-            CheckResult(c["name"], c["statement"], c["ok"]) for c in data["checks"]
-        )
-        violations = tuple(
-            Violation(v["check"], v["message"], v["rank"]) for v in data["violations"]
-        )
+        checks = tuple(CheckResult(c["name"], c["statement"], c["ok"]) for c in data["checks"])
+        violations = tuple(Violation(v["check"], v["message"], v["rank"]) for v in data["violations"])
         return Certificate(
             data["program"],
             tuple(data["sizes"].items()),
@@ -107,18 +87,15 @@ class Certificate:
 
     def __repr__(self) -> str:
         failed = ", ".join(c.name for c in self.checks if not c.ok)
-        return f"<Certificate {self.heading}, {f'fails {failed}' if failed else f'{len(self.checks)} checks'}>"
+        return (
+            f"<Certificate {self.heading}, {f'fails {failed}' if failed else f'{len(self.checks)} checks'}>"
+        )
 
     def text(self) -> str:
-        lines = [
-            self.heading,
-            *([f"  checked at {self.proved_at}"] if self.proved_at else []),
-        ]
+        lines = [self.heading, *([f"  checked at {self.proved_at}"] if self.proved_at else [])]
         for c in self.checks:
             lines.append(f"  {'ok  ' if c.ok else 'FAIL'} {c.name}: {c.statement}")
-            lines += [
-                f"         {v.message}" for v in self.violations if v.check == c.name
-            ]
+            lines += [f"         {v.message}" for v in self.violations if v.check == c.name]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,14 +106,8 @@ class Certificate:
             "ok": self.ok,
             "trusted": list(self.trusted),
             **({"proved_at": self.proved_at} if self.proved_at else {}),
-            "checks": [
-                {"name": c.name, "statement": c.statement, "ok": c.ok}
-                for c in self.checks
-            ],
-            "violations": [
-                {"check": v.check, "message": v.message, "rank": v.rank}
-                for v in self.violations
-            ],
+            "checks": [{"name": c.name, "statement": c.statement, "ok": c.ok} for c in self.checks],
+            "violations": [{"check": v.check, "message": v.message, "rank": v.rank} for v in self.violations],
         }
 
 
@@ -145,12 +116,7 @@ def check(plan: object) -> Certificate:
     findings = Findings()
     t = read_plan(plan, findings)
     if t is None:
-        return _certificate(
-            *_names(plan),
-            findings,
-            {"format": ""},
-            "not looked at: the plan is malformed",
-        )
+        return _certificate(*_names(plan), findings, {"format": ""}, "not looked at: the plan is malformed")
     statements = {
         "format": (
             f"{_n(len(t.tiles), 'tile')} of {_n(len(t.cta_tile), 'CTA')} in all cover every grid once, in"
@@ -183,11 +149,7 @@ def check_sums(plan: object) -> CheckResult:
     findings = Findings()
     read_sums(plan, findings)
     problems = [violation.message for violation in findings.kept]
-    return CheckResult(
-        "sums over K",
-        "; ".join(problems) or "split or not, each fills K once",
-        not problems,
-    )
+    return CheckResult("sums over K", "; ".join(problems) or "split or not, each fills K once", not problems)
 
 
 def check_values(plan: dict[str, Any]) -> CheckResult:
@@ -207,11 +169,7 @@ def prove(plan: object) -> Certificate:
     first = certificate.violations[0]
     raise ProofError(
         f"{certificate.program or 'plan'} fails {failed}: {first.message}"
-        + (
-            f" (and {len(certificate.violations) - 1} more)"
-            if len(certificate.violations) > 1
-            else ""
-        ),
+        + (f" (and {len(certificate.violations) - 1} more)" if len(certificate.violations) > 1 else ""),
         certificate,
     )
 
@@ -224,11 +182,7 @@ def _names(plan: object) -> tuple[str, tuple[tuple[str, int], ...], str]:
     """Program and machine of a malformed plan, as far as they can be told."""
     plan = plan if isinstance(plan, dict) else {}
     machine = plan.get("machine")
-    return (
-        str(plan.get("program", "")),
-        (),
-        str(machine.get("name", "")) if isinstance(machine, dict) else "",
-    )
+    return str(plan.get("program", "")), (), str(machine.get("name", "")) if isinstance(machine, dict) else ""
 
 
 def _certificate(
@@ -242,17 +196,11 @@ def _certificate(
     results = []
     for name in CHECKS:
         count = findings.counts.get(name, 0)
-        statement = (
-            f"{_n(count, 'violation')}" if count else statements.get(name, otherwise)
-        )
+        statement = f"{_n(count, 'violation')}" if count else statements.get(name, otherwise)
         results.append(CheckResult(name, statement, not count and name in statements))
     order = {name: i for i, name in enumerate(CHECKS)}
     return Certificate(
-        program,
-        sizes,
-        machine,
-        tuple(results),
-        tuple(sorted(findings.kept, key=lambda v: order[v.check])),
+        program, sizes, machine, tuple(results), tuple(sorted(findings.kept, key=lambda v: order[v.check]))
     )
 
 
@@ -263,9 +211,7 @@ def _single_writer(t: Table, cells: dict[int, Cells]) -> str:
     )
 
 
-def _coverage(
-    t: Table, cells: dict[int, Cells], findings: Findings, statements: dict[str, str]
-) -> Edges:
+def _coverage(t: Table, cells: dict[int, Cells], findings: Findings, statements: dict[str, str]) -> Edges:
     writes, needs = writes_listed(t, findings), reads_listed(t, cells, findings)
     edges = reads_covered(t, cells, findings)
     statements["coverage"] = (
@@ -291,11 +237,7 @@ def _count(t: Table, findings: Findings) -> np.ndarray[Any, Any]:
     posts = np.bincount(t.posts[:, 1], t.posts[:, 2], len(t.targets)).astype(np.int64)
     for e in np.flatnonzero(posts != t.targets).tolist():
         ctas = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
-        who = (
-            f", from {t.cta_name(ctas[0])} to {t.cta_name(ctas[-1])}"
-            if len(ctas)
-            else ""
-        )
+        who = f", from {t.cta_name(ctas[0])} to {t.cta_name(ctas[-1])}" if len(ctas) else ""
         findings.add(
             "count",
             f"semaphore {e} gets {posts[e]} posts{who}, its target is {t.targets[e]}",
@@ -315,9 +257,7 @@ def _count(t: Table, findings: Findings) -> np.ndarray[Any, Any]:
         posters = t.posts[t.posts[:, 1] == e, 0] if findings.room("count") else []
         who = f" ({t.cta_name(posters[0])} posts to it)" if len(posters) else ""
         findings.add(
-            "count",
-            f"nobody waits for semaphore {e}{who}",
-            t.rank(posters[0]) if len(posters) else None,
+            "count", f"nobody waits for semaphore {e}{who}", t.rank(posters[0]) if len(posters) else None
         )
     return np.asarray(posts == t.targets)
 
@@ -348,10 +288,7 @@ def _scheduling(t: Table, findings: Findings) -> str:
     ranks: Array = np.array([r for one in t.scheduling for r in one], np.int64)
     known = ranks[ranks < len(t.tiles)]
     for r in ranks[ranks >= len(t.tiles)].tolist():
-        findings.add(
-            "progress",
-            f"the static lists hold rank {r}, the plan has {len(t.tiles)} tiles",
-        )
+        findings.add("progress", f"the static lists hold rank {r}, the plan has {len(t.tiles)} tiles")
     for r, times in enumerate(np.bincount(known, minlength=len(t.tiles)).tolist()):
         if times != 1:
             findings.add(
@@ -362,11 +299,7 @@ def _scheduling(t: Table, findings: Findings) -> str:
     for sm, one in enumerate(t.scheduling):
         for before, after in zip(one, one[1:], strict=False):
             if after <= before:
-                name = (
-                    f"{t.tiles[after]} rank {after}"
-                    if after < len(t.tiles)
-                    else f"rank {after}"
-                )
+                name = f"{t.tiles[after]} rank {after}" if after < len(t.tiles) else f"rank {after}"
                 findings.add(
                     "progress",
                     f"{name} stands behind rank {before} in the static list of SM {sm}: lists must ascend",
@@ -418,11 +351,7 @@ def _memory_order(t: Table, edges: Edges, findings: Findings) -> str:
     order = np.argsort(key, kind="stable")
     mixed = (np.diff(key[order]) == 0) & (np.diff(t.write_proxy[order]) != 0)
     for cta in t.writes.cta[order[1:][mixed]].tolist():
-        findings.add(
-            "memory order",
-            f"{t.cta_name(cta)} writes one tensor through two proxies",
-            t.rank(cta),
-        )
+        findings.add("memory order", f"{t.cta_name(cta)} writes one tensor through two proxies", t.rank(cta))
     for op, ctas, ways in t.ways if memory_order.knows(t.target) else ():
         _other_ways(t, op, ctas, ways, findings)
     used = []
@@ -458,16 +387,11 @@ def _values(plan: dict[str, Any], findings: Findings) -> str:
     return f"{what}: expressions, scales, operands and types"
 
 
-def _other_ways(
-    t: Table, op: str, ctas: Array, ways: memory_order.Ways, findings: Findings
-) -> None:
+def _other_ways(t: Table, op: str, ctas: Array, ways: memory_order.Ways, findings: Findings) -> None:
     """A violation for each tensor that an op's CTAs read or write through other proxies than its kernels
     do."""
     written = np.isin(t.writes.cta, ctas)
-    listed = [
-        ("writes", t.tensors[n], {ways.writes})
-        for n in np.unique(t.writes.tensor[written]).tolist()
-    ]
+    listed = [("writes", t.tensors[n], {ways.writes}) for n in np.unique(t.writes.tensor[written]).tolist()]
     read = np.isin(t.reads.cta, ctas)
     listed += [
         ("reads", t.tensors[n], set(ways.reads.get(t.tensors[n], ())))
@@ -475,9 +399,7 @@ def _other_ways(
     ]
     for verb, tensor, expected in listed:
         boxes, proxy, of_op = (
-            (t.writes, t.write_proxy, written)
-            if verb == "writes"
-            else (t.reads, t.read_proxy, read)
+            (t.writes, t.write_proxy, written) if verb == "writes" else (t.reads, t.read_proxy, read)
         )
         mine = of_op & (boxes.tensor == t.tensors.index(tensor))
         given = {t.proxies[n] for n in np.unique(proxy[mine]).tolist()}

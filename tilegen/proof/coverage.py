@@ -35,16 +35,9 @@ class Cells:
     def touched(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Cells [first, end) per dimension between these elements."""
         first = np.stack(
-            [
-                np.searchsorted(c, low[:, d], "right") - 1
-                for d, c in enumerate(self.cuts)
-            ],
-            axis=1,
+            [np.searchsorted(c, low[:, d], "right") - 1 for d, c in enumerate(self.cuts)], axis=1
         )
-        end = np.stack(
-            [np.searchsorted(c, high[:, d], "left") for d, c in enumerate(self.cuts)],
-            axis=1,
-        )
+        end = np.stack([np.searchsorted(c, high[:, d], "left") for d, c in enumerate(self.cuts)], axis=1)
         return first, end
 
     @property
@@ -98,17 +91,14 @@ def own(t: Table, findings: Findings) -> dict[int, Cells]:
         writes = t.derived.take(t.derived.tensor == tensor)
         shape = [*t.shapes[tensor], *[1] * (DIMENSIONS - len(t.shapes[tensor]))]
         cuts = [
-            np.unique(
-                np.concatenate([[0, shape[d]], writes.low[:, d], writes.high[:, d]])
-            )
+            np.unique(np.concatenate([[0, shape[d]], writes.low[:, d], writes.high[:, d]]))
             for d in range(DIMENSIONS)
         ]
         grid = Cells(cuts, np.zeros(0, np.int64))
         first, end = grid.touched(writes.low, writes.high)
         if math.prod(grid.shape) > CELLS or (end - first).prod(axis=1).sum() > CELLS:
             findings.add(
-                "single writer",
-                f"the writes cut tensor {t.tensors[tensor]} into more than {CELLS} pieces",
+                "single writer", f"the writes cut tensor {t.tensors[tensor]} into more than {CELLS} pieces"
             )
             continue
         which, at = _expand(first, end)
@@ -123,9 +113,7 @@ def own(t: Table, findings: Findings) -> dict[int, Cells]:
     return cells
 
 
-def _report_double(
-    t: Table, tensor: int, cells: Cells, flat: Array, cta: Array, findings: Findings
-) -> None:
+def _report_double(t: Table, tensor: int, cells: Cells, flat: Array, cta: Array, findings: Findings) -> None:
     order = np.argsort(flat, kind="stable")
     again = np.flatnonzero(np.diff(flat[order]) == 0)
     for i in again.tolist():
@@ -143,9 +131,7 @@ def _report_double(
         findings.add_count("single writer", len(again))
 
 
-def _report_unwritten_output(
-    t: Table, tensor: int, cells: Cells | None, findings: Findings
-) -> None:
+def _report_unwritten_output(t: Table, tensor: int, cells: Cells | None, findings: Findings) -> None:
     if cells is None:
         findings.add("single writer", f"no tile writes output {t.tensors[tensor]}")
         return
@@ -166,33 +152,23 @@ def writes_listed(t: Table, findings: Findings) -> int:
     expected = np.full(len(t.cta_tile), -1, np.int64)
     expected[t.derived.cta] = np.arange(len(t.derived.cta))
     mine = expected[t.writes.cta]
-    same = (
-        (mine >= 0)
-        & (t.writes.tensor == t.derived.tensor[mine])
-        & (listed[t.writes.cta] == 1)
-    )
+    same = (mine >= 0) & (t.writes.tensor == t.derived.tensor[mine]) & (listed[t.writes.cta] == 1)
     for key in ("low", "high", "stride"):
         same &= (getattr(t.writes, key) == getattr(t.derived, key)[mine]).all(axis=1)
     done = np.zeros(len(t.cta_tile), bool)
     done[t.writes.cta[same]] = True
     done |= (listed == 0) & (expected < 0)
     for cta in np.flatnonzero(~done).tolist():
-        _compare_writes(
-            t, cta, int(expected[cta]), t.writes.take(t.writes.cta == cta), findings
-        )
+        _compare_writes(t, cta, int(expected[cta]), t.writes.take(t.writes.cta == cta), findings)
     return len(t.derived.cta)
 
 
-def _compare_writes(
-    t: Table, cta: int, expected: int, listed: Boxes, findings: Findings
-) -> None:
+def _compare_writes(t: Table, cta: int, expected: int, listed: Boxes, findings: Findings) -> None:
     """The slow way: several listed boxes may make up the one that the op writes."""
     names = (
         ", ".join(
             t.box_name(int(x), low, high, s)
-            for x, low, high, s in zip(
-                listed.tensor, listed.low, listed.high, listed.stride, strict=True
-            )
+            for x, low, high, s in zip(listed.tensor, listed.low, listed.high, listed.stride, strict=True)
         )
         or "nothing"
     )
@@ -212,8 +188,7 @@ def _compare_writes(
     if (
         not inside.all()
         or not whole
-        or _gap(d.low[expected], d.high[expected], d.stride[expected], listed)
-        is not None
+        or _gap(d.low[expected], d.high[expected], d.stride[expected], listed) is not None
     ):
         right = t.box_name(int(d.tensor[expected]), d.low[expected], d.high[expected])
         findings.add(
@@ -224,9 +199,7 @@ def _compare_writes(
         )
 
 
-def _gap(
-    low: Array, high: Array, stride: Array, boxes: Boxes
-) -> tuple[Array, Array] | None:
+def _gap(low: Array, high: Array, stride: Array, boxes: Boxes) -> tuple[Array, Array] | None:
     """A range of the box [low, high) by stride that none of the boxes contains; None: they contain it all."""
     cuts = []
     for d in range(DIMENSIONS):
@@ -262,22 +235,15 @@ def reads_listed(t: Table, cells: dict[int, Cells], findings: Findings) -> int:
     key = t.reads.cta * tensors + t.reads.tensor
     order = np.argsort(key, kind="stable")
     wanted = t.needs.cta * tensors + t.needs.tensor
-    left, right = (
-        np.searchsorted(key[order], wanted, "left"),
-        np.searchsorted(key[order], wanted, "right"),
-    )
+    left, right = np.searchsorted(key[order], wanted, "left"), np.searchsorted(key[order], wanted, "right")
     need, offset = _spread(right - left)
     read = order[left[need] + offset]
-    _report_unlisted(
-        t, cells, order, left, right, _within(t, need, read), need, findings
-    )
+    _report_unlisted(t, cells, order, left, right, _within(t, need, read), need, findings)
     _report_disorder(t, cells, need, read, findings)
     known = np.isin(key, wanted)
     for i in np.flatnonzero(~known).tolist():
         findings.add(
-            "coverage",
-            f"{t.read_name(i)}, a tensor that its op does not read",
-            t.rank(t.reads.cta[i]),
+            "coverage", f"{t.read_name(i)}, a tensor that its op does not read", t.rank(t.reads.cta[i])
         )
     return len(t.needs.cta)
 
@@ -287,9 +253,7 @@ def _within(t: Table, need: Array, read: Array) -> Mask:
     n, r = t.needs.take(need), t.reads.take(read)
     inside = (r.low <= n.low) & (n.high <= r.high)
     if (r.stride > 1).any():
-        inside &= ((n.low - r.low) % r.stride == 0) & (
-            (n.stride % r.stride == 0) | (n.high == n.low + 1)
-        )
+        inside &= ((n.low - r.low) % r.stride == 0) & ((n.stride % r.stride == 0) | (n.high == n.low + 1))
     return np.asarray(inside.all(axis=1))
 
 
@@ -313,8 +277,7 @@ def _report_unlisted(
         span = slice(left[i], right[i])
         box = t.needs.low[i], t.needs.high[i], t.needs.stride[i]
         pattern = b"".join(
-            a.tobytes()
-            for a in (*box, listed.low[span], listed.high[span], listed.stride[span])
+            a.tobytes() for a in (*box, listed.low[span], listed.high[span], listed.stride[span])
         )
         if pattern not in known:
             known[pattern] = _gap(*box, listed.take(span))
@@ -329,18 +292,14 @@ def _report_unlisted(
             )
 
 
-def _report_disorder(
-    t: Table, cells: dict[int, Cells], need: Array, read: Array, findings: Findings
-) -> None:
+def _report_disorder(t: Table, cells: dict[int, Cells], need: Array, read: Array, findings: Findings) -> None:
     """A wait holds for the reads of its step and later ones: a read of an earlier step must not rely on it by
     standing behind it."""
     n, r, s = t.needs.take(need), t.reads.take(read), t.steps
     meet = ((n.low < r.high) & (r.low < n.high)).all(axis=1)
     need, read = need[meet], read[meet]
     axis = s.axis[need]
-    start = (
-        np.maximum(t.reads.low[read, axis], t.needs.low[need, axis]) - s.origin[need]
-    )
+    start = np.maximum(t.reads.low[read, axis], t.needs.low[need, axis]) - s.origin[need]
     step = s.base[need] + start // s.size[need]
     early, late = np.full(len(t.reads.cta), _CTA // 2), np.full(len(t.reads.cta), -2)
     np.minimum.at(early, read, step)
@@ -348,9 +307,7 @@ def _report_disorder(
     matched = late > -2
     behind = np.where((t.read_waits > 0) & matched, early, -2) + t.reads.cta * _CTA
     behind = np.maximum.accumulate(behind) - t.reads.cta * _CTA
-    for i in np.flatnonzero(
-        matched & np.isin(t.reads.tensor, list(cells)) & (late < behind)
-    ).tolist():
+    for i in np.flatnonzero(matched & np.isin(t.reads.tensor, list(cells)) & (late < behind)).tolist():
         findings.add(
             "coverage",
             f"{t.read_name(i)} in step {late[i]}, but lists it behind a wait of step {behind[i]}: reads must"
@@ -362,12 +319,7 @@ def _report_disorder(
 def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edges:
     """Each listed read of a written element stands behind a full wait for a semaphore that its writer posts
     to."""
-    cover, reads, pairs, by_proxy = (
-        _Cover(t, findings),
-        0,
-        0,
-        dict[tuple[int, int], int](),
-    )
+    cover, reads, pairs, by_proxy = _Cover(t, findings), 0, 0, dict[tuple[int, int], int]()
     for tensor in np.unique(t.reads.tensor).tolist():
         where = np.flatnonzero(t.reads.tensor == tensor)
         if tensor in cells:
@@ -382,13 +334,7 @@ def reads_covered(t: Table, cells: dict[int, Cells], findings: Findings) -> Edge
                     f"{t.read_name(i)}: no tile writes this {t.roles[tensor]}",
                     t.rank(t.reads.cta[i]),
                 )
-    return Edges(
-        reads,
-        len(set(cells) & set(t.reads.tensor.tolist())),
-        pairs,
-        by_proxy,
-        cover.apart,
-    )
+    return Edges(reads, len(set(cells) & set(t.reads.tensor.tolist())), pairs, by_proxy, cover.apart)
 
 
 class _Cover:
@@ -403,18 +349,13 @@ class _Cover:
 
     def awaited(self, state: Array, cta: Array) -> Mask:
         pair, offset = _spread(self.start[cta + 1] - self.start[cta])
-        key = (
-            state[pair] * len(self.t.targets)
-            + self.posted[self.start[cta[pair]] + offset]
-        )
+        key = state[pair] * len(self.t.targets) + self.posted[self.start[cta[pair]] + offset]
         if not len(self.t.states):
             return np.zeros(len(state), bool)
         at = np.minimum(np.searchsorted(self.t.states, key), len(self.t.states) - 1)
         return np.bincount(pair[self.t.states[at] == key], minlength=len(state)) > 0
 
-    def tensor(
-        self, tensor: int, cells: Cells, where: Array
-    ) -> dict[tuple[int, int], int]:
+    def tensor(self, tensor: int, cells: Cells, where: Array) -> dict[tuple[int, int], int]:
         """Checks the listed reads `where` of one tensor; equal ones (same cells, wait state, proxy) at
         once."""
         t = self.t
@@ -443,54 +384,31 @@ class _Cover:
         for chunk in _chunks((end[one] - first[one]).prod(axis=1)):
             which, at = _expand(first[one[chunk]], end[one[chunk]])
             if strided:
-                keep = _hit(
-                    cells,
-                    at,
-                    reads.low[one[chunk]][which],
-                    reads.stride[one[chunk]][which],
-                )
+                keep = _hit(cells, at, reads.low[one[chunk]][which], reads.stride[one[chunk]][which])
                 which, at = which[keep], at[keep]
             flat = np.ravel_multi_index(tuple(at.T), cells.shape)
             owner, which = cells.owner[flat], which + chunk.start
             good = owner < 0 if free else np.zeros(len(owner), bool)
             written = owner >= 0
-            good[written] = self.awaited(
-                t.read_state[where[one[which[written]]]], owner[written]
-            )
-            apart = (
-                written
-                & (t.since[owner] > 0)
-                & (t.since[owner] == t.before[where[one[which]]])
-            )
+            good[written] = self.awaited(t.read_state[where[one[which[written]]]], owner[written])
+            apart = written & (t.since[owner] > 0) & (t.since[owner] == t.before[where[one[which]]])
             self.apart += int(times[which[_distinct(which, owner, apart)]].sum())
             good, written = good | apart, written & ~apart
             kind = proxy[owner] * kinds + t.read_proxy[where[one[which]]]
             counted = _distinct(which, owner, good & written)
-            found += np.bincount(kind[counted], times[which[counted]], kinds**2).astype(
-                np.int64
-            )
+            found += np.bincount(kind[counted], times[which[counted]], kinds**2).astype(np.int64)
             if not good.all():
-                self._report(
-                    cells, tensor, where, group.reshape(-1), which[~good], flat[~good]
-                )
+                self._report(cells, tensor, where, group.reshape(-1), which[~good], flat[~good])
         return {(k // kinds, k % kinds): int(n) for k, n in enumerate(found) if n}
 
     def _report(
-        self,
-        cells: Cells,
-        tensor: int,
-        where: Array,
-        group: Array,
-        which: Array,
-        flat: Array,
+        self, cells: Cells, tensor: int, where: Array, group: Array, which: Array, flat: Array
     ) -> None:
         """One violation for each listed read of the failing groups `which`, naming the first writer it does
         not wait for."""
         failing, first, ranges = np.unique(which, return_index=True, return_counts=True)
         total = int(np.isin(group, failing).sum())
-        for g, cell, count in zip(
-            failing.tolist(), flat[first].tolist(), ranges.tolist(), strict=True
-        ):
+        for g, cell, count in zip(failing.tolist(), flat[first].tolist(), ranges.tolist(), strict=True):
             if not self.findings.room("coverage"):
                 break
             more = f" ({count - 1} more such ranges)" if count > 1 else ""
@@ -501,19 +419,14 @@ class _Cover:
                     int(self.t.read_state[i]),
                 )
                 self.findings.add(
-                    "coverage",
-                    self.t.read_name(i) + why + more,
-                    self.t.rank(self.t.reads.cta[i]),
-                    0,
+                    "coverage", self.t.read_name(i) + why + more, self.t.rank(self.t.reads.cta[i]), 0
                 )
         self.findings.add_count("coverage", total)
 
     def _reason(self, owner: int, written: str, state: int) -> str:
         if owner < 0:
             return f", but no tile writes {written}"
-        posts = ", ".join(
-            map(str, self.posted[self.start[owner] : self.start[owner + 1]].tolist())
-        )
+        posts = ", ".join(map(str, self.posted[self.start[owner] : self.start[owner + 1]].tolist()))
         return (
             f" without a full wait for {self.t.cta_name(owner)}, which writes {written} and posts to "
             f"{f'semaphore {posts}' if posts else 'no semaphore'}; awaited: {self._waits(state) or 'none'}"
@@ -528,9 +441,7 @@ class _Cover:
 def _distinct(which: Array, owner: Array, good: Mask) -> Array:
     """Of the good pairs, one index for each (read, writing CTA): a CTA's writes may span several cells."""
     at = np.flatnonzero(good)
-    _, one = np.unique(
-        which[at] * (int(owner.max(initial=0)) + 1) + owner[at], return_index=True
-    )
+    _, one = np.unique(which[at] * (int(owner.max(initial=0)) + 1) + owner[at], return_index=True)
     return at[one]
 
 
@@ -539,10 +450,7 @@ def _hit(cells: Cells, at: Array, low: Array, stride: Array) -> Mask:
     hit = np.ones(len(at), bool)
     for d, cuts in enumerate(cells.cuts):
         start, end = cuts[at[:, d]], cuts[at[:, d] + 1]
-        point = (
-            low[:, d]
-            + np.maximum(-((low[:, d] - start) // stride[:, d]), 0) * stride[:, d]
-        )
+        point = low[:, d] + np.maximum(-((low[:, d] - start) // stride[:, d]), 0) * stride[:, d]
         hit &= point < end
     return hit
 

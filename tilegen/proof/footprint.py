@@ -33,11 +33,7 @@ SPLIT_STATE = 8  # columns beside the sums of a head in an attention's partial r
 
 
 def _linear(op: Op) -> Footprint:
-    (m, n), (tm, tn, tk), groups = (
-        op.target(None, None).shape,
-        op.tiles(3),
-        op.integer("groups"),
-    )
+    (m, n), (tm, tn, tk), groups = op.target(None, None).shape, op.tiles(3), op.integer("groups")
     patches = _patches(op, m)
     x = op.operand(0, None if patches else m, None)
     w = op.operand(1, groups * n, None if patches else x.shape[1])
@@ -49,19 +45,12 @@ def _linear(op: Op) -> Footprint:
     first, end = f.split_k(ceil_div(k1 - k0, tk))
     depth, start = f.span(k0 + tk * first, k0 + tk * end, k1), tn * f.coord[1]
     if patches:
-        reads = f.read(
-            x, patches.images_of(f.block(0, tm, m)), f.span(0, x.shape[1], x.shape[1])
-        )
+        reads = f.read(x, patches.images_of(f.block(0, tm, m)), f.span(0, x.shape[1], x.shape[1]))
     else:
         reads = f.read(x, f.block(0, tm, m), depth, axis=1, origin=k0, size=tk)
     for g in range(groups):
         reads += f.read(
-            w,
-            f.span(g * n + start, g * n + start + tn, (g + 1) * n),
-            depth,
-            axis=1,
-            origin=k0,
-            size=tk,
+            w, f.span(g * n + start, g * n + start + tn, (g + 1) * n), depth, axis=1, origin=k0, size=tk
         )
     if "norm_eps" in op.attributes:
         if (k0, k1) != (0, k) or op.cluster > 1:
@@ -93,11 +82,7 @@ def _patches(op: Op, m: int) -> _Patches | None:
     (images, *size, c), (_, *window, channels) = op.images
     stride, padding, dilation = (
         op.pair(key, least) if key in op.attributes else (usual, usual)
-        for key, least, usual in (
-            ("stride", 1, 1),
-            ("padding", 0, 0),
-            ("dilation", 1, 1),
-        )
+        for key, least, usual in (("stride", 1, 1), ("padding", 0, 0), ("dilation", 1, 1))
     )
     p, q = (
         (n + 2 * pad - d * (r - 1) - 1) // s + 1
@@ -114,11 +99,7 @@ def _patches(op: Op, m: int) -> _Patches | None:
 
 
 def _matmul(op: Op) -> Footprint:
-    (tm, tn, tk), batch, right_batch = (
-        op.tiles(3),
-        op.integer("batch"),
-        op.integer("b_batch"),
-    )
+    (tm, tn, tk), batch, right_batch = op.tiles(3), op.integer("batch"), op.integer("b_batch")
     m, n, k, ta, tb = (
         op.integer("m"),
         op.integer("n"),
@@ -139,59 +120,38 @@ def _matmul(op: Op) -> Footprint:
     def depth(base: Array | int) -> Span:
         return f.span(base + tk * first, base + np.minimum(tk * end, k), LIMIT)
 
-    def read(
-        view: View, outer: Array, length: int, rows: bool, block: Span
-    ) -> list[Access]:
+    def read(view: View, outer: Array, length: int, rows: bool, block: Span) -> list[Access]:
         """An operand whose summed dimension is its rows (of its batch) or its columns."""
         if rows:
-            return f.read(
-                view, depth(outer * k), block, axis=0, origin=outer * k, size=tk
-            )
+            return f.read(view, depth(outer * k), block, axis=0, origin=outer * k, size=tk)
         return f.read(
-            view,
-            Span(outer * length + block.low, outer * length + block.high),
-            depth(0),
-            axis=1,
-            size=tk,
+            view, Span(outer * length + block.low, outer * length + block.high), depth(0), axis=1, size=tk
         )
 
-    reads = read(a, b, m, ta, f.block(1, tm, m)) + read(
-        c, own, n, not tb, f.block(2, tn, n)
-    )
+    reads = read(a, b, m, ta, f.block(1, tm, m)) + read(c, own, n, not tb, f.block(2, tn, n))
     return f.footprint(
-        reads,
-        f.lines(b * m + tm * f.coord[1], tm, (b + 1) * m),
-        f.columns(tn * f.coord[2], tn, n),
+        reads, f.lines(b * m + tm * f.coord[1], tm, (b + 1) * m), f.columns(tn * f.coord[2], tn, n)
     )
 
 
 def _windows(
-    f: Frame,
-    axis: int,
-    size: int,
-    outputs: int,
-    inputs: int,
-    window: tuple[int, int, int, int],
+    f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]
 ) -> list[Span]:
     """Input rows under a block of output rows, as one progression per piece; window: filter rows, stride,
     dilation, padding."""
     taps, stride, dilation, padding = window
     if min(size, outputs) * taps > 1 << 18:
-        raise Malformed(
-            f"a tile of {size} output rows under {taps} filter rows is too large to check"
-        )
+        raise Malformed(f"a tile of {size} output rows under {taps} filter rows is too large to check")
     table = []
     for start in range(0, outputs, size):
         outs = np.arange(start, min(start + size, outputs), dtype=np.int64)
         rows = np.unique(outs[:, None] * stride + np.arange(taps) * dilation - padding)
         table.append(_progressions(rows[(rows >= 0) & (rows < inputs)]))
     pieces = max(map(len, table), default=0)
-    padded = np.array(
-        [t + [(0, 0, 1)] * (pieces - len(t)) for t in table], np.int64
-    ).reshape(len(table), pieces, 3)[f.coord[axis]]
-    return [
-        Span(padded[:, p, 0], padded[:, p, 1], padded[:, p, 2]) for p in range(pieces)
-    ]
+    padded = np.array([t + [(0, 0, 1)] * (pieces - len(t)) for t in table], np.int64).reshape(
+        len(table), pieces, 3
+    )[f.coord[axis]]
+    return [Span(padded[:, p, 0], padded[:, p, 1], padded[:, p, 2]) for p in range(pieces)]
 
 
 def _progressions(points: Array) -> list[tuple[int, int, int]]:
@@ -207,66 +167,36 @@ def _progressions(points: Array) -> list[tuple[int, int, int]]:
 
 
 def _conv2d(op: Op) -> Footprint:
-    (images, p, q, n), (tb, th, tw, tn, tc) = (
-        op.target(None, None, None, None).shape,
-        op.tiles(5),
-    )
+    (images, p, q, n), (tb, th, tw, tn, tc) = op.target(None, None, None, None).shape, op.tiles(5)
     x = op.operand(0, images, None, None, None)
     _, height, width, c = x.shape
     w = op.operand(1, n, None, None, c)
     _, r, s, _ = w.shape
-    (sh, sw), (ph, pw), (dh, dw) = (
-        op.pair("stride", 1),
-        op.pair("padding"),
-        op.pair("dilation", 1),
-    )
-    f = op.frame(
-        ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn)
-    )
+    (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn))
     first, end = f.split_k(ceil_div(c, tc))
     depth = f.span(tc * first, tc * end, c)
-    reads = f.read(
-        w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), depth, axis=3, size=tc
-    )
+    reads = f.read(w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), depth, axis=3, size=tc)
     for rows in _windows(f, 1, th, p, height, (r, sh, dh, ph)):
         for columns in _windows(f, 2, tw, q, width, (s, sw, dw, pw)):
-            reads += f.read(
-                x, f.block(0, tb, images), rows, columns, depth, axis=3, size=tc
-            )
+            reads += f.read(x, f.block(0, tb, images), rows, columns, depth, axis=3, size=tc)
     return f.footprint(
-        reads,
-        f.block(0, tb, images),
-        f.block(1, th, p),
-        f.block(2, tw, q),
-        f.columns(tn * f.coord[3], tn, n),
+        reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tn * f.coord[3], tn, n)
     )
 
 
 def _grouped_conv2d(op: Op) -> Footprint:
-    (images, p, q, n), (tb, th, tw, tg) = (
-        op.target(None, None, None, None).shape,
-        op.tiles(4),
-    )
+    (images, p, q, n), (tb, th, tw, tg) = op.target(None, None, None, None).shape, op.tiles(4)
     x, groups = op.operand(0, images, None, None, None), op.integer("groups")
     _, height, width, c = x.shape
     if groups < 2 or c % groups or n % groups:
-        raise Malformed(
-            f"{groups} groups of {c} channels and {n} filters, expected a divisor of both"
-        )
+        raise Malformed(f"{groups} groups of {c} channels and {n} filters, expected a divisor of both")
     w = op.operand(1, n, None, None, c // groups)
     _, r, s, depth = w.shape
-    (sh, sw), (ph, pw), (dh, dw) = (
-        op.pair("stride", 1),
-        op.pair("padding"),
-        op.pair("dilation", 1),
-    )
-    f = op.frame(
-        ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(groups, tg)
-    )
+    (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(groups, tg))
     filters, channels = f.block(3, tg * (n // groups), n), f.block(3, tg * depth, c)
-    reads = f.once(
-        w, filters, f.span(0, r, r), f.span(0, s, s), f.span(0, depth, depth)
-    )
+    reads = f.once(w, filters, f.span(0, r, r), f.span(0, s, s), f.span(0, depth, depth))
     for rows in _windows(f, 1, th, p, height, (r, sh, dh, ph)):
         for columns in _windows(f, 2, tw, q, width, (s, sw, dw, pw)):
             reads += f.once(x, f.block(0, tb, images), rows, columns, channels)
@@ -276,19 +206,12 @@ def _grouped_conv2d(op: Op) -> Footprint:
 
 
 def _conv_transpose2d(op: Op) -> Footprint:
-    (images, p, q, n), (tb, th, tw, tn) = (
-        op.target(None, None, None, None).shape,
-        op.tiles(4),
-    )
+    (images, p, q, n), (tb, th, tw, tn) = op.target(None, None, None, None).shape, op.tiles(4)
     x = op.operand(0, images, None, None, None)
     _, height, width, c = x.shape
     w = op.operand(1, n, None, None, c)
     _, r, s, _ = w.shape
-    (sh, sw), (ph, pw), (dh, dw) = (
-        op.pair("stride", 1),
-        op.pair("padding"),
-        op.pair("dilation", 1),
-    )
+    (sh, sw), (ph, pw), (dh, dw) = op.pair("stride", 1), op.pair("padding"), op.pair("dilation", 1)
     more = op.pair("output_padding")
     wanted = [
         (size - 1) * step + gap * (taps - 1) - 2 * before + behind + 1
@@ -298,31 +221,20 @@ def _conv_transpose2d(op: Op) -> Footprint:
         )
     ]
     if wanted != [p, q]:
-        raise Malformed(
-            f"the result has {p} x {q} pixels, expected {wanted[0]} x {wanted[1]}"
-        )
-    f = op.frame(
-        ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn)
-    )
+        raise Malformed(f"the result has {p} x {q} pixels, expected {wanted[0]} x {wanted[1]}")
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(n, tn))
     rows, columns = (
         _sources(f, 1, th, p, height, (r, sh, dh, ph)),
         _sources(f, 2, tw, q, width, (s, sw, dw, pw)),
     )
     lines = [f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q)]
-    reads = f.once(
-        w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), f.span(0, c, c)
-    )
+    reads = f.once(w, f.block(3, tn, n), f.span(0, r, r), f.span(0, s, s), f.span(0, c, c))
     reads += f.once(x, f.block(0, tb, images), rows, columns, f.span(0, c, c))
     return f.footprint(reads, *lines, f.columns(tn * f.coord[3], tn, n))
 
 
 def _sources(
-    f: Frame,
-    axis: int,
-    size: int,
-    outputs: int,
-    inputs: int,
-    window: tuple[int, int, int, int],
+    f: Frame, axis: int, size: int, outputs: int, inputs: int, window: tuple[int, int, int, int]
 ) -> Span:
     """Input rows from whose first output row to whose last one lies any of a block; window: as _windows has
     it."""
@@ -336,29 +248,16 @@ def _sources(
 
 
 def _pool2d(op: Op) -> Footprint:
-    (images, p, q, c), (tb, th, tw, tc) = (
-        op.target(None, None, None, None).shape,
-        op.tiles(4),
-    )
+    (images, p, q, c), (tb, th, tw, tc) = op.target(None, None, None, None).shape, op.tiles(4)
     x = op.operand(0, images, None, None, c)
-    (r, s), (sh, sw), (ph, pw) = (
-        op.pair("window", 1),
-        op.pair("stride", 1),
-        op.pair("padding"),
-    )
-    f = op.frame(
-        ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(c, tc)
-    )
+    (r, s), (sh, sw), (ph, pw) = op.pair("window", 1), op.pair("stride", 1), op.pair("padding")
+    f = op.frame(ceil_div(images, tb), ceil_div(p, th), ceil_div(q, tw), ceil_div(c, tc))
     reads: list[Access] = []
     for rows in _windows(f, 1, th, p, x.shape[1], (r, sh, 1, ph)):
         for columns in _windows(f, 2, tw, q, x.shape[2], (s, sw, 1, pw)):
             reads += f.once(x, f.block(0, tb, images), rows, columns, f.block(3, tc, c))
     return f.footprint(
-        reads,
-        f.block(0, tb, images),
-        f.block(1, th, p),
-        f.block(2, tw, q),
-        f.columns(tc * f.coord[3], tc, c),
+        reads, f.block(0, tb, images), f.block(1, th, p), f.block(2, tw, q), f.columns(tc * f.coord[3], tc, c)
     )
 
 
@@ -368,11 +267,7 @@ def _global_avg_pool(op: Op) -> Footprint:
     f = op.frame(ceil_div(images, tb), ceil_div(c, tc))
     _, height, width, _ = x.shape
     reads = f.once(
-        x,
-        f.block(0, tb, images),
-        f.span(0, height, height),
-        f.span(0, width, width),
-        f.block(1, tc, c),
+        x, f.block(0, tb, images), f.span(0, height, height), f.span(0, width, width), f.block(1, tc, c)
     )
     return f.footprint(reads, f.block(0, tb, images), f.columns(tc * f.coord[1], tc, c))
 
@@ -388,14 +283,8 @@ def _upsample(op: Op) -> Footprint:
         raise Malformed(f"{p} x {q} pixels, expected multiples of {f} and {g}")
     frame = op.frame(*(ceil_div(n, t) for n, t in zip(x.shape, tile, strict=True)))
     reads = frame.once(x, *(frame.block(d, tile[d], x.shape[d]) for d in range(4)))
-    lines = [
-        frame.block(0, tile[0], images),
-        frame.block(1, tile[1] * f, p),
-        frame.block(2, tile[2] * g, q),
-    ]
-    return frame.footprint(
-        reads, *lines, frame.columns(tile[3] * frame.coord[3], tile[3], c)
-    )
+    lines = [frame.block(0, tile[0], images), frame.block(1, tile[1] * f, p), frame.block(2, tile[2] * g, q)]
+    return frame.footprint(reads, *lines, frame.columns(tile[3] * frame.coord[3], tile[3], c))
 
 
 def _group_norm(op: Op) -> Footprint:
@@ -423,14 +312,8 @@ def _cat(op: Op) -> Footprint:
     spans = [f.block(d, tile[d], lines[d]) for d in range(len(lines))]
     parts = [op.operand(index, *lines, None) for index in range(len(op.views))]
     if sum(part.shape[-1] for part in parts) != n:
-        raise Malformed(
-            f"{n} columns of parts of {[part.shape[-1] for part in parts]}, expected their sum"
-        )
-    reads = [
-        a
-        for part in parts
-        for a in f.once(part, *spans, f.span(0, part.shape[-1], part.shape[-1]))
-    ]
+        raise Malformed(f"{n} columns of parts of {[part.shape[-1] for part in parts]}, expected their sum")
+    reads = [a for part in parts for a in f.once(part, *spans, f.span(0, part.shape[-1], part.shape[-1]))]
     return f.footprint(reads, *spans, f.columns(0, n, n))
 
 
@@ -438,9 +321,7 @@ def _strided_copy(op: Op) -> Footprint:
     x, shape, tile = op.views[0], op.result.shape, op.tiles(len(op.result.shape))
     sizes, strides = op.integers("sizes", 1), op.integers("strides", 0)
     count, (height, *rest) = math.prod(sizes), x.shape
-    last = op.integer("offset", 0) + sum(
-        (n - 1) * s for n, s in zip(sizes, strides, strict=False)
-    )
+    last = op.integer("offset", 0) + sum((n - 1) * s for n, s in zip(sizes, strides, strict=False))
     if (
         len(sizes) != len(strides)
         or count != math.prod(shape)
@@ -451,27 +332,13 @@ def _strided_copy(op: Op) -> Footprint:
             f"places {list(sizes)} by {list(strides)} for {list(shape)} of {list(x.shape)}, expected as many"
             " strides as sizes, a place for each element, all inside a whole tensor"
         )
-    f, line, pitch = (
-        op.frame(*map(ceil_div, shape, tile)),
-        math.prod(shape[1:]),
-        math.prod(rest),
-    )
+    f, line, pitch = op.frame(*map(ceil_div, shape, tile)), math.prod(shape[1:]), math.prod(rest)
     rows = f.block(0, tile[0], shape[0])
-    outermost = (
-        count // sizes[0]
-    )  # elements of the result at each of the outermost places
-    low, high = (
-        place // outermost for place in (rows.low * line, rows.high * line - 1)
-    )
+    outermost = count // sizes[0]  # elements of the result at each of the outermost places
+    low, high = (place // outermost for place in (rows.low * line, rows.high * line - 1))
     start = op.integer("offset", 0) + low * strides[0]
-    end = (
-        last - (sizes[0] - 1 - high) * strides[0]
-    )  # the last element at the last of these places
-    read = f.once(
-        x,
-        f.span(start // pitch, end // pitch + 1, height),
-        *(f.span(0, n, n) for n in rest),
-    )
+    end = last - (sizes[0] - 1 - high) * strides[0]  # the last element at the last of these places
+    read = f.once(x, f.span(start // pitch, end // pitch + 1, height), *(f.span(0, n, n) for n in rest))
     columns = f.columns(tile[-1] * f.coord[-1], tile[-1], shape[-1])
     lines = [f.block(d, tile[d], shape[d]) for d in range(len(shape) - 1)]
     return f.footprint(read, *lines, columns)
@@ -500,13 +367,9 @@ def _softmax(op: Op) -> Footprint:
     n = op.target(batch * rows, None).shape[1]
     f = op.frame(batch, ceil_div(rows, tm))
     own = f.nested(0, 1, tm, rows)
-    seen: Array | int = (
-        np.minimum(tm * (f.coord[1] + 1), rows) + n - rows if op.flag("causal") else n
-    )
+    seen: Array | int = np.minimum(tm * (f.coord[1] + 1), rows) + n - rows if op.flag("causal") else n
     return f.footprint(
-        f.once(op.operand(0, batch * rows, n), own, f.span(0, seen, n)),
-        own,
-        f.columns(0, n, n),
+        f.once(op.operand(0, batch * rows, n), own, f.span(0, seen, n)), own, f.columns(0, n, n)
     )
 
 
@@ -523,34 +386,15 @@ def _attention(op: Op) -> Footprint:
         op.integer("head_dim"),
         op.integer("splits") if "splits" in op.attributes else 1,
     )
-    forwarded, at = (
-        op.flag("forwarded"),
-        3 + op.flag("lengths") + op.flag("alibi"),
-    )  # of the position
-    over_caches, prefix = (
-        len(op.views) > at,
-        op.integer("prefix") if "prefix" in op.attributes else 0,
-    )
+    forwarded, at = op.flag("forwarded"), 3 + op.flag("lengths") + op.flag("alibi")  # of the position
+    over_caches, prefix = len(op.views) > at, op.integer("prefix") if "prefix" in op.attributes else 0
     if heads % kv_heads or heads // kv_heads % th:
-        raise Malformed(
-            f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples"
-        )
+        raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
     if splits > 1 and not over_caches:
         raise Malformed("shares of the keys, but no position, expected a cache")
-    if (
-        over_caches
-        and (op.flag("lengths") or prefix)
-        or prefix
-        and not op.flag("causal")
-    ):
-        raise Malformed(
-            "lengths or a prefix beside a position, or a prefix where all keys are seen"
-        )
-    if (
-        forwarded != (len(op.views) > at + 1)
-        or "theta" in op.attributes
-        and not forwarded
-    ):
+    if over_caches and (op.flag("lengths") or prefix) or prefix and not op.flag("causal"):
+        raise Malformed("lengths or a prefix beside a position, or a prefix where all keys are seen")
+    if forwarded != (len(op.views) > at + 1) or "theta" in op.attributes and not forwarded:
         raise Malformed(
             f"forwarded is {forwarded} with {len(op.views)} operands, expected {at + 3} where new rows"
             f" are forwarded (and may be roped), else {at} or {at + 1}"
@@ -562,23 +406,15 @@ def _attention(op: Op) -> Footprint:
     own, head = f.nested(0, 2, tq, q_len), f.coord[1] * th
     base, group = f.coord[0] * k_len, head // (heads // kv_heads)
     reads = f.read(
-        op.operand(0, batch * q_len, heads * d),
-        own,
-        f.span(head * d, (head + th) * d, LIMIT),
-        base=FIRST,
+        op.operand(0, batch * q_len, heads * d), own, f.span(head * d, (head + th) * d, LIMIT), base=FIRST
     )
     if splits == 1:
         length = np.full_like(head, k_len)
         if op.flag("causal") and not over_caches:
-            length = np.clip(
-                np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len
-            )
+            length = np.clip(np.minimum(tq * (f.coord[2] + 1), q_len) + k_len - q_len, 0, k_len)
             length = np.maximum(length, min(prefix, k_len))
         first, end = f.split_k(ceil_div(length, tk))
-        keys, size = (
-            f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT),
-            tk,
-        )
+        keys, size = f.span(base + tk * first, base + np.minimum(tk * end, length), LIMIT), tk
     else:  # which keys a share has is known at run time: it may be any
         keys, size = f.span(base, base + k_len, LIMIT), 1 << 62
         lower = batch * q_len * f.coord[3]
@@ -587,29 +423,17 @@ def _attention(op: Op) -> Footprint:
     before = _cut(op.operand(at, 1), k_len) if forwarded else None
     for index in (1, 2):
         cached = f.read(
-            op.operand(index, batch * k_len, kv_heads * d),
-            keys,
-            columns,
-            axis=0,
-            origin=base,
-            size=size,
+            op.operand(index, batch * k_len, kv_heads * d), keys, columns, axis=0, origin=base, size=size
         )
         reads += [replace(a, before=before) for a in cached]
         if forwarded:
             rows = f.span(f.coord[0] * q_len, (f.coord[0] + 1) * q_len, LIMIT)
-            reads += f.read(
-                op.operand(index + at, batch * q_len, kv_heads * d),
-                rows,
-                columns,
-                base=FIRST,
-            )
+            reads += f.read(op.operand(index + at, batch * q_len, kv_heads * d), rows, columns, base=FIRST)
     if op.flag("lengths"):
         reads += f.read(op.operand(3, batch), f.block(0, 1, batch), base=FIRST)
     if op.flag("alibi"):
         reads += f.read(op.operand(at - 1, heads), f.block(1, th, heads), base=FIRST)
-    return f.footprint(
-        reads + f.position(at), own, f.columns(head * width, th * width, LIMIT)
-    )
+    return f.footprint(reads + f.position(at), own, f.columns(head * width, th * width, LIMIT))
 
 
 def _combine(op: Op) -> Footprint:
@@ -626,12 +450,8 @@ def _combine(op: Op) -> Footprint:
     reads: list[Access] = []
     for s in range(splits):
         lines = f.block(0, tm, m)
-        reads += f.read(
-            partial, Span(lines.low + s * m, lines.high + s * m), columns, base=s
-        )
-    return f.footprint(
-        reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, heads * d)
-    )
+        reads += f.read(partial, Span(lines.low + s * m, lines.high + s * m), columns, base=s)
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, heads * d))
 
 
 def _reduce(op: Op) -> Footprint:
@@ -639,11 +459,7 @@ def _reduce(op: Op) -> Footprint:
     x = op.operand(0, m, None)
     f = op.frame(ceil_div(m, tm))
     n = x.shape[1]
-    return f.footprint(
-        f.once(x, f.block(0, tm, m), f.span(0, n, n)),
-        f.block(0, tm, m),
-        f.columns(0, 1, 1),
-    )
+    return f.footprint(f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, 1, 1))
 
 
 def _topk(op: Op) -> Footprint:
@@ -653,11 +469,7 @@ def _topk(op: Op) -> Footprint:
     f, n = op.frame(ceil_div(m, tm)), x.shape[1]
     if k > n:
         raise Malformed(f"k is {k}, expected at most the {n} columns")
-    return f.footprint(
-        f.once(x, f.block(0, tm, m), f.span(0, n, n)),
-        f.block(0, tm, m),
-        f.columns(0, k, k),
-    )
+    return f.footprint(f.once(x, f.block(0, tm, m), f.span(0, n, n)), f.block(0, tm, m), f.columns(0, k, k))
 
 
 def _norm(op: Op) -> Footprint:
@@ -677,28 +489,16 @@ def _norm(op: Op) -> Footprint:
 
 
 def _rope(op: Op) -> Footprint:
-    (m, n), (tm, th), d = (
-        op.target(None, None).shape,
-        op.tiles(2),
-        op.integer("head_dim"),
-    )
+    (m, n), (tm, th), d = op.target(None, None).shape, op.tiles(2), op.integer("head_dim")
     if n % d:
         raise Malformed(f"{n} columns, expected a multiple of head_dim {d}")
     f = op.frame(ceil_div(m, tm), ceil_div(n // d, th))
-    reads = f.once(
-        op.operand(0, m, n), f.block(0, tm, m), f.block(1, th * d, n)
-    ) + f.position(1)
-    return f.footprint(
-        reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n)
-    )
+    reads = f.once(op.operand(0, m, n), f.block(0, tm, m), f.block(1, th * d, n)) + f.position(1)
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
 
 
 def _rotary(op: Op) -> Footprint:
-    (m, n), (tm, th), d = (
-        op.target(None, None).shape,
-        op.tiles(2),
-        op.integer("head_dim"),
-    )
+    (m, n), (tm, th), d = op.target(None, None).shape, op.tiles(2), op.integer("head_dim")
     if n % d:
         raise Malformed(f"{n} columns, expected a multiple of head_dim {d}")
     f = op.frame(ceil_div(m, tm), ceil_div(n // d, th))
@@ -707,13 +507,9 @@ def _rotary(op: Op) -> Footprint:
         table = op.operand(index, None, d)
         rows = table.shape[0]
         if m % rows:
-            raise Malformed(
-                f"{rows} rows of angles for {m} rows, expected a divisor of them"
-            )
+            raise Malformed(f"{rows} rows of angles for {m} rows, expected a divisor of them")
         reads += f.once(table, f.span(0, rows, rows), f.span(0, d, d))
-    return f.footprint(
-        reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n)
-    )
+    return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
 
 
 def _cut(position: View, rows: int) -> Cut:
@@ -742,20 +538,11 @@ def _append(op: Op) -> Footprint:
         )
     f = op.frame(batch, ceil_div(c, tn))
     b, columns = f.coord[0], f.columns(tn * f.coord[1], tn, c)
-    start, end = (
-        (b * longest, (b + 1) * longest)
-        if at < 0
-        else (b * longest + at, b * longest + at + seq)
-    )
+    start, end = (b * longest, (b + 1) * longest) if at < 0 else (b * longest + at, b * longest + at + seq)
     reads = f.once(
-        op.operand(1, batch * seq, c),
-        f.span(b * seq, (b + 1) * seq, LIMIT),
-        f.block(1, tn, c),
+        op.operand(1, batch * seq, c), f.span(b * seq, (b + 1) * seq, LIMIT), f.block(1, tn, c)
     ) + f.position(2)
-    return replace(
-        f.footprint(reads, f.span(start, end, LIMIT), columns, exact=at >= 0),
-        since=since,
-    )
+    return replace(f.footprint(reads, f.span(start, end, LIMIT), columns, exact=at >= 0), since=since)
 
 
 def _pointwise(op: Op) -> Footprint:
@@ -764,9 +551,7 @@ def _pointwise(op: Op) -> Footprint:
     f = op.frame(*(ceil_div(s, t) for s, t in zip(shape, tile, strict=True)))
     last = len(shape) - 1
     spans = [f.block(d, tile[d], shape[d]) for d in range(last)]
-    return f.footprint(
-        [], *spans, f.columns(tile[last] * f.coord[last], tile[last], shape[last])
-    )
+    return f.footprint([], *spans, f.columns(tile[last] * f.coord[last], tile[last], shape[last]))
 
 
 KINDS: dict[str, Callable[[Op], Footprint]] = {

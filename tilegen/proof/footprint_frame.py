@@ -13,13 +13,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.int64]
 DIMENSIONS = 4
-LIMIT = (
-    1 << 31
-)  # of every size, attribute and tile entry, so that no product of two of them leaves int64
-FIRST, EPILOGUE = (
-    -1,
-    1 << 40,
-)  # the steps of reads before the first and after the last step
+LIMIT = 1 << 31  # of every size, attribute and tile entry, so that no product of two of them leaves int64
+FIRST, EPILOGUE = -1, 1 << 40  # the steps of reads before the first and after the last step
 
 
 class Malformed(Exception):
@@ -61,9 +56,7 @@ class Access:
     origin: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     size: int = 1 << 62
     base: int = 0
-    required: bool = (
-        True  # False: a run-time position, listed only where a tile writes it
-    )
+    required: bool = True  # False: a run-time position, listed only where a tile writes it
     before: Cut | None = None  # only rows of each batch before the position
 
 
@@ -110,39 +103,25 @@ class Op:
         if "x" in self.cluster_split:
             down, across = self.cluster_split.split("x")
             return int(down), int(across)
-        return (
-            (self.cluster, 1)
-            if self.cluster_split in ("m", "km")
-            else (1, self.cluster)
-        )
+        return (self.cluster, 1) if self.cluster_split in ("m", "km") else (1, self.cluster)
 
     def integer(self, key: str, least: int = 1) -> int:
         value = self.attributes.get(key)
         if not is_int(value, least):
-            raise Malformed(
-                f"attribute {key!r} is {value!r}, expected an int >= {least}"
-            )
+            raise Malformed(f"attribute {key!r} is {value!r}, expected an int >= {least}")
         return int(value)  # type: ignore[arg-type]
 
     def pair(self, key: str, least: int = 0) -> tuple[int, int]:
         value = self.attributes.get(key)
         if not (
-            isinstance(value, (list, tuple))
-            and len(value) == 2
-            and all(is_int(v, least) for v in value)
+            isinstance(value, (list, tuple)) and len(value) == 2 and all(is_int(v, least) for v in value)
         ):
-            raise Malformed(
-                f"attribute {key!r} is {value!r}, expected two ints >= {least}"
-            )
+            raise Malformed(f"attribute {key!r} is {value!r}, expected two ints >= {least}")
         return value[0], value[1]
 
     def integers(self, key: str, least: int) -> tuple[int, ...]:
         value = self.attributes.get(key)
-        if not (
-            isinstance(value, (list, tuple))
-            and value
-            and all(is_int(v, least) for v in value)
-        ):
+        if not (isinstance(value, (list, tuple)) and value and all(is_int(v, least) for v in value)):
             raise Malformed(f"attribute {key!r} is {value!r}, expected ints >= {least}")
         return tuple(value)
 
@@ -154,17 +133,13 @@ class Op:
 
     def tiles(self, count: int) -> tuple[int, ...]:
         if len(self.tile) != count:
-            raise Malformed(
-                f"tile {list(self.tile)} has {len(self.tile)} entries, a {self.kind} has {count}"
-            )
+            raise Malformed(f"tile {list(self.tile)} has {len(self.tile)} entries, a {self.kind} has {count}")
         return self.tile
 
     def operand(self, index: int, *shape: int | None) -> View:
         """Operand `index`, whose view must have this shape (None: any size)."""
         if index >= len(self.views):
-            raise Malformed(
-                f"{len(self.views)} operands given, operand {index} expected"
-            )
+            raise Malformed(f"{len(self.views)} operands given, operand {index} expected")
         return _fits(self.views[index], f"operand {index}", shape)
 
     def target(self, *shape: int | None) -> View:
@@ -179,9 +154,7 @@ def _fits(view: View, what: str, shape: Sequence[int | None]) -> View:
         w is not None and w != g for g, w in zip(view.shape, shape, strict=True)
     ):
         wanted = ", ".join("any" if s is None else str(s) for s in shape)
-        raise Malformed(
-            f"{what} ({view.tensor}) has shape {list(view.shape)}, expected [{wanted}]"
-        )
+        raise Malformed(f"{what} ({view.tensor}) has shape {list(view.shape)}, expected [{wanted}]")
     return view
 
 
@@ -193,9 +166,7 @@ class Frame:
         self.op = op
         coords = self._coords(grid)
         tiles = len(coords)
-        self.coord = tuple(
-            np.repeat(coords[:, d], op.cluster) for d in range(len(grid))
-        )
+        self.coord = tuple(np.repeat(coords[:, d], op.cluster) for d in range(len(grid)))
         self.cta = np.tile(np.arange(op.cluster, dtype=np.int64), tiles)
         self.rows = np.arange(tiles * op.cluster, dtype=np.int64)
 
@@ -205,28 +176,20 @@ class Frame:
             if len(c) != len(grid) or not all(
                 type(v) is int and 0 <= v < g for v, g in zip(c, grid, strict=True)
             ):
-                raise Malformed(
-                    f"tile {_point(c)} is outside the grid {' x '.join(map(str, grid))}"
-                )
+                raise Malformed(f"tile {_point(c)} is outside the grid {' x '.join(map(str, grid))}")
         seen = {tuple(c) for c in listed}
         if len(seen) < len(listed):
             twice = next(c for i, c in enumerate(listed) if c in listed[:i])
             raise Malformed(f"tile {_point(twice)} is listed twice")
         if len(seen) < math.prod(grid):
-            missing = next(
-                p
-                for p in (_unravel(i, grid) for i in range(len(seen) + 1))
-                if p not in seen
-            )
+            missing = next(p for p in (_unravel(i, grid) for i in range(len(seen) + 1)) if p not in seen)
             raise Malformed(
                 f"tile {_point(missing)} is missing: the grid {' x '.join(map(str, grid))} has"
                 f" {math.prod(grid)} tiles, {len(seen)} are listed"
             )
         return np.array(listed, np.int64).reshape(len(listed), len(grid))
 
-    def span(
-        self, low: Array | int, high: Array | int, limit: int, stride: Array | int = 1
-    ) -> Span:
+    def span(self, low: Array | int, high: Array | int, limit: int, stride: Array | int = 1) -> Span:
         zero = np.zeros_like(self.rows)
         return Span(zero + low, np.minimum(zero + high, limit), stride)
 
@@ -254,31 +217,20 @@ class Frame:
         _, across = self.op.ctas
         return self._cut(self.cta % across, across, start, width, limit)
 
-    def _cut(
-        self, cta: Array, ctas: int, start: Array | int, size: int, limit: Array | int
-    ) -> Span:
-        return Span(
-            start + cta * size // ctas,
-            np.minimum(start + (cta + 1) * size // ctas, limit),
-        )
+    def _cut(self, cta: Array, ctas: int, start: Array | int, size: int, limit: Array | int) -> Span:
+        return Span(start + cta * size // ctas, np.minimum(start + (cta + 1) * size // ctas, limit))
 
     def split_k(self, steps: Array | int) -> tuple[Array, Array]:
         """The steps [first, end) that the CTA runs: its share, or all where rows or columns are shared
         out."""
         if self.op.cluster_split not in ("k", "km"):
             return 0 * self.cta, 0 * self.cta + steps
-        return self.cta * steps // self.op.cluster, (
-            self.cta + 1
-        ) * steps // self.op.cluster
+        return self.cta * steps // self.op.cluster, (self.cta + 1) * steps // self.op.cluster
 
     def once(self, view: View, *spans: Span) -> list[Access]:
         """A read of the only step: by the CTA that runs it."""
         first, end = self.split_k(1)
-        head = Span(
-            spans[0].low,
-            np.where(end > first, spans[0].high, spans[0].low),
-            spans[0].stride,
-        )
+        head = Span(spans[0].low, np.where(end > first, spans[0].high, spans[0].low), spans[0].stride)
         return self.read(view, head, *spans[1:])
 
     def read(
@@ -305,9 +257,7 @@ class Frame:
         images, (_, *inner) = spans[0], view.full
         return [
             self._access(view, [images, *piece], axis, origin, size, base, required)
-            for piece in _unflatten(
-                spans[1].low, np.minimum(spans[1].high, view.shape[1]), inner
-            )
+            for piece in _unflatten(spans[1].low, np.minimum(spans[1].high, view.shape[1]), inner)
         ]
 
     def _access(
@@ -323,11 +273,7 @@ class Frame:
         low = np.zeros((len(self.rows), DIMENSIONS), np.int64)
         high, stride = np.ones_like(low), np.ones_like(low)
         for d, (s, limit) in enumerate(zip(spans, view.full, strict=True)):
-            low[:, d], high[:, d], stride[:, d] = (
-                s.low,
-                np.minimum(s.high, limit),
-                s.stride,
-            )
+            low[:, d], high[:, d], stride[:, d] = s.low, np.minimum(s.high, limit), s.stride
         live = (high > low).all(axis=1)
         return Access(
             view.tensor,
@@ -346,13 +292,9 @@ class Frame:
         """The read of a position operand, where there is one."""
         if index >= len(self.op.views):
             return []
-        return self.read(
-            self.op.operand(index, 1), self.span(0, 1, 1), base=FIRST, required=False
-        )
+        return self.read(self.op.operand(index, 1), self.span(0, 1, 1), base=FIRST, required=False)
 
-    def footprint(
-        self, reads: list[Access], *spans: Span, exact: bool = True
-    ) -> Footprint:
+    def footprint(self, reads: list[Access], *spans: Span, exact: bool = True) -> Footprint:
         """Reads, epilogue reads and the write of the result at these spans."""
         of = {
             "elements": spans,
@@ -361,9 +303,7 @@ class Frame:
             "images": (spans[0], spans[-1]),
         }
         reads = reads + [
-            a
-            for view, way in _epilogue(self.op)
-            for a in self.read(view, *of[way], base=EPILOGUE)
+            a for view, way in _epilogue(self.op) for a in self.read(view, *of[way], base=EPILOGUE)
         ]
         return Footprint(tuple(reads), self.read(self.op.result, *spans)[0], exact)
 
@@ -395,19 +335,13 @@ def _unflatten(low: Array, high: Array, shape: Sequence[int]) -> list[list[Span]
             *(Span(0 * low, 0 * low + s) for s in shape[1:]),
         ]
     ]
-    one = (
-        first == last
-    )  # begins and ends in one row: the head does it all, the tail nothing
+    one = first == last  # begins and ends in one row: the head does it all, the tail nothing
     head_end = np.where(one, high - first * inner, inner)
     head = ~empty & ((low % inner != 0) | (one & (high % inner != 0)))
     tail = ~empty & ~one & (high % inner != 0)
-    for row, start, end, live in (
-        (first, low % inner, head_end, head),
-        (last, 0 * low, high % inner, tail),
-    ):
+    for row, start, end, live in ((first, low % inner, head_end, head), (last, 0 * low, high % inner, tail)):
         boxes += [
-            [Span(row, np.where(live, row + 1, row)), *rest]
-            for rest in _unflatten(start, end, shape[1:])
+            [Span(row, np.where(live, row + 1, row)), *rest] for rest in _unflatten(start, end, shape[1:])
         ]
     return boxes
 
@@ -421,11 +355,7 @@ def _epilogue(op: Op) -> list[tuple[View, str]]:
     for entry in epilogue["operands"]:
         index, way = entry["index"], entry["as"]
         *lines, columns = op.result.shape
-        shapes = {
-            "columns": [columns],
-            "elements": [*lines, columns],
-            "rows": [*lines, 1],
-        }
+        shapes = {"columns": [columns], "elements": [*lines, columns], "rows": [*lines, 1]}
         if len(lines) > 1:
             shapes["images"] = [lines[0], columns]
         if not is_int(index) or way not in shapes:

@@ -74,10 +74,7 @@ _SM80 = (
 
 _LOAD, _STORE = "cp.async.bulk.tensor (load)", "cp.async.bulk.tensor (store)"
 _STORED = f"{_STORE}; cp.async.bulk.wait_group 0 (not .read)"
-_LOADS, _STORES = (
-    "shared::cluster.global.mbarrier::complete_tx::bytes",
-    "global.shared::cta.bulk_group",
-)
+_LOADS, _STORES = "shared::cluster.global.mbarrier::complete_tx::bytes", "global.shared::cta.bulk_group"
 
 _SM90 = (
     Row(
@@ -125,9 +122,7 @@ def rows(target: str) -> tuple[Row, ...]:
 
 def row(target: str, writer: str, reader: str) -> Row | None:
     """The row for this target and pair of proxies; None where its kernels have no such chain."""
-    return next(
-        (r for r in rows(target) if (r.writer, r.reader) == (writer, reader)), None
-    )
+    return next((r for r in rows(target) if (r.writer, r.reader) == (writer, reader)), None)
 
 
 # --- through which proxy ------------------------------------------------------------------------------------
@@ -141,15 +136,11 @@ class Ways:
     writes: str
 
 
-def ways_of(
-    target: str, op: Op, dtype: str, dtypes: Sequence[str], alone: bool
-) -> Ways:
+def ways_of(target: str, op: Op, dtype: str, dtypes: Sequence[str], alone: bool) -> Ways:
     """Those of an op whose result has this dtype, and its operands have these. alone: there is no other op.
     Only kernels for sm_90a use the async proxy."""
     through_tma, stores = (
-        _OF_SM90[op.kind](op, dtype)
-        if target == "sm_90a" and op.kind in _OF_SM90
-        else ((), False)
+        _OF_SM90[op.kind](op, dtype) if target == "sm_90a" and op.kind in _OF_SM90 else ((), False)
     )
     if op.kind == "linear" and stores and alone:
         through_tma = (*through_tma, *_residual(op, dtypes))
@@ -181,19 +172,11 @@ def _residual(op: Op, dtypes: Sequence[str]) -> tuple[int, ...]:
 def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     """Pixels come by TMA where they are whole 16-byte units. Results leave so where a box takes more than 64
     rows of shared memory, in whole blocks of 64 channels."""
-    (_, _, width, channels), (images, lines, pixels, filters, step) = (
-        op.views[1].shape,
-        op.tile,
-    )
+    (_, _, width, channels), (images, lines, pixels, filters, step) = op.views[1].shape, op.tile
     if channels % 8 or dtype not in TWO_BYTES:
         return (), False
     line = pixels + (width - 1) * op.pair("dilation")[1]
-    slides = (
-        width > 1
-        and op.pair("stride")[1] == 1
-        and step == 64
-        and images * lines * line <= 128
-    )
+    slides = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128
     rows = images * lines * (line if slides else pixels)
     finished = filters // (op.cluster if op.cluster_split == "n" or rows > 64 else 1)
     units = op.result.full[-1] % 8 == 0

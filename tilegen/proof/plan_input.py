@@ -33,22 +33,8 @@ from tilegen.proof.table import Boxes, Findings, Steps, Table, ends
 
 ROLES = ("input", "weight", "intermediate", "output", "partial", "state")
 ROWS = ("linear", "matmul")  # kinds whose rows a cluster may share out
-SHARED_ROWS = {
-    "m": 0,
-    "km": 0,
-    "2x2": 4,
-    "2x4": 8,
-    "4x2": 8,
-}  # how, and of how many CTAs; 0: any number
-MALFORMED = (
-    KeyError,
-    TypeError,
-    ValueError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    Malformed,
-)
+SHARED_ROWS = {"m": 0, "km": 0, "2x2": 4, "2x4": 8, "4x2": 8}  # how, and of how many CTAs; 0: any number
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, Malformed)
 
 
 def read_plan(plan: object, findings: Findings) -> Table | None:
@@ -70,11 +56,7 @@ def read_sums(plan: object, findings: Findings) -> None:
 
 
 def reason(error: Exception) -> str:
-    return (
-        f"key {error} is missing"
-        if isinstance(error, KeyError)
-        else str(error) or type(error).__name__
-    )
+    return f"key {error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 
 def _expect(value: Any, kind: type, what: str) -> Any:
@@ -126,15 +108,9 @@ class _Reader:
             _expect(plan["sizes"], dict, "sizes"),
             _expect(plan["machine"], dict, "machine"),
         )
-        (
-            _expect(program, str, "program"),
-            _expect(machine["name"], str, "the machine's name"),
-        )
+        _expect(program, str, "program"), _expect(machine["name"], str, "the machine's name")
         _expect(plan["target"], str, "target")
-        if not is_int(machine["sms"], 1) or plan["lowering"] not in (
-            "persistent",
-            "multi_launch",
-        ):
+        if not is_int(machine["sms"], 1) or plan["lowering"] not in ("persistent", "multi_launch"):
             raise Malformed(
                 f"machine has sms {machine['sms']!r} and lowering is {plan['lowering']!r}, expected an int >="
                 " 1, and 'persistent' or 'multi_launch'"
@@ -144,14 +120,9 @@ class _Reader:
         scheduling = plan["scheduling"]
         if scheduling != "dynamic" and not (
             isinstance(scheduling, list)
-            and all(
-                isinstance(ranks, list) and all(map(is_int, ranks))
-                for ranks in scheduling
-            )
+            and all(isinstance(ranks, list) and all(map(is_int, ranks)) for ranks in scheduling)
         ):
-            raise Malformed(
-                f"scheduling is {scheduling!r:.60}, expected 'dynamic' or a list of ranks per SM"
-            )
+            raise Malformed(f"scheduling is {scheduling!r:.60}, expected 'dynamic' or a list of ranks per SM")
         self._tensors()
         self.targets = self._semaphores()
         ops = _expect(plan["ops"], dict, "ops")
@@ -159,9 +130,7 @@ class _Reader:
             try:
                 self._tile(position, tile, ops)
             except MALFORMED as error:
-                self.findings.add(
-                    "format", f"tile at position {position}: {reason(error)}", position
-                )
+                self.findings.add("format", f"tile at position {position}: {reason(error)}", position)
         if self.findings.counts:
             return None
         known = self._known(ops)
@@ -175,9 +144,7 @@ class _Reader:
         )
         if self.findings.counts or reads is None or writes is None:
             return None
-        if (
-            plan["lowering"] == "persistent"
-        ):  # what launches share is looked at in all of them (read_sums)
+        if plan["lowering"] == "persistent":  # what launches share is looked at in all of them (read_sums)
             self._split_sums(known)
         return Table(
             program,
@@ -214,17 +181,11 @@ class _Reader:
         for name, tensor in _expect(self.plan["tensors"], dict, "tensors").items():
             shape, role = tensor["shape"], tensor["role"]
             if not (
-                isinstance(shape, list)
-                and 1 <= len(shape) <= DIMENSIONS
-                and all(is_int(s, 1) for s in shape)
+                isinstance(shape, list) and 1 <= len(shape) <= DIMENSIONS and all(is_int(s, 1) for s in shape)
             ):
-                raise Malformed(
-                    f"tensor {name!r} has shape {shape!r}, expected 1 to {DIMENSIONS} ints >= 1"
-                )
+                raise Malformed(f"tensor {name!r} has shape {shape!r}, expected 1 to {DIMENSIONS} ints >= 1")
             if role not in ROLES:
-                raise Malformed(
-                    f"tensor {name!r} has role {role!r}, expected one of {', '.join(ROLES)}"
-                )
+                raise Malformed(f"tensor {name!r} has role {role!r}, expected one of {', '.join(ROLES)}")
             _expect(tensor["dtype"], str, f"dtype of tensor {name!r}")
             self.tensors[name] = len(self.shapes)
             self.shapes.append(tuple(shape))
@@ -243,9 +204,7 @@ class _Reader:
         _expect(tile, dict, "the tile")
         name, coord = tile["op"], _expect(tile["coord"], list, "coord")
         if type(tile["rank"]) is not int or tile["rank"] != position:
-            raise Malformed(
-                f"rank is {tile['rank']!r}, expected {position}: tiles stand in rank order"
-            )
+            raise Malformed(f"rank is {tile['rank']!r}, expected {position}: tiles stand in rank order")
         if _expect(name, str, "op") not in ops:
             raise Malformed(f"op {name!r} is unknown, expected one of {', '.join(ops)}")
         self.coords.setdefault(name, []).append(coord)
@@ -269,9 +228,7 @@ class _Reader:
             for semaphore, amount in _expect(cta["posts"], list, "posts"):
                 self._semaphore(semaphore)
                 if not is_int(amount, 1):
-                    raise Malformed(
-                        f"post of {amount!r} to semaphore {semaphore}, expected an int >= 1"
-                    )
+                    raise Malformed(f"post of {amount!r} to semaphore {semaphore}, expected an int >= 1")
                 self.posts.append((number, semaphore, amount))
 
     def _reads(self, cta: int, reads: Iterable[Any]) -> None:
@@ -281,9 +238,7 @@ class _Reader:
             for semaphore, target in waits:
                 self._semaphore(semaphore)
                 if not is_int(target):
-                    raise Malformed(
-                        f"wait for {target!r} of semaphore {semaphore}, expected an int"
-                    )
+                    raise Malformed(f"wait for {target!r} of semaphore {semaphore}, expected an int")
                 self.waits.append((cta, semaphore, target))
             if waits:
                 state = self._after(state, tuple(map(tuple, waits)))
@@ -299,10 +254,7 @@ class _Reader:
         found = self.chain.get((state, waits))
         if found is None:
             found = self.chain[state, waits] = len(self.members)
-            self.members.append(
-                self.members[state]
-                | {s for s, target in waits if target == self.targets[s]}
-            )
+            self.members.append(self.members[state] | {s for s, target in waits if target == self.targets[s]})
         return found
 
     def _tensor(self, name: Any) -> int:
@@ -312,9 +264,7 @@ class _Reader:
 
     def _semaphore(self, index: Any) -> None:
         if not is_int(index) or index >= len(self.targets):
-            raise Malformed(
-                f"semaphore {index!r} is unknown, expected an int below {len(self.targets)}"
-            )
+            raise Malformed(f"semaphore {index!r} is unknown, expected an int below {len(self.targets)}")
 
     def _proxy(self, access: dict[str, Any]) -> int:
         return self.proxies.setdefault(
@@ -324,31 +274,18 @@ class _Reader:
     def _states(self) -> Array:
         count = len(self.targets)
         return np.sort(
-            _array(
-                [
-                    state * count + s
-                    for state, members in enumerate(self.members)
-                    for s in members
-                ]
-            )
+            _array([state * count + s for state, members in enumerate(self.members) for s in members])
         )
 
-    def _boxes(
-        self, cta: list[int], tensor: list[int], boxes: list[Any]
-    ) -> Boxes | None:
+    def _boxes(self, cta: list[int], tensor: list[int], boxes: list[Any]) -> Boxes | None:
         """All boxes as arrays; the slow way round only to name what is wrong."""
         low = np.zeros((len(boxes), DIMENSIONS), np.int64)
         high, stride = np.ones_like(low), np.ones_like(low)
-        shapes = _array(
-            [[*s, *[1] * (DIMENSIONS - len(s))] for s in self.shapes]
-        ).reshape(-1, DIMENSIONS)
+        shapes = _array([[*s, *[1] * (DIMENSIONS - len(s))] for s in self.shapes]).reshape(-1, DIMENSIONS)
         dims = _array([len(s) for s in self.shapes])
         try:
             ranges = list(chain.from_iterable(boxes))
-            sizes, lengths = (
-                _array(list(map(len, boxes))),
-                _array(list(map(len, ranges))),
-            )
+            sizes, lengths = _array(list(map(len, boxes))), _array(list(map(len, ranges)))
             flat = list(chain.from_iterable(ranges))
             good = (
                 set(map(type, flat)) <= {int}
@@ -362,9 +299,7 @@ class _Reader:
                     np.arange(len(ranges)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
                 )
                 low[at], high[at] = values[start], values[start + 1]
-                stride[at] = np.where(
-                    lengths == 3, values[np.minimum(start + 2, len(values) - 1)], 1
-                )
+                stride[at] = np.where(lengths == 3, values[np.minimum(start + 2, len(values) - 1)], 1)
                 good = bool(
                     (
                         (low >= 0)
@@ -403,9 +338,7 @@ class _Reader:
 
     def _split_sums(self, ops: Sequence[Op]) -> None:
         try:
-            for problem in split_sums.problems(
-                ops, dict(zip(self.tensors, self.roles, strict=True))
-            ):
+            for problem in split_sums.problems(ops, dict(zip(self.tensors, self.roles, strict=True))):
                 self.findings.add("coverage", problem)
         except MALFORMED as error:
             self.findings.add("format", f"a sum over K that is split: {reason(error)}")
@@ -425,32 +358,17 @@ class _Reader:
         dtype = self.plan["tensors"][op.result.tensor]["dtype"]
         dtypes = [self.plan["tensors"][view.tensor]["dtype"] for view in op.views]
         alone = len(self.plan["ops"]) == 1
-        return (
-            op.name,
-            self._ctas_of(op.name),
-            ways_of(target, op, dtype, dtypes, alone),
-        )
+        return op.name, self._ctas_of(op.name), ways_of(target, op, dtype, dtypes, alone)
 
     def _ctas_of(self, op: str) -> Array:
         return _array(self.op_ctas.get(op, []))
 
     def _op(self, name: str, op: Any) -> Op:
-        kind, tile, cluster, result = (
-            op["kind"],
-            op["tile"],
-            op["cluster"],
-            op["result"],
-        )
+        kind, tile, cluster, result = op["kind"], op["tile"], op["cluster"], op["result"]
         if kind not in KINDS:
             raise Malformed(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
-        if not (
-            isinstance(tile, list)
-            and all(is_int(t, 1) for t in tile)
-            and is_int(cluster, 1)
-        ):
-            raise Malformed(
-                f"tile is {tile!r} and cluster {cluster!r}, expected ints >= 1"
-            )
+        if not (isinstance(tile, list) and all(is_int(t, 1) for t in tile) and is_int(cluster, 1)):
+            raise Malformed(f"tile is {tile!r} and cluster {cluster!r}, expected ints >= 1")
         cluster_split = op.get("cluster_split", "k")
         splits = ("k", "n", *(SHARED_ROWS if kind in ROWS else ()))
         if cluster_split not in splits:
@@ -458,9 +376,7 @@ class _Reader:
                 f"cluster_split is {cluster_split!r} of a {kind}, expected one of {', '.join(splits)}"
             )
         if SHARED_ROWS.get(cluster_split, 0) not in (0, cluster):
-            raise Malformed(
-                f"cluster_split is {cluster_split!r} of a cluster of {cluster}"
-            )
+            raise Malformed(f"cluster_split is {cluster_split!r} of a cluster of {cluster}")
         if not _finite(op["attributes"]):
             raise Malformed("an attribute is not finite")
         if self.roles[self._tensor(result)] in ("input", "weight"):
@@ -487,17 +403,9 @@ class _Reader:
 
     def _images(self, views: Sequence[View]) -> tuple[Sequence[int], Sequence[int]]:
         """Of a linear of pixels, x and w as they were declared."""
-        x, w = (
-            _expect(self.plan["tensors"][v.tensor]["declared"], list, "declared")
-            for v in views[:2]
-        )
-        if not all(
-            len(sizes) == DIMENSIONS and all(is_int(n, 1) for n in sizes)
-            for sizes in (x, w)
-        ):
-            raise Malformed(
-                f"images {x} and filters {w} of pixels, expected four sizes each"
-            )
+        x, w = (_expect(self.plan["tensors"][v.tensor]["declared"], list, "declared") for v in views[:2])
+        if not all(len(sizes) == DIMENSIONS and all(is_int(n, 1) for n in sizes) for sizes in (x, w)):
+            raise Malformed(f"images {x} and filters {w} of pixels, expected four sizes each")
         return x, w
 
     def _view(self, operand: Any) -> View:
@@ -510,58 +418,35 @@ class _Reader:
             and len(full) == DIMENSIONS
             and set(operand) == {"tensor", "flatten"}
         ):
-            return View(
-                operand["tensor"], full, (full[0], math.prod(full[1:])), flat=True
-            )
+            return View(operand["tensor"], full, (full[0], math.prod(full[1:])), flat=True)
         if set(operand) != {"tensor", "columns"}:
             raise Malformed(
                 f"operand is {operand!r}, expected a tensor, columns of one, or a spatial one flattened"
             )
         low, high = operand["columns"]
         if not (is_int(low) and is_int(high) and low < high <= full[-1]):
-            raise Malformed(
-                f"columns are {operand['columns']!r}, expected a range of [0, {full[-1]}]"
-            )
+            raise Malformed(f"columns are {operand['columns']!r}, expected a range of [0, {full[-1]}]")
         return View(operand["tensor"], full, (*full[:-1], high - low), low)
 
     def _derived(
-        self,
-        footprints: list[tuple[Array, Footprint]],
-        ops: dict[str, Any],
-        listed: Boxes,
-        written: Boxes,
+        self, footprints: list[tuple[Array, Footprint]], ops: dict[str, Any], listed: Boxes, written: Boxes
     ) -> tuple[Boxes, Steps, Boxes, np.ndarray[Any, Any]]:
         """What the ops say is read (with its steps) and written (and whether exactly so); for declared ops
         what is listed."""
         reads = [(ctas, a) for ctas, f in footprints for a in f.reads]
         writes = [(ctas, f.write) for ctas, f in footprints]
         exact = np.concatenate(
-            [
-                np.zeros(0, bool),
-                *(np.full(len(f.write.rows), f.exact) for _, f in footprints),
-            ]
+            [np.zeros(0, bool), *(np.full(len(f.write.rows), f.exact) for _, f in footprints)]
         )
 
         def each(key: str) -> Array:
             return np.repeat(
-                _array([getattr(a, key) for _, a in reads]),
-                _array([len(a.rows) for _, a in reads]),
+                _array([getattr(a, key) for _, a in reads]), _array([len(a.rows) for _, a in reads])
             )
 
         origin = np.concatenate([_array([]), *(a.origin for _, a in reads)])
-        steps = Steps(
-            each("axis"),
-            origin,
-            each("size"),
-            each("base"),
-            each("required").astype(bool),
-        )
-        foreign = [
-            p
-            for name, op in ops.items()
-            if _declared(op)
-            for p in self.op_ctas.get(name, [])
-        ]
+        steps = Steps(each("axis"), origin, each("size"), each("base"), each("required").astype(bool))
+        foreign = [p for name, op in ops.items() if _declared(op) for p in self.op_ctas.get(name, [])]
         needs = listed.take(np.isin(listed.cta, foreign))
         zeros = np.zeros(len(needs.cta), np.int64)
         steps = Steps(
@@ -573,36 +458,18 @@ class _Reader:
         )
         own = written.take(np.isin(written.cta, foreign))
         exact = np.append(exact, np.ones(len(own.cta), bool))
-        return (
-            _joined(self._gather(reads), needs),
-            steps,
-            _joined(self._gather(writes), own),
-            exact,
-        )
+        return _joined(self._gather(reads), needs), steps, _joined(self._gather(writes), own), exact
 
-    def _cuts(
-        self, footprints: list[tuple[Array, Footprint]], listed: Boxes
-    ) -> tuple[Array, Array]:
+    def _cuts(self, footprints: list[tuple[Array, Footprint]], listed: Boxes) -> tuple[Array, Array]:
         """For listed reads the cut before which their op reads of that tensor, for CTAs the cut from which
         on they write; 0: none, or several."""
         numbers = {
             cut: n
             for n, cut in enumerate(
-                sorted(
-                    {
-                        c
-                        for _, f in footprints
-                        for c in (f.since, *(a.before for a in f.reads))
-                        if c
-                    }
-                ),
-                1,
+                sorted({c for _, f in footprints for c in (f.since, *(a.before for a in f.reads)) if c}), 1
             )
         }
-        since, before = (
-            np.zeros(len(self.cta_tile), np.int64),
-            np.zeros(len(listed.cta), np.int64),
-        )
+        since, before = np.zeros(len(self.cta_tile), np.int64), np.zeros(len(listed.cta), np.int64)
         for ctas, f in footprints:
             since[ctas] = numbers[f.since] if f.since else 0
             cuts: dict[str, set[Cut | None]] = {}
@@ -611,10 +478,7 @@ class _Reader:
             for tensor, found in cuts.items():
                 cut = found.pop()
                 if cut and not found:
-                    before[
-                        np.isin(listed.cta, ctas)
-                        & (listed.tensor == self.tensors[tensor])
-                    ] = numbers[cut]
+                    before[np.isin(listed.cta, ctas) & (listed.tensor == self.tensors[tensor])] = numbers[cut]
         return before, since
 
     def _gather(self, accesses: Sequence[tuple[Array, Access]]) -> Boxes:
@@ -625,8 +489,7 @@ class _Reader:
         )
         cta = np.concatenate([_array([]), *(ctas[a.rows] for ctas, a in accesses)])
         tensor = np.repeat(
-            _array([self.tensors[a.tensor] for _, a in accesses]),
-            _array([len(a.rows) for _, a in accesses]),
+            _array([self.tensors[a.tensor] for _, a in accesses]), _array([len(a.rows) for _, a in accesses])
         )
         return Boxes(cta, tensor, low, *ends(low, high, stride))
 
@@ -641,11 +504,7 @@ def _rows(view: View) -> View:
 def _declared(op: Any) -> bool:
     """An op of a kind of somebody's own, whose footprint the plan declares: there is nothing here to derive
     it from."""
-    return (
-        isinstance(op, dict)
-        and op.get("footprint") == "declared"
-        and op.get("kind") not in KINDS
-    )
+    return isinstance(op, dict) and op.get("footprint") == "declared" and op.get("kind") not in KINDS
 
 
 def _joined(a: Boxes, b: Boxes) -> Boxes:
@@ -671,11 +530,7 @@ def _box_fits(box: Any, shape: tuple[int, ...]) -> bool:
             and (len(one) == 2 or one[2] >= 1)
         )
 
-    return (
-        isinstance(box, (list, tuple))
-        and len(box) == len(shape)
-        and all(map(fits, box, shape))
-    )
+    return isinstance(box, (list, tuple)) and len(box) == len(shape) and all(map(fits, box, shape))
 
 
 def _finite(value: Any) -> bool:

@@ -16,16 +16,10 @@ from tilegen.proof.footprint_frame import Op, View
 def problems(ops: Sequence[Op], roles: Mapping[str, str]) -> Iterator[str]:
     """What is wrong with the split sums of a plan. ops: those whose kinds are known; roles: of tensors."""
     linears = [op for op in ops if op.kind == "linear"]
-    parts = {
-        op.result.tensor: op for op in linears if roles[op.result.tensor] == "partial"
-    }
+    parts = {op.result.tensor: op for op in linears if roles[op.result.tensor] == "partial"}
     added = set[str]()
     for op in linears:
-        mine = {
-            view.tensor: parts[view.tensor]
-            for view in op.views[2:]
-            if view.tensor in parts
-        }
+        mine = {view.tensor: parts[view.tensor] for view in op.views[2:] if view.tensor in parts}
         if mine or "k_range" in op.attributes:
             added |= mine.keys()
             if op.name not in {p.name for p in parts.values()}:
@@ -78,12 +72,8 @@ def _of_expression(last: Op, partials: set[str]) -> Iterator[str]:
         yield f"the epilogue of {last.name}, {_expression(last)!r}, is no expression"
         return
     for tensor in sorted(partials):
-        places = {
-            n: view.offset for n, view in enumerate(views) if view.tensor == tensor
-        }
-        if len(places) != groups or sorted(places.values()) != [
-            g * width for g in range(groups)
-        ]:
+        places = {n: view.offset for n, view in enumerate(views) if view.tensor == tensor}
+        if len(places) != groups or sorted(places.values()) != [g * width for g in range(groups)]:
             yield (
                 f"the epilogue of {last.name} reads the partial sums in {tensor} at columns"
                 f" {sorted(places.values())}, expected each of {groups} x {width} columns once"
@@ -92,10 +82,7 @@ def _of_expression(last: Op, partials: set[str]) -> Iterator[str]:
         for n, offset in places.items():
             g = offset // width
             here = [names for names in sums if f"acc{g}" in names]
-            if not here or any(
-                names.count(f"e{n}") != 1 or names.count(f"acc{g}") != 1
-                for names in here
-            ):
+            if not here or any(names.count(f"e{n}") != 1 or names.count(f"acc{g}") != 1 for names in here):
                 yield (
                     f"the epilogue of {last.name}, {_expression(last)}, does not add e{n}, partial sums in"
                     f" {tensor}, to acc{g}"
@@ -108,9 +95,7 @@ def _sums(node: ast.expr) -> Iterator[list[str]]:
     yield [term.id for term in terms if isinstance(term, ast.Name)]
     for term in terms:
         for child in ast.iter_child_nodes(term):
-            if isinstance(child, ast.expr) and not (
-                isinstance(term, ast.Call) and child is term.func
-            ):
+            if isinstance(child, ast.expr) and not (isinstance(term, ast.Call) and child is term.func):
                 yield from _sums(child)
 
 

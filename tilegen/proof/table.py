@@ -29,9 +29,7 @@ class Findings:
     kept: list[Violation] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(
-        self, check: str, message: str, rank: int | None = None, times: int = 1
-    ) -> None:
+    def add(self, check: str, message: str, rank: int | None = None, times: int = 1) -> None:
         if self.room(check):
             self.kept.append(Violation(check, message, rank))
         self.add_count(check, times)
@@ -56,11 +54,7 @@ class Boxes:
 
     def take(self, where: np.ndarray[Any, Any] | slice) -> Boxes:
         return Boxes(
-            self.cta[where],
-            self.tensor[where],
-            self.low[where],
-            self.high[where],
-            self.stride[where],
+            self.cta[where], self.tensor[where], self.low[where], self.high[where], self.stride[where]
         )
 
 
@@ -113,9 +107,7 @@ class Table:
     since: Array  # of CTAs: the number of the cut from which on they write; 0: none
     declared: tuple[str, ...]  # ops whose footprint is taken as listed
     target: str
-    ways: tuple[
-        tuple[str, Array, Ways], ...
-    ]  # op, its CTAs, how they must read and write
+    ways: tuple[tuple[str, Array, Ways], ...]  # op, its CTAs, how they must read and write
 
     def cta_name(self, cta: int) -> str:
         rank = int(self.cta_tile[cta])
@@ -134,9 +126,7 @@ class Table:
             f" {self.box_name(int(r.tensor[read]), r.low[read], r.high[read], r.stride[read])}"
         )
 
-    def box_name(
-        self, tensor: int, low: Array, high: Array, stride: Array | None = None
-    ) -> str:
+    def box_name(self, tensor: int, low: Array, high: Array, stride: Array | None = None) -> str:
         count = len(self.shapes[tensor])
         steps = [1] * count if stride is None else stride.tolist()
         ranges = (

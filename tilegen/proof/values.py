@@ -27,11 +27,7 @@ Environment = dict[str, int]  # tensor -> its term
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("groups", "k_range", "norm_eps")  # how a linear's sum is taken, not what it is
 PAIR = "float8_e4m3fn"  # of which an element is two numbers
-_OF_ONE_PIXEL = {
-    "stride": [1, 1],
-    "padding": [0, 0],
-    "dilation": [1, 1],
-}  # of a convolution, unless it says
+_OF_ONE_PIXEL = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}  # of a convolution, unless it says
 _OF_COLUMNS = ("topk",)  # kinds whose results are numbers of columns
 _KEYS = ("splits", "forwarded", "theta")  # likewise of an attention
 
@@ -52,9 +48,7 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
         done[op["result"]] = terms.op(done, op, plan["tensors"][op["result"]])
     if len(plan["returns"]) != len(plan["outputs"]):
         yield f"the plan gives {len(plan['outputs'])} outputs, the program {len(plan['returns'])}"
-    states = [
-        name for name, tensor in plan["tensors"].items() if tensor["role"] == "state"
-    ]
+    states = [name for name, tensor in plan["tensors"].items() if tensor["role"] == "state"]
     for name, returned in (
         *zip(plan["outputs"], plan["returns"], strict=False),
         *((state, state) for state in states),
@@ -70,36 +64,26 @@ def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
-        read = [
-            tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]
-        ]
+        read = [tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]]
         if op["kind"] == "attention" and op["attributes"].get("alibi"):
             slopes = read.pop(3 + bool(op["attributes"].get("lengths")))
             if slopes["dtype"] != "float32":
                 yield f"{name} reads slopes of {slopes['dtype']}, expected float32"
         types = _types_read(op, read, result)
-        expected = (
-            {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
-        )
+        expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
         expected = {"int32"} if op["kind"] in _OF_COLUMNS else expected
         if {result["dtype"]} != expected:
             yield f"{name} gives {op['result']} as {result['dtype']}, expected {', '.join(sorted(expected))}"
 
 
-def _types_read(
-    op: Mapping[str, Any], read: list[Any], result: Mapping[str, Any]
-) -> set[str]:
+def _types_read(op: Mapping[str, Any], read: list[Any], result: Mapping[str, Any]) -> set[str]:
     """Of what an op reads, but for what may have another type than its result."""
     epilogue = op["attributes"].get("epilogue") or {"operands": []}
-    spread = {
-        entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"
-    }
+    spread = {entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"}
     types = {
         t["dtype"]
         for n, t in enumerate(read)
-        if t["role"] != "partial"
-        and t["dtype"] != "int32"
-        and not (n in spread and t["dtype"] == "float32")
+        if t["role"] != "partial" and t["dtype"] != "int32" and not (n in spread and t["dtype"] == "float32")
     }
     pairs = op["kind"] == "linear" and all(t["dtype"] == PAIR for t in read[:2])
     return types - {PAIR} if pairs and result["dtype"] != PAIR else types
@@ -128,18 +112,11 @@ class _Terms:
         if call["kind"] != "pointwise":
             return self._sum(call["kind"], call["attributes"], views)
         leaves = map(self._leaf, views, call["attributes"]["how"])
-        return self._value(
-            call["attributes"]["expression"], {f"e{n}": x for n, x in enumerate(leaves)}
-        )
+        return self._value(call["attributes"]["expression"], {f"e{n}": x for n, x in enumerate(leaves)})
 
-    def op(
-        self, known: Environment, op: Mapping[str, Any], result: Mapping[str, Any]
-    ) -> int:
+    def op(self, known: Environment, op: Mapping[str, Any], result: Mapping[str, Any]) -> int:
         attributes = dict(op["attributes"])
-        epilogue = attributes.pop("epilogue", None) or {
-            "expression": "acc0",
-            "operands": [],
-        }
+        epilogue = attributes.pop("epilogue", None) or {"expression": "acc0", "operands": []}
         views = [self._view(known, o) for o in op["operands"]]
         late = {entry["index"]: entry["as"] for entry in epilogue["operands"]}
         names = {
@@ -148,26 +125,16 @@ class _Terms:
         }
         if op["kind"] != "pointwise":
             own = [v for n, v in enumerate(views) if n not in late]
-            made = (
-                self._pixels(op, own)
-                if op.get("pixels")
-                else self._sum(op["kind"], attributes, own)
-            )
+            made = self._pixels(op, own) if op.get("pixels") else self._sum(op["kind"], attributes, own)
             if op["kind"] == "linear" and result["role"] == "partial":
                 return self.partial
             groups = attributes.get("groups", 1) if op["kind"] == "linear" else 1
             width = result["shape"][-1]
             halves = (self._columns(made, g * width, (g + 1) * width) for g in range(2))
-            names |= (
-                {"acc0": made}
-                if groups == 1
-                else {f"acc{g}": half for g, half in enumerate(halves)}
-            )
+            names |= {"acc0": made} if groups == 1 else {f"acc{g}": half for g, half in enumerate(halves)}
         return self._value(epilogue["expression"], names)
 
-    def _sum(
-        self, kind: str, attributes: Mapping[str, Any], operands: Sequence[int]
-    ) -> int:
+    def _sum(self, kind: str, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
         match kind:
             case "linear":
                 return self._linear(attributes, operands)
@@ -191,37 +158,20 @@ class _Terms:
         return self.of("linear", _frozen(attributes, _SUMS), x, w)
 
     def _pixels(self, op: Mapping[str, Any], operands: Sequence[int]) -> int:
-        if (
-            op["kind"] != "linear"
-            or op["attributes"].get("groups") != 1
-            or len(operands) != 2
-        ):
+        if op["kind"] != "linear" or op["attributes"].get("groups") != 1 or len(operands) != 2:
             raise Malformed(f"a {op['kind']} of pixels, expected a linear of x and w")
         for n, what in enumerate(("images", "filters")):
             declared = self.tensors[op["operands"][n]]["declared"]
             if len(declared) != 4:
-                raise Malformed(
-                    f"a linear of pixels with {what} {declared}, expected four sizes"
-                )
-        each = {
-            key: op["attributes"].get(key, usual)
-            for key, usual in _OF_ONE_PIXEL.items()
-        }
+                raise Malformed(f"a linear of pixels with {what} {declared}, expected four sizes")
+        each = {key: op["attributes"].get(key, usual) for key, usual in _OF_ONE_PIXEL.items()}
         return self.of("conv2d", _frozen(each), *operands)
 
     def _append(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
         cache, x, *position = operands
         if attributes.get("theta") is not None:
-            x = self._turned(
-                x,
-                attributes["head_dim"],
-                attributes["seq"],
-                attributes["theta"],
-                position,
-            )
-        return self.of(
-            "append", _frozen(attributes, ("theta", "head_dim")), cache, x, *position
-        )
+            x = self._turned(x, attributes["head_dim"], attributes["seq"], attributes["theta"], position)
+        return self.of("append", _frozen(attributes, ("theta", "head_dim")), cache, x, *position)
 
     def _attention(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
         masks = sum(bool(attributes.get(key)) for key in ("lengths", "alibi"))
@@ -230,12 +180,7 @@ class _Terms:
         if attributes.get("forwarded"):
             *position, new_k, new_v = position
             if attributes.get("theta") is not None:
-                turn = (
-                    attributes["head_dim"],
-                    attributes["q_len"],
-                    attributes["theta"],
-                    position,
-                )
+                turn = (attributes["head_dim"], attributes["q_len"], attributes["theta"], position)
                 q, new_k = self._turned(q, *turn), self._turned(new_k, *turn)
             written = {
                 "at": -1,
@@ -243,37 +188,21 @@ class _Terms:
                 "max_len": attributes["k_len"],
                 "seq": attributes["q_len"],
             }
-            k, v = (
-                self.of("append", _frozen(written), *new, *position)
-                for new in ((k, new_k), (v, new_v))
-            )
-        made = self.of(
-            "attention", _frozen(attributes, _KEYS), q, k, v, *given, *position
-        )
+            k, v = (self.of("append", _frozen(written), *new, *position) for new in ((k, new_k), (v, new_v)))
+        made = self.of("attention", _frozen(attributes, _KEYS), q, k, v, *given, *position)
         splits = attributes.get("splits")
         if splits is None:
             return made
-        return self.of(
-            "splits", splits, attributes["heads"], attributes["head_dim"], made
-        )
+        return self.of("splits", splits, attributes["heads"], attributes["head_dim"], made)
 
     def _combined(self, attributes: Mapping[str, Any], parts: int) -> int:
         what, *cut, made = self._terms[parts]
-        if what != "splits" or cut != [
-            attributes[key] for key in ("splits", "heads", "head_dim")
-        ]:
+        if what != "splits" or cut != [attributes[key] for key in ("splits", "heads", "head_dim")]:
             raise Malformed("a combine reads what is not split as it says")
         return int(made)
 
-    def _turned(
-        self, x: int, head_dim: int, seq: int, theta: float, position: Sequence[int]
-    ) -> int:
-        return self.of(
-            "rope",
-            _frozen({"head_dim": head_dim, "seq": seq, "theta": theta}),
-            x,
-            *position,
-        )
+    def _turned(self, x: int, head_dim: int, seq: int, theta: float, position: Sequence[int]) -> int:
+        return self.of("rope", _frozen({"head_dim": head_dim, "seq": seq, "theta": theta}), x, *position)
 
     # --- operands and expressions ---------------------------------------------------------------------------
 
@@ -283,20 +212,14 @@ class _Terms:
         value = known[operand["tensor"]]
         if operand.get("flatten"):
             value = self.of("flatten", value)
-        return (
-            self._columns(value, *operand["columns"])
-            if operand.get("columns")
-            else value
-        )
+        return self._columns(value, *operand["columns"]) if operand.get("columns") else value
 
     def _columns(self, value: int, low: int, high: int) -> int:
         what, *parts = self._terms[value]
         match what:
             case "map":
                 function, *terms = parts
-                return self.of(
-                    "map", function, *(self._columns(t, low, high) for t in terms)
-                )
+                return self.of("map", function, *(self._columns(t, low, high) for t in terms))
             case "row":
                 return self.of("row", self._columns(parts[0], low, high))
             case "image":
@@ -340,14 +263,7 @@ class _Terms:
         """The first place at which two terms differ, from their roots on."""
         while True:
             (what, *mine), (other, *theirs) = self._terms[a], self._terms[b]
-            first = next(
-                (
-                    n
-                    for n, (x, y) in enumerate(zip(mine, theirs, strict=False))
-                    if x != y
-                ),
-                None,
-            )
+            first = next((n for n, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), None)
             if what != other or len(mine) != len(theirs) or first is None:
                 return f"{self.text(a)} where the program has {self.text(b)}"
             x, y = mine[first], theirs[first]
@@ -373,16 +289,10 @@ class _Terms:
 
 def _is_linear(attributes: Mapping[str, Any]) -> bool:
     """Whether a matmul is x wᵀ of one x; the shapes of both say its sizes."""
-    return (
-        attributes["batch"],
-        attributes["transpose_a"],
-        attributes["transpose_b"],
-    ) == (1, False, True)
+    return (attributes["batch"], attributes["transpose_a"], attributes["transpose_b"]) == (1, False, True)
 
 
-def _frozen(
-    attributes: Mapping[str, Any], without: Sequence[str] = ()
-) -> tuple[tuple[str, Any], ...]:
+def _frozen(attributes: Mapping[str, Any], without: Sequence[str] = ()) -> tuple[tuple[str, Any], ...]:
     """Attributes in the order of their names, lists as tuples."""
     return tuple(
         (key, tuple(value) if isinstance(value, list) else value)

@@ -51,17 +51,13 @@ def in_order(
                 f"{what} has no argument {name!r}{_nearest(name, names)}; they are {_listed(names)}"
             )
         if name in names[: len(given)]:
-            raise ArgumentError(
-                f"{what}: {name!r} is given twice, by position and by name"
-            )
+            raise ArgumentError(f"{what}: {name!r} is given twice, by position and by name")
     missing = [name for name in names[len(given) :] if name not in named]
     if missing or len(given) > len(names):
         expected = ", ".join(f"{t.name} {t.shape}" for t in taken)
         lacking = f": missing {_listed(missing)}" if missing else ""
         count = len(given) + len(named)
-        raise ArgumentError(
-            f"{what} takes {len(names)} tensors ({expected}), {count} were given{lacking}"
-        )
+        raise ArgumentError(f"{what} takes {len(names)} tensors ({expected}), {count} were given{lacking}")
     return (*given, *(named[name] for name in names[len(given) :]))
 
 
@@ -83,27 +79,18 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
     A channels_last NCHW tensor is taken as the NHWC view that it is.
     """
     if not isinstance(a, torch.Tensor):
-        raise ArgumentError(
-            f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}"
-        )
+        raise ArgumentError(f"{t.name!r}: expected a torch tensor {t.shape}, given {type(a).__name__}")
     if not (a.is_cuda if device == "cuda" else a.is_cpu):
-        raise ArgumentError(
-            f"{t.name!r} is on {a.device}, this kernel was compiled for {device}"
-        )
+        raise ArgumentError(f"{t.name!r} is on {a.device}, this kernel was compiled for {device}")
     try:
         address = a.data_ptr()
-    except (
-        RuntimeError,
-        ValueError,
-    ):  # no storage: sparse layouts, wrappers, lazy parameters
+    except (RuntimeError, ValueError):  # no storage: sparse layouts, wrappers, lazy parameters
         address = 0
     if not address:
         _refuse_withoutmemory(t, a)
     if a.dtype is not TORCH_DTYPES[t.dtype]:
         found = str(a.dtype).removeprefix("torch.")
-        raise ArgumentError(
-            f"{t.name!r}: expected dtype {t.dtype}, given {found}{_way_out(a)}"
-        )
+        raise ArgumentError(f"{t.name!r}: expected dtype {t.dtype}, given {found}{_way_out(a)}")
     if a.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
             f"{t.name!r} requires grad and grad mode is on; this call has no backward: "
@@ -113,9 +100,7 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
         a = _channels_last(t, a)
     if not a.is_contiguous():
         strides = tuple(a.stride())
-        raise ArgumentError(
-            f"{t.name!r} {t.shape}: expected a contiguous tensor, given strides {strides}"
-        )
+        raise ArgumentError(f"{t.name!r} {t.shape}: expected a contiguous tensor, given strides {strides}")
     if a.is_neg():
         raise ArgumentError(
             f"{t.name!r} is a negated view: its memory holds the values before negation; "
@@ -141,14 +126,10 @@ def _refuse_withoutmemory(t: Tensor, a: torch.Tensor) -> None:
     """ArgumentError for a tensor that has elements and no memory for them. An empty one has a wrong shape."""
     if is_lazy(a):
         kind = type(a).__name__
-        raise ArgumentError(
-            f"{t.name!r} is an {kind}: run its lazy module once, which gives it a shape"
-        )
+        raise ArgumentError(f"{t.name!r} is an {kind}: run its lazy module once, which gives it a shape")
     if a.layout is not torch.strided:
         way_out = f"pass {t.name}.to_dense()"
-        raise ArgumentError(
-            f"{t.name!r} has layout {a.layout}; expected a dense tensor: {way_out}"
-        )
+        raise ArgumentError(f"{t.name!r} has layout {a.layout}; expected a dense tensor: {way_out}")
     if a.numel():
         wrapper = "wrapper of torch.func (vmap, grad, functionalize)"
         kind = wrapper if type(a) is torch.Tensor else type(a).__name__
@@ -176,16 +157,12 @@ def given_outputs(
     refuse_shared."""
     given = list(out) if isinstance(out, (tuple, list)) else [out]
     if len(given) != len(declared):
-        raise ArgumentError(
-            f"out: {program} has {len(declared)} outputs, {len(given)} were given"
-        )
+        raise ArgumentError(f"out: {program} has {len(declared)} outputs, {len(given)} were given")
     return [check(t, o, device) for t, o in zip(declared, given, strict=True)]
 
 
 def refuse_shared(
-    declared: Sequence[Tensor],
-    outputs: Sequence[torch.Tensor],
-    held: Mapping[str, torch.Tensor],
+    declared: Sequence[Tensor], outputs: Sequence[torch.Tensor], held: Mapping[str, torch.Tensor]
 ) -> None:
     """ArgumentError where an output lies in another's memory, or in an argument's."""
     before = dict(held)

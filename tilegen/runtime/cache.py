@@ -40,11 +40,7 @@ def _own() -> str:
     """Hash of tilegen's own sources, of what they learned from measured times, and of templates: names and
     texts."""
     digest, sources = hashlib.sha256(), Path(__file__).resolve().parent.parent
-    for folder, pattern in [
-        (sources, "*.py"),
-        (sources, DATA),
-        (own_templates(), "*.j2"),
-    ]:
+    for folder, pattern in [(sources, "*.py"), (sources, DATA), (own_templates(), "*.j2")]:
         for path in sorted(folder.rglob(pattern)):
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
@@ -100,9 +96,7 @@ def load(level: str, key: str) -> dict[str, Path] | None:
     """The files of an entry by name, checked against their hashes; None when there is no entry."""
     entry, start = cache_dir() / level / key, time.perf_counter()
     try:
-        if (
-            not entry.exists()
-        ):  # asked before it is read: another process may put it in place meanwhile
+        if not entry.exists():  # asked before it is read: another process may put it in place meanwhile
             log.debug("%s %s is not in the cache", level, key)
             return None
         meta = json.loads((entry / "meta.json").read_text())
@@ -133,9 +127,7 @@ def load(level: str, key: str) -> dict[str, Path] | None:
     return files
 
 
-def get_or_build(
-    level: str, key: str, build: Callable[[Path], Mapping[str, str]]
-) -> dict[str, Path]:
+def get_or_build(level: str, key: str, build: Callable[[Path], Mapping[str, str]]) -> dict[str, Path]:
     """The entry's files. build(folder) writes them into a fresh folder and gives notes for meta.json; it runs
     in one process at a time.
 
@@ -150,28 +142,19 @@ def get_or_build(
         files = load(level, key)  # another process may have built it meanwhile
         if files is not None:
             return files
-        for left in folder.glob(
-            f".{key}-*"
-        ):  # by a process that was killed: nobody else builds this key now
+        for left in folder.glob(f".{key}-*"):  # by a process that was killed: nobody else builds this key now
             shutil.rmtree(left, ignore_errors=True)
         return _built(folder, key, level, build)
 
 
-def _built(
-    folder: Path, key: str, level: str, build: Callable[[Path], Mapping[str, str]]
-) -> dict[str, Path]:
+def _built(folder: Path, key: str, level: str, build: Callable[[Path], Mapping[str, str]]) -> dict[str, Path]:
     """The files of a new entry, written aside and renamed into place."""
     entry, temporary, start = folder / key, None, time.perf_counter()
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
         notes = build(temporary)
-        hashes = {
-            p.name: hashlib.sha256(p.read_bytes()).hexdigest()
-            for p in sorted(temporary.iterdir())
-        }
-        (temporary / "meta.json").write_text(
-            json.dumps({"files": hashes, **notes}, indent=1)
-        )
+        hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
+        (temporary / "meta.json").write_text(json.dumps({"files": hashes, **notes}, indent=1))
         os.rename(temporary, entry)
     except BaseException as error:
         if temporary is not None:
@@ -182,12 +165,7 @@ def _built(
         raise CacheError(
             f"cannot write into the cache folder {folder}: {why}; free space, or set TILEGEN_CACHE_DIR"
         ) from None
-    log.info(
-        "%s %s in %.2f s",
-        WORDS[level][1],
-        notes.get("note", "?"),
-        time.perf_counter() - start,
-    )
+    log.info("%s %s in %.2f s", WORDS[level][1], notes.get("note", "?"), time.perf_counter() - start)
     log.debug("%s %s: %s", level, key, entry)
     return {name: entry / name for name in hashes}
 

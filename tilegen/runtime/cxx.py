@@ -52,13 +52,10 @@ def version(path: str) -> str:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True)
     except OSError as error:
-        raise CompileError(
-            f"the compiler {path} cannot be started: {error.strerror}"
-        ) from None
+        raise CompileError(f"the compiler {path} cannot be started: {error.strerror}") from None
     if done.returncode or not done.stdout.strip():
         raise CompileError(
-            f"{path} --version failed with status {done.returncode}: is it a C++ compiler?",
-            done.stderr,
+            f"{path} --version failed with status {done.returncode}: is it a C++ compiler?", done.stderr
         )
     return done.stdout.splitlines()[0]
 
@@ -68,14 +65,11 @@ def native() -> str:
     """This machine's instruction sets: a binary of -march=native runs only where they are the same."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     return next(
-        (line for line in text.splitlines() if line.startswith(("flags", "Features"))),
-        os.uname().machine,
+        (line for line in text.splitlines() if line.startswith(("flags", "Features"))), os.uname().machine
     )
 
 
-def compile_source(
-    source: str, folder: Path, flags: Sequence[str], output: str
-) -> Path:
+def compile_source(source: str, folder: Path, flags: Sequence[str], output: str) -> Path:
     """Write kernel.cpp into the folder and compile it. CompileError carries the compiler's log."""
     path = folder / "kernel.cpp"
     path.write_text(source)
@@ -87,7 +81,5 @@ def compile_source(
         b"\x7fELF",
         b"\xcf\xfa\xed\xfe",
     ):
-        raise CompileError(
-            f"{' '.join(command)} ended well and wrote no library", done.stderr, source
-        )
+        raise CompileError(f"{' '.join(command)} ended well and wrote no library", done.stderr, source)
     return folder / output

@@ -16,9 +16,7 @@ from tilegen.ops.base import OpInstance
 from tilegen.ops.embedding import EmbeddingAttributes
 
 
-def random_arguments(
-    program: Program, seed: int = 0, device: str = "cpu"
-) -> list[torch.Tensor]:
+def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in
     their caches; what picks rows of a table is below their number; lengths are up to the number of keys,
     and slopes those of ALiBi's authors."""
@@ -35,14 +33,8 @@ def argument_bytes(program: Program) -> int:
 
 def _check_memory(program: Program) -> None:
     """ArgumentError where a program's own tensors are more than this machine's memory."""
-    sizes = {
-        t.name: math.prod(t.shape) * getattr(torch, t.dtype).itemsize
-        for t in program.tensors
-    }
-    total, here = (
-        sum(sizes.values()),
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-    )
+    sizes = {t.name: math.prod(t.shape) * getattr(torch, t.dtype).itemsize for t in program.tensors}
+    total, here = sum(sizes.values()), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if total > here:
         name = max(sizes, key=lambda n: sizes[n])
         raise ArgumentError(
@@ -53,28 +45,14 @@ def _check_memory(program: Program) -> None:
 
 
 def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.Tensor:
-    if t.dtype == "int32" and (
-        below := least_table(program, t.name) or most_lengths(program, t.name)
-    ):
-        return torch.randint(
-            below,
-            t.shape,
-            dtype=torch.int32,
-            device=generator.device,
-            generator=generator,
-        )
+    if t.dtype == "int32" and (below := least_table(program, t.name) or most_lengths(program, t.name)):
+        return torch.randint(below, t.shape, dtype=torch.int32, device=generator.device, generator=generator)
     if t.dtype == "int32":
-        return torch.tensor(
-            [free_rows(program, t.name)], dtype=torch.int32, device=generator.device
-        )
+        return torch.tensor([free_rows(program, t.name)], dtype=torch.int32, device=generator.device)
     if heads := most_heads(program, t.name):
-        x = 2.0 ** (
-            torch.arange(1, heads + 1, device=generator.device) * (-8.0 / heads)
-        )
+        x = 2.0 ** (torch.arange(1, heads + 1, device=generator.device) * (-8.0 / heads))
         return x.to(getattr(torch, t.dtype))
-    x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(
-        generator=generator
-    )
+    x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
     if t.role == "weight" and len(t.shape) == 1:
         x = 1.0 + 0.1 * x  # norm weights, variances, biases
     elif t.role == "weight":
@@ -90,18 +68,14 @@ def least_table(program: Program, ids: str) -> int:
         b = OpInstance.of_call(program, c)
         if b.has("ids") and b.operand("ids").tensor == ids:
             table = isinstance(c.attributes, EmbeddingAttributes)
-            there.append(
-                int(b.shape(b.index("table"))[0] if table else b.shape(b.index("x"))[1])
-            )
+            there.append(int(b.shape(b.index("table"))[0] if table else b.shape(b.index("x"))[1]))
     return min(there, default=0)
 
 
 def most_lengths(program: Program, lengths: str) -> int:
     """How many lengths sequences may have, from 0 to the fewest keys of any attention that is told these; 0
     where none is."""
-    return min(
-        (int(a.k_len) + 1 for a in _attentions(program, "lengths", lengths)), default=0
-    )
+    return min((int(a.k_len) + 1 for a in _attentions(program, "lengths", lengths)), default=0)
 
 
 def most_heads(program: Program, slopes: str) -> int:
@@ -109,9 +83,7 @@ def most_heads(program: Program, slopes: str) -> int:
     return max((a.heads for a in _attentions(program, "slopes", slopes)), default=0)
 
 
-def _attentions(
-    program: Program, operand: str, tensor: str
-) -> Iterator[AttentionAttributes]:
+def _attentions(program: Program, operand: str, tensor: str) -> Iterator[AttentionAttributes]:
     """Those whose operand of that name is the tensor."""
     for c in program.calls:
         b = OpInstance.of_call(program, c)
@@ -126,10 +98,7 @@ def free_rows(program: Program, position: str) -> int:
     for c in program.calls:
         if position in (o.tensor for o in c.operands):
             match c.attributes:
-                case (
-                    AppendAttributes(max_len=there, seq=new)
-                    | AttentionAttributes(k_len=there, q_len=new)
-                ):
+                case AppendAttributes(max_len=there, seq=new) | AttentionAttributes(k_len=there, q_len=new):
                     room.append(there - new)
     return min(room, default=0)
 
@@ -143,11 +112,7 @@ def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
     """‖result - reference‖ / ‖reference‖, or ‖result‖ where the reference is all zero; in float64, NaN for a
     NaN. Of whole numbers 0 where all are right, else ∞."""
     if not reference.is_floating_point():
-        return (
-            0.0
-            if bool((result.reshape(reference.shape) == reference).all())
-            else math.inf
-        )
+        return 0.0 if bool((result.reshape(reference.shape) == reference).all()) else math.inf
     r = reference.double()
     apart, size = float((result.double().reshape(r.shape) - r).norm()), float(r.norm())
     return apart / size if size else apart

@@ -59,9 +59,7 @@ FAST = (
 def fast_functions() -> tuple[int, ...]:
     """The addresses of FAST."""
     library = ctypes.CDLL("libcuda.so.1")
-    return tuple(
-        ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FAST
-    )
+    return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FAST)
 
 
 def current_stream(device: int) -> int:
@@ -78,9 +76,7 @@ class Parameters:
 
     def __init__(self, buffers: Sequence[bytes]):
         self._buffers = [_Aligned(b) for b in buffers]
-        self._pointers = (ctypes.c_void_p * len(self._buffers))(
-            *(b.address for b in self._buffers)
-        )
+        self._pointers = (ctypes.c_void_p * len(self._buffers))(*(b.address for b in self._buffers))
         self.address = ctypes.addressof(self._pointers)
 
     @property
@@ -88,18 +84,13 @@ class Parameters:
         """What stands in each."""
         return [b.raw for b in self._buffers]
 
-    def place(
-        self, maps: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]
-    ) -> Place:
+    def place(self, maps: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> Place:
         """Where a tensor's address stands: (number, bytes added to it) of maps in the first parameter,
         (parameter, number) of words."""
         first = self._buffers[0].address
         return Place(
             tuple((first + MAP_BYTES * n, offset) for n, offset in maps),
-            tuple(
-                ctypes.c_uint64.from_address(self._buffers[p].address + 8 * n)
-                for p, n in words
-            ),
+            tuple(ctypes.c_uint64.from_address(self._buffers[p].address + 8 * n) for p, n in words),
         )
 
 
@@ -109,9 +100,7 @@ class Place:
 
     __slots__ = ("_maps", "_replace", "_words")
 
-    def __init__(
-        self, maps: tuple[tuple[int, int], ...], words: tuple[ctypes.c_uint64, ...]
-    ):
+    def __init__(self, maps: tuple[tuple[int, int], ...], words: tuple[ctypes.c_uint64, ...]):
         self._maps, self._words = maps, words
         self._replace: Any = _replace_address() if maps else None
 
@@ -125,9 +114,7 @@ class Place:
         """To encode a map takes ten times as long (CUDA driver API, cuTensorMapReplaceAddress)."""
         for at, offset in self._maps:
             if self._replace(at, address + offset):
-                raise TargetError(
-                    f"CUDA driver: a tensor map does not take the address {address:#x}"
-                )
+                raise TargetError(f"CUDA driver: a tensor map does not take the address {address:#x}")
         for word in self._words:
             word.value = address
 
@@ -137,9 +124,7 @@ class _Aligned:
 
     def __init__(self, data: bytes):
         self._memory = ctypes.create_string_buffer(len(data) + 64)
-        self.address = (
-            ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 64
-        )
+        self.address = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 64
         self._bytes = len(data)
         ctypes.memmove(self.address, data, len(data))
 
@@ -159,13 +144,7 @@ class Launcher:
     """A kernel with its grid, ready to be launched on any stream."""
 
     def __init__(
-        self,
-        function: Any,
-        grid: int,
-        block: int,
-        shared_bytes: int,
-        cooperative: bool,
-        programmatic: bool,
+        self, function: Any, grid: int, block: int, shared_bytes: int, cooperative: bool, programmatic: bool
     ):
         from cuda.bindings import driver
 
@@ -181,19 +160,12 @@ class Launcher:
             attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             attributes.append(attribute)
-        self._grid, self._block, self._shared_bytes, self._attributes = (
-            grid,
-            block,
-            shared_bytes,
-            attributes,
-        )
+        self._grid, self._block, self._shared_bytes, self._attributes = grid, block, shared_bytes, attributes
         self._configs = dict[int, Any]()  # of each stream
         self._success = driver.CUresult.CUDA_SUCCESS
 
     def __call__(self, parameters: Parameters, stream: int) -> None:
-        config = self._configs.get(stream) or self._configs.setdefault(
-            stream, self.config(stream)
-        )
+        config = self._configs.get(stream) or self._configs.setdefault(stream, self.config(stream))
         result = self._launch(config, self._function, parameters.address, 0)
         if result[0] != self._success:
             checked(result)
@@ -249,20 +221,13 @@ class Module:
         return Launcher(function, grid, block, shared_bytes, cooperative, programmatic)
 
     def launch(
-        self,
-        name: str,
-        grid: int,
-        block: int,
-        arguments: Sequence[int],
-        shared_bytes: int = 0,
+        self, name: str, grid: int, block: int, arguments: Sequence[int], shared_bytes: int = 0
     ) -> None:
         """Launch cooperatively on torch's current stream. Arguments are 64-bit."""
         import torch
 
         values = Parameters([int(a).to_bytes(8, "little") for a in arguments])
-        self.launcher(name, grid, block, shared_bytes)(
-            values, torch.cuda.current_stream().cuda_stream
-        )
+        self.launcher(name, grid, block, shared_bytes)(values, torch.cuda.current_stream().cuda_stream)
 
 
 def encode(address: int, m: TensorMap) -> bytes:
@@ -282,13 +247,9 @@ def encode(address: int, m: TensorMap) -> bytes:
     )
     if m.im2col:
         corners = list(m.im2col.lower), list(m.im2col.upper)
-        made = driver.cuTensorMapEncodeIm2col(
-            *where, *sizes, *corners, m.box[0], m.im2col.pixels, *how
-        )
+        made = driver.cuTensorMapEncodeIm2col(*where, *sizes, *corners, m.box[0], m.im2col.pixels, *how)
     else:
-        made = driver.cuTensorMapEncodeTiled(
-            *where, *sizes, [u32(n) for n in m.box], *how
-        )
+        made = driver.cuTensorMapEncodeTiled(*where, *sizes, [u32(n) for n in m.box], *how)
     return ctypes.string_at(checked(made).getPtr(), 128)
 
 
@@ -321,9 +282,7 @@ class Counters:
         """Also after a launch that hung; nothing may be running on them."""
         from cuda.bindings import driver
 
-        stream = checked(
-            driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        )
+        stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         checked(driver.cuMemsetD32Async(self.address, 0, self.words, stream))
         checked(driver.cuStreamSynchronize(stream))
         checked(driver.cuStreamDestroy(stream))
@@ -333,6 +292,4 @@ class Counters:
             from cuda.bindings import driver
 
             with beside_a_capture():
-                driver.cuMemFree(
-                    self.address
-                )  # which waits for launches that still use them
+                driver.cuMemFree(self.address)  # which waits for launches that still use them

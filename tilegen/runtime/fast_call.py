@@ -50,28 +50,12 @@ def built(flags: tuple[str, ...] = FLAGS) -> Path:
     """The compiled module. CompileError, with the log, where it cannot be built."""
     path, sources = compiler(), own_templates() / "host"
     texts = [source.read_text() for source in sorted(sources.iterdir())]
-    key = cache.key_of(
-        NAME,
-        *texts,
-        path,
-        version(path),
-        sys.version,
-        torch.__version__,
-        " ".join(flags),
-    )
+    key = cache.key_of(NAME, *texts, path, version(path), sys.version, torch.__version__, " ".join(flags))
 
     def build(folder: Path) -> dict[str, str]:
-        headers = [
-            sysconfig.get_paths()["include"],
-            str(Path(torch.__file__).parent / "include"),
-        ]
+        headers = [sysconfig.get_paths()["include"], str(Path(torch.__file__).parent / "include")]
         found = (f"-I{sources}", *(f"-isystem{h}" for h in headers))
-        compile_source(
-            (sources / "fast_call.cpp").read_text(),
-            folder,
-            (*flags, *found),
-            f"{NAME}.so",
-        )
+        compile_source((sources / "fast_call.cpp").read_text(), folder, (*flags, *found), f"{NAME}.so")
         return {"note": "calls of kernels"}
 
     return cache.get_or_build("binaries", key, build)[f"{NAME}.so"]
@@ -79,18 +63,14 @@ def built(flags: tuple[str, ...] = FLAGS) -> Path:
 
 def imported(path: Path) -> Any:
     """The module, not yet set up."""
-    spec = spec_from_file_location(
-        NAME, path, loader=ExtensionFileLoader(NAME, str(path))
-    )
+    spec = spec_from_file_location(NAME, path, loader=ExtensionFileLoader(NAME, str(path)))
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def set_up(
-    module: Any, functions: tuple[int, ...], current_device: Callable[[], int]
-) -> Any:
+def set_up(module: Any, functions: tuple[int, ...], current_device: Callable[[], int]) -> Any:
     """It knows torch, and the addresses of the driver's functions (driver.FAST). ImportError where torch has
     no table of functions."""
     table = getattr(torch.Tensor, TABLE, None)
@@ -98,15 +78,7 @@ def set_up(
         raise ImportError(f"torch {torch.__version__} has no {TABLE}")
     recording, tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
     types = (torch.Tensor, torch.nn.Parameter)
-    module.setup(
-        table,
-        types,
-        functions,
-        torch.is_grad_enabled,
-        recording,
-        tracing,
-        current_device,
-    )
+    module.setup(table, types, functions, torch.is_grad_enabled, recording, tracing, current_device)
     return module
 
 
@@ -118,9 +90,7 @@ def host() -> Any:
     try:
         return set_up(imported(built()), fast_functions(), torch._C._cuda_getDevice)
     except (CompileError, ImportError) as error:
-        logger.warning(
-            "calls of kernels go through Python, which takes the host longer: %s", error
-        )
+        logger.warning("calls of kernels go through Python, which takes the host longer: %s", error)
         return None
 
 
@@ -142,9 +112,7 @@ def made(
     """
     expected, results = (tuple(map(_expected, tensors)) for tensors in (given, outputs))
     spans = tuple(map(memory, fixed))
-    return module.FastCall(
-        device, expected, results, tuple(makers), spans, tuple(alarms), refused
-    )
+    return module.FastCall(device, expected, results, tuple(makers), spans, tuple(alarms), refused)
 
 
 def _expected(t: Tensor) -> tuple[int, int, tuple[int, ...]]:
@@ -156,17 +124,13 @@ def by_size(module: Any, argument: int, axis: int, calls: dict[int, Any]) -> Any
     return module.BySize(argument, axis, calls)
 
 
-def of_packed(
-    call: Callable[..., Any], parameters: dict[str, Any], versions: Sequence[int]
-) -> Any:
+def of_packed(call: Callable[..., Any], parameters: dict[str, Any], versions: Sequence[int]) -> Any:
     """The call, as long as a module's parameters are those that they are now, of these versions, and none
     asks for a gradient; else NotImplemented."""
     return host().Packed(call, parameters, tuple(parameters.values()), tuple(versions))
 
 
-def add(
-    call: Any, stream: int, launches: Sequence[StreamLaunch], names: Sequence[str]
-) -> None:
+def add(call: Any, stream: int, launches: Sequence[StreamLaunch], names: Sequence[str]) -> None:
     """From now on it knows this stream. names: of its arguments and outputs. MANY launches are a graph of the
     driver's: one call of it then starts them all."""
     graph = LaunchGraph.of(launches) if len(launches) >= MANY else None
@@ -176,14 +140,7 @@ def add(
         for n, node in zip(launches, nodes, strict=True)
     )
     places = tuple(
-        tuple(
-            (i, *item)
-            for i, n in enumerate(launches)
-            if name in n.places
-            for item in n.places[name].items
-        )
+        tuple((i, *item) for i, n in enumerate(launches) if name in n.places for item in n.places[name].items)
         for name in names
     )
-    call.add(
-        stream, started, places, graph.handle if graph else 0, (tuple(launches), graph)
-    )
+    call.add(stream, started, places, graph.handle if graph else 0, (tuple(launches), graph))

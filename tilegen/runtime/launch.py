@@ -55,7 +55,9 @@ class TensorMap:
     swizzle: str
     interleave: str = "CU_TENSOR_MAP_INTERLEAVE_NONE"
     l2_promotion: str = "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"
-    oob_fill: str = "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"  # elements beyond the edge read as zero and are not written
+    oob_fill: str = (
+        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"  # elements beyond the edge read as zero and are not written
+    )
     im2col: Im2col | None = None
 
     @property
@@ -145,12 +147,8 @@ class Launch:
     pointers: tuple[str, ...]
     maps: tuple[TensorMap, ...] | None  # None: the kernel takes none
     packing: tuple[Callable[[], Packed], ...] = ()  # of each packed weight
-    positions: tuple[
-        Position, ...
-    ] = ()  # that the kernel reports where they leave no room in a cache
-    maps_at: Callable[[int], tuple[TensorMap, ...]] | None = (
-        None  # where a size moves: the maps at a size
-    )
+    positions: tuple[Position, ...] = ()  # that the kernel reports where they leave no room in a cache
+    maps_at: Callable[[int], tuple[TensorMap, ...]] | None = None  # where a size moves: the maps at a size
     formulas: tuple[MapFormula, ...] = ()  # and what of them moves
 
     @cached_property
@@ -171,15 +169,9 @@ class Launch:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """In order. An empty struct has one byte."""
-        structs = [
-            _struct("T", self.pointers, 8, 8),
-            _struct("launch", self.words, 8, 8),
-        ]
+        structs = [_struct("T", self.pointers, 8, 8), _struct("launch", self.words, 8, 8)]
         if self.maps is not None:
-            structs.insert(
-                0,
-                _struct("maps", [m.name for m in self.maps], MAP_BYTES, MAP_ALIGNMENT),
-            )
+            structs.insert(0, _struct("maps", [m.name for m in self.maps], MAP_BYTES, MAP_ALIGNMENT))
         return tuple(structs)
 
 

@@ -53,14 +53,11 @@ class LaunchGraph:
                 raise
         LaunchGraph.alive += 1
         self.handle = int(self._exec)
-        self._parameters = [
-            checked(driver.cuGraphKernelNodeGetParams(node)) for node in nodes
-        ]
+        self._parameters = [checked(driver.cuGraphKernelNodeGetParams(node)) for node in nodes]
         for set_by, launch in zip(self._parameters, launches, strict=True):
             set_by.kernelParams = launch.parameters.address
         self.nodes = [
-            (int(node), int(set_by.getPtr()))
-            for node, set_by in zip(nodes, self._parameters, strict=True)
+            (int(node), int(set_by.getPtr())) for node, set_by in zip(nodes, self._parameters, strict=True)
         ]
 
     @staticmethod
@@ -81,9 +78,7 @@ class LaunchGraph:
 
             LaunchGraph.alive -= 1
             with beside_a_capture():
-                driver.cuGraphExecDestroy(
-                    self._exec
-                )  # once what was launched of it has ended
+                driver.cuGraphExecDestroy(self._exec)  # once what was launched of it has ended
                 driver.cuGraphDestroy(self._graph)
 
 
@@ -91,24 +86,18 @@ def _captured(launches: Sequence[StreamLaunch]) -> tuple[Any, list[Any]]:
     """The graph, and the node of each launch: what the next would follow."""
     from cuda.bindings import driver
 
-    stream = checked(
-        driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-    )
+    stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     nodes = []
     try:
         checked(driver.cuStreamBeginCapture(stream, relaxed))
         try:
             for launch in launches:
-                usual = int(
-                    launch.config.hStream
-                )  # the object that it gives is its own field
+                usual = int(launch.config.hStream)  # the object that it gives is its own field
                 launch.config.hStream = stream
                 try:
                     checked(
-                        driver.cuLaunchKernelEx(
-                            launch.config, launch.function, launch.parameters.address, 0
-                        )
+                        driver.cuLaunchKernelEx(launch.config, launch.function, launch.parameters.address, 0)
                     )
                 finally:
                     launch.config.hStream = usual
@@ -131,7 +120,4 @@ def _last(stream: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _warn(why: str) -> None:
-    logger.warning(
-        "launches of a call are started one by one, which takes the host longer: %s",
-        why,
-    )
+    logger.warning("launches of a call are started one by one, which takes the host longer: %s", why)

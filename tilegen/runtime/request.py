@@ -45,19 +45,13 @@ def settled(program: Program, place: Place, options: Options) -> Options:
             return options
         program = filled(program, dim, dim.most)
     chosen = tuned_options(program, place.label)
-    ways = {
-        name: given
-        for name in ("norms", "appends")
-        if (given := getattr(options, name)) != "auto"
-    }
+    ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
     return replace(chosen, policies=options.policies or chosen.policies, **ways)
 
 
 def refuse_lowering(lowering: str, programmatic: bool) -> None:
     if lowering not in LOWERINGS:
-        raise TargetError(
-            f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}"
-        )
+        raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
     if programmatic and lowering != "multi_launch":
         raise TargetError(
             "programmatic=True is for lowering='multi_launch': launches of a persistent kernel are"
@@ -67,9 +61,7 @@ def refuse_lowering(lowering: str, programmatic: bool) -> None:
 
 def refuse_off_a_gpu(lowering: str, target: Forms) -> None:
     if lowering == "multi_launch" and not target.on_gpu:
-        raise TargetError(
-            f"lowering 'multi_launch' launches on a GPU, the target is {target.name}"
-        )
+        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {target.name}")
 
 
 def settled_lowering(
@@ -81,9 +73,7 @@ def settled_lowering(
         return lowering, programmatic
     found = "persistent"
     if options == Options():
-        found = tuned_lowering(program, place.label) or _modelled_lowering(
-            program, place
-        )
+        found = tuned_lowering(program, place.label) or _modelled_lowering(program, place)
     return found, found == "multi_launch"
 
 
@@ -93,8 +83,7 @@ def _lowering_at_a_size(place: Place, lowering: str) -> Lower:
         fixed = "persistent" if lowering == "auto" else lowering
         return lambda program, made: fixed
     return lambda program, made: (
-        tuned_lowering(program, place.label)
-        or modelled_lowering(program, place, made).name
+        tuned_lowering(program, place.label) or modelled_lowering(program, place, made).name
     )
 
 
@@ -103,9 +92,7 @@ def _modelled_lowering(program: Program, place: Place) -> str:
 
     def build(folder: Path) -> dict[str, str]:
         (folder / "lowering.txt").write_text(modelled_lowering(program, place).name)
-        return {
-            "note": f"{program.name} {dict(program.sizes)} {place.machine.name}: lowering"
-        }
+        return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: lowering"}
 
     key = cache.key_of("lowering", request_key(program, place, Options()))
     return cache.get_or_build("plans", key, build)["lowering.txt"].read_text()
@@ -113,11 +100,7 @@ def _modelled_lowering(program: Program, place: Place) -> str:
 
 def launch_options(program: Program, place: Place, options: Options) -> Options:
     """The options of launches of single ops: as given, else the tiles measured best."""
-    return (
-        options
-        if options != Options()
-        else replace(settled(program, place, options), policies=())
-    )
+    return options if options != Options() else replace(settled(program, place, options), policies=())
 
 
 def request_key(program: Program, place: Place, options: Options) -> str:
@@ -126,9 +109,7 @@ def request_key(program: Program, place: Place, options: Options) -> str:
         json.dumps(asdict(x), sort_keys=True, default=str)
         for x in (program, place.machine, options)
     )
-    ranges = (
-        f"{d.name} {d.most}" for d in sorted(dims_of(program), key=lambda d: d.name)
-    )
+    ranges = (f"{d.name} {d.most}" for d in sorted(dims_of(program), key=lambda d: d.name))
     return cache.key_of(*parts, place.forms.name, place.target.name, *ranges)
 
 
@@ -143,36 +124,17 @@ def chosen_regimes(
 
     def build(folder: Path) -> dict[str, str]:
         lower = _lowering_at_a_size(place, lowering)
-        found = regimes(
-            program,
-            place,
-            options,
-            progress,
-            lambda p: settled(p, place, Options()),
-            lower,
-        )
-        if (
-            lowering == "multi_launch"
-        ):  # of what else than few linears, each op with its own best tiles
+        found = regimes(program, place, options, progress, lambda p: settled(p, place, Options()), lower)
+        if lowering == "multi_launch":  # of what else than few linears, each op with its own best tiles
             asked = replace(found[0], options=options, lowering=lowering)
-            found = [
-                r if r.lowering == lowering else replace(asked, ranges=r.ranges)
-                for r in found
-            ]
+            found = [r if r.lowering == lowering else replace(asked, ranges=r.ranges) for r in found]
         (folder / "regimes.json").write_text(json.dumps([asdict(r) for r in found]))
-        return {
-            "note": f"{program.name} {dict(program.sizes)} {place.machine.name}: regimes"
-        }
+        return {"note": f"{program.name} {dict(program.sizes)} {place.machine.name}: regimes"}
 
-    key = cache.key_of(
-        "regimes", lowering, digest(place.label), request_key(program, place, options)
-    )
+    key = cache.key_of("regimes", lowering, digest(place.label), request_key(program, place, options))
     files = cache.get_or_build("plans", key, build)
     kept = json.loads(files["regimes.json"].read_text())
-    return [
-        Regime(_frozen(r["ranges"]), _options(r["options"]), r["lowering"])
-        for r in kept
-    ]
+    return [Regime(_frozen(r["ranges"]), _options(r["options"]), r["lowering"]) for r in kept]
 
 
 @dataclass(frozen=True)
@@ -199,9 +161,7 @@ def parts(
     assert dim is not None
     whole = [Regime(((1, dim.most),), options)]
     on_gpu = place.target.on_gpu
-    for found in (
-        chosen_regimes(program, place, options, progress, lowering) if on_gpu else whole
-    ):
+    for found in chosen_regimes(program, place, options, progress, lowering) if on_gpu else whole:
         part = limited(program, dim, found.most)
         apart = found.lowering == "multi_launch"  # with tiles and clusters of ops alone
         in_one = settled(part, place, options if apart else found.options)
@@ -243,9 +203,7 @@ def planned_moving(
     if fresh:
         return fresh[0]
     largest = Plan.from_json(json.loads(files["plan.json"].read_text()))
-    certificate = Certificate.from_dict(
-        json.loads(files["certificate.json"].read_text())
-    )
+    certificate = Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
     return opened(program, dim, largest, place, options, part.ranges), certificate
 
 
@@ -264,20 +222,12 @@ def planned_launches(
     """
     key = request_key(program, place, options)
     return _kept_launches(
-        key,
-        lambda: launches_of(program, place, options),
-        lambda x: x,
-        programmatic,
-        progress,
+        key, lambda: launches_of(program, place, options), lambda x: x, programmatic, progress
     )
 
 
 def planned_moving_launches(
-    part: Part,
-    place: Place,
-    options: Options,
-    programmatic: bool,
-    progress: Callable[[str], None] = quiet,
+    part: Part, place: Place, options: Options, programmatic: bool, progress: Callable[[str], None] = quiet
 ) -> ProvedLaunches[MovingPlan]:
     """As planned_launches, of a program in which a size moves. What is kept are the plans at the largest
     size, from which the formulas follow."""
@@ -314,13 +264,9 @@ def _kept_launches(
         }
         (folder / "launches.json").write_text(json.dumps(told))
         fresh.append(proved)
-        return {
-            "note": f"{made.whole.program} {dict(made.whole.sizes)} {made.whole.machine.name}: launches"
-        }
+        return {"note": f"{made.whole.program} {dict(made.whole.sizes)} {made.whole.machine.name}: launches"}
 
-    files = cache.get_or_build(
-        "plans", cache.key_of("launches", str(programmatic), key), build
-    )
+    files = cache.get_or_build("plans", cache.key_of("launches", str(programmatic), key), build)
     if fresh:
         return fresh[0]
     told = json.loads(files["launches.json"].read_text())
@@ -332,10 +278,7 @@ def _kept_launches(
 
 
 def planned(
-    program: Program,
-    place: Place,
-    options: Options,
-    progress: Callable[[str], None] = quiet,
+    program: Program, place: Place, options: Options, progress: Callable[[str], None] = quiet
 ) -> tuple[Plan, Certificate]:
     """Plan and certificate, from the cache where they are."""
     fresh: list[tuple[Plan, Certificate]] = []
@@ -352,6 +295,6 @@ def planned(
     files = cache.get_or_build("plans", request_key(program, place, options), build)
     if fresh:
         return fresh[0]
-    return Plan.from_json(
-        json.loads(files["plan.json"].read_text())
-    ), Certificate.from_dict(json.loads(files["certificate.json"].read_text()))
+    return Plan.from_json(json.loads(files["plan.json"].read_text())), Certificate.from_dict(
+        json.loads(files["certificate.json"].read_text())
+    )

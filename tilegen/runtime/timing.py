@@ -36,9 +36,7 @@ def set_count(set_bytes: int, free: int | None = None) -> int:
     1."""
     least, most = SETS
     wanted = min(most, max(least, math.ceil(3 * L2_BYTES / max(1, set_bytes))))
-    return (
-        wanted if free is None else max(1, min(wanted, free // 4 // max(1, set_bytes)))
-    )
+    return wanted if free is None else max(1, min(wanted, free // 4 // max(1, set_bytes)))
 
 
 def fits_l2(set_bytes: int, sets: int) -> bool:
@@ -82,11 +80,7 @@ def of_kernel(
     calls, kernels = [], []
     for arguments in sets:
         named = {t.name: a for t, a in zip(program.arguments, arguments, strict=True)}
-        weights = {
-            t.name: named.pop(t.name)
-            for t in program.arguments
-            if t.role == "weight" and prepared
-        }
+        weights = {t.name: named.pop(t.name) for t in program.arguments if t.role == "weight" and prepared}
         kernels.append(kernel.prepare(**weights) if prepared else kernel)
         calls.append(partial(kernels[-1], *named.values(), out=out()))
 
@@ -130,15 +124,11 @@ def ready(c: Contender) -> Runner:
     cuda.synchronize()
     c.check()
     if not c.captured:
-        return Runner(
-            lambda: _all(c.calls), c.check, False, calls=c.calls, launches=c.launches
-        )
+        return Runner(lambda: _all(c.calls), c.check, False, calls=c.calls, launches=c.launches)
     graph = cuda.CUDAGraph()
     try:
         with cuda.graph(graph, stream=stream):
-            results = tuple(
-                call() for call in c.calls
-            )  # held, so that no later call gets their memory
+            results = tuple(call() for call in c.calls)  # held, so that no later call gets their memory
     finally:
         cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
     return Runner(graph.replay, c.check, True, results, c.calls, c.launches)
@@ -168,9 +158,7 @@ def event_seconds(run: Run, count: int) -> float:
     return 1e-3 * start.elapsed_time(stop)
 
 
-def counted(
-    runs: Mapping[str, Run], seconds: Callable[[Run, int], float]
-) -> dict[str, int]:
+def counted(runs: Mapping[str, Run], seconds: Callable[[Run, int], float]) -> dict[str, int]:
     """n of each contender, from a first short measurement; that and one of full length warm it up."""
     counts = {}
     for name, run in runs.items():
@@ -230,17 +218,9 @@ def spread(times: Sequence[float]) -> float:
 def nvidia_smi(field: str, meanwhile: Run = lambda: time.sleep(0.01)) -> str | None:
     """One field of nvidia-smi's query for the first GPU, or None where it cannot say. meanwhile: called until
     it has answered."""
-    command = [
-        "nvidia-smi",
-        "-i",
-        "0",
-        f"--query-gpu={field}",
-        "--format=csv,noheader,nounits",
-    ]
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
-        query = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        query = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
         return None
     deadline = time.monotonic() + 10
@@ -249,11 +229,7 @@ def nvidia_smi(field: str, meanwhile: Run = lambda: time.sleep(0.01)) -> str | N
     if query.poll() is None:
         query.kill()
     answer = (query.communicate()[0] or "").strip()
-    return (
-        answer
-        if query.returncode == 0 and answer and not answer.startswith("[")
-        else None
-    )
+    return answer if query.returncode == 0 and answer and not answer.startswith("[") else None
 
 
 def clock_under(load: Run) -> int | None:

@@ -56,9 +56,7 @@ class Tuned:
             if isinstance(given := getattr(self.options, f.name), tuple)
         }
         options = replace(self.options, **moved)
-        return replace(
-            self, program=program.name, options=options, ops=ops, tensors=tensors
-        )
+        return replace(self, program=program.name, options=options, ops=ops, tensors=tensors)
 
     def to_json(self) -> dict[str, Any]:
         options = {
@@ -75,11 +73,7 @@ class Tuned:
             "ops": list(self.ops),
             "tensors": list(self.tensors),
         }
-        return (
-            found
-            if self.lowering == "persistent"
-            else {**found, "lowering": self.lowering}
-        )
+        return found if self.lowering == "persistent" else {**found, "lowering": self.lowering}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Tuned:
@@ -104,9 +98,7 @@ def key_of(program: Program) -> str:
 def _content(program: Program) -> str:
     """Tensors are numbered in order."""
     numbers = {t.name: str(n) for n, t in enumerate(program.tensors)}
-    tensors = [
-        asdict(replace(t, where="", name=numbers[t.name])) for t in program.tensors
-    ]
+    tensors = [asdict(replace(t, where="", name=numbers[t.name])) for t in program.tensors]
     calls = [_numbered(c, numbers) for c in program.calls]
     outputs = [numbers[name] for name in program.outputs]
     return json.dumps([tensors, calls, outputs], sort_keys=True, default=str)
@@ -114,9 +106,7 @@ def _content(program: Program) -> str:
 
 def _numbered(c: Call, numbers: Mapping[str, str]) -> dict[str, Any]:
     operands = tuple(replace(o, tensor=numbers[o.tensor]) for o in c.operands)
-    made = replace(
-        c, where="", name="", named=True, operands=operands, result=numbers[c.result]
-    )
+    made = replace(c, where="", name="", named=True, operands=operands, result=numbers[c.result])
     return {**asdict(made), "attributes": list(c.attributes.items())}
 
 
@@ -135,13 +125,8 @@ def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
     files = _remembered(on)[: 2 if shipped else 1]
     content = _content(program)
     # a plan takes as long on either type
-    other = re.sub(
-        '"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content
-    )
-    found = next(
-        (f[key] for key in map(_hash, (content, other)) for f in files if key in f),
-        None,
-    )
+    other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)
+    found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
     try:
         return None if found is None else Tuned.from_json(found).of(program)
     except PlanError as error:
@@ -153,19 +138,14 @@ def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
 
 def _remembered(on: str) -> list[dict[str, Any]]:
     """The user's own entries for a place, and those that ship with tilegen."""
-    return [
-        entries.get(on, {})
-        for entries in (_read(cache_dir() / "tuned.json"), _shipped())
-    ]
+    return [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
 
 
 def remember(program: Program, on: str, tuned: Tuned, path: Path | None = None) -> Path:
     """Write the choice into a file of choices (default: the cache folder's), whole or not at all."""
     path = path or cache_dir() / "tuned.json"
     cache_dir().mkdir(parents=True, exist_ok=True)
-    with locked(
-        cache_dir(), "tuned.json"
-    ):  # one writer at a time: each adds to what is there
+    with locked(cache_dir(), "tuned.json"):  # one writer at a time: each adds to what is there
         entries = _read(path)
         ops, tensors = _names(program)
         named = replace(tuned, ops=ops, tensors=tensors)
@@ -182,16 +162,12 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CacheError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError) as error:
-        raise CacheError(
-            f"{path} is not a file of tuned choices: {error}; remove it"
-        ) from None
+        raise CacheError(f"{path} is not a file of tuned choices: {error}; remove it") from None
 
 
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, Any]:
-    return dict(
-        json.loads(resources.files("tilegen").joinpath("tuned.json").read_text())
-    )
+    return dict(json.loads(resources.files("tilegen").joinpath("tuned.json").read_text()))
 
 
 def digest(on: str) -> str:

@@ -45,21 +45,16 @@ def verify(what: Plan | MovingPlan | Mapping[str, Any] | str | Path) -> Certific
 
 def certify(what: Plan | MovingPlan | Mapping[str, Any] | str | Path) -> Certificate:
     """As verify, but gives the certificate of a wrong plan too, with its violations."""
-    return (
-        certify_range(what)
-        if isinstance(what, MovingPlan)
-        else check(as_expanded(what))
-    )
+    return certify_range(what) if isinstance(what, MovingPlan) else check(as_expanded(what))
 
 
 def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
     if isinstance(what, Plan):
         return expanded(what)
     if not isinstance(what, (Mapping, str, Path)):
-        way = {
-            Program: "tg.verify(tg.plan(program, on=…))",
-            Spec: "tg.verify(tg.plan(spec(…), on=…))",
-        }.get(type(what), "")
+        way = {Program: "tg.verify(tg.plan(program, on=…))", Spec: "tg.verify(tg.plan(spec(…), on=…))"}.get(
+            type(what), ""
+        )
         raise PlanError(
             f"expected a Plan, its JSON or a file of it, given a {type(what).__name__}{way and f': {way}'}"
         )
@@ -71,9 +66,7 @@ def as_expanded(what: Plan | Mapping[str, Any] | str | Path) -> dict[str, Any]:
         return expanded(made)
     except MALFORMED as error:
         ops = ", ".join(op.name for op in made.graph.ops)
-        raise PlanError(
-            f"the plan of {ops} was changed by hand: {type(error).__name__} {error}"
-        ) from None
+        raise PlanError(f"the plan of {ops} was changed by hand: {type(error).__name__} {error}") from None
 
 
 def load_json(path: str | Path) -> dict[str, Any]:
@@ -84,9 +77,7 @@ def load_json(path: str | Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise PlanError(
-            f"{path}: a plan is a JSON object, this is a {type(data).__name__}"
-        )
+        raise PlanError(f"{path}: a plan is a JSON object, this is a {type(data).__name__}")
     return data
 
 
@@ -95,9 +86,7 @@ def load_json(path: str | Path) -> dict[str, Any]:
 MOST_TILES = 100_000  # that are proved, of all runs together
 
 
-def certify_range(
-    plan: MovingPlan, at: Callable[[int], Certificate] | None = None
-) -> Certificate:
+def certify_range(plan: MovingPlan, at: Callable[[int], Certificate] | None = None) -> Certificate:
     """The certificate of all sizes that are checked; of the first that fails, where one does. at: that of one
     size, by default of the plan there."""
     at = at or (lambda size: certify(plan.at(size)))
@@ -112,9 +101,7 @@ def certify_range(
         return replace(certificate, proved_at=f"{plan.dim.name} = {size}")
     certificate = made[-1][1]
     named = tuple((name, of_range.get(name, n)) for name, n in certificate.sizes)
-    return replace(
-        certificate, sizes=named, proved_at=_words(plan, found, chosen, sizes)
-    )
+    return replace(certificate, sizes=named, proved_at=_words(plan, found, chosen, sizes))
 
 
 def _within(found: Sequence[tuple[int, int]], tiles: int) -> list[tuple[int, int]]:
@@ -126,18 +113,10 @@ def _within(found: Sequence[tuple[int, int]], tiles: int) -> list[tuple[int, int
     return [found[n] for n in at.tolist()]
 
 
-def _words(
-    plan: MovingPlan, found: Sequence[Any], chosen: Sequence[Any], sizes: Sequence[int]
-) -> str:
+def _words(plan: MovingPlan, found: Sequence[Any], chosen: Sequence[Any], sizes: Sequence[int]) -> str:
     name = plan.dim.name
     if len(sizes) == sum(last - first + 1 for first, last in plan.ranges):
         return f"every {name} of {plan.sizes}"
-    of = (
-        "every run"
-        if len(chosen) == len(found)
-        else f"{len(chosen)} of the {len(found)} runs"
-    )
-    listed = ", ".join(map(str, sizes[:6])) + (
-        f", … {sizes[-1]}" if len(sizes) > 6 else ""
-    )
+    of = "every run" if len(chosen) == len(found) else f"{len(chosen)} of the {len(found)} runs"
+    listed = ", ".join(map(str, sizes[:6])) + (f", … {sizes[-1]}" if len(sizes) > 6 else "")
     return f"both ends of {of} of {name} with the same tiles ({listed})"

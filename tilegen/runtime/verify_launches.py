@@ -54,9 +54,7 @@ class ProvedLaunches(Generic[P]):
 
 
 def prove_launches(
-    launches: Launches[P],
-    programmatic: bool,
-    progress: Callable[[str], None] = lambda _: None,
+    launches: Launches[P], programmatic: bool, progress: Callable[[str], None] = lambda _: None
 ) -> ProvedLaunches[P]:
     """Each launch proved alone, and what passes between them.
 
@@ -73,26 +71,18 @@ def prove_launches(
     else:
         certificate = certify_range(
             whole,
-            lambda n: certify_launches(
-                whole.at(n), proofs, [p.at(n) for p in launches.each], programmatic
-            ),
+            lambda n: certify_launches(whole.at(n), proofs, [p.at(n) for p in launches.each], programmatic),
         )
     return ProvedLaunches(Proved(whole, certificate), tuple(each))
 
 
 def certify_launches(
-    whole: Plan,
-    proofs: Sequence[Certificate],
-    plans: Sequence[Plan],
-    programmatic: bool,
+    whole: Plan, proofs: Sequence[Certificate], plans: Sequence[Plan], programmatic: bool
 ) -> Certificate:
     """The checker proves each launch alone; kernel boundaries order them. ProofError where a launch reads
     what a later one writes, or where sums over K that launches share are not whole."""
     passed = tuple(
-        CheckResult(
-            c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok
-        )
-        for c in proofs
+        CheckResult(c.program, f"alone, passes {', '.join(x.name for x in c.checks)}", c.ok) for c in proofs
     )
     sizes = tuple((name, int(n)) for name, n in whole.sizes)
     boundaries = _boundaries(whole.graph, plans, programmatic)
@@ -101,13 +91,7 @@ def certify_launches(
     for result in (sums, values):
         if not result.ok:
             raise ProofError(f"{whole.program}: {result.statement}")
-    return Certificate(
-        whole.program,
-        sizes,
-        whole.machine.name,
-        (*passed, sums, values, boundaries),
-        (),
-    )
+    return Certificate(whole.program, sizes, whole.machine.name, (*passed, sums, values, boundaries), ())
 
 
 def _boundaries(graph: Graph, plans: Sequence[Plan], programmatic: bool) -> CheckResult:
@@ -131,10 +115,6 @@ def _boundaries(graph: Graph, plans: Sequence[Plan], programmatic: bool) -> Chec
         "each loads when the one before has completed (griddepcontrol.wait)",
     )
     crossing = [edge for edge in edges if at[edge[0]] != at[edge[1]]]
-    passed = dict.fromkeys(
-        f"{tensor}: {writer} -> {reader}" for writer, reader, tensor in crossing
-    )
-    statement = (
-        f"{len(plans)} launches on one stream, {early if programmatic else ordinary}"
-    )
+    passed = dict.fromkeys(f"{tensor}: {writer} -> {reader}" for writer, reader, tensor in crossing)
+    statement = f"{len(plans)} launches on one stream, {early if programmatic else ordinary}"
     return CheckResult("kernel boundaries", "; ".join([statement, *passed]), True)

@@ -13,9 +13,7 @@ from tilegen.ops.base import Access, Box, OpInstance
 from tilegen.ops.gemm import split_box
 from tilegen.schedule.plan import Plan, step_range
 
-_Read = tuple[
-    int, int, str, list[list[int]], dict[str, str]
-]  # step, operand, tensor, box, {"proxy": …}
+_Read = tuple[int, int, str, list[list[int]], dict[str, str]]  # step, operand, tensor, box, {"proxy": …}
 
 
 def expanded(plan: Plan) -> dict[str, Any]:
@@ -24,15 +22,8 @@ def expanded(plan: Plan) -> dict[str, Any]:
     waits = _waits_by_read(plan)
     for b in plan.bounds:
         ranks, grid = plan.ranks[b.op.name], tiles_of(b)
-        coords = (
-            np.stack(list(grid.coords.values()), axis=1).tolist()
-            if grid.coords
-            else [[]]
-        )
-        ctas = [
-            list(_cta(plan, b, grid, cta_rank, waits))
-            for cta_rank in range(b.op.cluster)
-        ]
+        coords = np.stack(list(grid.coords.values()), axis=1).tolist() if grid.coords else [[]]
+        ctas = [list(_cta(plan, b, grid, cta_rank, waits)) for cta_rank in range(b.op.cluster)]
         for tile, rank in enumerate(ranks.tolist()):
             tiles[rank] = {
                 "rank": rank,
@@ -47,17 +38,8 @@ def _waits_by_read(plan: Plan) -> dict[tuple[int, int, int, int], list[list[int]
     """(rank, CTA rank, operand, step) -> [[semaphore, target], …]"""
     table = plan.wait_table
     out: dict[tuple[int, int, int, int], list[list[int]]] = {}
-    columns = (
-        table.rank,
-        table.cta_rank,
-        table.operand,
-        table.step,
-        table.semaphore,
-        table.target,
-    )
-    for rank, cta_rank, operand, step, semaphore, target in zip(
-        *(c.tolist() for c in columns), strict=True
-    ):
+    columns = (table.rank, table.cta_rank, table.operand, table.step, table.semaphore, table.target)
+    for rank, cta_rank, operand, step, semaphore, target in zip(*(c.tolist() for c in columns), strict=True):
         out.setdefault((rank, cta_rank, operand, step), []).append([semaphore, target])
     return out
 
@@ -71,9 +53,7 @@ def _cta(
 ) -> Iterator[dict[str, Any]]:
     ranks = plan.ranks[b.op.name].tolist()
     reads = _reads(plan, b, tiles, cta_rank)
-    writes = _boxes(
-        b, tiles, split_box(b, b.write, cta_rank), tiles.coords, np.arange(tiles.count)
-    )
+    writes = _boxes(b, tiles, split_box(b, b.write, cta_rank), tiles.coords, np.arange(tiles.count))
     numbers = [plan.posted(m).tolist() for m in plan.posts_of(b.op.name)]
     proxy = "async" if plan.proxies_of(b.op.name).writes else "generic"
     for tile in range(tiles.count):
@@ -90,9 +70,7 @@ def _cta(
         write = writes[tile]
         yield {
             "reads": entries,
-            "writes": [{"tensor": b.op.result, "box": write, "proxy": proxy}]
-            if write is not None
-            else [],
+            "writes": [{"tensor": b.op.result, "box": write, "proxy": proxy}] if write is not None else [],
             "posts": [[n[tile], 1] for n in numbers],
         }
 
@@ -105,12 +83,7 @@ def _reads(plan: Plan, b: OpInstance, tiles: Tiles, cta_rank: int) -> list[list[
     cuts = _wait_steps(plan, b, cta_rank)
     for access in b.reads:
         shared = (
-            Access(
-                access.operand,
-                split_box(b, access.box, cta_rank),
-                access.when,
-                access.exact,
-            )
+            Access(access.operand, split_box(b, access.box, cta_rank), access.when, access.exact)
             if access.when == "epilogue"
             else access
         )
@@ -122,14 +95,9 @@ def _reads(plan: Plan, b: OpInstance, tiles: Tiles, cta_rank: int) -> list[list[
             tile, lo, hi = everything, step, step
         else:
             tile, lo, hi = _pieces(
-                everything,
-                start,
-                end,
-                cuts.get(access.operand, {}) if depends_on_step(box) else {},
+                everything, start, end, cuts.get(access.operand, {}) if depends_on_step(box) else {}
             )
-        lows = _boxes(
-            b, tiles, box, {n: a[tile] for n, a in tiles.coords.items()}, tile, lo, hi
-        )
+        lows = _boxes(b, tiles, box, {n: a[tile] for n, a in tiles.coords.items()}, tile, lo, hi)
         for t, step, bounds in zip(tile.tolist(), lo.tolist(), lows, strict=True):
             if bounds is not None:
                 out[t].append((step, access.operand, tensor, bounds, how))
@@ -138,9 +106,7 @@ def _reads(plan: Plan, b: OpInstance, tiles: Tiles, cta_rank: int) -> list[list[
     return out
 
 
-def _wait_steps(
-    plan: Plan, b: OpInstance, cta_rank: int
-) -> dict[int, dict[int, list[int]]]:
+def _wait_steps(plan: Plan, b: OpInstance, cta_rank: int) -> dict[int, dict[int, list[int]]]:
     """operand -> tile -> the steps with a wait, ascending."""
     table, ranks = plan.wait_table, plan.ranks[b.op.name]
     tile_of = np.full(plan.order.count, -1, dtype=np.int64)
@@ -148,10 +114,7 @@ def _wait_steps(
     mine = (tile_of[table.rank] >= 0) & (table.cta_rank == cta_rank)
     out: dict[int, dict[int, list[int]]] = {}
     rows = np.unique(
-        np.stack(
-            (table.operand[mine], tile_of[table.rank[mine]], table.step[mine]), axis=1
-        ),
-        axis=0,
+        np.stack((table.operand[mine], tile_of[table.rank[mine]], table.step[mine]), axis=1), axis=0
     )
     for operand, tile, step in rows.tolist():
         out.setdefault(operand, {}).setdefault(tile, []).append(step)
@@ -163,9 +126,7 @@ def _pieces(
 ) -> tuple[Array, Array, Array]:
     """(tile, first step, last step) of the reads: the tile's steps, cut where a wait stands."""
     tiles, lows, highs = [], [], []
-    for tile, a, z in zip(
-        everything.tolist(), start.tolist(), end.tolist(), strict=True
-    ):
+    for tile, a, z in zip(everything.tolist(), start.tolist(), end.tolist(), strict=True):
         if a == z:
             continue
         inner = [k for k in cuts.get(tile, ()) if a < k < z]
@@ -174,11 +135,7 @@ def _pieces(
             tiles.append(tile)
             lows.append(lo)
             highs.append(hi - 1)
-    return (
-        np.array(tiles, dtype=np.int64),
-        np.array(lows, dtype=np.int64),
-        np.array(highs, dtype=np.int64),
-    )
+    return np.array(tiles, dtype=np.int64), np.array(lows, dtype=np.int64), np.array(highs, dtype=np.int64)
 
 
 def _boxes(
@@ -201,10 +158,7 @@ def _boxes(
         columns.append((lo.tolist(), hi.tolist(), interval.stride))
     out: list[Any] = []
     for e in range(n):
-        bounds = [
-            [lo[e], hi[e]] if stride == 1 else [lo[e], hi[e], stride]
-            for lo, hi, stride in columns
-        ]
+        bounds = [[lo[e], hi[e]] if stride == 1 else [lo[e], hi[e], stride] for lo, hi, stride in columns]
         out.append(bounds if all(x[0] < x[1] for x in bounds) else None)
     return out
 

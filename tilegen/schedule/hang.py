@@ -23,9 +23,7 @@ def describe_hang(
     if over:
         semaphore = _numbered(over, plan, semaphore)
     op, coord = tile_at(plan, rank)
-    producer = next(
-        m for m in plan.semaphores if m.base <= semaphore < m.base + m.count
-    )
+    producer = next(m for m in plan.semaphores if m.base <= semaphore < m.base + m.count)
     what = next(o for o in plan.graph.ops if o.name == op).operands[operand].tensor
     return (
         f"{op}{coord} (rank {rank}, CTA {cta_rank}) waits before step {step} for {what!r}: semaphore"

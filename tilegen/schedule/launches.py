@@ -43,21 +43,14 @@ def launches_of(program: Program, place: Place, options: Options) -> Launches[Pl
 
 
 def moving_launches(
-    program: Program,
-    place: Place,
-    options: Options,
-    ranges: Ranges,
-    largest: Launches[Plan],
+    program: Program, place: Place, options: Options, ranges: Ranges, largest: Launches[Plan]
 ) -> Launches[MovingPlan]:
     """Launches over a size that moves, from those at its largest value. ranges: the sizes they are for."""
     dim = the_dim(program)
     assert dim is not None
     whole = opened(program, dim, largest.whole, place, options, ranges)
     graphs = (whole.open.graph.alone(op) for op in whole.open.graph.ops)
-    each = (
-        over(program, dim, made, graph, ranges)
-        for made, graph in zip(largest.each, graphs, strict=True)
-    )
+    each = (over(program, dim, made, graph, ranges) for made, graph in zip(largest.each, graphs, strict=True))
     return Launches(whole, tuple(each))
 
 
@@ -68,9 +61,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
         raise PlanError(f"a plan is made of a Program, given {type(program).__name__}")
     check_acyclic(program)
     if program.symbolic:
-        raise PlanError(
-            f"{program.name}: sizes are left open; a plan needs all of them"
-        )
+        raise PlanError(f"{program.name}: sizes are left open; a plan needs all of them")
     if options.policies:
         raise PlanError(
             f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
@@ -103,52 +94,25 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
                 " taken",
                 op.where,
             )
-    partials = {
-        name: t
-        for graph in cut
-        for name, t in graph.tensors.items()
-        if name not in fused.tensors
-    }
-    graph = replace(
-        fused,
-        ops=tuple(op for g in cut for op in g.ops),
-        tensors={**fused.tensors, **partials},
-    )
-    sizes = tuple(
-        (name, n)
-        for name, n in program.sizes
-        if isinstance(n, int) and not isinstance(n, bool)
-    )
+    partials = {name: t for graph in cut for name, t in graph.tensors.items() if name not in fused.tensors}
+    graph = replace(fused, ops=tuple(op for g in cut for op in g.ops), tensors={**fused.tensors, **partials})
+    sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
     whole = Plan(
-        program.name,
-        sizes,
-        place.machine,
-        graph,
-        arguments,
-        (),
-        (),
-        op_major(graph),
-        lowering="multi_launch",
+        program.name, sizes, place.machine, graph, arguments, (), (), op_major(graph), lowering="multi_launch"
     )
-    return replace(
-        whole, target=place.target.name, calls=program.calls, returns=program.outputs
-    )
+    return replace(whole, target=place.target.name, calls=program.calls, returns=program.outputs)
 
 
 def launch_plans(whole: Plan, place: Place, options: Options) -> tuple[Plan, ...]:
     """The plan of each op alone, in the order in which they are launched."""
-    return tuple(
-        _launch_plan(whole, whole.graph.alone(op), place, options)
-        for op in whole.graph.ops
-    )
+    return tuple(_launch_plan(whole, whole.graph.alone(op), place, options) for op in whole.graph.ops)
 
 
 def _of_op(options: Options, op: str) -> Options:
     """The options that concern one op."""
     of_op: dict[str, Any] = {
-        what: tuple(item for item in getattr(options, what) if item[0] == op)
-        for what in OF_AN_OP
+        what: tuple(item for item in getattr(options, what) if item[0] == op) for what in OF_AN_OP
     }
     return replace(options, **of_op)
 
@@ -157,19 +121,9 @@ def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> P
     arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
     order = _order(graph, options.order)
     made = Plan(
-        graph.name,
-        whole.sizes,
-        whole.machine,
-        graph,
-        arguments,
-        (),
-        (),
-        order,
-        lowering=whole.lowering,
+        graph.name, whole.sizes, whole.machine, graph, arguments, (), (), order, lowering=whole.lowering
     )
-    return emitted_by(
-        place.target, replace(made, scheduling=scheduling_of(made, options.scheduling))
-    )
+    return emitted_by(place.target, replace(made, scheduling=scheduling_of(made, options.scheduling)))
 
 
 def _order(graph: Graph, name: str) -> Order:

@@ -30,13 +30,8 @@ MOST_LAUNCHES = 20  # of linears; more gain inside
 MOST_HIDDEN = 20  # ops of a launch that hide anything: whole nets do not
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
-LAUNCH_US, START_US = (
-    0.14,
-    1.4,
-)  # of a launch of an op by threads; and besides where all SMs have a CTA
-HIDDEN_US = (
-    1.4  # of an op after another in one launch, which the simulator does not see
-)
+LAUNCH_US, START_US = 0.14, 1.4  # of a launch of an op by threads; and besides where all SMs have a CTA
+HIDDEN_US = 1.4  # of an op after another in one launch, which the simulator does not see
 LONGER, LONGER_OF_CONVOLUTIONS = 1.08, 1.06  # of its modelled time one launch takes
 
 
@@ -48,9 +43,7 @@ class Lowering:
     reason: str
 
 
-def modelled_lowering(
-    program: Program, place: Place, made: Plan | None = None
-) -> Lowering:
+def modelled_lowering(program: Program, place: Place, made: Plan | None = None) -> Lowering:
     """That of a program for which nothing is asked. made: the plan of one launch, if known."""
     graph = fuse(program)
     if program.symbolic:
@@ -58,10 +51,7 @@ def modelled_lowering(
     if len(graph.ops) == 1:
         return Lowering("persistent", "there is one op")
     if len(graph.ops) > MOST_LAUNCHES and not graph.ops_of(ConvAttributes):
-        return Lowering(
-            "persistent",
-            f"more than {MOST_LAUNCHES} ops, none a convolution, gain inside",
-        )
+        return Lowering("persistent", f"more than {MOST_LAUNCHES} ops, none a convolution, gain inside")
     try:
         launches = launches_of(program, place, Options()).each
     except PlanError as error:
@@ -88,6 +78,4 @@ def alone_us(launch: Plan) -> float:
     if attention_time.by_tensor_cores(b, launch.machine):
         return max(LEAST_US, attention_time.alone_us(b, launch.machine))
     busy = launch.order.count * launch.cluster / launch.machine.sms
-    return max(
-        LEAST_US, simulate(launch).makespan + LAUNCH_US + START_US * min(1.0, busy)
-    )
+    return max(LEAST_US, simulate(launch).makespan + LAUNCH_US + START_US * min(1.0, busy))

@@ -71,12 +71,8 @@ class MovingPlan:
         Raises:
             PlanError: the size is none that the plan is for.
         """
-        if not isinstance(size, int) or not any(
-            first <= size <= last for first, last in self.ranges
-        ):
-            raise PlanError(
-                f"{self.program.name}: {self.dim.name} = {size!r}, expected {self.sizes}"
-            )
+        if not isinstance(size, int) or not any(first <= size <= last for first, last in self.ranges):
+            raise PlanError(f"{self.program.name}: {self.dim.name} = {size!r}, expected {self.sizes}")
         return self._at(size)
 
     @property
@@ -95,9 +91,7 @@ class MovingPlan:
         changed[0] = True
         for b in self.open.bounds:
             for extent in b.grid:
-                counts = np.broadcast_to(
-                    np.asarray(evaluate(extent, {self.dim.name: values})), values.shape
-                )
+                counts = np.broadcast_to(np.asarray(evaluate(extent, {self.dim.name: values})), values.shape)
                 changed[1:] |= np.diff(counts) != 0
         firsts = values[changed].tolist()
         return list(zip(firsts, [*(n - 1 for n in firsts[1:]), most], strict=True))
@@ -138,17 +132,13 @@ def moving_plan(
     largest = plan(filled(program, dim, dim.most), place, options, progress)
     try:
         made = opened(program, dim, largest, place, options, ranges)
-    except (
-        _TableError
-    ) as error:  # a semaphore for each row of blocks follows every size
+    except _TableError as error:  # a semaphore for each row of blocks follows every size
         if error.tensor in dict(options.policies):
             raise
         other = replace(options, policies=(*options.policies, (error.tensor, "row")))
         return moving_plan(program, place, other, progress, ranges)
     if options.order == "auto" and not _progresses_everywhere(made):
-        return moving_plan(
-            program, place, replace(options, order=ALWAYS), progress, ranges
-        )
+        return moving_plan(program, place, replace(options, order=ALWAYS), progress, ranges)
     return made
 
 
@@ -157,32 +147,17 @@ def _progresses_everywhere(made: MovingPlan) -> bool:
     looked at, once for each run of sizes with the same tiles."""
     if made.open.order.name.startswith("op_major"):
         return True
-    return len(made.runs) <= MOST_RUNS and all(
-        progresses(made.at(first)) for first, _ in made.runs
-    )
+    return len(made.runs) <= MOST_RUNS and all(progresses(made.at(first)) for first, _ in made.runs)
 
 
 def opened(
-    program: Program,
-    dim: Dim,
-    largest: Plan,
-    place: Place,
-    options: Options,
-    ranges: Ranges = (),
+    program: Program, dim: Dim, largest: Plan, place: Place, options: Options, ranges: Ranges = ()
 ) -> MovingPlan:
     """The plan over what moves, from the plan at its largest value."""
-    return over(
-        program,
-        dim,
-        largest,
-        _open_graph(program, dim, largest.graph, place, options),
-        ranges,
-    )
+    return over(program, dim, largest, _open_graph(program, dim, largest.graph, place, options), ranges)
 
 
-def over(
-    program: Program, dim: Dim, largest: Plan, graph: Graph, ranges: Ranges = ()
-) -> MovingPlan:
+def over(program: Program, dim: Dim, largest: Plan, graph: Graph, ranges: Ranges = ()) -> MovingPlan:
     """The plan over what moves that has this graph; lists, where it is scheduled by lists, are those that a
     formula gives, or ranks are drawn where nothing waits and other lists are the better ones. PlanError where
     at the largest value it is another."""
@@ -193,13 +168,10 @@ def over(
     maps, base = [], 0
     for m in largest.semaphores:
         blocking = next(
-            e.blocking
-            for e in graph.edges
-            if e.producer.op.name == m.producer and e.tensor == m.tensor
+            e.blocking for e in graph.edges if e.producer.op.name == m.producer and e.tensor == m.tensor
         )
         partition = tuple(
-            _open_grouping(g, c.count, m, dim)
-            for g, c in zip(m.partition, blocking, strict=True)
+            _open_grouping(g, c.count, m, dim) for g, c in zip(m.partition, blocking, strict=True)
         )
         maps.append(SemaphoreMap(m.producer, m.tensor, partition, base, m.posts))
         base = base + maps[-1].count
@@ -213,60 +185,35 @@ def over(
         dim=dim,
     )
     back = _at(found, dim, dim.most)
-    if (back.graph, back.semaphores, back.order) != (
-        largest.graph,
-        largest.semaphores,
-        largest.order,
-    ):
-        raise PlanError(
-            f"{program.name}: the plan over {dim.name} is not that at {dim.name} = {dim.most}"
-        )
+    if (back.graph, back.semaphores, back.order) != (largest.graph, largest.semaphores, largest.order):
+        raise PlanError(f"{program.name}: the plan over {dim.name} is not that at {dim.name} = {dim.most}")
     return MovingPlan(program, dim, found, largest, ranges or ((1, dim.most),))
 
 
 def _numbers(sizes: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
     """The sizes among the parameters of a spec, as `plan` keeps them."""
-    return tuple(
-        (k, n)
-        for k, n in sizes
-        if isinstance(n, (int, Dim)) and not isinstance(n, bool)
-    )
+    return tuple((k, n) for k, n in sizes if isinstance(n, (int, Dim)) and not isinstance(n, bool))
 
 
-def _open_graph(
-    program: Program, dim: Dim, chosen: Graph, place: Place, options: Options
-) -> Graph:
+def _open_graph(program: Program, dim: Dim, chosen: Graph, place: Place, options: Options) -> Graph:
     """The graph over what moves, with the splits and tiles of the one at the largest value."""
     bounds = [chosen.bound(op) for op in chosen.ops]
-    convolutions = [
-        op
-        for op in chosen.ops
-        if op.pixels or isinstance(op.attributes, ConvAttributes)
-    ]
+    convolutions = [op for op in chosen.ops if op.pixels or isinstance(op.attributes, ConvAttributes)]
     same = replace(
         options,
-        tiles=tuple(
-            {**dict(options.tiles), **{op.name: op.tile for op in convolutions}}.items()
-        ),
+        tiles=tuple({**dict(options.tiles), **{op.name: op.tile for op in convolutions}}.items()),
         norms="fused" if any(normed(b) for b in bounds) else "separate",
         appends="forwarded" if any(forwarded(b) for b in bounds) else "awaited",
     )
     sizes = (dim.most - 1, dim.most) if dim.most > 1 else (1, 2)
     ends = [rewritten(fuse(filled(program, dim, n)), place, same) for n in sizes]
     graph: Graph = lifted(ends[0], ends[1], dim, sizes)
-    seen = {
-        name: replace(t, form=chosen.tensors[name].form)
-        for name, t in graph.tensors.items()
-    }
+    seen = {name: replace(t, form=chosen.tensors[name].form) for name, t in graph.tensors.items()}
     graph = replace(graph, tensors=seen)
     for op in graph.ops:
         cut = next(o for o in chosen.ops if o.name in (f"{op.name}_split_kv", op.name))
-        graph = graph.with_op(
-            op.name, (as_linear(op) if cut.pixels else op).cut_as(cut)
-        )
-        parts = [
-            o for o in chosen.ops if o.name.removeprefix(f"{op.name}_k").isdecimal()
-        ]
+        graph = graph.with_op(op.name, (as_linear(op) if cut.pixels else op).cut_as(cut))
+        parts = [o for o in chosen.ops if o.name.removeprefix(f"{op.name}_k").isdecimal()]
         if isinstance(cut.attributes, LinearAttributes) and parts:
             graph = split_k(graph, op.name, len(parts) + 1)
         if cut.name != op.name:
@@ -291,9 +238,7 @@ def _at(plan: Plan, dim: Dim, size: int) -> Plan:
     tile of launches of single ops waits by them."""
     graph: Graph = filled(replace(plan.graph), dim, size)
     if plan.lowering == "persistent":
-        graph.__dict__["edges"] = tuple(
-            _edge_at(e, graph, dim, size) for e in plan.graph.edges
-        )
+        graph.__dict__["edges"] = tuple(_edge_at(e, graph, dim, size) for e in plan.graph.edges)
     order = filled(plan.order, dim, size)
     kept = tuple(s for s in order.segments if s.count)
     return replace(
@@ -308,11 +253,6 @@ def _at(plan: Plan, dim: Dim, size: int) -> Plan:
 
 
 def _edge_at(e: Edge, graph: Graph, dim: Dim, size: int) -> Edge:
-    producer, consumer = (
-        graph.bound(graph.op(b.op.name)) for b in (e.producer, e.consumer)
-    )
-    rest = (
-        filled(part, dim, size)
-        for part in (e.access, e.tensor, e.box, e.blocking, e.first, e.last)
-    )
+    producer, consumer = (graph.bound(graph.op(b.op.name)) for b in (e.producer, e.consumer))
+    rest = (filled(part, dim, size) for part in (e.access, e.tensor, e.box, e.blocking, e.first, e.last))
     return Edge(producer, consumer, *rest)

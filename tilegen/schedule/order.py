@@ -24,9 +24,7 @@ from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 
-SUPER_TILE = (
-    8  # rows of tiles whose columns are walked together: they share weights in L2
-)
+SUPER_TILE = 8  # rows of tiles whose columns are walked together: they share weights in L2
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,7 @@ class Order:
                         else np.zeros(1, dtype=np.int64)
                     )
                     if (rank[flat] >= 0).any():
-                        raise PlanError(
-                            f"order {self.name}: a tile of {op.name!r} stands twice"
-                        )
+                        raise PlanError(f"order {self.name}: a tile of {op.name!r} stands twice")
                     rank[flat] = start + np.arange(segment.count)
             if (rank < 0).any():
                 raise PlanError(
@@ -130,11 +126,7 @@ def banded(graph: Graph, bands: int, lag: int = 1, group: int = 1) -> Order:
         for b, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
             if most(lo) < most(hi):
                 slots.append(
-                    (
-                        b + lag * depth[op.name],
-                        position,
-                        _segment(graph, op.name, axis, (lo, hi), group),
-                    )
+                    (b + lag * depth[op.name], position, _segment(graph, op.name, axis, (lo, hi), group))
                 )
     slots.sort(key=lambda s: s[:2])
     return Order(f"banded:{bands}:{lag}", tuple(s for _, _, s in slots))
@@ -170,9 +162,7 @@ def _band_axis(b: OpInstance) -> int:
     return next((d for d in b.kind.row_coords(b) if most(b.grid[d]) > 1), 0)
 
 
-def _segment(
-    graph: Graph, name: str, axis: int, band: tuple[Size, Size] | None, group: int
-) -> Segment:
+def _segment(graph: Graph, name: str, axis: int, band: tuple[Size, Size] | None, group: int) -> Segment:
     op = graph.op(name)
     b = graph.bound(op)
     grid = _grid(b)
@@ -212,6 +202,4 @@ def by_name(graph: Graph, name: str) -> Order:
             return op_major(graph, *values)
         if values:
             return banded(graph, *values)
-    raise PlanError(
-        f"unknown order {name!r}; expected op_major, op_major:GROUP, banded:N or banded:N:LAG"
-    )
+    raise PlanError(f"unknown order {name!r}; expected op_major, op_major:GROUP, banded:N or banded:N:LAG")

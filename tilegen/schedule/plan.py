@@ -17,14 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilegen.analysis.dependence import Edge, relation
-from tilegen.analysis.regions import (
-    Array,
-    Blocking,
-    Tiles,
-    pretty,
-    pretty_box,
-    tiles_of,
-)
+from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
@@ -33,14 +26,7 @@ from tilegen.frontend.program import DTYPES, Call, Operand, Size, Tensor, listed
 from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import (
-    CLUSTER_SHAPES,
-    CLUSTER_SPLITS,
-    Epilogue,
-    OpInstance,
-    TileOp,
-    kind,
-)
+from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
 from tilegen.ops.gemm import cluster_problem
 from tilegen.ops.pointwise import check_expression
 from tilegen.schedule.order import Order, Segment
@@ -65,15 +51,7 @@ class WaitTable:
 
 
 # what reading a plan that somebody has changed by hand may raise
-MALFORMED = (
-    KeyError,
-    TypeError,
-    ValueError,
-    IndexError,
-    AttributeError,
-    ZeroDivisionError,
-    AnalysisError,
-)
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, AnalysisError)
 
 
 @dataclass(frozen=True)
@@ -87,28 +65,16 @@ class Plan:
     graph: Graph
     arguments: tuple[str, ...]  # tensors a kernel is called with, in declaration order
     semaphores: tuple[SemaphoreMap, ...]
-    policies: tuple[
-        tuple[str, str], ...
-    ]  # tensor -> the lattice point its semaphore map came from
+    policies: tuple[tuple[str, str], ...]  # tensor -> the lattice point its semaphore map came from
     order: Order
     scheduling: Scheduling = "dynamic"
     lowering: str = "persistent"
     target: str = ""  # the name of the target that emits its kernel
-    proxies: tuple[
-        tuple[str, Proxies], ...
-    ] = ()  # op -> how that kernel's tiles of it read and write
-    calls: tuple[
-        Call, ...
-    ] = ()  # what the user wrote, which the proof holds the ops against
-    returns: tuple[
-        str, ...
-    ] = ()  # what the user's program gives, as outputs by the calls' names
-    dim: Dim | None = (
-        None  # what moves: sizes of tensors, orders and semaphores are then formulas of it
-    )
-    _repr_html_: ClassVar[Callable[[Plan], str] | None] = (
-        None  # its picture in a notebook: tilegen.api's
-    )
+    proxies: tuple[tuple[str, Proxies], ...] = ()  # op -> how that kernel's tiles of it read and write
+    calls: tuple[Call, ...] = ()  # what the user wrote, which the proof holds the ops against
+    returns: tuple[str, ...] = ()  # what the user's program gives, as outputs by the calls' names
+    dim: Dim | None = None  # what moves: sizes of tensors, orders and semaphores are then formulas of it
+    _repr_html_: ClassVar[Callable[[Plan], str] | None] = None  # its picture in a notebook: tilegen.api's
 
     # --- derived --------------------------------------------------------------------------------------------
 
@@ -131,14 +97,8 @@ class Plan:
         maps = {(m.producer, m.tensor): m for m in self.semaphores}
         for e in self.edges:
             # an edge that meets no element (a window that sees nothing but padding) needs none
-            if (
-                (e.producer.op.name, e.tensor) not in maps
-                and not self.dim
-                and len(relation(e).tile)
-            ):
-                raise PlanError(
-                    f"the plan has no semaphores for {e.name} through {e.tensor!r}"
-                )
+            if (e.producer.op.name, e.tensor) not in maps and not self.dim and len(relation(e).tile):
+                raise PlanError(f"the plan has no semaphores for {e.name} through {e.tensor!r}")
         found: list[Wait] = []
         for w in (
             wait(e, maps[e.producer.op.name, e.tensor])
@@ -198,19 +158,14 @@ class Plan:
     def blocking(self, m: SemaphoreMap) -> tuple[Blocking, ...]:
         """How the producer cuts the tensor that a semaphore map is for."""
         return next(
-            e.blocking
-            for e in self.edges
-            if e.producer.op.name == m.producer and e.tensor == m.tensor
+            e.blocking for e in self.edges if e.producer.op.name == m.producer and e.tensor == m.tensor
         )
 
     def posted(self, m: SemaphoreMap) -> Array:
         """The semaphore that each tile of the producer posts to, in row-major order of its grid."""
         tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
         numbers = m.number(
-            [
-                g.of(tiles.value(c.index))
-                for g, c in zip(m.partition, self.blocking(m), strict=True)
-            ]
+            [g.of(tiles.value(c.index)) for g, c in zip(m.partition, self.blocking(m), strict=True)]
         )
         return np.broadcast_to(np.asarray(numbers, dtype=np.int64), (tiles.count,))
 
@@ -218,10 +173,7 @@ class Plan:
     def wait_table(self) -> WaitTable:
         columns: list[tuple[Array, ...]] = []
         for w in self.waits:
-            tiles, ranks = (
-                tiles_of(w.edge.consumer),
-                self.ranks[w.edge.consumer.op.name],
-            )
+            tiles, ranks = tiles_of(w.edge.consumer), self.ranks[w.edge.consumer.op.name]
             for cta_rank in range(w.edge.consumer.op.cluster):
                 tile, step, first = cta_steps(tiles, w, cta_rank)
                 entry, semaphore, target = w.entries(tile, step, first)
@@ -252,9 +204,7 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def __repr__(self) -> str:
-        tiles = listed(
-            [f"{op.name} {'x'.join(map(str, op.tile))}" for op in self.graph.ops]
-        )
+        tiles = listed([f"{op.name} {'x'.join(map(str, op.tile))}" for op in self.graph.ops])
         where = f"{self.program}({listed([f'{k}={v}' for k, v in self.sizes])}) on {self.machine.name}"
         return (
             f"<Plan {where}: {pretty(self.order.count)} tiles ({tiles}), {pretty(self.semaphore_count)}"
@@ -297,15 +247,9 @@ class Plan:
             "lowering": self.lowering,
             "scheduling": scheduling,
             "tensors": {n: _tensor_to_json(t) for n, t in self.graph.tensors.items()},
-            "ops": {
-                b.op.name: _op_to_json(b, self.proxies_of(b.op.name))
-                for b in self.bounds
-            },
+            "ops": {b.op.name: _op_to_json(b, self.proxies_of(b.op.name)) for b in self.bounds},
             **(
-                {
-                    "calls": [_call_to_json(c) for c in self.calls],
-                    "returns": list(self.returns),
-                }
+                {"calls": [_call_to_json(c) for c in self.calls], "returns": list(self.returns)}
                 if self.calls
                 else {}
             ),
@@ -335,9 +279,7 @@ class Plan:
             plan = _plan_from_json(data)
             same = list(plan.targets) == list(data["semaphores"])
         except MALFORMED as error:
-            raise PlanError(
-                f"the plan is not readable: {type(error).__name__} {error}"
-            ) from None
+            raise PlanError(f"the plan is not readable: {type(error).__name__} {error}") from None
         if not same:
             raise PlanError(
                 "the plan's semaphore targets do not follow from its maps: the file was changed by hand"
@@ -356,9 +298,7 @@ def step_range(tiles: Tiles, cta_rank: int) -> tuple[Array, Array]:
     op = tiles.bound.op
     if op.cluster_shape.k == 1:
         return np.zeros_like(tiles.steps), tiles.steps
-    return tiles.steps * cta_rank // op.cluster, tiles.steps * (
-        cta_rank + 1
-    ) // op.cluster
+    return tiles.steps * cta_rank // op.cluster, tiles.steps * (cta_rank + 1) // op.cluster
 
 
 def cta_steps(tiles: Tiles, w: Wait, cta_rank: int) -> tuple[Array, Array, Array]:
@@ -391,18 +331,12 @@ def _tensor_to_json(t: Tensor) -> dict[str, Any]:
 
 
 def _attributes_to_json(op: Call | TileOp) -> dict[str, Any]:
-    return {
-        key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes.items()
-    }
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in op.attributes.items()}
 
 
-def _attributes_from_json(
-    kind_name: str, items: Mapping[str, Any], what: str
-) -> Attributes:
+def _attributes_from_json(kind_name: str, items: Mapping[str, Any], what: str) -> Attributes:
     given = {key: _frozen(v) for key, v in items.items()}
-    return kind(kind_name).attributes.from_items(
-        given, f"{what} of the plan ({kind_name})"
-    )
+    return kind(kind_name).attributes.from_items(given, f"{what} of the plan ({kind_name})")
 
 
 def _call_to_json(call: Call) -> dict[str, Any]:
@@ -416,9 +350,7 @@ def _call_to_json(call: Call) -> dict[str, Any]:
 
 
 def _call_from_json(data: Mapping[str, Any]) -> Call:
-    attributes = _attributes_from_json(
-        data["kind"], data["attributes"], f"call {data['name']!r}"
-    )
+    attributes = _attributes_from_json(data["kind"], data["attributes"], f"call {data['name']!r}")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
     return Call(data["kind"], data["name"], operands, data["result"], attributes)
 
@@ -469,27 +401,12 @@ def _wait_words(w: Wait) -> dict[str, Any]:
 
 
 def _map_to_json(m: SemaphoreMap) -> dict[str, Any]:
-    groups = [
-        {"how": g.how, "blocks": g.blocks, "size": g.size, "table": list(g.table)}
-        for g in m.partition
-    ]
-    return {
-        "producer": m.producer,
-        "tensor": m.tensor,
-        "base": m.base,
-        "posts": m.posts,
-        "groups": groups,
-    }
+    groups = [{"how": g.how, "blocks": g.blocks, "size": g.size, "table": list(g.table)} for g in m.partition]
+    return {"producer": m.producer, "tensor": m.tensor, "base": m.base, "posts": m.posts, "groups": groups}
 
 
 def _segment_to_json(s: Segment) -> dict[str, Any]:
-    return {
-        "op": s.op,
-        "lo": list(s.lo),
-        "hi": list(s.hi),
-        "group": s.group,
-        "last_first": s.last_first,
-    }
+    return {"op": s.op, "lo": list(s.lo), "hi": list(s.hi), "group": s.group, "last_first": s.last_first}
 
 
 def _frozen(value: Any) -> Any:
@@ -498,15 +415,11 @@ def _frozen(value: Any) -> Any:
 
 def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
     items = dict(data["attributes"])
-    epilogue = (
-        Epilogue.from_json(items.pop("epilogue")) if "epilogue" in items else None
-    )
+    epilogue = Epilogue.from_json(items.pop("epilogue")) if "epilogue" in items else None
     definition = kind(data["kind"])
     attributes = _attributes_from_json(data["kind"], items, f"op {name!r}")
     if epilogue is not None:
-        names = {f"e{n}" for n in range(len(epilogue.operands))} | {
-            *definition.accumulators(attributes)
-        }
+        names = {f"e{n}" for n in range(len(epilogue.operands))} | {*definition.accumulators(attributes)}
         check_expression(epilogue.expression, names, f"op {name!r} of the plan")
     operands = tuple(Operand.from_json(o) for o in data["operands"])
     for what, numbers in (("tile", data["tile"]), ("cluster", [data["cluster"]])):
@@ -515,9 +428,7 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
             or not numbers
             or not all(type(n) is int and 1 <= n < 2**31 for n in numbers)
         ):
-            raise PlanError(
-                f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints"
-            )
+            raise PlanError(f"op {name!r} of the plan: {what} is {data[what]!r}, expected positive ints")
     cluster_split = data.get("cluster_split", "k")
     if cluster_split not in (*CLUSTER_SPLITS, *CLUSTER_SHAPES):
         raise PlanError(
@@ -527,9 +438,7 @@ def _op_from_json(name: str, data: Mapping[str, Any]) -> TileOp:
     flags = {what: data.get(what, False) for what in ("pingpong", "pixels")}
     for what, flag in flags.items():
         if type(flag) is not bool:
-            raise PlanError(
-                f"op {name!r} of the plan: {what} is {flag!r}, expected true or false"
-            )
+            raise PlanError(f"op {name!r} of the plan: {what} is {flag!r}, expected true or false")
     return TileOp(
         name,
         data["kind"],
@@ -572,8 +481,7 @@ def _grouping_from_json(producer: str, g: Mapping[str, Any]) -> Grouping:
             )
     table = tuple(g["table"])
     if g["how"] == "table" and (
-        len(table) != g["blocks"]
-        or any(type(n) is not int or not 0 <= n < g["blocks"] for n in table)
+        len(table) != g["blocks"] or any(type(n) is not int or not 0 <= n < g["blocks"] for n in table)
     ):
         raise PlanError(
             f"the semaphores of {producer!r}: the table of a group is {g['table']!r}, "
@@ -610,9 +518,7 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
     maps = []
     for m in data["maps"]:
         partition = tuple(_grouping_from_json(m["producer"], g) for g in m["groups"])
-        maps.append(
-            SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"])
-        )
+        maps.append(SemaphoreMap(m["producer"], m["tensor"], partition, m["base"], m["posts"]))
     segments = tuple(
         Segment(s["op"], tuple(s["lo"]), tuple(s["hi"]), s["group"], s["last_first"])
         for s in data["order"]["segments"]
@@ -639,11 +545,7 @@ def _plan_from_json(data: Mapping[str, Any]) -> Plan:
         scheduling,
         data["lowering"],
         data["target"],
-        tuple(
-            (name, _proxies_from_json(name, op))
-            for name, op in data["ops"].items()
-            if "async" in op
-        ),
+        tuple((name, _proxies_from_json(name, op)) for name, op in data["ops"].items() if "async" in op),
         tuple(map(_call_from_json, data.get("calls", ()))),
         tuple(data.get("returns", ())),
     )

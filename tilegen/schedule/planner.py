@@ -23,25 +23,11 @@ from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import names_of_splits, split_kv
 from tilegen.ops.attention import AttentionAttributes, halved
-from tilegen.ops.base import (
-    CLUSTER_SHAPES,
-    CLUSTER_SPLITS,
-    ClusterShape,
-    OpInstance,
-    TileOp,
-    ceil_div,
-)
+from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, cluster_problem
 from tilegen.options import Options
-from tilegen.schedule.order import (
-    SUPER_TILE,
-    Order,
-    banded,
-    by_name,
-    candidates,
-    op_major,
-)
+from tilegen.schedule.order import SUPER_TILE, Order, banded, by_name, candidates, op_major
 from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.policy import Lattice, Point, lattice
 from tilegen.schedule.simulate import simulate
@@ -55,10 +41,7 @@ GENERIC = Proxies()
 
 
 def plan(
-    program: Program,
-    place: Place,
-    options: Options = FREE,
-    progress: Progress = lambda _: None,
+    program: Program, place: Place, options: Options = FREE, progress: Progress = lambda _: None
 ) -> Plan:
     """The plan for a program with all sizes given.
 
@@ -67,11 +50,7 @@ def plan(
     check_acyclic(as_program(program))
     if program.symbolic:
         names = {
-            str(s)
-            for t in program.tensors
-            for n in t.shape
-            if not isinstance(n, int)
-            for s in n.free_symbols
+            str(s) for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols
         }
         raise PlanError(
             f"{program.name}: sizes are left open ({', '.join(sorted(names))}); a plan needs all of them"
@@ -83,11 +62,7 @@ def plan(
     )
     lattices = lattices_of(graph)
     chosen, fixed = _start_points(lattices, options)
-    sizes = tuple(
-        (name, n)
-        for name, n in program.sizes
-        if isinstance(n, int) and not isinstance(n, bool)
-    )
+    sizes = tuple((name, n) for name, n in program.sizes if isinstance(n, int) and not isinstance(n, bool))
     arguments = tuple(t.name for t in program.arguments)
     base = Plan(
         program.name,
@@ -102,17 +77,10 @@ def plan(
         returns=program.outputs,
     )
     placed = _with_policies(base, lattices, chosen)
-    orders = (
-        _orders(graph, place.machine)
-        if options.order == "auto"
-        else [by_name(graph, options.order)]
-    )
+    orders = _orders(graph, place.machine) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
     placed = _best_policies(placed, lattices, chosen, fixed, progress)
-    return emitted_by(
-        place.target,
-        replace(placed, scheduling=scheduling_of(placed, options.scheduling)),
-    )
+    return emitted_by(place.target, replace(placed, scheduling=scheduling_of(placed, options.scheduling)))
 
 
 def emitted_by(target: Forms, made: Plan) -> Plan:
@@ -121,19 +89,13 @@ def emitted_by(target: Forms, made: Plan) -> Plan:
     target.refuse(made.graph, made.machine, not isinstance(made.scheduling, str))
     proxies = target.proxies(made.graph, made.machine)
     said = tuple(
-        (op.name, proxies[op.name])
-        for op in made.graph.ops
-        if proxies.get(op.name, GENERIC) != GENERIC
+        (op.name, proxies[op.name]) for op in made.graph.ops if proxies.get(op.name, GENERIC) != GENERIC
     )
     return replace(made, target=target.name, proxies=said)
 
 
 def tiled(
-    graph: Graph,
-    place: Place,
-    options: Options,
-    taken: Set[str] = frozenset(),
-    splits: bool = True,
+    graph: Graph, place: Place, options: Options, taken: Set[str] = frozenset(), splits: bool = True
 ) -> Graph:
     """Give every op its tile, cluster and split. taken: names besides the graph's that a split may not make;
     splits: whether attentions may be split unasked."""
@@ -141,24 +103,14 @@ def tiled(
     for what in ("tiles", "split_k", "split_kv", "cluster", "pingpong"):
         for name, _ in getattr(options, what):
             if name not in names:
-                raise PlanError(
-                    f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}"
-                )
-    tiles, clusters, turns = (
-        dict(options.tiles),
-        dict(options.cluster),
-        dict(options.pingpong),
-    )
+                raise PlanError(f"{what} of {name}: no such op; the ops are {', '.join(sorted(names))}")
+    tiles, clusters, turns = dict(options.tiles), dict(options.cluster), dict(options.pingpong)
     free = not (tiles or clusters or turns or options.split_k or options.split_kv)
     chosen = place.forms.choose(graph, place.machine) if free else {}
     for op in graph.ops:
         b, config = graph.bound(op), chosen.get(op.name)
         usual = config.tile if config else ()
-        tile = (
-            checked_tile(b, tiles[op.name])
-            if op.name in tiles
-            else usual or _best_tile(graph, op, place)
-        )
+        tile = checked_tile(b, tiles[op.name]) if op.name in tiles else usual or _best_tile(graph, op, place)
         cluster = clusters.get(op.name, config.option if config else 1)
         cut = checked_cluster(graph, replace(op, tile=tile), cluster, place.machine)
         pingpong = turns.get(op.name, config.pingpong if config else False)
@@ -166,31 +118,21 @@ def tiled(
     for name, count in options.split_k:
         graph = split_k(graph, name, count)
     unasked = splits and not options.split_k and not options.split_kv
-    for name, count in (
-        _kv_splits(graph, place, options, taken) if unasked else options.split_kv
-    ):
+    for name, count in _kv_splits(graph, place, options, taken) if unasked else options.split_kv:
         graph = split_kv(graph, name, count)
     for op in graph.ops:
         if not op.tile:  # made by a split
-            graph = graph.with_op(
-                op.name, replace(op, tile=_best_tile(graph, op, place))
-            )
+            graph = graph.with_op(op.name, replace(op, tile=_best_tile(graph, op, place)))
     return graph
 
 
-def _kv_splits(
-    graph: Graph, place: Place, options: Options, taken: Set[str]
-) -> tuple[tuple[str, int], ...]:
+def _kv_splits(graph: Graph, place: Place, options: Options, taken: Set[str]) -> tuple[tuple[str, int], ...]:
     """Attention -> splits of its keys, where the user fixes nothing, they pay, and the names that it takes
     are free."""
     if options.tiles or options.cluster:
         return ()
     names = {op.name for op in graph.ops} | set(graph.tensors) | taken
-    free = [
-        b
-        for b in graph.ops_of(AttentionAttributes)
-        if not names & names_of_splits(b.op.name)
-    ]
+    free = [b for b in graph.ops_of(AttentionAttributes) if not names & names_of_splits(b.op.name)]
     splits = {b.op.name: place.forms.kv_splits(b, place.machine) for b in free}
     return tuple((name, n) for name, n in splits.items() if n > 1)
 
@@ -205,8 +147,7 @@ def checked_tile(b: OpInstance, tile: tuple[int, ...]) -> tuple[int, ...]:
         )
     tile = b.kind.whole_tile(tuple(tile), expected)
     if len(tile) != len(expected) or any(
-        not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31
-        for t in tile
+        not isinstance(t, int) or isinstance(t, bool) or not 1 <= t < 2**31 for t in tile
     ):
         raise PlanError(
             f"tile {'x'.join(map(str, tile))} of {b.op.name!r}: a {b.op.kind} tile has {len(expected)}"
@@ -215,8 +156,7 @@ def checked_tile(b: OpInstance, tile: tuple[int, ...]) -> tuple[int, ...]:
         )
     if max(tile) > 1 << 16 or math.prod(tile[:-1]) > 1 << 24:
         raise PlanError(
-            f"tile {'x'.join(map(str, tile))} of {b.op.name!r} is too large: at most 65536 a side",
-            b.op.where,
+            f"tile {'x'.join(map(str, tile))} of {b.op.name!r} is too large: at most 65536 a side", b.op.where
         )
     problem = b.kind.check_tile(b, tile)
     if problem:
@@ -224,9 +164,7 @@ def checked_tile(b: OpInstance, tile: tuple[int, ...]) -> tuple[int, ...]:
     return tile
 
 
-def checked_cluster(
-    graph: Graph, op: TileOp, given: int | str, machine: Machine
-) -> TileOp:
+def checked_cluster(graph: Graph, op: TileOp, given: int | str, machine: Machine) -> TileOp:
     """The op with the cluster that an option asks for: 2, "2", "2:k", "2:m", "2:n" or "2x4"."""
     try:
         shape = ClusterShape.of_option(given)
@@ -240,9 +178,7 @@ def checked_cluster(
     op = replace(op, cluster=shape.size, cluster_split=shape.split)
     problem = cluster_problem(graph.bound(op))
     if not problem and not machine.clusters(op.cluster):
-        problem = (
-            f"a cluster of {op.cluster} exceeds the {machine.sms} SMs of {machine.name}"
-        )
+        problem = f"a cluster of {op.cluster} exceeds the {machine.sms} SMs of {machine.name}"
     if problem:
         raise PlanError(f"{op.name!r}: {problem}", op.where)
     return op
@@ -251,9 +187,7 @@ def checked_cluster(
 def checked_turns(op: TileOp, given: bool, forms: Forms) -> TileOp:
     """The op with the math warpgroups that an option asks for."""
     if type(given) is not bool:
-        raise PlanError(
-            f"pingpong of {op.name!r} is {given!r}, expected True or False", op.where
-        )
+        raise PlanError(f"pingpong of {op.name!r} is {given!r}, expected True or False", op.where)
     if given and not forms.takes_turns:
         raise PlanError(
             f"{op.name!r}: on {forms.name} no math warpgroups compute tiles in turn; leave pingpong out",
@@ -282,24 +216,16 @@ def lattices_of(graph: Graph) -> dict[str, Lattice]:
     for e in graph.edges:
         edges.setdefault(e.tensor, []).append(e)
     found = {tensor: lattice(of_tensor) for tensor, of_tensor in edges.items()}
-    return {
-        tensor: lat
-        for tensor, lat in found.items()
-        if any(len(r.tile) for r in lat.relations)
-    }
+    return {tensor: lat for tensor, lat in found.items() if any(len(r.tile) for r in lat.relations)}
 
 
-def _start_points(
-    lattices: Mapping[str, Lattice], options: Options
-) -> tuple[dict[str, Point], set[str]]:
+def _start_points(lattices: Mapping[str, Lattice], options: Options) -> tuple[dict[str, Point], set[str]]:
     """The consumer classes everywhere, or what the user asked for: (points, tensors the user fixed)."""
     chosen = {tensor: _allowed(lat)[0] for tensor, lat in lattices.items()}
     fixed = set()
     for key, name in options.policies:
         tensors = [
-            t
-            for t, lat in lattices.items()
-            if key in (t, "*") or any(e.name == key for e in lat.edges)
+            t for t, lat in lattices.items() if key in (t, "*") or any(e.name == key for e in lat.edges)
         ]
         if not tensors:
             edges = sorted({e.name for lat in lattices.values() for e in lat.edges})
@@ -325,25 +251,15 @@ def _allowed(lat: Lattice) -> list[Point]:
     return sorted(points, key=lambda p: "class" not in p.name.split("="))
 
 
-def _with_policies(
-    base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[str, Point]
-) -> Plan:
+def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[str, Point]) -> Plan:
     maps, first = [], 0
     for tensor, lat in lattices.items():
         m = SemaphoreMap(
-            lat.producer,
-            tensor,
-            chosen[tensor].partition,
-            first,
-            base.graph.op(lat.producer).cluster,
+            lat.producer, tensor, chosen[tensor].partition, first, base.graph.op(lat.producer).cluster
         )
         maps.append(m)
         first += m.count
-    return replace(
-        base,
-        semaphores=tuple(maps),
-        policies=tuple((t, chosen[t].name) for t in lattices),
-    )
+    return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
 
 
 def progresses(candidate: Plan) -> bool:
@@ -362,15 +278,8 @@ def _orders(graph: Graph, machine: Machine) -> list[Order]:
     if not machine.architecture.mma_sync:
         return candidates(graph, machine.sms)
     linears = graph.ops_of(LinearAttributes)
-    streaming = (
-        linears
-        and all(int(b.grid[0]) == 1 for b in linears)
-        and not graph.ops_of(ConvAttributes)
-    )
-    return [
-        op_major(graph, SUPER_TILE),
-        *(() if streaming else candidates(graph, machine.sms)[1:]),
-    ]
+    streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and not graph.ops_of(ConvAttributes)
+    return [op_major(graph, SUPER_TILE), *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 
 def _lag_that_works(base: Plan, order: Order) -> str:
@@ -381,9 +290,7 @@ def _lag_that_works(base: Plan, order: Order) -> str:
     bands, lag = map(int, numbers)
     larger = range(lag + 1, bands + 1)
     least = bisect_left(
-        larger[:-1],
-        True,
-        key=lambda n: progresses(replace(base, order=banded(base.graph, bands, n))),
+        larger[:-1], True, key=lambda n: progresses(replace(base, order=banded(base.graph, bands, n)))
     )
     return f"; banded:{bands}:{larger[least]} works"
 
@@ -445,14 +352,10 @@ def _best_policies(
 def _neighbourhood(whole: Plan, lat: Lattice) -> Plan:
     """The plan of one producer and its consumers, in the order of the whole."""
     names = {lat.producer, *(e.consumer.op.name for e in lat.edges)}
-    graph = replace(
-        whole.graph, ops=tuple(op for op in whole.graph.ops if op.name in names)
-    )
+    graph = replace(whole.graph, ops=tuple(op for op in whole.graph.ops if op.name in names))
     graph.__dict__["edges"] = lat.edges  # derived already
     graph.__dict__["_bounds"] = whole.graph._bounds
-    order = Order(
-        whole.order.name, tuple(s for s in whole.order.segments if s.op in names)
-    )
+    order = Order(whole.order.name, tuple(s for s in whole.order.segments if s.op in names))
     return replace(whole, graph=graph, order=order, semaphores=(), policies=())
 
 
@@ -472,9 +375,7 @@ def scheduling_of(p: Plan, scheduling: str) -> str | tuple[tuple[int, ...], ...]
             return tuple(tuple(ranks) for ranks in lists)
         case "static":
             return static_persistent(p.order.count, workers)
-    raise PlanError(
-        f"unknown scheduling {scheduling!r}; expected auto, dynamic, static or lists"
-    )
+    raise PlanError(f"unknown scheduling {scheduling!r}; expected auto, dynamic, static or lists")
 
 
 def _best_scheduling(p: Plan) -> str:
@@ -510,7 +411,4 @@ def _best_without_waits(p: Plan) -> str:
 
 def _even(p: Plan) -> bool:
     """Whether tiles of an attention have as many steps as others."""
-    return all(
-        len(set(tiles_of(b).steps.tolist())) == 1
-        for b in p.graph.ops_of(AttentionAttributes)
-    )
+    return all(len(set(tiles_of(b).steps.tolist())) == 1 for b in p.graph.ops_of(AttentionAttributes))

@@ -43,11 +43,7 @@ class Grouping:
             return 1
         if self.how == "table":
             return max(self.table) + 1
-        return {
-            "each": self.blocks,
-            "every": ceil_div(self.blocks, self.size),
-            "modulo": self.size,
-        }[self.how]
+        return {"each": self.blocks, "every": ceil_div(self.blocks, self.size), "modulo": self.size}[self.how]
 
     def of(self, block: Any) -> Any:
         """Group of a block: an expression, or an array for arrays of blocks. Tables give only arrays."""
@@ -103,9 +99,7 @@ class Grouping:
 
 def grouping(labels: Sequence[int] | Array, blocks: int) -> Grouping:
     """The simplest Grouping with these labels (numbered by first appearance)."""
-    _, first, inverse = np.unique(
-        np.asarray(labels), return_index=True, return_inverse=True
-    )
+    _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
     numbered = np.argsort(np.argsort(first))[inverse]
     n = int(numbered.max()) + 1
     index = np.arange(blocks)
@@ -128,9 +122,7 @@ def labels_of(partition: Partition) -> Array:
     """The group number of every block, flat in row-major order."""
     flat = np.zeros((1,), dtype=np.int64)
     for g in partition:
-        flat = (flat[:, None] * g.count + g.of(np.arange(g.blocks))[None, :]).reshape(
-            -1
-        )
+        flat = (flat[:, None] * g.count + g.of(np.arange(g.blocks))[None, :]).reshape(-1)
     return flat
 
 
@@ -160,10 +152,7 @@ def join(a: Array, b: Array) -> Array:
 
 
 def classes(
-    shape: Sequence[int],
-    relations: Sequence[Relation],
-    by_step: bool,
-    readers: Sequence[int] | None = None,
+    shape: Sequence[int], relations: Sequence[Relation], by_step: bool, readers: Sequence[int] | None = None
 ) -> Array:
     """Label of each block: equal for blocks needed by the same consumer tiles (by_step: first at the same
     step of each).
@@ -174,18 +163,11 @@ def classes(
     number = list(range(len(relations))) if readers is None else readers
     tiles = 1 + max((int(r.tile.max(initial=0)) for r in relations), default=0)
     block = np.concatenate([r.block for r in relations])
-    tile = np.concatenate(
-        [r.tile + n * tiles for n, r in zip(number, relations, strict=True)]
-    )
-    step = (
-        np.concatenate([r.step for r in relations]) if by_step else np.zeros_like(block)
-    )
+    tile = np.concatenate([r.tile + n * tiles for n, r in zip(number, relations, strict=True)])
+    step = np.concatenate([r.step for r in relations]) if by_step else np.zeros_like(block)
     block, tile, step = distinct(block, tile, step)
     new = runs(block, tile)  # one entry per use, with its first step
-    block, use = (
-        block[new],
-        (tile * (int(step.max(initial=0)) + 2) + step + 1)[new],
-    )  # steps count from -1
+    block, use = block[new], (tile * (int(step.max(initial=0)) + 2) + step + 1)[new]  # steps count from -1
     cuts = np.searchsorted(block, np.arange(blocks + 1))
     return numbered(use, cuts)
 
@@ -197,9 +179,7 @@ def product_refinement(labels: Array, shape: Sequence[int]) -> Partition:
     out = []
     for d, blocks in enumerate(shape):
         slices = np.moveaxis(grid, d, 0).reshape(blocks, -1)
-        out.append(
-            grouping(numbered(slices, np.arange(blocks + 1) * slices.shape[1]), blocks)
-        )
+        out.append(grouping(numbered(slices, np.arange(blocks + 1) * slices.shape[1]), blocks))
     return tuple(out)
 
 
@@ -216,9 +196,7 @@ class Point:
     unawaited: int  # semaphores that nobody waits for: such a point is not allowed
 
     def formula(self, coords: Sequence[str]) -> str:
-        words = [
-            w for g, n in zip(self.partition, coords, strict=True) if (w := g.words(n))
-        ]
+        words = [w for g, n in zip(self.partition, coords, strict=True) if (w := g.words(n))]
         return f"sem[{', '.join(words)}]" if words else "sem"
 
 
@@ -245,10 +223,7 @@ class Lattice:
             and int(name[6:]) >= 1
         ):
             return measure(
-                name,
-                chunk_partition(block_shape(self.edges[0]), int(name[6:])),
-                self.edges,
-                self.relations,
+                name, chunk_partition(block_shape(self.edges[0]), int(name[6:])), self.edges, self.relations
             )
         known = [n for p in self.points for n in p.name.split("=")]
         edges = ", ".join(sorted({e.name for e in self.edges}))
@@ -264,12 +239,7 @@ def chunk_partition(shape: Sequence[int], width: int) -> Partition:
     return (*leading, grouping(np.arange(shape[-1]) // width, shape[-1]))
 
 
-def measure(
-    name: str,
-    partition: Partition,
-    edges: Sequence[Edge],
-    relations: Sequence[Relation],
-) -> Point:
+def measure(name: str, partition: Partition, edges: Sequence[Edge], relations: Sequence[Relation]) -> Point:
     """What a partition costs its consumers, counted on the grid."""
     label = labels_of(partition)
     count = int(math.prod(g.count for g in partition))
@@ -277,14 +247,10 @@ def measure(
     first_tile: dict[str, int] = {}
     for e in edges:
         first_tile.setdefault(
-            e.consumer.op.name,
-            sum(tiles_of(x.consumer).count for x in edges[: edges.index(e)]),
+            e.consumer.op.name, sum(tiles_of(x.consumer).count for x in edges[: edges.index(e)])
         )
     tile = np.concatenate(
-        [
-            r.tile + first_tile[e.consumer.op.name]
-            for e, r in zip(edges, relations, strict=True)
-        ]
+        [r.tile + first_tile[e.consumer.op.name] for e, r in zip(edges, relations, strict=True)]
     )
     step = np.maximum(np.concatenate([r.step for r in relations]), 0)
     sem = label[np.concatenate([r.block for r in relations])]
@@ -293,9 +259,7 @@ def measure(
     tile, sem, step = tile[new], sem[new], step[new]
     (waiting,) = np.nonzero(runs(tile))  # where the semaphores of each tile begin
     lengths = np.diff(waiting, append=len(tile))
-    earliest = (
-        np.repeat(np.minimum.reduceat(step, waiting), lengths) if len(waiting) else step
-    )
+    earliest = np.repeat(np.minimum.reduceat(step, waiting), lengths) if len(waiting) else step
     start = int(target[sem[step == earliest]].sum())
     n = max(1, len(waiting))
     unawaited = int((np.bincount(sem, minlength=count) == 0).sum())
@@ -307,40 +271,21 @@ def lattice(edges: Sequence[Edge]) -> Lattice:
     shape = block_shape(edges[0])
     relations = tuple(relation(e) for e in edges)
     ops = [e.consumer.op.name for e in edges]
-    readers = [
-        ops.index(name) for name in ops
-    ]  # an op that reads the tensor twice is one consumer
+    readers = [ops.index(name) for name in ops]  # an op that reads the tensor twice is one consumer
     each = tuple(Grouping("each", n) if n > 1 else Grouping("all", n) for n in shape)
     one = tuple(Grouping("all", n) for n in shape)
     named: list[tuple[str, Partition]] = [
         ("kernel", one),
         ("column", (*one[:-1], each[-1])),
         ("row", (*each[:-1], one[-1])),
-        (
-            "class",
-            product_refinement(
-                classes(shape, relations, by_step=False, readers=readers), shape
-            ),
-        ),
-        (
-            "step",
-            product_refinement(
-                classes(shape, relations, by_step=True, readers=readers), shape
-            ),
-        ),
+        ("class", product_refinement(classes(shape, relations, by_step=False, readers=readers), shape)),
+        ("step", product_refinement(classes(shape, relations, by_step=True, readers=readers), shape)),
         ("tile", each),
     ]
     names: dict[Partition, list[str]] = {}
     for name, partition in named:
         names.setdefault(partition, []).append(name)
     points = sorted(
-        (measure("=".join(n), p, edges, relations) for p, n in names.items()),
-        key=lambda p: p.semaphores,
+        (measure("=".join(n), p, edges, relations) for p, n in names.items()), key=lambda p: p.semaphores
     )
-    return Lattice(
-        edges[0].producer.op.name,
-        edges[0].tensor,
-        tuple(edges),
-        relations,
-        tuple(points),
-    )
+    return Lattice(edges[0].producer.op.name, edges[0].tensor, tuple(edges), relations, tuple(points))

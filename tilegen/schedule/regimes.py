@@ -23,28 +23,12 @@ from tilegen.graph.forms import Place
 from tilegen.options import Options
 from tilegen.schedule.linear_regimes import few_linears, narrow, wide
 from tilegen.schedule.planner import Progress, plan
-from tilegen.schedule.sized import (
-    FEW_ROWS,
-    SOME_ROWS,
-    Lower,
-    Regime,
-    Settle,
-    Sized,
-    tiles_of,
-)
+from tilegen.schedule.sized import FEW_ROWS, SOME_ROWS, Lower, Regime, Settle, Sized, tiles_of
 
 FEWER = (4, 8, 16, 32)  # where regimes end if all sizes are few rows
 MANY = (1024, 4096)  # and if the least is many
 IMAGES = (1, 8)
-STEPS = (
-    384,
-    512,
-    768,
-    1024,
-    1536,
-    2048,
-    3072,
-)  # rows above SOME_ROWS that are looked at
+STEPS = (384, 512, 768, 1024, 1536, 2048, 3072)  # rows above SOME_ROWS that are looked at
 
 
 def regimes(
@@ -61,11 +45,7 @@ def regimes(
     assert dim is not None
     tensors = [t for t in program.tensors if t.form != "spatial" and t.role != "state"]
     spatial = any(t.form == "spatial" for t in program.tensors)
-    rows = (
-        0
-        if spatial
-        else max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
-    )
+    rows = 0 if spatial else max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
     sized = Sized(program, dim, rows, place, settle, lower)
     free = options == Options()
     if free and 0 < rows <= SOME_ROWS and few_linears(program, dim):
@@ -78,14 +58,10 @@ def regimes(
     found = [replace(r, lowering=_lowering(sized, r)) for r in found]
     steps = STEPS if 0 < rows <= SOME_ROWS and ends else ()
     looked_at = [n for step in steps if ends[-1] < (n := step // rows) < dim.most]
-    if (
-        looked_at and found[-1].lowering == "persistent"
-    ):  # launches have their own best tiles
+    if looked_at and found[-1].lowering == "persistent":  # launches have their own best tiles
         progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
         sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
-        found[-1] = replace(
-            found[-1], options=_least(sized, sizes, [*looked_at, dim.most])
-        )
+        found[-1] = replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))
     return found
 
 
@@ -93,11 +69,7 @@ def _lowering(sized: Sized, regime: Regime) -> str:
     """That of the first, the middle and the last size which two of them have."""
     first, last = regime.ranges[0][0], regime.most
     at_first, at_last = (sized.lower(sized.at(n), None) for n in (first, last))
-    return (
-        at_first
-        if at_first == at_last
-        else sized.lower(sized.at((first + last) // 2), None)
-    )
+    return at_first if at_first == at_last else sized.lower(sized.at((first + last) // 2), None)
 
 
 def _ends(sized: Sized) -> list[int]:
@@ -112,9 +84,7 @@ def _ends(sized: Sized) -> list[int]:
 
 def _rises(extent: Size, dim: Dim) -> int:
     """Rows for each of what moves."""
-    return (
-        int(filled(extent, dim, 1) - filled(extent, dim, 0)) if dims_of(extent) else 0
-    )
+    return int(filled(extent, dim, 1) - filled(extent, dim, 0)) if dims_of(extent) else 0
 
 
 def _ending(ends: Sequence[int], dim: Dim, options: Options) -> list[Regime]:
@@ -132,16 +102,11 @@ def _ending(ends: Sequence[int], dim: Dim, options: Options) -> list[Regime]:
 def _least(sized: Sized, sizes: Sequence[int], ends: Sequence[int]) -> Options:
     """Of the tiles chosen at each end those that lose least at all sizes; none where they are the last's."""
     chosen = [tiles_of(plan(sized.at(end), sized.place), sized.at(end)) for end in ends]
-    times = {
-        tiles: [sized.us(n, tiles) for n in sizes] for tiles in dict.fromkeys(chosen)
-    }
+    times = {tiles: [sized.us(n, tiles) for n in sizes] for tiles in dict.fromkeys(chosen)}
     return Options() if (found := least_lost(times)) == chosen[-1] else found
 
 
 def least_lost(times: Mapping[Options, Sequence[float]]) -> Options:
     """The tiles with the least mean of log(time / least time)."""
     best = [min(of) for of in zip(*times.values(), strict=True)]
-    return min(
-        times,
-        key=lambda t: sum(math.log(a / b) for a, b in zip(times[t], best, strict=True)),
-    )
+    return min(times, key=lambda t: sum(math.log(a / b) for a, b in zip(times[t], best, strict=True)))

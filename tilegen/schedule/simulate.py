@@ -38,18 +38,14 @@ class Timeline:
     @property
     def busy(self) -> float:
         """Share of the SM time that is work: neither waiting nor idle."""
-        return float((self.end - self.start - self.waited).sum()) / (
-            self.makespan * workers(self.plan)
-        )
+        return float((self.end - self.start - self.waited).sum()) / (self.makespan * workers(self.plan))
 
     def by_op(self) -> list[tuple[str, int, float, float, float, float, float]]:
         """(op, tiles, waves, first start, last end, work, waiting), work and waiting summed over tiles."""
         rows = []
         for b in self.plan.bounds:
             ranks = self.plan.ranks[b.op.name]
-            work = float(
-                (self.end[ranks] - self.start[ranks] - self.waited[ranks]).sum()
-            )
+            work = float((self.end[ranks] - self.start[ranks] - self.waited[ranks]).sum())
             rows.append(
                 (
                     b.op.name,
@@ -68,23 +64,17 @@ class Timeline:
         machine, cluster = self.plan.machine, self.plan.cluster
         if not machine.architecture.mma_sync:
             return f"{workers(self.plan)} workers"
-        return f"{machine.sms} SMs" + (
-            f" in clusters of {cluster}" if cluster > 1 else ""
-        )
+        return f"{machine.sms} SMs" + (f" in clusters of {cluster}" if cluster > 1 else "")
 
     def text(self) -> str:
-        lines = [
-            f"{'op':<14}{'tiles':>7}{'waves':>8}{'from µs':>10}{'to µs':>10}{'work':>8}{'waiting':>9}"
-        ]
+        lines = [f"{'op':<14}{'tiles':>7}{'waves':>8}{'from µs':>10}{'to µs':>10}{'work':>8}{'waiting':>9}"]
         total = self.makespan * workers(self.plan)
         for name, tiles, waves, first, last, work, waiting in self.by_op():
             lines.append(
                 f"{name:<14}{tiles:>7}{waves:>8.2f}{first:>10.1f}{last:>10.1f}"
                 f"{work / total:>8.1%}{waiting / total:>9.1%}"
             )
-        lines.append(
-            f"makespan {self.makespan:.1f} µs on {self._where()}, {self.busy:.1%} busy"
-        )
+        lines.append(f"makespan {self.makespan:.1f} µs on {self._where()}, {self.busy:.1%} busy")
         return "\n".join(lines)
 
 
@@ -99,11 +89,7 @@ def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
     steps = np.ones(plan.order.count)
     for b in plan.bounds:
         steps[plan.ranks[b.op.name]] = np.maximum(tiles_of(b).steps, 1)
-    before = (
-        np.clip(table.step / steps[table.rank], 0.0, 1.0)
-        if len(table.rank)
-        else np.zeros(0)
-    )
+    before = np.clip(table.step / steps[table.rank], 0.0, 1.0) if len(table.rank) else np.zeros(0)
     offsets = np.searchsorted(table.rank, np.arange(plan.order.count + 1))
     return offsets.tolist(), before.tolist(), table.semaphore.tolist()
 
@@ -127,9 +113,7 @@ def simulate(plan: Plan) -> Timeline:
         ranks = plan.ranks[b.op.name]
         duration[ranks], op_of[ranks] = tile_times(b, machine, stages), n
         for m in plan.posts_of(b.op.name):
-            for rank, semaphore in zip(
-                ranks.tolist(), plan.posted(m).tolist(), strict=True
-            ):
+            for rank, semaphore in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(semaphore)
     offsets, before, semaphore = _waits_by_tile(plan)
     free = [(0.0, sm) for sm in range(workers(plan))]
@@ -141,8 +125,7 @@ def simulate(plan: Plan) -> Timeline:
             place[list(ranks_of_sm)] = np.arange(len(ranks_of_sm))
         idle = [[0.0] * plan.cluster for _ in plan.scheduling]
         taken = [
-            plan.sms_of(plan.graph.ops[n], p)
-            for n, p in zip(op_of.tolist(), place.tolist(), strict=True)
+            plan.sms_of(plan.graph.ops[n], p) for n, p in zip(op_of.tolist(), place.tolist(), strict=True)
         ]
     ready = [0.0] * len(plan.targets)
     sms, start, end, waited = [0] * count, [0.0] * count, [0.0] * count, [0.0] * count
@@ -160,16 +143,8 @@ def simulate(plan: Plan) -> Timeline:
             work += machine.wait_us * (hi - lo - 1)
             finish = begin + work
             for w in range(lo, hi):
-                finish = max(
-                    finish,
-                    ready[semaphore[w]] + machine.handoff_us + (1.0 - before[w]) * work,
-                )
-        sms[rank], start[rank], end[rank], waited[rank] = (
-            sm,
-            begin,
-            finish,
-            finish - begin - work,
-        )
+                finish = max(finish, ready[semaphore[w]] + machine.handoff_us + (1.0 - before[w]) * work)
+        sms[rank], start[rank], end[rank], waited[rank] = sm, begin, finish, finish - begin - work
         for n in posts[rank]:
             ready[n] = max(ready[n], finish)
         if owner is None:
@@ -177,6 +152,4 @@ def simulate(plan: Plan) -> Timeline:
         else:
             for n in taken[rank]:
                 idle[sm][n] = finish
-    return Timeline(
-        plan, np.array(sms), np.array(start), np.array(end), np.array(waited)
-    )
+    return Timeline(plan, np.array(sms), np.array(start), np.array(end), np.array(waited))

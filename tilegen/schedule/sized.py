@@ -22,9 +22,7 @@ from tilegen.schedule.simulate import simulate
 
 FEW_ROWS, SOME_ROWS = 64, 256  # norms are fused up to there, weights packed up to there
 
-Settle = Callable[
-    [Program], Options
-]  # what was measured best for a program, else no options
+Settle = Callable[[Program], Options]  # what was measured best for a program, else no options
 # the lowering of a program, whose plan in one launch is this, if it is known
 Lower = Callable[[Program, Plan | None], str]
 
@@ -92,9 +90,7 @@ class Sized:
 
     def upto(self, limits: Sequence[int]) -> list[int]:
         """The sizes with so many rows, and the largest where it has fewer."""
-        sizes = sorted(
-            {n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most}
-        )
+        sizes = sorted({n for limit in limits if 1 <= (n := limit // self.rows) < self.dim.most})
         return sizes + [self.dim.most] * (self.dim.most * self.rows <= limits[-1])
 
 
@@ -103,15 +99,9 @@ def tiles_of(made: Plan, program: Program) -> Options:
     several in the plan, are cut anew at each size."""
     kinds = {op.name: op.kind for op in fuse(program).ops}
     split = {
-        b.op.name
-        for b in made.bounds
-        if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
+        b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
     }
-    ops = [
-        op
-        for op in made.graph.ops
-        if kinds.get(op.name) == op.kind and op.name not in split
-    ]
+    ops = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
     return replace(
         Options(),
         tiles=tuple((op.name, op.tile) for op in ops),

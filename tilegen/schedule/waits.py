@@ -43,11 +43,7 @@ class SemaphoreMap:
         """Posts that the semaphore of these groups gets: the tiles in it, times the posts of each."""
         n: Any = self.posts
         for g, group in zip(self.partition, groups, strict=True):
-            n = n * (
-                g.sizes[group]
-                if isinstance(group, np.ndarray)
-                else g.size_formula(group)
-            )
+            n = n * (g.sizes[group] if isinstance(group, np.ndarray) else g.size_formula(group))
         return n
 
     def targets(self) -> Array:
@@ -94,8 +90,7 @@ class Wait:
         where no read is empty."""
         early = self.edge.access.when == other.edge.access.when == "first"
         same = (
-            self.edge.consumer.op.name == other.edge.consumer.op.name
-            and self.semaphores is other.semaphores
+            self.edge.consumer.op.name == other.edge.consumer.op.name and self.semaphores is other.semaphores
         )
         return early and same and self.ranges == other.ranges
 
@@ -106,39 +101,27 @@ class Wait:
         moving = [d for d, r in enumerate(self.ranges) if r.stepped]
         return moving[0] if len(moving) == 1 else None
 
-    def entries(
-        self, tile: Array, step: Array, first: Array
-    ) -> tuple[Array, Array, Array]:
+    def entries(self, tile: Array, step: Array, first: Array) -> tuple[Array, Array, Array]:
         """(entry, semaphore, target) of all waits at the given (tile, step); `first`: whether it is the
         CTA's first step."""
         tiles = tiles_of(self.edge.consumer)
-        where: dict[str, Any] = {
-            **{name: a[tile] for name, a in tiles.coords.items()},
-            "k": step,
-        }
+        where: dict[str, Any] = {**{name: a[tile] for name, a in tiles.coords.items()}, "k": step}
         before = {**where, "k": step - 1}
         n = len(tile)
         empty = np.zeros(n, dtype=bool)
         for interval in self.edge.box:
-            empty |= _full(evaluate(interval.lo, where), n) >= _full(
-                evaluate(interval.hi, where), n
-            )
+            empty |= _full(evaluate(interval.lo, where), n) >= _full(evaluate(interval.hi, where), n)
         lows, counts = [], []
         for d, r in enumerate(self.ranges):
             lo, hi = _full(evaluate(r.lo, where), n), _full(evaluate(r.hi, where), n)
             if d == self.moving:
-                lo = np.where(
-                    first, lo, np.maximum(lo, _full(evaluate(r.hi, before), n) + 1)
-                )
+                lo = np.where(first, lo, np.maximum(lo, _full(evaluate(r.hi, before), n) + 1))
             elif not self.stepped:
                 hi = np.where(first, hi, lo - 1)
             lows.append(lo)
             counts.append(np.where(empty, 0, np.maximum(hi - lo + 1, 0)))
         entry, index = expand(lows, counts)
-        groups = [
-            r.grouping.of(i) if r.by_block else i
-            for r, i in zip(self.ranges, index, strict=True)
-        ]
+        groups = [r.grouping.of(i) if r.by_block else i for r, i in zip(self.ranges, index, strict=True)]
         return (
             entry,
             _full(self.semaphores.number(groups), len(entry)),
@@ -153,9 +136,7 @@ def wait(edge: Edge, semaphores: SemaphoreMap) -> Wait:
             ranges.append(Range(g, sp.Integer(0), sp.Integer(0), False))
             continue
         low, high = (lo, hi) if g.how in ("modulo", "table") else (g.of(lo), g.of(hi))
-        stepped = edge.access.when == "step" and any(
-            K in sp.sympify(e).free_symbols for e in (low, high)
-        )
+        stepped = edge.access.when == "step" and any(K in sp.sympify(e).free_symbols for e in (low, high))
         ranges.append(Range(g, sp.sympify(low), sp.sympify(high), stepped))
     return Wait(edge, semaphores, tuple(ranges))
 

@@ -40,9 +40,7 @@ class Target(Forms):
     """A vertical slice: what it has forms for, the text that it emits, the binary that it loads."""
 
     emits: ClassVar[bool] = True  # whether it writes source
-    runs_others: ClassVar[bool] = (
-        False  # whether it runs what the machine's own target emits
-    )
+    runs_others: ClassVar[bool] = False  # whether it runs what the machine's own target emits
 
     @abstractmethod
     def check(self, plan: Plan, b: OpInstance) -> None:
@@ -52,9 +50,7 @@ class Target(Forms):
         """PlanError where ops that have a form each have none in one kernel."""
 
     @abstractmethod
-    def emit(
-        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
-    ) -> Emitted:
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
         """The kernel of a plan. Needs no device."""
 
     @abstractmethod
@@ -73,17 +69,13 @@ class Target(Forms):
         """PlanError that names every op that it has no form for, and the targets that have one for all of
         them."""
         plan = unproved(graph, machine, static)
-        problems = [
-            (b.op, problem) for b in plan.bounds if (problem := self.problem(plan, b))
-        ]
+        problems = [(b.op, problem) for b in plan.bounds if (problem := self.problem(plan, b))]
         if not problems:
             return self.check_together(plan)
         first, why = problems[0]
         ops = ", ".join(f"{op.name!r} ({op.kind})" for op, _ in problems)
         others = [t for t in known().values() if t.emits and t is not self]
-        able = [
-            t.name for t in others if not any(t.problem(plan, b) for b in plan.bounds)
-        ]
+        able = [t.name for t in others if not any(t.problem(plan, b) for b in plan.bounds)]
         raise PlanError(
             f"{self.name} has no form for {ops} of {graph.name}, {' and '.join(able) or 'no target'} can; "
             f"{why.removeprefix(f'{first.where}: ')}",
@@ -94,18 +86,7 @@ class Target(Forms):
 def unproved(graph: Graph, machine: Machine, static: bool = False) -> Plan:
     """The graph as a plan without semaphores: enough to ask a target for its forms."""
     scheduling = ((),) if static else "dynamic"
-    return Plan(
-        graph.name,
-        (),
-        machine,
-        graph,
-        (),
-        (),
-        (),
-        op_major(graph),
-        scheduling,
-        "multi_launch",
-    )
+    return Plan(graph.name, (), machine, graph, (), (), (), op_major(graph), scheduling, "multi_launch")
 
 
 @lru_cache(maxsize=1)

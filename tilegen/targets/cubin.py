@@ -20,10 +20,7 @@ logger = logging.getLogger("tilegen")
 
 
 def fewest_spills(
-    writes: Sequence[Callable[[], str]],
-    architecture: str,
-    spilled: Callable[[str, str], int],
-    program: str,
+    writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], program: str
 ) -> tuple[str, Cubin]:
     """The first text that spills nothing, else the one that spills least. Raises CompileError where the log
     of each is bad."""
@@ -102,9 +99,7 @@ class CubinLibrary:
     def _module(self) -> Module:
         return Module(self.code)
 
-    def launch(
-        self, exclusive: bool = False, programmatic: bool | None = None
-    ) -> Launch:
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
         """What a launch is. exclusive: nothing else that waits inside keeps its CTAs out; programmatic: it
         may start while the one before ends."""
         raise NotImplementedError
@@ -112,10 +107,5 @@ class CubinLibrary:
     def launcher(self, exclusive: bool, programmatic: bool | None = None) -> Launcher:
         asked = self.launch(exclusive, programmatic)
         return self._module.launcher(
-            "tg_kernel",
-            asked.grid,
-            asked.block,
-            asked.shared_bytes,
-            asked.cooperative,
-            asked.programmatic,
+            "tg_kernel", asked.grid, asked.block, asked.shared_bytes, asked.cooperative, asked.programmatic
         )

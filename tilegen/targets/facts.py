@@ -31,7 +31,9 @@ WORD_HELD = {
     "sizes": "int32: the value of the size that moves; then 4 bytes of nothing",
     "patience_ns": "uint64: how long a wait may last before the kernel gives up",
 }
-SHARED = "one stream; the workspace is allocated once and shared: what one launch writes there a later one reads"
+SHARED = (
+    "one stream; the workspace is allocated once and shared: what one launch writes there a later one reads"
+)
 
 
 def patience_ns() -> int:
@@ -58,10 +60,7 @@ def of_launch(
         "parameters": [
             {
                 **asdict(p),
-                "fields": [
-                    {**asdict(f), "holds": HELD.get(p.name) or WORD_HELD[f.name]}
-                    for f in p.fields
-                ],
+                "fields": [{**asdict(f), "holds": HELD.get(p.name) or WORD_HELD[f.name]} for f in p.fields],
             }
             for p in launch.parameters
         ],
@@ -74,14 +73,10 @@ def of_launch(
     }
 
 
-def of_ranges(
-    name: str, ranges: Sequence[tuple[int, int]], launch: Launch | None
-) -> dict[str, Any]:
+def of_ranges(name: str, ranges: Sequence[tuple[int, int]], launch: Launch | None) -> dict[str, Any]:
     """A size that moves, in (first, last) of each range: all other facts are those at its largest value."""
     told = (
-        "the last argument of tg_run, a pointer to the int"
-        if launch is None
-        else "word `sizes` of `launch`"
+        "the last argument of tg_run, a pointer to the int" if launch is None else "word `sizes` of `launch`"
     )
     ends = {"least": ranges[0][0], "most": ranges[-1][1]}
     found = {"name": name, **ends, "ranges": [list(r) for r in ranges], "given": told}
@@ -145,17 +140,12 @@ def of_call(plan: Plan, target: str, source: str) -> dict[str, Any]:
 
 
 def of_sequence(
-    plan: Plan,
-    target: str,
-    architecture: str,
-    folders: Sequence[str],
-    programmatic: Sequence[bool],
+    plan: Plan, target: str, architecture: str, folders: Sequence[str], programmatic: Sequence[bool]
 ) -> dict[str, Any]:
     """Launches one after the other. A programmatic one may start before the one ahead of it has ended: its
     kernel waits for it."""
     launches = [
-        {"folder": folder, "programmatic": early}
-        for folder, early in zip(folders, programmatic, strict=True)
+        {"folder": folder, "programmatic": early} for folder, early in zip(folders, programmatic, strict=True)
     ]
     return {
         **_head(plan, target),
@@ -180,24 +170,13 @@ def _head(plan: Plan, target: str) -> dict[str, Any]:
 def _buffers(plan: Plan) -> dict[str, Any]:
     """What the caller gives, what it gets, and what must be there besides."""
     tensors = plan.graph.tensors
-    inner = [
-        name for name, t in tensors.items() if t.role in ("intermediate", "partial")
-    ]
+    inner = [name for name, t in tensors.items() if t.role in ("intermediate", "partial")]
     groups = {"arguments": plan.arguments, "outputs": plan.outputs, "workspace": inner}
-    return {
-        group: [_buffer(Buffer.of(tensors[name])) for name in names]
-        for group, names in groups.items()
-    }
+    return {group: [_buffer(Buffer.of(tensors[name])) for name in names] for group, names in groups.items()}
 
 
 def _buffer(b: Buffer) -> dict[str, Any]:
-    return {
-        "name": b.name,
-        "role": b.role,
-        "dtype": b.dtype,
-        "shape": list(b.shape),
-        "bytes": b.bytes,
-    }
+    return {"name": b.name, "role": b.role, "dtype": b.dtype, "shape": list(b.shape), "bytes": b.bytes}
 
 
 def _map(m: TensorMap) -> dict[str, Any]:
@@ -208,18 +187,11 @@ def _map(m: TensorMap) -> dict[str, Any]:
 
 
 def _packed(p: Packed) -> dict[str, Any]:
-    column = (
-        f"{p.first_column} + {p.buffer.shape[4]}·(step·{p.buffer.shape[2]} + block) + c"
-    )
+    column = f"{p.first_column} + {p.buffer.shape[4]}·(step·{p.buffer.shape[2]} + block) + c"
     edge = f"zero where the row is -1, and from column {p.first_column + p.columns} on"
     value = f"{' · '.join(p.of)} at row rows[tile][row], column {column}"
     layout = f"[tile, step, block, row, c] holds {value}; {edge}"
-    return {
-        **_buffer(p.buffer),
-        "of": list(p.of),
-        "layout": layout,
-        "rows": [list(r) for r in p.rows],
-    }
+    return {**_buffer(p.buffer), "of": list(p.of), "layout": layout, "rows": [list(r) for r in p.rows]}
 
 
 def _semaphores(launch: Launch) -> dict[str, Any]:

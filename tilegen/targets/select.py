@@ -20,17 +20,10 @@ from tilegen.targets.sm80.library import here
 AUTO = "auto"  # the best of what runs here
 BEST = "cuda"  # the best of CUDA for this GPU
 CUDA = tuple(t.name for t in known().values() if t.on_gpu)
-EMITTED = tuple(
-    t.name for t in known().values() if t.emits
-)  # those that source is generated for
+EMITTED = tuple(t.name for t in known().values() if t.emits)  # those that source is generated for
 TARGETS = (AUTO, *known())
 # the machine that a target is planned for where none is named
-USUAL: dict[str, str | int] = {
-    "sm_90a": "h200",
-    "sm_80": "a100",
-    "cpu": "cpu",
-    "cuda-emulated": 4,
-}
+USUAL: dict[str, str | int] = {"sm_90a": "h200", "sm_80": "a100", "cpu": "cpu", "cuda-emulated": 4}
 
 
 def named(name: str) -> Target:
@@ -97,16 +90,8 @@ def _unfit(target: str) -> str:
     import torch
 
     (major, minor), name = _capability(), torch.cuda.get_device_name()
-    expected, fits = (
-        ("9.0", (major, minor) == (9, 0))
-        if target == "sm_90a"
-        else ("8.0 or later", major >= 8)
-    )
-    return (
-        ""
-        if fits
-        else f"{name} has compute capability {major}.{minor}, expected {expected}"
-    )
+    expected, fits = ("9.0", (major, minor) == (9, 0)) if target == "sm_90a" else ("8.0 or later", major >= 8)
+    return "" if fits else f"{name} has compute capability {major}.{minor}, expected {expected}"
 
 
 def _instead(target: str, program: Program, on: Any) -> str:
@@ -114,13 +99,13 @@ def _instead(target: str, program: Program, on: Any) -> str:
     asked = None if on is None or machine(on).target == "cpu" else machine(on)
     word = target if target in CUDA else asked.target if asked else "sm_90a"
     place = on if isinstance(on, (str, int)) and asked else asked.name if asked else ""
-    file = next(
-        (t.where.rpartition(":")[0] for t in program.tensors if t.where), "SPEC.py"
-    )
+    file = next((t.where.rpartition(":")[0] for t in program.tensors if t.where), "SPEC.py")
     sizes = "".join(f" -s {name}={_given(size)}" for name, size in program.sizes)
     elsewhere = f" --machine {place}" if place else ""
     command = f"tilegen generate {file}:{program.name}{sizes} --target {word}{elsewhere} -o DIR"
-    return f"`{command}`, or tg.generate({program.name}(…), target={word!r}{f', on={place!r}' if place else ''})"
+    return (
+        f"`{command}`, or tg.generate({program.name}(…), target={word!r}{f', on={place!r}' if place else ''})"
+    )
 
 
 def _given(size: object) -> str:
@@ -141,9 +126,7 @@ def gpu_machine() -> Machine:
     if (properties.major, properties.minor) == (9, 0):
         return machine(name or ("h200" if sms == H200.sms else sms))
     arch = gpus.architecture(f"sm_{properties.major}{properties.minor}").name
-    return (
-        machine(name) if name else replace(machine(sms), name=f"gpu:{sms}", arch=arch)
-    )
+    return machine(name) if name else replace(machine(sms), name=f"gpu:{sms}", arch=arch)
 
 
 def _capability() -> tuple[int, int]:
@@ -175,9 +158,7 @@ def place(on: str | int | Machine | None = None, target: str = AUTO) -> Place:
             f"name the target, {' or '.join(CUDA)}, or the GPU, such as h200"
         )
     own = named(given.target)
-    emitter = (
-        own if target in (AUTO, BEST) or named(target).runs_others else named(target)
-    )
+    emitter = own if target in (AUTO, BEST) or named(target).runs_others else named(target)
     if emitter is own and not own.on_gpu and target not in (AUTO, BEST, own.name):
         raise TargetError(
             f"target {target} runs a GPU's kernel, {given.name} is no GPU; expected a machine such as h200 or"

@@ -10,16 +10,7 @@ from dataclasses import dataclass
 
 EM = 0.55  # estimated width of a character over the font size; Helvetica and Arial have 0.5 on average
 # colours that the colour-blind can tell apart
-SAFE = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#a89f00",
-    "#6a4c93",
-)
+SAFE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89f00", "#6a4c93")
 LIGHTNESS = (0.42, 0.58, 0.74)
 GOLDEN = 0.382  # of the circle: neighbours in a list lie far apart in hue
 LINE = 18.0  # from one line of a legend to the next
@@ -52,9 +43,7 @@ def wrapped(text: str, width: float, size: float) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, max(1, int(width / (EM * size)))))
 
 
-def legend(
-    swatches: Sequence[Swatch], x: float, y: float, width: float, size: float
-) -> tuple[Entry, ...]:
+def legend(swatches: Sequence[Swatch], x: float, y: float, width: float, size: float) -> tuple[Entry, ...]:
     """The swatches side by side from (x, y); those that do not fit into `width` go on in the next line."""
     entries, at = [], x
     for swatch in swatches:
@@ -71,9 +60,7 @@ def ticks(end: float, most: int = 10) -> tuple[float, ...]:
     if not end > 0:
         return (0.0,)
     exponent = math.floor(math.log10(end / most))
-    step = next(
-        s for s in (10.0**exponent * m for m in (1, 2, 5, 10, 20)) if end / s <= most
-    )
+    step = next(s for s in (10.0**exponent * m for m in (1, 2, 5, 10, 20)) if end / s <= most)
     return tuple(round(step * n, 9) for n in range(math.ceil(round(end / step, 6)) + 1))
 
 
@@ -81,14 +68,10 @@ def palette(count: int) -> tuple[str, ...]:
     """`count` colours, no two alike: the safe ones while they suffice, else hues spread over the circle."""
     if count <= len(SAFE):
         return SAFE[:count]
-    stride = next(
-        s for s in range(round(GOLDEN * count), count + 1) if math.gcd(s, count) == 1
-    )
+    stride = next(s for s in range(round(GOLDEN * count), count + 1) if math.gcd(s, count) == 1)
     hues = [n * stride % count / count for n in range(count)]
     return tuple(_hex(hue, LIGHTNESS[n % len(LIGHTNESS)]) for n, hue in enumerate(hues))
 
 
 def _hex(hue: float, lightness: float) -> str:
-    return "#" + "".join(
-        f"{round(255 * c):02x}" for c in colorsys.hls_to_rgb(hue, lightness, 0.65)
-    )
+    return "#" + "".join(f"{round(255 * c):02x}" for c in colorsys.hls_to_rgb(hue, lightness, 0.65))

@@ -29,9 +29,7 @@ from tilegen.schedule.simulate import simulate
 
 # open sizes are tried at such a value to find the shape of their policies, which does not depend on it
 SAMPLES = (1000, 250, 60)
-MOST_TILES = (
-    1 << 15
-)  # of a sample, where a smaller one is left to try: a batch of 1000 images has 170,000
+MOST_TILES = 1 << 15  # of a sample, where a smaller one is left to try: a batch of 1000 images has 170,000
 
 
 def explain_program(program: Program, place: Place, options: Options) -> str:
@@ -39,9 +37,7 @@ def explain_program(program: Program, place: Place, options: Options) -> str:
     in them."""
     if not program.symbolic:
         made = plan(program, place, options)
-        return "\n".join(
-            [explain_plan(made, place), *_lowering(program, place, options, made)]
-        )
+        return "\n".join([explain_plan(made, place), *_lowering(program, place, options, made)])
     if dims_of(program):
         moving = moving_plan(program, place, options)
         head = f"{moving.dim.name} moves from 1 to {moving.dim.most}; what follows is chosen at the largest"
@@ -49,9 +45,7 @@ def explain_program(program: Program, place: Place, options: Options) -> str:
     return _explain_open(program, place, options)
 
 
-def _lowering(
-    program: Program, place: Place, options: Options, made: Plan
-) -> list[str]:
+def _lowering(program: Program, place: Place, options: Options, made: Plan) -> list[str]:
     """What `compile` makes of it where that is left open, and why."""
     if options != Options() or not place.target.launches_early:
         return []
@@ -77,19 +71,14 @@ def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
         lines += ["", f"{tensor}: written by {lat.producer}"]
         lines += _edges(lat.edges)
         coords = [
-            f"block{d}" if len(lat.edges[0].first) > 1 else "block"
-            for d in range(len(lat.edges[0].first))
+            f"block{d}" if len(lat.edges[0].first) > 1 else "block" for d in range(len(lat.edges[0].first))
         ]
         lines.append(
             f"  {'policy':<30}{'semaphores':<34}{'count':>6}{'waits per tile':>16}{'tiles before start':>20}"
         )
         for point in lat.points:
             mark = "*" if point.name == policies.get(tensor) else " "
-            unfit = (
-                f"   {point.unawaited} would be awaited by nobody"
-                if point.unawaited
-                else ""
-            )
+            unfit = f"   {point.unawaited} would be awaited by nobody" if point.unawaited else ""
             lines.append(
                 f" {mark}{point.name:<30}{point.formula(coords):<34}{point.semaphores:>6}"
                 f"{point.waits:>16.2f}{point.start:>20.1f}{unfit}"
@@ -102,11 +91,7 @@ def explain_plan(p: Plan, place: Place, certificate: Any = None) -> str:
             f" {p.scheduling if isinstance(p.scheduling, str) else f'lists of {len(p.scheduling)} SMs'}"
         ),
     ]
-    lines += [
-        "",
-        "simulated:",
-        *("  " + line for line in simulate(p).text().splitlines()),
-    ]
+    lines += ["", "simulated:", *("  " + line for line in simulate(p).text().splitlines())]
     if certificate is not None:
         lines += ["", certificate.text()]
     return "\n".join(lines)
@@ -117,14 +102,8 @@ def _ops(graph: Graph) -> list[str]:
     for op in graph.ops:
         b = graph.bound(op)
         lines.append(f"{op.name}: {equation(b)}")
-        grid = ", ".join(
-            f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True)
-        )
-        cluster = (
-            f", cluster of {op.cluster} splitting {op.cluster_split}"
-            if op.cluster > 1
-            else ""
-        )
+        grid = ", ".join(f"{c} < {pretty(n)}" for c, n in zip(b.coords, b.grid, strict=True))
+        cluster = f", cluster of {op.cluster} splitting {op.cluster_split}" if op.cluster > 1 else ""
         turns = ", math warpgroups in turn (pingpong)" if op.pingpong else ""
         lines.append(
             f"  tile {' x '.join(map(str, op.tile))}{cluster}{turns}; tiles {grid}; steps {pretty(b.steps)}"
@@ -140,11 +119,7 @@ def _ops(graph: Graph) -> list[str]:
 
 
 def _when(when: str) -> str:
-    return {
-        "step": "",
-        "first": " before the first step",
-        "epilogue": " in the epilogue",
-    }[when]
+    return {"step": "", "first": " before the first step", "epilogue": " in the epilogue"}[when]
 
 
 def _edges(edges: tuple[Edge, ...]) -> list[str]:
@@ -163,14 +138,10 @@ def _why(p: Plan, lat: Lattice, chosen: str) -> str:
     if not others:
         return f"chosen: {chosen}, the only point: producer and consumers have one block in common"
     finer = min(
-        (x for x in others if x.semaphores > point.semaphores),
-        key=lambda x: x.semaphores,
-        default=None,
+        (x for x in others if x.semaphores > point.semaphores), key=lambda x: x.semaphores, default=None
     )
     coarser = max(
-        (x for x in others if x.semaphores < point.semaphores),
-        key=lambda x: x.semaphores,
-        default=None,
+        (x for x in others if x.semaphores < point.semaphores), key=lambda x: x.semaphores, default=None
     )
     reasons = []
     if coarser is not None:
@@ -203,13 +174,7 @@ def _explain_open(program: Program, place: Place, options: Options) -> str:
             " needs all of them"
         )
     symbols = sorted(
-        {
-            s
-            for t in program.tensors
-            for n in t.shape
-            if not isinstance(n, int)
-            for s in n.free_symbols
-        },
+        {s for t in program.tensors for n in t.shape if not isinstance(n, int) for s in n.free_symbols},
         key=lambda s: s.name,
     )
     at, concrete = _sample(program, symbols, place, options)
@@ -232,30 +197,20 @@ def _explain_open(program: Program, place: Place, options: Options) -> str:
         lines += ["", f"{tensor}: written by {lat.producer}", *_edges(edges)]
         coords = [f"block{d}" for d in range(len(edges[0].first))]
         for point in lat.points:
-            lines.append(
-                f"  {point.name}: {point.formula(coords)}: {_open_counts(edges, point)}"
-            )
+            lines.append(f"  {point.name}: {point.formula(coords)}: {_open_counts(edges, point)}")
     return "\n".join(lines)
 
 
-def _sample(
-    program: Program, symbols: Sequence[Any], place: Place, options: Options
-) -> tuple[int, Graph]:
+def _sample(program: Program, symbols: Sequence[Any], place: Place, options: Options) -> tuple[int, Graph]:
     """The first sample without too many tiles: (the value of all open sizes, the tiled graph there)."""
     graph, found = fuse(program), None
     for least in SAMPLES:
-        whole = (
-            n
-            for n in range(least, 2 * least)
-            if _whole(program, dict.fromkeys(symbols, n))
-        )
+        whole = (n for n in range(least, 2 * least) if _whole(program, dict.fromkeys(symbols, n)))
         at = next(whole, None if found else least)
         if at is None:
             break
         try:
-            tried = tiled(
-                _at(graph, dict.fromkeys(symbols, at)), place, options, splits=False
-            )
+            tried = tiled(_at(graph, dict.fromkeys(symbols, at)), place, options, splits=False)
         except PlanError:
             if found is None:
                 raise
@@ -272,8 +227,7 @@ def _open_counts(edges: tuple[Edge, ...], point: Point) -> str:
     if any(g.how == "table" for g in point.partition):
         return f"{point.semaphores} semaphores at the sample size"
     partition = tuple(
-        replace(g, blocks=c.count)
-        for g, c in zip(point.partition, edges[0].blocking, strict=True)
+        replace(g, blocks=c.count) for g, c in zip(point.partition, edges[0].blocking, strict=True)
     )
     semaphores = sp.Mul(*(g.count for g in partition))
     parts = [
@@ -281,15 +235,8 @@ def _open_counts(edges: tuple[Edge, ...], point: Point) -> str:
         f" {pretty(_target(partition, edges[0].producer))} posts"
     ]
     for e in edges:
-        needed = sp.Mul(
-            *(
-                _groups(g, lo, hi)
-                for g, lo, hi in zip(partition, e.first, e.last, strict=True)
-            )
-        )
-        parts.append(
-            f"{e.name} waits for {pretty(sp.simplify(needed))}{' at a step' if e.stepped else ''}"
-        )
+        needed = sp.Mul(*(_groups(g, lo, hi) for g, lo, hi in zip(partition, e.first, e.last, strict=True)))
+        parts.append(f"{e.name} waits for {pretty(sp.simplify(needed))}{' at a step' if e.stepped else ''}")
     return ", ".join(parts)
 
 
@@ -330,11 +277,7 @@ def _at(graph: Graph, values: dict[Any, int]) -> Graph:
     def fill(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(fill(v) for v in value)
-        return (
-            int(value.subs(values))
-            if hasattr(value, "free_symbols") and value.free_symbols
-            else value
-        )
+        return int(value.subs(values)) if hasattr(value, "free_symbols") and value.free_symbols else value
 
     def tensor(t: Tensor) -> Tensor:
         return replace(t, shape=fill(t.shape))
@@ -342,16 +285,9 @@ def _at(graph: Graph, values: dict[Any, int]) -> Graph:
     ops = tuple(
         replace(
             op,
-            attributes=replace(
-                op.attributes, **{k: fill(v) for k, v in op.attributes.items()}
-            ),
-            operands=tuple(
-                replace(o, columns=fill(o.columns) if o.columns else None)
-                for o in op.operands
-            ),
+            attributes=replace(op.attributes, **{k: fill(v) for k, v in op.attributes.items()}),
+            operands=tuple(replace(o, columns=fill(o.columns) if o.columns else None) for o in op.operands),
         )
         for op in graph.ops
     )
-    return replace(
-        graph, tensors={n: tensor(t) for n, t in graph.tensors.items()}, ops=ops
-    )
+    return replace(graph, tensors={n: tensor(t) for n, t in graph.tensors.items()}, ops=ops)

@@ -36,6 +36,4 @@ def _picture(plan: Plan) -> str:
     if plan.order.count > MOST:
         command = "<code>tilegen plan SPEC.py --svg FILE</code>"
         return f"<p>{plan.order.count:,} tiles are too many to draw here; {command} draws them.</p>"
-    return svg(
-        [(f"{plan.program}, simulated on {plan.machine.name}", Trace.simulated(plan))]
-    )
+    return svg([(f"{plan.program}, simulated on {plan.machine.name}", Trace.simulated(plan))])

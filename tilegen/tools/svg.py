@@ -8,30 +8,16 @@ from dataclasses import dataclass
 
 from tilegen.codegen.environment import render
 from tilegen.schedule.plan import Plan
-from tilegen.tools.drawing import (
-    LINE,
-    Swatch,
-    legend,
-    palette,
-    text_width,
-    ticks,
-    wrapped,
-)
+from tilegen.tools.drawing import LINE, Swatch, legend, palette, text_width, ticks, wrapped
 from tilegen.tools.trace import Trace
 from tilegen.tools.trace_export import awaited
 
 WIDTH, MARGIN, FONT, SMALL = 780.0, 12.0, 12.0, 10.5  # WIDTH: pixels of the time axis
-ROWS, LEAST_ROW, MOST_ROW = (
-    400.0,
-    3.0,
-    12.0,
-)  # pixels that the rows of a panel should take; limits of one row
+ROWS, LEAST_ROW, MOST_ROW = 400.0, 3.0, 12.0  # pixels that the rows of a panel should take; limits of one row
 # of a panel: title, a line of the subtitle, room for the end's label, axis
 HEAD, SUBTITLE, OVER, AXIS = 20.0, 15.0, 20.0, 44.0
 GROUP = 22.0  # pixels of a group of rows that are too thin for a label each
-MOST_TILES = (
-    4  # ops whose tile sizes are listed; of larger plans the digest says enough
-)
+MOST_TILES = 4  # ops whose tile sizes are listed; of larger plans the digest says enough
 WAITING, IDLE = "url(#wait)", "#ededed"
 
 
@@ -83,15 +69,7 @@ def svg(traces: Sequence[tuple[str, Trace]], notes: Sequence[str] = ()) -> str:
     axis = ticks(max(t.makespan for _, t in traces))
     names = list(dict.fromkeys(op.name for _, t in traces for op in t.plan.graph.ops))
     colours = dict(zip(names, palette(len(names)), strict=True))
-    left = (
-        MARGIN
-        + 6
-        + max(
-            text_width(g.text, SMALL)
-            for _, t in traces
-            for g in _groups(t, _row(t), 0.0)
-        )
-    )
+    left = MARGIN + 6 + max(text_width(g.text, SMALL) for _, t in traces for g in _groups(t, _row(t), 0.0))
     panels: list[Panel] = []
     y = MARGIN
     for title, t in traces:
@@ -102,25 +80,16 @@ def svg(traces: Sequence[tuple[str, Trace]], notes: Sequence[str] = ()) -> str:
     swatches += [Swatch("waiting for a semaphore", WAITING), Swatch("idle", IDLE)]
     entries = legend(swatches, left, y + 4, width - left - MARGIN, FONT)
     y = entries[-1].y + LINE
-    lines = [
-        line for note in notes for line in wrapped(note, width - left - MARGIN, FONT)
-    ]
+    lines = [line for note in notes for line in wrapped(note, width - left - MARGIN, FONT)]
     said = [Label(y + 16 * n + 8, line) for n, line in enumerate(lines)]
     height = y + 16 * len(lines) + MARGIN
     places = {"width": width, "height": height, "left": left, "right": left + WIDTH}
     styles = {"idle": IDLE, "waiting": WAITING, "small": SMALL, "subtitle": SUBTITLE}
-    return render(
-        "timeline.svg.j2", panels=panels, legend=entries, notes=said, **places, **styles
-    )
+    return render("timeline.svg.j2", panels=panels, legend=entries, notes=said, **places, **styles)
 
 
 def _panel(
-    title: str,
-    trace: Trace,
-    y: float,
-    left: float,
-    axis: Sequence[float],
-    colours: Mapping[str, str],
+    title: str, trace: Trace, y: float, left: float, axis: Sequence[float], colours: Mapping[str, str]
 ) -> Panel:
     row = _row(trace)
     subtitle = wrapped(origin(trace), WIDTH, SMALL)
@@ -159,11 +128,7 @@ def origin(trace: Trace) -> str:
 def _tiles(plan: Plan) -> str:
     if len(plan.bounds) > MOST_TILES:
         return ""
-    return (
-        "tiles "
-        + ", ".join(f"{b.op.name} {'×'.join(map(str, b.tile))}" for b in plan.bounds)
-        + "; "
-    )
+    return "tiles " + ", ".join(f"{b.op.name} {'×'.join(map(str, b.tile))}" for b in plan.bounds) + "; "
 
 
 def _groups(trace: Trace, row: float, top: float) -> tuple[Label, ...]:
@@ -174,21 +139,14 @@ def _groups(trace: Trace, row: float, top: float) -> tuple[Label, ...]:
     found: list[Label] = []
     for first in range(0, count, size):
         last = min(first + size, count) - 1
-        if (
-            last + 1 - first
-        ) * row >= SMALL or not found:  # a short last group has no room for a text
+        if (last + 1 - first) * row >= SMALL or not found:  # a short last group has no room for a text
             text = f"{word} {first}" if first == last else f"{word} {first}–{last}"
             found.append(Label(top + row * (first + last + 1) / 2, text))
     return tuple(found)
 
 
 def _bars(
-    trace: Trace,
-    row: float,
-    top: float,
-    left: float,
-    scale: float,
-    colours: Mapping[str, str],
+    trace: Trace, row: float, top: float, left: float, scale: float, colours: Mapping[str, str]
 ) -> tuple[Bar, ...]:
     """A bar lasts from when the math warps are free for its tile until they are done with it.
 
@@ -200,11 +158,7 @@ def _bars(
         if math.isnan(t.end - ready):
             continue
         waited = max(0.0, t.times["arrived"] - ready)
-        last = max(
-            waits.get((t.rank, trace.cta_rank(t)), []),
-            key=lambda w: w.posted,
-            default=None,
-        )
+        last = max(waits.get((t.rank, trace.cta_rank(t)), []), key=lambda w: w.posted, default=None)
         text = f"{t.name}: {ready:.1f} to {t.end:.1f} µs"
         text += f", waiting {waited:.1f}" if waited > 0.05 else ""
         text += f"; {last.text}" if last else ""

@@ -15,16 +15,7 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.simulate import simulate, workers
 
 # the events of a tile in the order of the kernel's notes (targets.sm90.emit.NOTES)
-EVENTS = (
-    "waited",
-    "loaded",
-    "ahead",
-    "ahead_last",
-    "arrived",
-    "multiplied",
-    "finished",
-    "posted",
-)
+EVENTS = ("waited", "loaded", "ahead", "ahead_last", "arrived", "multiplied", "finished", "posted")
 RANK = 8
 WORD = 1 << 32  # clocks and the low word of the global timer start again after so many
 NEVER = float("nan")
@@ -52,9 +43,7 @@ class TileTrace:
 
     def at(self, *events: str) -> float:
         """The first of these events that was noted."""
-        return next(
-            (self.times[e] for e in events if not np.isnan(self.times[e])), NEVER
-        )
+        return next((self.times[e] for e in events if not np.isnan(self.times[e])), NEVER)
 
     @property
     def end(self) -> float:
@@ -78,9 +67,7 @@ class Trace:
         global timer."""
         notes = notes.astype(np.int64) & (WORD - 1)
         tiles, span, clocks = [], [], []
-        for cta, (start, took, clock, ticks) in enumerate(
-            _anchors(notes[ctas * turns :])
-        ):
+        for cta, (start, took, clock, ticks) in enumerate(_anchors(notes[ctas * turns :])):
             span.append((start, start + took))
             clocks.append(ticks / took)
             for turn in range(turns):
@@ -92,12 +79,8 @@ class Trace:
                     e: start + (int(w) - clock) % WORD / clocks[-1] if w else NEVER
                     for e, w in zip(EVENTS, words, strict=False)
                 }
-                if not all(
-                    map(np.isnan, since.values())
-                ):  # else the other CTA of the pair ran it
-                    tiles.append(
-                        TileTrace(int(words[RANK]) - 1, op, coord, cta, turn, since)
-                    )
+                if not all(map(np.isnan, since.values())):  # else the other CTA of the pair ran it
+                    tiles.append(TileTrace(int(words[RANK]) - 1, op, coord, cta, turn, since))
         return Trace(plan, tuple(tiles), tuple(span), tuple(clocks))
 
     @staticmethod
@@ -118,26 +101,18 @@ class Trace:
                 "finished": end,
             }
             times["posted"] = end if plan.posts_of(op) else NEVER
-            place = (
-                0 if isinstance(plan.scheduling, str) else turns[sm]
-            )  # who drew the rank runs it
+            place = 0 if isinstance(plan.scheduling, str) else turns[sm]  # who drew the rank runs it
             tiles += [
                 TileTrace(rank, op, coord, sm * plan.cluster + n, turns[sm], times)
                 for n in plan.sms_of(plan.graph.op(op), place)
             ]
             turns[sm] += 1
         tiles.sort(key=lambda tile: (tile.cta, tile.turn))
-        return Trace(
-            plan, tuple(tiles), ((0.0, t.makespan),) * (plan.cluster * workers(plan))
-        )
+        return Trace(plan, tuple(tiles), ((0.0, t.makespan),) * (plan.cluster * workers(plan)))
 
     def cta_rank(self, tile: TileTrace) -> int:
         """The rank of its CTA in the cluster."""
-        return (
-            tile.cta % self.plan.cluster
-            if self.plan.graph.op(tile.op).cluster > 1
-            else 0
-        )
+        return tile.cta % self.plan.cluster if self.plan.graph.op(tile.op).cluster > 1 else 0
 
     @cached_property
     def before(self) -> tuple[TileTrace | None, ...]:
@@ -177,11 +152,7 @@ class Trace:
         lines = [f"{'op':<14}{'event':<12}{'least':>9}{'mean':>9}{'greatest':>10}  µs"]
         for op in self.plan.graph.ops:
             for event in EVENTS:
-                lines += _row(
-                    op.name,
-                    event,
-                    [t.times[event] for t in self.tiles if t.op == op.name],
-                )
+                lines += _row(op.name, event, [t.times[event] for t in self.tiles if t.op == op.name])
         lines += _row("", "start", [start for start, _ in self.span]) + _row(
             "", "exit", [end for _, end in self.span]
         )
@@ -202,28 +173,15 @@ def _anchors(words: Array) -> list[tuple[float, float, int, int]]:
     0."""
     # the timer's word may have started again between two CTAs
     ns = (words[:, 0] - words[0, 0] + WORD // 2) % WORD - WORD // 2
-    start, took = (
-        (ns - ns.min()) / 1000,
-        np.maximum((words[:, 2] - words[:, 0]) % WORD, 1) / 1000,
-    )
+    start, took = (ns - ns.min()) / 1000, np.maximum((words[:, 2] - words[:, 0]) % WORD, 1) / 1000
     ticks = np.maximum((words[:, 3] - words[:, 1]) % WORD, 1)
-    return list(
-        zip(
-            start.tolist(),
-            took.tolist(),
-            words[:, 1].tolist(),
-            ticks.tolist(),
-            strict=True,
-        )
-    )
+    return list(zip(start.tolist(), took.tolist(), words[:, 1].tolist(), ticks.tolist(), strict=True))
 
 
 def _row(op: str, event: str, values: Sequence[float]) -> list[str]:
     known = np.array([v for v in values if not np.isnan(v)])
     return (
-        [
-            f"{op:<14}{event:<12}{known.min():>9.2f}{known.mean():>9.2f}{known.max():>10.2f}"
-        ]
+        [f"{op:<14}{event:<12}{known.min():>9.2f}{known.mean():>9.2f}{known.max():>10.2f}"]
         if len(known)
         else []
     )

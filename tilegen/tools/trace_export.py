@@ -54,14 +54,10 @@ def last_posters(trace: Trace) -> dict[int, TileTrace]:
     last: dict[int, TileTrace] = {}
     for m in trace.plan.semaphores:
         for rank, semaphore in zip(
-            trace.plan.ranks[m.producer].tolist(),
-            trace.plan.posted(m).tolist(),
-            strict=True,
+            trace.plan.ranks[m.producer].tolist(), trace.plan.posted(m).tolist(), strict=True
         ):
             for t in runs[rank]:
-                if t.times["posted"] > (
-                    last[semaphore].times["posted"] if semaphore in last else -np.inf
-                ):
+                if t.times["posted"] > (last[semaphore].times["posted"] if semaphore in last else -np.inf):
                     last[semaphore] = t
     return last
 
@@ -77,25 +73,15 @@ def awaited(trace: Trace) -> dict[tuple[int, int], list[Awaited]]:
     edges: dict[tuple[str, int, int], str] = {}
     for w in plan.waits:
         numbers = range(w.semaphores.base, w.semaphores.base + w.semaphores.count)
-        edges |= {
-            (w.edge.consumer.op.name, w.edge.access.operand, n): w.edge.name
-            for n in numbers
-        }
+        edges |= {(w.edge.consumer.op.name, w.edge.access.operand, n): w.edge.name for n in numbers}
     found: dict[tuple[int, int], list[Awaited]] = defaultdict(list)
     table = plan.wait_table
     columns = (table.rank, table.cta_rank, table.step, table.operand, table.semaphore)
-    for rank, cta_rank, step, operand, semaphore in zip(
-        *(c.tolist() for c in columns), strict=True
-    ):
+    for rank, cta_rank, step, operand, semaphore in zip(*(c.tolist() for c in columns), strict=True):
         if semaphore in last:
             share = min(max(step / steps[rank], 0.0), 1.0)
             found[rank, cta_rank].append(
-                Awaited(
-                    edges[op_of[rank], operand, semaphore],
-                    semaphore,
-                    share,
-                    last[semaphore],
-                )
+                Awaited(edges[op_of[rank], operand, semaphore], semaphore, share, last[semaphore])
             )
     return found
 
@@ -110,23 +96,18 @@ def lost(trace: Trace) -> list[Lost]:
     waits = awaited(trace)
     loops: dict[str, float] = {}
     for t in trace.tiles:
-        loops[t.op] = float(
-            np.fmin(loops.get(t.op, np.inf), t.times["multiplied"] - t.times["arrived"])
-        )
+        loops[t.op] = float(np.fmin(loops.get(t.op, np.inf), t.times["multiplied"] - t.times["arrived"]))
     cost: dict[str, list[tuple[float, str]]] = {e.name: [] for e in trace.plan.edges}
     for t, ready in zip(trace.tiles, trace.ready, strict=True):
         late: dict[str, tuple[float, str]] = {}
         for w in waits.get((t.rank, trace.cta_rank(t)), []):
             us = w.posted - ready - (w.share * loops[t.op] if w.share else 0.0)
             if us > 0:
-                late[w.edge] = max(
-                    late.get(w.edge, (0.0, "")), (us, f"{t.name} for {w.poster.name}")
-                )
+                late[w.edge] = max(late.get(w.edge, (0.0, "")), (us, f"{t.name} for {w.poster.name}"))
         for edge, one in late.items():
             cost[edge].append(one)
     return [
-        Lost(edge, len(c), sum(us for us, _ in c), *max(c, default=(0.0, "")))
-        for edge, c in cost.items()
+        Lost(edge, len(c), sum(us for us, _ in c), *max(c, default=(0.0, ""))) for edge, c in cost.items()
     ]
 
 
@@ -147,31 +128,15 @@ def chrome(trace: Trace) -> dict[str, Any]:
     for cta in range(len(trace.span)):
         clock = f", {trace.clocks[cta]:.0f} MHz" if trace.clocks else ""
         events.append(
-            {
-                "ph": "M",
-                "name": "process_name",
-                "pid": cta,
-                "tid": 0,
-                "args": {"name": f"SM {cta}{clock}"},
-            }
+            {"ph": "M", "name": "process_name", "pid": cta, "tid": 0, "args": {"name": f"SM {cta}{clock}"}}
         )
         events += [
-            {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": cta,
-                "tid": n,
-                "args": {"name": name},
-            }
+            {"ph": "M", "name": "thread_name", "pid": cta, "tid": n, "args": {"name": name}}
             for n, name in enumerate(TRACKS)
         ]
     waits = awaited(trace)
     for t, before in zip(trace.tiles, trace.before, strict=True):
-        last = max(
-            waits.get((t.rank, trace.cta_rank(t)), []),
-            key=lambda w: w.posted,
-            default=None,
-        )
+        last = max(waits.get((t.rank, trace.cta_rank(t)), []), key=lambda w: w.posted, default=None)
         for track, what, start, end in _slices(trace, t, before):
             if end > start:  # not where either was not noted
                 args: dict[str, Any] = {"tile": t.name, "rank": t.rank}
@@ -183,27 +148,13 @@ def chrome(trace: Trace) -> dict[str, Any]:
                     "pid": t.cta,
                     "tid": TRACKS.index(track),
                 }
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": f"{what} {t.op}",
-                        "cat": what,
-                        **where,
-                        "args": args,
-                    }
-                )
+                events.append({"ph": "X", "name": f"{what} {t.op}", "cat": what, **where, "args": args})
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 
-def _slices(
-    trace: Trace, t: TileTrace, before: TileTrace | None
-) -> Iterator[tuple[str, str, float, float]]:
+def _slices(trace: Trace, t: TileTrace, before: TileTrace | None) -> Iterator[tuple[str, str, float, float]]:
     """(track, what, from, to)"""
-    free = (
-        before.at("loaded", "finished", "multiplied")
-        if before is not None
-        else trace.span[t.cta][0]
-    )
+    free = before.at("loaded", "finished", "multiplied") if before is not None else trace.span[t.cta][0]
     yield "activations", "wait", free, t.times["waited"]
     yield "activations", "load", t.times["waited"], t.times["loaded"]
     yield "weights", "load", t.times["ahead"], t.times["ahead_last"]

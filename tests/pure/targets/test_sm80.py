@@ -28,13 +28,8 @@ def compiles(case: Case, architecture: str) -> None:
     assert "mma.sync.aligned.m16n8k16" in source.text and "cp.async.cg" in source.text
     assert source.shared_bytes <= gpus.architecture(architecture).shared_block
     cubin = compile_cuda(source.text, architecture)
-    local = [
-        int(n)
-        for n in re.findall(r"(\d+) bytes (?:stack frame|spill stores)", cubin.log)
-    ]
-    assert (
-        cubin.code[:4] == b"\x7fELF" and local == [0, 0] and "warning" not in cubin.log
-    ), cubin.log
+    local = [int(n) for n in re.findall(r"(\d+) bytes (?:stack frame|spill stores)", cubin.log)]
+    assert cubin.code[:4] == b"\x7fELF" and local == [0, 0] and "warning" not in cubin.log, cubin.log
 
 
 @pytest.mark.parametrize("case", share(CASES, 3, 1))
@@ -42,23 +37,17 @@ def test_compiles_for_sm_80(case: Case) -> None:
     compiles(case, "sm_80")
 
 
-@pytest.mark.parametrize(
-    "architecture", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
-)
+@pytest.mark.parametrize("architecture", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("name", share(ELSEWHERE, 2))
 def test_compiles_elsewhere(name: str, architecture: str) -> None:
     compiles(NAMES[name], architecture)
 
 
 @pytest.mark.parametrize(
-    "tile",
-    [(512, 512, 128), (80, 200, 48), (16, 8, 16), (256, 384, 64)],
-    ids=lambda t: "x".join(map(str, t)),
+    "tile", [(512, 512, 128), (80, 200, 48), (16, 8, 16), (256, 384, 64)], ids=lambda t: "x".join(map(str, t))
 )
 def test_any_tile(tile: tuple[int, int, int]) -> None:
-    compiles(
-        Case("any", mlp, {"M": 600}, {"tiles": {"up": tile, "down": tile}}), "sm_80"
-    )
+    compiles(Case("any", mlp, {"M": 600}, {"tiles": {"up": tile, "down": tile}}), "sm_80")
 
 
 def test_schedule_is_that_of_the_other_targets() -> None:
@@ -70,20 +59,15 @@ def test_schedule_is_that_of_the_other_targets() -> None:
     functions = [
         p
         for p in pieces(text.splitlines())
-        if p.is_function
-        and p.names & {"tg_next", "tg_tile", "tg_waits_down", "tg_posts_up", "tg_reset"}
+        if p.is_function and p.names & {"tg_next", "tg_tile", "tg_waits_down", "tg_posts_up", "tg_reset"}
     ]
-    assert len(functions) == 5 and all(
-        " ".join("\n".join(p.lines).split()) in there for p in functions
-    )
+    assert len(functions) == 5 and all(" ".join("\n".join(p.lines).split()) in there for p in functions)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("tm", [16, 64, 80, 128, 256, 512])
 @pytest.mark.parametrize("tn", [8, 48, 64, 88, 176, 256, 512])
-def test_blocks_fit_registers_and_stages_shared_memory(
-    tm: int, tn: int, groups: int
-) -> None:
+def test_blocks_fit_registers_and_stages_shared_memory(tm: int, tn: int, groups: int) -> None:
     block = best_block(tm, tn, groups)
     assert block.registers <= REGISTERS and block.across in (1, 2, 4, 8)
     assert block.panel(ROOM) and block.summed_bytes <= ROOM
@@ -100,21 +84,16 @@ def test_blocks_fit_registers_and_stages_shared_memory(
         ((16, 64), 16, 64),
     ],
 )
-def test_usual_tiles_are_one_block(
-    tile: tuple[int, int], rows: int, columns: int
-) -> None:
+def test_usual_tiles_are_one_block(tile: tuple[int, int], rows: int, columns: int) -> None:
     block = best_block(*tile, 1)
     assert (block.rows, block.columns) == (rows, columns)
 
 
 def test_stages() -> None:
     """128 x 256: four stages of 64 columns on sm_90, three on sm_80, four of 32 on sm_86."""
-    plan = Case(
-        "one",
-        mlp,
-        {"M": 128},
-        {"tiles": {"up": (128, 256, 64), "down": (128, 256, 64)}},
-    ).plan(target="sm_80")
+    plan = Case("one", mlp, {"M": 128}, {"tiles": {"up": (128, 256, 64), "down": (128, 256, 64)}}).plan(
+        target="sm_80"
+    )
     ops = [PortableLinear(plan, plan.bounds[0], a) for a in ("sm_90", "sm_80", "sm_86")]
     assert [(op.stages, op.chunk) for op in ops] == [(4, 64), (3, 64), (4, 32)]
 
@@ -124,10 +103,7 @@ def test_shared_steps_wait_for_every_part() -> None:
     stands at each part's first."""
     plan = NAMES["mlp, M = 64, deep steps"].plan(target="sm_80")
     op = PortableLinear(plan, plan.bounds[1], "sm_80")
-    parts = [
-        eval(op.cta_of_step.replace("/", "//"), {"step": step})
-        for step in range(op.steps)
-    ]
+    parts = [eval(op.cta_of_step.replace("/", "//"), {"step": step}) for step in range(op.steps)]
     assert op.cluster == 2 and parts == [
         next(p for p in (1, 0) if op.steps * p // 2 <= step) for step in range(op.steps)
     ]
@@ -135,16 +111,11 @@ def test_shared_steps_wait_for_every_part() -> None:
 
 
 def test_one_cta_each_worker() -> None:
-    clusters = PortableLibrary(
-        NAMES["mlp, rows shared"].plan(target="sm_80"), architecture="sm_80"
+    clusters = PortableLibrary(NAMES["mlp, rows shared"].plan(target="sm_80"), architecture="sm_80")
+    static = PortableLibrary(NAMES["mlp, M = 1000, bands"].plan(target="sm_80"), architecture="sm_80")
+    assert clusters.launch().grid == min(132, clusters.plan.order.count) and static.launch().grid == len(
+        static.plan.scheduling
     )
-    static = PortableLibrary(
-        NAMES["mlp, M = 1000, bands"].plan(target="sm_80"), architecture="sm_80"
-    )
-    assert clusters.launch().grid == min(
-        132, clusters.plan.order.count
-    ) and static.launch().grid == len(static.plan.scheduling)
-    assert (
-        "Generated by tilegen" in clusters.source
-        and clusters.counter_words == 32 * (len(clusters.plan.targets) + 3)
+    assert "Generated by tilegen" in clusters.source and clusters.counter_words == 32 * (
+        len(clusters.plan.targets) + 3
     )

@@ -30,13 +30,10 @@ def _matmul(b: OpInstance) -> Tiles:
 
 def _conv2d(b: OpInstance) -> Tiles:
     filters, channels = (
-        n if isinstance(n, int) else usual
-        for n, usual in ((b.out[3], 256), (b.shape(1)[3], 64))
+        n if isinstance(n, int) else usual for n, usual in ((b.out[3], 256), (b.shape(1)[3], 64))
     )
     return [
-        (*t, min(filters, tn), channels)
-        for t in spatial_tiles(b.out, (128, 64))
-        for tn in (256, 128, 64)
+        (*t, min(filters, tn), channels) for t in spatial_tiles(b.out, (128, 64)) for tn in (256, 128, 64)
     ]
 
 

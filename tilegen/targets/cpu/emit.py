@@ -89,11 +89,7 @@ class CpuOp(MacroOp):
         """linear: rows of an operand from column k0 on, and their stride, in numbers."""
         view = self.operand(name)
         rows = f"{view.pointer} + int64_t({row}) * {view.ld} + k0"
-        return (
-            f"tg::numbers_of({rows}), {2 * view.ld}"
-            if self.paired
-            else f"{rows}, {view.ld}"
-        )
+        return f"tg::numbers_of({rows}), {2 * view.ld}" if self.paired else f"{rows}, {view.ld}"
 
     @property
     def paired(self) -> bool:
@@ -116,11 +112,7 @@ class CpuOp(MacroOp):
         """append, rope: the first row's position."""
         if self.has("position"):
             return f"{self.operand('position').pointer}[0]"
-        return (
-            str(self.attributes.at)
-            if isinstance(self.attributes, AppendAttributes)
-            else "0"
-        )
+        return str(self.attributes.at) if isinstance(self.attributes, AppendAttributes) else "0"
 
     @cached_property
     def result(self) -> View:
@@ -132,29 +124,19 @@ class CpuOp(MacroOp):
             shape = (shape[0], math.prod(shape[1:]))
         lo, hi = operand.columns or (0, shape[-1])
         pointer = f"T.{operand.tensor}" + (f" + {lo}" if lo else "")
-        return View(
-            operand.tensor, f"({pointer})" if lo else pointer, shape[-1], shape, hi - lo
-        )
+        return View(operand.tensor, f"({pointer})" if lo else pointer, shape[-1], shape, hi - lo)
 
     # --- epilogue -------------------------------------------------------------------------------------------
 
     @property
     def expression(self) -> str:
-        return (
-            to_cpp(self.bound.op.epilogue.expression, "tg::")
-            if self.bound.op.epilogue
-            else "acc0"
-        )
+        return to_cpp(self.bound.op.epilogue.expression, "tg::") if self.bound.op.epilogue else "acc0"
 
     def _epilogue_operands(self, how: str) -> list[dict[str, Any]]:
         epilogue = self.bound.op.epilogue
         found = enumerate(epilogue.operands if epilogue else ())
         return [
-            {
-                "name": f"e{n}",
-                "pointer": self.operands[i].pointer,
-                "ld": self.operands[i].ld,
-            }
+            {"name": f"e{n}", "pointer": self.operands[i].pointer, "ld": self.operands[i].ld}
             for n, (i, h) in found
             if h == how
         ]
@@ -236,9 +218,7 @@ class CpuOp(MacroOp):
     @property
     def most_rows(self) -> int:
         """Of a tile of whole rows."""
-        return (
-            self.tile[0] if self._last == 1 else self.tile[0] * int(self.bound.out[2])
-        )
+        return self.tile[0] if self._last == 1 else self.tile[0] * int(self.bound.out[2])
 
     @property
     def row(self) -> str:

@@ -36,9 +36,7 @@ class Library:
         key = cache.key_of(plan.digest, path, version(path), native(), " ".join(FLAGS))
 
         def build(folder: Path) -> dict[str, str]:
-            compile_source(
-                generate(plan), folder, (*FLAGS, "-shared", "-fPIC"), "kernel.so"
-            )
+            compile_source(generate(plan), folder, (*FLAGS, "-shared", "-fPIC"), "kernel.so")
             return {"note": f"{plan.program} {dict(plan.sizes)} {plan.machine.name}"}
 
         files = cache.get_or_build("binaries", key, build)
@@ -71,10 +69,7 @@ class Library:
         self._library.tg_destroy(state)
 
     def counters(self, state: int) -> list[int]:
-        return [
-            self._library.tg_counter_value(state, n)
-            for n in range(most(self.plan.semaphore_count))
-        ]
+        return [self._library.tg_counter_value(state, n) for n in range(most(self.plan.semaphore_count))]
 
     def run(
         self,
@@ -86,9 +81,7 @@ class Library:
     ) -> None:
         """Run all tiles on the plan's tensors. size: of what moves, and plan: the plan there. HangError names
         the tile that waited too long."""
-        tensors = (ctypes.c_void_p * len(held))(
-            *(held[name].data_ptr() for name in self.plan.graph.tensors)
-        )
+        tensors = (ctypes.c_void_p * len(held))(*(held[name].data_ptr() for name in self.plan.graph.tensors))
         hang = (ctypes.c_int * 7)()
         timeout = count("TILEGEN_TIMEOUT_MS", 10000)
         sizes = () if size is None else ((ctypes.c_int * 1)(size),)
@@ -99,11 +92,7 @@ class Library:
                 " TILEGEN_NUM_THREADS to fewer, or raise the limit (ulimit -u, ulimit -v)"
             )
         if status:
-            raise HangError(
-                describe_hang(
-                    plan or self.plan, *hang, over=self.plan if plan else None
-                )
-            )
+            raise HangError(describe_hang(plan or self.plan, *hang, over=self.plan if plan else None))
 
 
 def sanitized(plan: Plan, folder: Path, extra: Sequence[str] = ()) -> Path:
@@ -116,6 +105,4 @@ def default_workers(plan: Plan) -> int:
     if not isinstance(plan.scheduling, str):
         return len(plan.scheduling)
     cores = count("TILEGEN_NUM_THREADS") or len(os.sched_getaffinity(0))
-    return max(
-        1, min(plan.machine.clusters(plan.cluster), most(plan.order.count), cores)
-    )
+    return max(1, min(plan.machine.clusters(plan.cluster), most(plan.order.count), cores))

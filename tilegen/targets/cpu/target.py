@@ -33,9 +33,7 @@ class Cpu(Target):
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
         return {}
 
-    def emit(
-        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
-    ) -> Emitted:
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
         return Emitted(generate(plan), Library.source_name)
 
     def load(self, plan: Plan, architecture: str = "") -> Any:

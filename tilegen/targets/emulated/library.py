@@ -57,16 +57,10 @@ class Adversary:
     @staticmethod
     def drawn(seed: int, ctas: int) -> Adversary:
         """All kinds of them, by turns."""
-        kinds = list(
-            itertools.product((ROUND_ROBIN, RANDOM), (AT_ONCE, AT_LAST, ANY_TIME))
-        )
+        kinds = list(itertools.product((ROUND_ROBIN, RANDOM), (AT_ONCE, AT_LAST, ANY_TIME)))
         turns, copies = kinds[seed % len(kinds)]
-        starved = (-1, 4, 0, 8, 2, 1, 3)[
-            seed % 7
-        ]  # a math warp of each group, and each role
-        return Adversary(
-            seed, turns, copies, starved, seed // 5 % ctas if seed % 5 == 4 else -1
-        )
+        starved = (-1, 4, 0, 8, 2, 1, 3)[seed % 7]  # a math warp of each group, and each role
+        return Adversary(seed, turns, copies, starved, seed // 5 % ctas if seed % 5 == 4 else -1)
 
 
 class _Region(ctypes.Structure):
@@ -85,25 +79,12 @@ class _Request(ctypes.Structure):
         ("parameters", ctypes.c_void_p),
         *[
             (name, ctypes.c_int)
-            for name in (
-                "grid",
-                "block",
-                "cluster",
-                "shared_bytes",
-                "launches",
-                "programmatic",
-            )
+            for name in ("grid", "block", "cluster", "shared_bytes", "launches", "programmatic")
         ],
         ("regions", ctypes.POINTER(_Region)),
         *[
             (name, ctypes.c_int)
-            for name in (
-                "region_count",
-                "turns",
-                "copies",
-                "starved_warp",
-                "starved_cta",
-            )
+            for name in ("region_count", "turns", "copies", "starved_warp", "starved_cta")
         ],
         ("seed", ctypes.c_uint),
     ]
@@ -115,22 +96,10 @@ def _machine() -> ctypes.CDLL:
     folder = own_templates() / "emulator"
     source = "\n".join(f'#include "{name}"' for name in MACHINE)
     texts = [path.read_text() for path in sorted(folder.iterdir())]
-    key = cache.key_of(
-        "emulator",
-        *texts,
-        compiler(),
-        version(compiler()),
-        native(),
-        " ".join(MACHINE_FLAGS),
-    )
+    key = cache.key_of("emulator", *texts, compiler(), version(compiler()), native(), " ".join(MACHINE_FLAGS))
 
     def build(to: Path) -> dict[str, str]:
-        compile_source(
-            source,
-            to,
-            (*MACHINE_FLAGS, "-DEMU_ARCHITECTURE=0", f"-I{folder}"),
-            "machine.so",
-        )
+        compile_source(source, to, (*MACHINE_FLAGS, "-DEMU_ARCHITECTURE=0", f"-I{folder}"), "machine.so")
         return {"note": "the emulator"}
 
     files = cache.get_or_build("binaries", key, build)
@@ -149,19 +118,10 @@ class EmulatedLibrary:
         self.launches = launches
         self.adversary = Adversary()
         digits = re.sub(r"\D", "", emitted.architecture)
-        flags = (
-            *KERNEL_FLAGS,
-            f"-DEMU_ARCHITECTURE={digits}0",
-            f"-I{own_templates() / 'emulator'}",
-        )
+        flags = (*KERNEL_FLAGS, f"-DEMU_ARCHITECTURE={digits}0", f"-I{own_templates() / 'emulator'}")
         header = (own_templates() / "emulator" / "ptx.hpp").read_text()
         key = cache.key_of(
-            emitted.text,
-            header,
-            compiler(),
-            version(compiler()),
-            native(),
-            " ".join(KERNEL_FLAGS),
+            emitted.text, header, compiler(), version(compiler()), native(), " ".join(KERNEL_FLAGS)
         )
 
         def build(folder: Path) -> dict[str, str]:
@@ -177,13 +137,8 @@ class EmulatedLibrary:
 
     def _text(self) -> str:
         types = {"maps": "tg_maps", "T": "tg_tensors", "launch": "tg_launch"}
-        given = ", ".join(
-            f"*(const {types[p.name]}*)p[{n}]"
-            for n, p in enumerate(self.launch.parameters)
-        )
-        entry = (
-            f'extern "C" void emu_kernel(void* const* p) {{ tg_kernel({given}); }}\n'
-        )
+        given = ", ".join(f"*(const {types[p.name]}*)p[{n}]" for n, p in enumerate(self.launch.parameters))
+        entry = f'extern "C" void emu_kernel(void* const* p) {{ tg_kernel({given}); }}\n'
         return f'#include "ptx.hpp"\n#line 1 "kernel.cu"\n{translated(self.source)}\n{entry}'
 
     # --- as Kernel runs it ----------------------------------------------------------------------------------
@@ -218,21 +173,10 @@ class EmulatedLibrary:
         counters = np.zeros(self.launch.counter_words, np.int32)
         hang = np.full(RECORD_BYTES // 4, -1, np.int32)
         buffers = [self._parameters(held, counters, hang, size) for held in launches]
-        pointers = [
-            (ctypes.c_void_p * len(given))(*(b.ctypes.data for b in given))
-            for given in buffers
-        ]
-        each = (ctypes.c_void_p * len(pointers))(
-            *(ctypes.addressof(p) for p in pointers)
-        )
-        held = {
-            (name, t.data_ptr()): t
-            for tensors in launches
-            for name, t in tensors.items()
-        }
-        written = {
-            t.data_ptr() for (name, _), t in held.items() if name in self._written
-        }
+        pointers = [(ctypes.c_void_p * len(given))(*(b.ctypes.data for b in given)) for given in buffers]
+        each = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
+        held = {(name, t.data_ptr()): t for tensors in launches for name, t in tensors.items()}
+        written = {t.data_ptr() for (name, _), t in held.items() if name in self._written}
         results = {key: t for key, t in held.items() if key[0] in self._results}
         regions = self._regions(held, written, counters)
         kernel = ctypes.cast(self._library.emu_kernel, ctypes.c_void_p)
@@ -265,9 +209,7 @@ class EmulatedLibrary:
                 told = self._run_once(request, again, hang, plan)
                 doubt = doubt or told
                 lost = doubt and any(
-                    t.isnan().any()
-                    for (name, _), t in results.items()
-                    if name in self.plan.outputs
+                    t.isnan().any() for (name, _), t in results.items() if name in self.plan.outputs
                 )
                 if lost or any(not same(results[key], t) for key, t in last.items()):
                     break
@@ -275,9 +217,7 @@ class EmulatedLibrary:
                     return
         raise RaceError(doubt)
 
-    def _run_once(
-        self, request: _Request, again: int, hang: np.ndarray, plan: Plan
-    ) -> str:
+    def _run_once(self, request: _Request, again: int, hang: np.ndarray, plan: Plan) -> str:
         """What bulk copies read in doubt, or an empty string; raises what is wrong without a doubt."""
         wrong = ctypes.create_string_buffer(WRONG_BYTES)
         in_doubt = self._run(ctypes.byref(request), again, wrong, WRONG_BYTES)
@@ -286,25 +226,17 @@ class EmulatedLibrary:
             raise HangError(describe_hang(plan, *hang[: len(HANG)].tolist(), over=over))
         told = self._told(wrong.value.decode())
         if told and not in_doubt:
-            raise (
-                HangError if told.startswith(("no progress", "trap")) else RaceError
-            )(told)
+            raise (HangError if told.startswith(("no progress", "trap")) else RaceError)(told)
         number, value = hang[MISPLACED // 4 :][:2].tolist()
         if number >= 0:
             place = self.launch.positions[number]
-            raise ArgumentError(
-                f"nothing was appended: {place.problem(value)}", place.where
-            )
+            raise ArgumentError(f"nothing was appended: {place.problem(value)}", place.where)
         return told
 
     # --- what the kernel is given ---------------------------------------------------------------------------
 
     def _parameters(
-        self,
-        held: Mapping[str, torch.Tensor],
-        counters: np.ndarray,
-        hang: np.ndarray,
-        size: int | None,
+        self, held: Mapping[str, torch.Tensor], counters: np.ndarray, hang: np.ndarray, size: int | None
     ) -> list[np.ndarray]:
         launch = self.launch
         maps = launch.maps_at(size) if launch.maps_at and size else launch.maps
@@ -316,10 +248,7 @@ class EmulatedLibrary:
             "sizes": size,
         }
         given = [
-            b"".join(
-                struct.pack("<Q", held[name].data_ptr()) for name in launch.pointers
-            )
-            or b"\0",
+            b"".join(struct.pack("<Q", held[name].data_ptr()) for name in launch.pointers) or b"\0",
             b"".join(struct.pack("<Q", words[w]) for w in launch.words),
         ]
         if maps is not None:
@@ -327,10 +256,7 @@ class EmulatedLibrary:
         return [_aligned(g) for g in given]
 
     def _regions(
-        self,
-        held: Mapping[tuple[str, int], torch.Tensor],
-        written: set[int],
-        counters: np.ndarray,
+        self, held: Mapping[tuple[str, int], torch.Tensor], written: set[int], counters: np.ndarray
     ) -> list[_Region]:
         smaller_first = sorted(held.items(), key=lambda item: item[1].numel())
         memory = {t.data_ptr(): (name, t) for (name, _), t in smaller_first}
@@ -338,24 +264,17 @@ class EmulatedLibrary:
             _Region(name.encode(), at, t.numel() * t.element_size(), at in written, 0)
             for at, (name, t) in memory.items()
         ]
-        return [
-            *found,
-            _Region(b"counters", counters.ctypes.data, counters.nbytes, 1, 1),
-        ]
+        return [*found, _Region(b"counters", counters.ctypes.data, counters.nbytes, 1, 1)]
 
     @cached_property
     def _results(self) -> tuple[str, ...]:
         tensors = self.plan.graph.tensors
-        return tuple(
-            name for name, t in tensors.items() if t.role in ("output", "state")
-        )
+        return tuple(name for name, t in tensors.items() if t.role in ("output", "state"))
 
     @cached_property
     def _written(self) -> frozenset[str]:
         tensors = self.plan.graph.tensors
-        return frozenset(
-            name for name, t in tensors.items() if t.role not in ("input", "weight")
-        )
+        return frozenset(name for name, t in tensors.items() if t.role not in ("input", "weight"))
 
     # --- what went wrong ------------------------------------------------------------------------------------
 
@@ -405,9 +324,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit by bit."""
     import torch
 
-    return torch.equal(
-        a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)
-    )
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def _aligned(given: bytes) -> np.ndarray:
@@ -448,9 +365,7 @@ def _lines(library: Path, places: Sequence[int]) -> dict[int, str]:
     asked = [hex(p - 1) for p in places if p > 0]
     try:
         done = subprocess.run(
-            ["addr2line", "-i", "-a", "-e", str(library), *asked],
-            capture_output=True,
-            text=True,
+            ["addr2line", "-i", "-a", "-e", str(library), *asked], capture_output=True, text=True
         )
     except OSError:
         return {p: f"byte {p:#x} of {library}" for p in places}

@@ -27,12 +27,8 @@ class Emulated(Target):
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
         return known()[machine.target].proxies(graph, machine)
 
-    def emit(
-        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
-    ) -> Emitted:
-        raise TargetError(
-            f"target {self.name} runs what {plan.target} emits, and writes no source"
-        )
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
+        raise TargetError(f"target {self.name} runs what {plan.target} emits, and writes no source")
 
     def load(self, plan: Plan, architecture: str = "") -> Any:
         from tilegen.targets.emulated.library import EmulatedLibrary

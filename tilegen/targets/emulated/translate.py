@@ -25,12 +25,7 @@ TYPES = {
     "u16": "unsigned short", "b16": "unsigned short", "u32": "unsigned", "b32": "unsigned", "s32": "int",
     "f32": "float", "u64": "unsigned long long", "b64": "unsigned long long", "pred": "bool",
 }  # fmt: skip
-SEMANTICS = {
-    "relaxed": "RELAXED",
-    "acquire": "ACQUIRE",
-    "release": "RELEASE",
-    "acq_rel": "ACQ_REL",
-}
+SEMANTICS = {"relaxed": "RELAXED", "acquire": "ACQUIRE", "release": "RELEASE", "acq_rel": "ACQ_REL"}
 SCOPES = {"cta": "OF_CTA", "cluster": "OF_CLUSTER", "gpu": "OF_GPU", "sys": "OF_SYS"}
 
 
@@ -115,9 +110,7 @@ def _call(statement: str) -> str:
                 operands.append(" ".join(found["expression"].split()))
     if not ptx.strip():
         return "{}"
-    for names in REGISTERS.findall(
-        ptx
-    ):  # the statement's own, which must not hide what its operands name
+    for names in REGISTERS.findall(ptx):  # the statement's own, which must not hide what its operands name
         for name in names.split(","):
             ptx = re.sub(rf"\b{name.strip()}\b(?=[^.:]|$)", f"ptx_{name.strip()}", ptx)
     instructions = re.split(r"[;\n]", ptx.strip().strip("{}"))
@@ -160,13 +153,7 @@ class Instruction:
 
     @property
     def cache(self) -> str:
-        return (
-            "emu::NC"
-            if self.has("nc")
-            else "emu::CG"
-            if self.has("cg")
-            else "emu::THROUGH_L1"
-        )
+        return "emu::NC" if self.has("nc") else "emu::CG" if self.has("cg") else "emu::THROUGH_L1"
 
 
 def _instruction(text: str, operands: Sequence[str]) -> str:
@@ -195,10 +182,7 @@ def _operand(text: str, operands: Sequence[str]) -> str | tuple[str, ...]:
     text = text.strip()
     if text.startswith("[") and "{" in text:  # a map and its coordinates
         name, _, rest = text.strip("[] ").partition(",")
-        return (
-            _named(name, operands),
-            *(_named(p, operands) for p in rest.strip(" {}").split(",")),
-        )
+        return (_named(name, operands), *(_named(p, operands) for p in rest.strip(" {}").split(",")))
     if text.startswith("{"):
         return tuple(_named(p, operands) for p in text.strip("{} ").split(","))
     return _named(text.strip("[] "), operands)
@@ -249,9 +233,7 @@ def _mbarrier(i: Instruction) -> str:
         case "arrive":
             # release and the CTA's scope are what is meant where nothing is said
             said = i.opcode[: i.opcode.index("shared")]
-            scope = next(
-                (f"emu::{SCOPES[p]}" for p in said if p in SCOPES), "emu::OF_CTA"
-            )
+            scope = next((f"emu::{SCOPES[p]}" for p in said if p in SCOPES), "emu::OF_CTA")
             size = i.one(2) if i.has("expect_tx") else "0"
             return f"emu::barrier_arrive({i.semantics('RELEASE')}, {scope}, {i.one(1)}, {size})"
     raise KeyError(".".join(i.opcode))
@@ -268,9 +250,7 @@ def _copy(i: Instruction) -> str:
             patches = i.has("im2col")  # the pixel of the filter stands before the CTAs
             at += i.many(3) if patches else ()
             ctas = i.one(3 + patches) if i.has("multicast") else "0"
-            return (
-                f"emu::tensor_load({i.one(0)}, {map_}, {i.one(2)}, {ctas}, {_list(at)})"
-            )
+            return f"emu::tensor_load({i.one(0)}, {map_}, {i.one(2)}, {ctas}, {_list(at)})"
         case ("async", "bulk", "commit_group"):
             return "emu::bulk_commit()"
         case ("async", "bulk", "wait_group", *_):
@@ -331,9 +311,7 @@ def _wgmma(i: Instruction) -> str:
     turned = flags[2:]  # whether operands lie across: of two bytes a number alone
     across = turned[-1:] == ["1"]
     if isinstance(a, str):
-        by_rows = (
-            not turned if kind == "e4m3" else len(turned) == 2 and turned[0] == "0"
-        )
+        by_rows = not turned if kind == "e4m3" else len(turned) == 2 and turned[0] == "0"
     else:
         by_rows = len(turned) == 1
     if scale != "1" or flags[:2] != ["1", "1"] or not by_rows:
@@ -349,11 +327,7 @@ def _wgmma(i: Instruction) -> str:
 
 def _mma(i: Instruction) -> str:
     _, _, _, shape, _, _, _, left, right, _ = i.opcode
-    kinds = {
-        ("m16n8k16", "bf16"): "BF16",
-        ("m16n8k16", "f16"): "F16",
-        ("m16n8k8", "tf32"): "TF32",
-    }
+    kinds = {("m16n8k16", "bf16"): "BF16", ("m16n8k16", "f16"): "F16", ("m16n8k8", "tf32"): "TF32"}
     if left != right or (shape, left) not in kinds:
         raise KeyError(".".join(i.opcode))
     d, a, b = (i.many(n) for n in range(3))
@@ -382,9 +356,7 @@ def _convert(i: Instruction) -> str:
 
 
 def _launch(i: Instruction) -> str:
-    return {"launch_dependents": "emu::dependents()", "wait": "emu::depend()"}[
-        i.opcode[1]
-    ]
+    return {"launch_dependents": "emu::dependents()", "wait": "emu::depend()"}[i.opcode[1]]
 
 
 CALLS: dict[str, Callable[[Instruction], str]] = {

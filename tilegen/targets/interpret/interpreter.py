@@ -44,9 +44,7 @@ class _Run:
     """The state of one run."""
 
     tensors: Mapping[str, torch.Tensor]  # in plan shape
-    clocks: (
-        Any  # [thread, thread]: what each tile knows of the others, by posts and waits
-    )
+    clocks: Any  # [thread, thread]: what each tile knows of the others, by posts and waits
     times: Any  # [thread]: each thread's own clock
     counts: list[int]
     semaphore_clocks: Any  # [semaphore, thread]
@@ -66,25 +64,17 @@ class Interpreter:
     target, source_name = "interpret", "plan.expanded.json"
 
     def __init__(
-        self,
-        plan: Plan,
-        strategy: str = "random",
-        seed: int = 0,
-        data: Mapping[str, Any] | None = None,
+        self, plan: Plan, strategy: str = "random", seed: int = 0, data: Mapping[str, Any] | None = None
     ):
         if strategy not in STRATEGIES:
-            raise TargetError(
-                f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}"
-            )
+            raise TargetError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
         self.plan, self.strategy, self.seed = plan, strategy, seed
         # a changed copy may be given, to see what it does
         self.data = data or (plan.to_json() if plan.dim else expanded(plan))
         self._given = data
         self._bounds = {b.op.name: b for b in plan.bounds}
         written = {op.result for op in plan.graph.ops}
-        self._synchronised = [
-            t for t in plan.graph.tensors.values() if t.name in written
-        ]
+        self._synchronised = [t for t in plan.graph.tensors.values() if t.name in written]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Interpreter, (self.plan, self.strategy, self.seed, self._given)
@@ -109,9 +99,7 @@ class Interpreter:
     ) -> None:
         """RaceError or DeadlockError names the tiles."""
         if self.plan.dim and plan:
-            return Interpreter(plan, self.strategy, self.seed).run(
-                state, tensors, workers
-            )
+            return Interpreter(plan, self.strategy, self.seed).run(state, tensors, workers)
         lists = self.data["scheduling"]
         clusters = (
             len(lists)
@@ -119,13 +107,9 @@ class Interpreter:
             else (workers or min(16, self.plan.machine.clusters(self.plan.cluster)))
         )
         threads = clusters * self.plan.cluster
-        shaped = {
-            n: plan_view(self.plan.graph.tensors[n], t) for n, t in tensors.items()
-        }
+        shaped = {n: plan_view(self.plan.graph.tensors[n], t) for n, t in tensors.items()}
         shadows = {
-            t.name: _Shadow(
-                np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64)
-            )
+            t.name: _Shadow(np.full(t.plan_shape, -1, np.int32), np.zeros(t.plan_shape, np.int64))
             for t in self._synchronised
         }
         targets = self.data["semaphores"]
@@ -138,9 +122,7 @@ class Interpreter:
             shadows,
         )
         self._schedule(run, [self._cluster(run, g, lists) for g in range(clusters)])
-        for semaphore, (count, target) in enumerate(
-            zip(run.counts, targets, strict=True)
-        ):
+        for semaphore, (count, target) in enumerate(zip(run.counts, targets, strict=True)):
             if count != target:
                 raise RaceError(
                     f"semaphore {semaphore} ends at {count}, its target is {target}: the next run would start"
@@ -157,15 +139,10 @@ class Interpreter:
         alive = list(range(len(clusters)))
         turn = 0
         while alive:
-            ready = [
-                g
-                for g in alive
-                if g not in waiting or run.counts[waiting[g][0]] >= waiting[g][1]
-            ]
+            ready = [g for g in alive if g not in waiting or run.counts[waiting[g][0]] >= waiting[g][1]]
             if not ready:
                 raise DeadlockError(
-                    "no SM can go on: "
-                    + "; ".join(self._stuck(run, g, waiting[g]) for g in alive[:4])
+                    "no SM can go on: " + "; ".join(self._stuck(run, g, waiting[g]) for g in alive[:4])
                 )
             turn += 1
             g = self._pick(ready, turn, chance)
@@ -203,11 +180,7 @@ class Interpreter:
                 rank = run.next_rank
                 run.next_rank += 1
             else:
-                rank = (
-                    lists[cluster][turn]
-                    if turn < len(lists[cluster])
-                    else len(self.data["tiles"])
-                )
+                rank = lists[cluster][turn] if turn < len(lists[cluster]) else len(self.data["tiles"])
             if rank >= len(self.data["tiles"]):
                 return
             yield from self._tile(run, cluster, turn, self.data["tiles"][rank])
@@ -215,9 +188,7 @@ class Interpreter:
 
     # --- one tile -------------------------------------------------------------------------------------------
 
-    def _tile(
-        self, run: _Run, cluster: int, turn: int, tile: Mapping[str, Any]
-    ) -> Step:
+    def _tile(self, run: _Run, cluster: int, turn: int, tile: Mapping[str, Any]) -> Step:
         """The CTAs of a cluster read in turn, then each writes its part and posts; where they split K,
         they exchange sums in between.
 
@@ -231,13 +202,9 @@ class Interpreter:
         threads = [first + cta_rank for cta_rank in range(len(tile["ctas"]))]
         exchange = b.op.cluster_shape.k > 1
         # one for all, or one each
-        buffers: list[dict[str, torch.Tensor]] = (
-            [{}] * len(threads) if exchange else [{} for _ in threads]
-        )
+        buffers: list[dict[str, torch.Tensor]] = [{}] * len(threads) if exchange else [{} for _ in threads]
         if isinstance(self.data["scheduling"], str):
-            run.clocks[threads] = (
-                0  # which tiles share an SM is chance: what ran here before orders nothing
-            )
+            run.clocks[threads] = 0  # which tiles share an SM is chance: what ran here before orders nothing
         else:
             run.clocks[threads, threads] = run.times[threads]
         run.times[threads] += 1
@@ -245,29 +212,17 @@ class Interpreter:
             for read in cta["reads"]:
                 for semaphore, target in read["waits"]:
                     yield semaphore, target
-                    np.maximum(
-                        run.clocks[thread],
-                        run.semaphore_clocks[semaphore],
-                        out=run.clocks[thread],
-                    )
+                    np.maximum(run.clocks[thread], run.semaphore_clocks[semaphore], out=run.clocks[thread])
                 self._read(run, thread, name, b, read, own)
                 yield None
-        if (
-            len(threads) > 1 and exchange
-        ):  # it orders every CTA after all reads of the others
+        if len(threads) > 1 and exchange:  # it orders every CTA after all reads of the others
             known = run.clocks[threads].max(axis=0)
             known[threads] = run.times[threads]
             run.clocks[threads] = known
             run.times[threads] += 1
-        results = [
-            self._compute(run, b, tile, own)
-            for own in (buffers[:1] if exchange else buffers)
-        ]
+        results = [self._compute(run, b, tile, own) for own in (buffers[:1] if exchange else buffers)]
         for thread, cta, result in zip(
-            threads,
-            tile["ctas"],
-            results * len(threads) if exchange else results,
-            strict=True,
+            threads, tile["ctas"], results * len(threads) if exchange else results, strict=True
         ):
             for write in cta["writes"]:
                 self._write(run, thread, name, b, write, result)
@@ -275,9 +230,7 @@ class Interpreter:
             for semaphore, amount in cta["posts"]:
                 run.clocks[thread, thread] = run.times[thread]
                 np.maximum(
-                    run.semaphore_clocks[semaphore],
-                    run.clocks[thread],
-                    out=run.semaphore_clocks[semaphore],
+                    run.semaphore_clocks[semaphore], run.clocks[thread], out=run.semaphore_clocks[semaphore]
                 )
                 run.counts[semaphore] += amount
                 run.times[thread] += 1
@@ -293,9 +246,7 @@ class Interpreter:
         buffers: dict[str, torch.Tensor],
     ) -> None:
         tensor, source = read["tensor"], run.tensors[read["tensor"]]
-        bounds = tuple(
-            (lo, hi, stride[0] if stride else 1) for lo, hi, *stride in read["box"]
-        )
+        bounds = tuple((lo, hi, stride[0] if stride else 1) for lo, hi, *stride in read["box"])
         box = slices(b.kind.runtime_read(b, tensor, bounds, self._position(run, b)))
         if tensor not in buffers:
             buffers[tensor] = garbage(source)
@@ -306,11 +257,7 @@ class Interpreter:
 
     def _position(self, run: _Run, b: OpInstance) -> int:
         """The op's position, 0 where it has none."""
-        return (
-            0
-            if b.position is None
-            else int(run.tensors[b.operand("position").tensor][0])
-        )
+        return 0 if b.position is None else int(run.tensors[b.operand("position").tensor][0])
 
     def _check_read(
         self,
@@ -339,11 +286,7 @@ class Interpreter:
             shadow.reads.append((box, thread, int(run.times[thread]), name))
 
     def _compute(
-        self,
-        run: _Run,
-        b: OpInstance,
-        tile: Mapping[str, Any],
-        buffers: dict[str, torch.Tensor],
+        self, run: _Run, b: OpInstance, tile: Mapping[str, Any], buffers: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """The op on operands that hold what the tile read and garbage elsewhere; right only inside the
         tile."""
@@ -353,9 +296,7 @@ class Interpreter:
             if value is None:  # nothing of it was read
                 value = garbage(run.tensors[o.tensor])
             operands.append(
-                int(value[0])
-                if n == b.position
-                else view(value.reshape(b.tensors[o.tensor].plan_shape), o)
+                int(value[0]) if n == b.position else view(value.reshape(b.tensors[o.tensor].plan_shape), o)
             )
         accumulators = b.kind.reference(b, operands)
         if b.op.epilogue is None:
@@ -364,18 +305,11 @@ class Interpreter:
         read = enumerate(b.op.epilogue.operands)
         names |= {f"e{n}": spread(operands[index], how) for n, (index, how) in read}
         return torch.as_tensor(
-            evaluate(b.op.epilogue.expression, names),
-            device=run.tensors[b.op.result].device,
+            evaluate(b.op.epilogue.expression, names), device=run.tensors[b.op.result].device
         )
 
     def _write(
-        self,
-        run: _Run,
-        thread: int,
-        name: str,
-        b: OpInstance,
-        write: Mapping[str, Any],
-        result: torch.Tensor,
+        self, run: _Run, thread: int, name: str, b: OpInstance, write: Mapping[str, Any], result: torch.Tensor
     ) -> None:
         tensor = write["tensor"]
         bounds = b.kind.runtime_write(
@@ -384,20 +318,14 @@ class Interpreter:
         box = tuple(slice(*x) for x in bounds)
         shadow = run.shadows[tensor]
         writer = shadow.thread[box]
-        twice = (writer >= 0) & (
-            shadow.clock[box] > run.clocks[thread][np.maximum(writer, 0)]
-        )
+        twice = (writer >= 0) & (shadow.clock[box] > run.clocks[thread][np.maximum(writer, 0)])
         if twice.any():
             raise RaceError(
                 f"{name} writes {tensor}{write['box']}: nothing orders it after another write of element"
                 f" {first_of(twice, box)}"
             )
         for other, reader, clock, reader_name in shadow.reads:
-            if (
-                overlap(box, other)
-                and clock > run.clocks[thread][reader]
-                and reader_name != name
-            ):
+            if overlap(box, other) and clock > run.clocks[thread][reader] and reader_name != name:
                 raise RaceError(
                     f"{name} writes {tensor}{write['box']}: nothing orders it after the read by {reader_name}"
                 )

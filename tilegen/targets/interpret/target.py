@@ -26,9 +26,7 @@ class Interpret(Target):
     def proxies(self, graph: Graph, machine: Machine) -> Mapping[str, Proxies]:
         return {}
 
-    def emit(
-        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
-    ) -> Emitted:
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
         raise TargetError("target interpret runs a plan and writes no source")
 
     def load(self, plan: Plan, architecture: str = "") -> Any:

@@ -11,10 +11,7 @@ from tilegen.arch import gpus
 WARPS = 8
 REGISTERS = 200  # of a thread for sums and fragments; the rest holds addresses
 STAGES = 3  # the fewest
-PANELS = (
-    64,
-    32,
-)  # columns of K of a panel, the narrow ones only where no warps share a sum
+PANELS = (64, 32)  # columns of K of a panel, the narrow ones only where no warps share a sum
 SLOT = 128  # bytes of shared memory for the next tile's rank
 ROOM = gpus.SM_86.shared_block - SLOT  # what every GPU has
 
@@ -51,9 +48,7 @@ class Block:
     @property
     def registers(self) -> int:
         """Sums, and two sets of fragments."""
-        return 4 * self.m * self.n * self.groups + 2 * (
-            4 * self.m + 2 * self.n * self.groups
-        )
+        return 4 * self.m * self.n * self.groups + 2 * (4 * self.m + 2 * self.n * self.groups)
 
     @property
     def pitch(self) -> int:
@@ -64,28 +59,15 @@ class Block:
     @property
     def summed_bytes(self) -> int:
         """Of shared memory, where panels' sums meet."""
-        return (
-            4 * self.deep * self.groups * self.rows * self.pitch if self.deep > 1 else 0
-        )
+        return 4 * self.deep * self.groups * self.rows * self.pitch if self.deep > 1 else 0
 
     def panel(self, room: int) -> int:
         """The widest of which three stages fit into so many bytes of shared memory; 0: none."""
         row = 2 * STAGES * self.loaded * self.deep
-        return next(
-            (
-                n
-                for n in PANELS
-                if row * n <= room and (self.deep == 1 or n == PANELS[0])
-            ),
-            0,
-        )
+        return next((n for n in PANELS if row * n <= room and (self.deep == 1 or n == PANELS[0])), 0)
 
     def fits(self, room: int) -> bool:
-        return (
-            self.registers <= REGISTERS
-            and self.panel(room) > 0
-            and self.summed_bytes <= room
-        )
+        return self.registers <= REGISTERS and self.panel(room) > 0 and self.summed_bytes <= room
 
     def cost(self, tm: int, tn: int, depth: int) -> float:
         """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading;
@@ -97,15 +79,11 @@ class Block:
         # 32 bytes a row; an SM gets 32 bytes a clock from L2
         load = min(tm, self.rows) + self.groups * min(tn, self.columns)
         sums = 2 * self.summed_bytes / 128 * 16 / depth
-        return blocks * (
-            max(multiply, fragments, load) + 0.1 * (multiply + fragments + load) + sums
-        )
+        return blocks * (max(multiply, fragments, load) + 0.1 * (multiply + fragments + load) + sums)
 
 
 @lru_cache(maxsize=4096)
-def best_block(
-    tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROOM
-) -> Block:
+def best_block(tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROOM) -> Block:
     """The cheapest block that fits registers and `room` bytes of shared memory; larger than the tile, whose
     edge then bounds it, or smaller and repeated."""
     found = [

@@ -39,9 +39,7 @@ class PortableSource(Source):
     """The text, and what the host must know to launch it."""
 
     shared_bytes: int
-    positions: tuple[
-        Position, ...
-    ]  # whose number and value the kernel reports where they leave no room
+    positions: tuple[Position, ...]  # whose number and value the kernel reports where they leave no room
     threads: int = THREADS
 
 
@@ -59,9 +57,7 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
     return PortableSource(text, ring + SLOT, positions(plan.graph))
 
 
-def portable_op(
-    plan: Plan, b: OpInstance, architecture: str
-) -> PortableProduct | ThreadTile:
+def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableProduct | ThreadTile:
     """An op as the kernel computes it. PlanError where it has no form here."""
     if isinstance(b.attributes, LinearAttributes):
         return PortableLinear(plan, b, architecture)
@@ -77,9 +73,7 @@ class PortableKernel(ThreadKernel):
 
     products: tuple[PortableProduct, ...]
     tiles: tuple[ThreadTile, ...]
-    positions: tuple[
-        Position, ...
-    ]  # that the kernel reports where they leave no room in a cache
+    positions: tuple[Position, ...]  # that the kernel reports where they leave no room in a cache
 
     by_ones: ClassVar[bool] = False  # whether epilogues of linears read odd rows
     joins_lanes: ClassVar[bool] = False
@@ -108,12 +102,7 @@ class PortableKernel(ThreadKernel):
         return any(op.turning for op in self.thread_tiles)
 
 
-def _text(
-    plan: Plan,
-    architecture: str,
-    ops: tuple[PortableProduct | ThreadTile, ...],
-    ring: int,
-) -> str:
+def _text(plan: Plan, architecture: str, ops: tuple[PortableProduct | ThreadTile, ...], ring: int) -> str:
     products = tuple(op for op in ops if isinstance(op, PortableProduct))
     tiles = tuple(op for op in ops if isinstance(op, ThreadTile))
     text = render(

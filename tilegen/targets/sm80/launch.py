@@ -37,7 +37,5 @@ def portable_launch(
 def portable_ctas(plan: Plan) -> int:
     """One for each static list; where ranks are drawn, one an SM, clusters or not."""
     return (
-        min(plan.machine.sms, plan.order.count)
-        if isinstance(plan.scheduling, str)
-        else len(plan.scheduling)
+        min(plan.machine.sms, plan.order.count) if isinstance(plan.scheduling, str) else len(plan.scheduling)
     )

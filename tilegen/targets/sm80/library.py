@@ -22,20 +22,14 @@ class PortableLibrary(CubinLibrary):
 
     target = "sm_80"
 
-    def __init__(
-        self, plan: Plan, packed: frozenset[str] = frozenset(), architecture: str = ""
-    ):
+    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), architecture: str = ""):
         self.packed = dict[str, Any]()
         architecture = architecture or here()
         self.generated: PortableSource = generate(plan, architecture)
         super().__init__(plan, [lambda: self.generated.text], architecture, "portable")
 
-    def launch(
-        self, exclusive: bool = False, programmatic: bool | None = None
-    ) -> Launch:
-        return portable_launch(
-            self.plan, self.generated, self.architecture, exclusive, programmatic
-        )
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
+        return portable_launch(self.plan, self.generated, self.architecture, exclusive, programmatic)
 
     def parameters(
         self,
@@ -50,15 +44,8 @@ class PortableLibrary(CubinLibrary):
         """The kernel's two parameters for tensors at these addresses: no tensor maps, no packed weights, no
         trace, nothing that moves."""
         tensors = self.plan.graph.tensors
-        pointers = struct.pack(
-            f"<{len(tensors)}Q", *(addresses[name] for name in tensors)
-        )
-        words = [
-            counters,
-            hang,
-            patience_ns,
-            *([hang + MISPLACED] if self.generated.positions else []),
-        ]
+        pointers = struct.pack(f"<{len(tensors)}Q", *(addresses[name] for name in tensors))
+        words = [counters, hang, patience_ns, *([hang + MISPLACED] if self.generated.positions else [])]
         return Parameters([pointers, struct.pack(f"<{len(words)}Q", *words)])
 
     def place(self, parameters: Parameters, name: str) -> Place:

@@ -25,10 +25,7 @@ def pixel_tiles(b: OpInstance, machine: Machine) -> list[tuple[int, ...]]:
     def cost(tile: tuple[int, ...]) -> float:
         tb, th, tw, tn = tile
         count = (
-            ceil_div(images, tb)
-            * ceil_div(lines, th)
-            * ceil_div(pixels, tw)
-            * ceil_div(filters, tn)
+            ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw) * ceil_div(filters, tn)
         )
         clocks = best_block(tb * th * tw, tn, 1, depth).cost(tb * th * tw, tn, depth)
         return ceil_div(count, machine.sms) * (clocks * depth / 16 + BESIDE)

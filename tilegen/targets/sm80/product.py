@@ -46,20 +46,14 @@ class PortableProduct(OpText):
         if b.result.dtype not in (b.dtype(0), "float32"):
             return f"the result is {b.result.dtype}, expected {b.dtype(0)} or float32"
         for n in (0, 1):
-            for what, size in (
-                ("rows of", self.pitch(n)),
-                ("first column", self.first_column(n)),
-            ):
+            for what, size in (("rows of", self.pitch(n)), ("first column", self.first_column(n))):
                 if size % 8:
                     padded = math.ceil(size / 8) * 8
                     return (
                         f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units;"
                         f" pad to {padded}"
                     )
-        for what, size in (
-            ("result columns", self.columns),
-            ("tile columns", self.tile[1]),
-        ):
+        for what, size in (("result columns", self.columns), ("tile columns", self.tile[1])):
             if size % 8:
                 return f"{what} are {size}, expected a multiple of 8"
         return self.epilogue.problem
@@ -103,9 +97,7 @@ class PortableProduct(OpText):
     def pointer(self, n: int) -> str:
         """First element that operand n gives to the sum."""
         first = self.first_column(n)
-        return f"T.{self.bound.op.operands[n].tensor}" + (
-            f" + {first}" if first else ""
-        )
+        return f"T.{self.bound.op.operands[n].tensor}" + (f" + {first}" if first else "")
 
     # --- how a tile is computed -----------------------------------------------------------------------------
 
@@ -178,9 +170,7 @@ class PortableProduct(OpText):
     @property
     def late_needs(self) -> Iterator[Need]:
         """What the epilogue waits for."""
-        return (
-            Need(operand, 0, str(self.bound.steps)) for operand in self.late_operands
-        )
+        return (Need(operand, 0, str(self.bound.steps)) for operand in self.late_operands)
 
     # --- text -----------------------------------------------------------------------------------------------
 
@@ -194,9 +184,7 @@ class PortableProduct(OpText):
         b, block = self.bound, self.block
         tile, grid = (" x ".join(str(int(n)) for n in x) for x in (b.tile, b.grid))
         cluster = (
-            f", for {self.cluster} parts that share its {b.op.cluster_split}"
-            if self.cluster > 1
-            else ""
+            f", for {self.cluster} parts that share its {b.op.cluster_split}" if self.cluster > 1 else ""
         )
         deep = f"{block.deep} x " if block.deep > 1 else ""
         warps = f"{deep}{block.down} x {block.across} warps of {16 * block.m} x {8 * block.n}"
@@ -225,10 +213,7 @@ class PortableLinear(PortableProduct):
         return self.k_range[1] - self.k_range[0]
 
     def pitch(self, n: int) -> int:
-        return math.prod(
-            int(s)
-            for s in self.bound.tensors[self.bound.op.operands[n].tensor].plan_shape[1:]
-        )
+        return math.prod(int(s) for s in self.bound.tensors[self.bound.op.operands[n].tensor].plan_shape[1:])
 
     def first_column(self, n: int) -> int:
         return super().first_column(n) + self.k_range[0]
@@ -261,19 +246,13 @@ class PortableLinear(PortableProduct):
             if self.any_stepped:
                 yield Need(operand, self.cta_of_step, "step")
             else:
-                yield from (
-                    Need(operand, part, str(step)) for part, step in self.first_steps
-                )
+                yield from (Need(operand, part, str(step)) for part, step in self.first_steps)
 
     @property
     def cta_of_step(self) -> str:
         """The part whose share of the steps holds `step`. Parts that share rows or columns wait for the same,
         which one does for all."""
-        return (
-            f"((step + 1) * {self.cluster} - 1) / {self.steps}"
-            if self.splits_k
-            else "0"
-        )
+        return f"((step + 1) * {self.cluster} - 1) / {self.steps}" if self.splits_k else "0"
 
     @property
     def first_steps(self) -> list[tuple[int, int]]:
@@ -281,9 +260,7 @@ class PortableLinear(PortableProduct):
         if not self.splits_k:
             return [(0, 0)]
         starts = [self.steps * p // self.cluster for p in range(self.cluster + 1)]
-        return [
-            (p, starts[p]) for p in range(self.cluster) if starts[p] < starts[p + 1]
-        ]
+        return [(p, starts[p]) for p in range(self.cluster) if starts[p] < starts[p + 1]]
 
 
 @dataclass(frozen=True)
@@ -300,10 +277,7 @@ class PortableConv(PortableProduct):
     @property
     def box(self) -> tuple[int, ...]:
         """The most images, lines and pixels of a tile."""
-        return tuple(
-            min(t, int(n))
-            for t, n in zip(self.bound.tile[:3], self.bound.out[:3], strict=True)
-        )
+        return tuple(min(t, int(n)) for t, n in zip(self.bound.tile[:3], self.bound.out[:3], strict=True))
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -318,9 +292,7 @@ class PortableConv(PortableProduct):
 
     @property
     def box_text(self) -> str:
-        return ", ".join(
-            to_c(end) for i in self.bound.write[:3] for end in (i.lo, i.hi)
-        )
+        return ", ".join(to_c(end) for i in self.bound.write[:3] for end in (i.lo, i.hi))
 
     @property
     def begin(self) -> str:
@@ -350,3 +322,4 @@ def multiplies_pixels(b: OpInstance) -> bool:
     first = (b.op.operands[0].columns or (0, 0))[0]
     sizes = (b.shape(1)[3], b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
     return all(int(n) % 8 == 0 for n in sizes) and not EpilogueText(b).problem
+

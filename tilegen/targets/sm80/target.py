@@ -22,9 +22,7 @@ from tilegen.targets.sm80.library import PortableLibrary, here
 from tilegen.targets.sm80.pixels import pixel_tiles
 from tilegen.targets.sm80.product import multiplies_pixels
 
-TILES = [
-    (128, tn, 64) for tn in (256, 192, 128, 64)
-]  # a CTA's registers hold no more sums than 128 x 256
+TILES = [(128, tn, 64) for tn in (256, 192, 128, 64)]  # a CTA's registers hold no more sums than 128 x 256
 FEW = 64
 # of few rows, whose time is that of their weights: those that all SMs have a part of
 NARROW = [(FEW, tn, 64) for tn in range(256, 15, -16)]
@@ -55,9 +53,7 @@ class Sm80(Target):
         """cp.async, unlike its bulk forms, goes through the generic proxy."""
         return {}
 
-    def emit(
-        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
-    ) -> Emitted:
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
         architecture = architecture or plan.machine.architecture.portable
         source = generate(plan, architecture)
         launch = portable_launch(plan, source, architecture, programmatic=programmatic)

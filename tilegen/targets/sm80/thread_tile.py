@@ -31,9 +31,7 @@ def needs(op: OpText, kinds: Sequence[str]) -> Iterator[Need]:
     for cta_rank in range(cluster.size):
         first, end = "0", steps
         if cluster.k > 1:
-            first, end = (
-                f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1)
-            )
+            first, end = (f"{n} * ({steps}) / {cluster.k}" for n in (cta_rank, cta_rank + 1))
         for kind in kinds:
             for operand in op.waiting(kind):
                 if kind == "step":
@@ -59,7 +57,9 @@ class ThreadTile(ThreadOp):
 
     def _no_form(self) -> str:
         if self.scratch_bytes > self.room:
-            return f"the tile takes {self.scratch_bytes:,} bytes of shared memory, expected at most {self.room:,}"
+            return (
+                f"the tile takes {self.scratch_bytes:,} bytes of shared memory, expected at most {self.room:,}"
+            )
         return ""
 
     @property

@@ -14,14 +14,7 @@ from tilegen.frontend.dims import most
 from tilegen.frontend.program import Operand, Size
 from tilegen.graph.forms import Proxies
 from tilegen.graph.product_time import ROW_BYTES
-from tilegen.ops.attention import (
-    FEW,
-    AttentionAttributes,
-    counted,
-    halved,
-    over_caches,
-    queries,
-)
+from tilegen.ops.attention import FEW, AttentionAttributes, counted, halved, over_caches, queries
 from tilegen.ops.base import K, spread
 from tilegen.ops.extrema import smallest
 from tilegen.targets.sm90.code import Needs
@@ -45,9 +38,7 @@ class Attention(OpText):
         if b.dtype(0) not in MMA_TYPES:
             return f"wgmma takes bfloat16 and float16, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
         if self.columns % 8 or not 8 <= self.columns <= 256:
-            return (
-                f"heads have {self.columns} columns, expected a multiple of 8 up to 256"
-            )
+            return f"heads have {self.columns} columns, expected a multiple of 8 up to 256"
         if self.forwarded and self.padded:
             return f"heads have {self.columns} columns, expected whole sixteens where new keys are forwarded"
         if self.rows > 128:
@@ -155,28 +146,18 @@ class Attention(OpText):
         """Of the queries and new rows; and of what the warpgroups give each other of their sums, which takes
         their place."""
         threads = math.ceil(self.rows / 16) * 32
-        sums = (
-            self.head + 4
-        ) * threads  # of eight of each 16 rows, and their m and Σ p
-        return max(
-            self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0
-        )
+        sums = (self.head + 4) * threads  # of eight of each 16 rows, and their m and Σ p
+        return max(self.new_at + 2 * self.blocks * self.new_block, sums if self.halved else 0)
 
     @property
     def resident_overrun(self) -> int:
         """Bytes from their start that wgmma may touch: it takes 64 rows, of which those that are no query's
         may hold anything."""
-        return (self.blocks - 1) * self.row_block + (
-            FEW if self.halved else 128
-        ) * ROW_BYTES
+        return (self.blocks - 1) * self.row_block + (FEW if self.halved else 128) * ROW_BYTES
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            self.stage_bytes,
-            resident=self.resident_bytes,
-            resident_overrun=self.resident_overrun,
-        )
+        return Needs(self.stage_bytes, resident=self.resident_bytes, resident_overrun=self.resident_overrun)
 
     @property
     def looks_early(self) -> bool:
@@ -200,11 +181,7 @@ class Attention(OpText):
     def proxies(self) -> Proxies:
         """Queries, keys, values and new rows come by TMA; results leave from registers."""
         return Proxies(
-            tuple(
-                self.bound.index(name)
-                for name in self.bound.kind.operands
-                if self._loads(name)
-            )
+            tuple(self.bound.index(name) for name in self.bound.kind.operands if self._loads(name))
         )
 
     # --- loads ----------------------------------------------------------------------------------------------
@@ -247,13 +224,7 @@ class Attention(OpText):
         """The place among the keys of the tile's first query, where it is not the last that this sees."""
         a = AttentionAttributes.of(self.bound)
         before = to_c(a.k_len - a.q_len)
-        return (
-            "limit"
-            if a.causal
-            else f"{self.first_query} + {before}"
-            if self.first_query
-            else before
-        )
+        return "limit" if a.causal else f"{self.first_query} + {before}" if self.first_query else before
 
     @property
     def window(self) -> int:
@@ -281,11 +252,7 @@ class Attention(OpText):
             self._query_copies() + self._new_copies(),
             self.blocks * (self.rows + 2 * self.new_rows) * ROW_BYTES,
         )
-        return replace(
-            self._in_turn(not self.forwarded),
-            before=given,
-            first=tuple(self.waiting("first")),
-        )
+        return replace(self._in_turn(not self.forwarded), before=given, first=tuple(self.waiting("first")))
 
     @property
     def b(self) -> Loads:
@@ -297,9 +264,7 @@ class Attention(OpText):
         """Keys and values as the math warps use them: a block's in one stage where one warpgroup takes it,
         else values one step behind keys."""
         keys, values = (
-            Load(self._key_copies(letter, n), self._key_bytes, self._waits(n))
-            if loads
-            else Load()
+            Load(self._key_copies(letter, n), self._key_bytes, self._waits(n)) if loads else Load()
             for letter, n in (("k", 1), ("v", 2))
         )
         if self.halved:
@@ -311,9 +276,7 @@ class Attention(OpText):
             )
             return Loads((both,), keys=self.seen_keys)
         keys = replace(keys, waited="k < last", condition="k < blocks")
-        values = replace(
-            values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks"
-        )
+        values = replace(values, step="k - 1", waited="k > 0", condition="k > 0 && k <= blocks")
         return Loads((keys, values), keys=self.seen_keys, more=1)
 
     def _waits(self, operand: int) -> tuple[Wait, ...]:
@@ -353,10 +316,7 @@ class Attention(OpText):
     def _key_copies(self, letter: str, operand: int) -> tuple[Copy, ...]:
         rows, columns = self.bound.reads[operand].box
         behind = operand == 2 and not self.halved
-        step, at = (
-            K - 1 if behind else K,
-            self.blocks * self.key_block if operand == 2 and self.halved else 0,
-        )
+        step, at = K - 1 if behind else K, self.blocks * self.key_block if operand == 2 and self.halved else 0
         row, column = to_c(rows.lo.subs(K, step)), to_c(columns.lo)
         if self.kv_splits > 1:  # which blocks these are is not in the plan
             row = f"{row} + {self.keys} * (from + {to_c(step)})"
@@ -369,64 +329,34 @@ class Attention(OpText):
             return f"{column}{f' + {64 * n}' if n else ''}", row
 
         return tuple(
-            Copy(f"&maps.{self.name}_{letter}", place(n), at + n * self.key_block)
-            for n in range(self.blocks)
+            Copy(f"&maps.{self.name}_{letter}", place(n), at + n * self.key_block) for n in range(self.blocks)
         )
 
     def _map_of_heads(
-        self,
-        letter: str,
-        operand: Operand,
-        heads: int,
-        rows: Size,
-        box: tuple[int, int],
+        self, letter: str, operand: Operand, heads: int, rows: Size, box: tuple[int, int]
     ) -> BoxMap:
         """In which a head ends with its last column, beyond which TMA fills in zeros. box: heads and rows."""
-        sizes, pitches = (
-            (self.columns, heads, rows),
-            (self.columns, self._pitch(operand.tensor)),
-        )
+        sizes, pitches = (self.columns, heads, rows), (self.columns, self._pitch(operand.tensor))
         first = (operand.columns or (0, 0))[0]
         return BoxMap(
-            f"{self.name}_{letter}",
-            operand.tensor,
-            sizes,
-            pitches,
-            (64, *box),
-            (1, 1, 1),
-            first,
+            f"{self.name}_{letter}", operand.tensor, sizes, pitches, (64, *box), (1, 1, 1), first
         )
 
     @property
     def maps(self) -> list[Map | BoxMap]:
         a = AttentionAttributes.of(self.bound)
-        b, (q, k, v, *new) = (
-            self.bound,
-            (self.bound.op.operands[n] for n in self.proxies.reads),
-        )
+        b, (q, k, v, *new) = self.bound, (self.bound.op.operands[n] for n in self.proxies.reads)
         tq, _, th = b.tile
-        found: list[Map | BoxMap] = [
-            self._map_of_heads("q", q, int(a.heads), a.batch * a.q_len, (th, tq))
-        ]
+        found: list[Map | BoxMap] = [self._map_of_heads("q", q, int(a.heads), a.batch * a.q_len, (th, tq))]
         boxes = [
             ("k", k, self.keys),
             ("v", v, self.keys),
-            *(
-                ("new_" + letter, operand, self.new_rows)
-                for letter, operand in zip("kv", new, strict=False)
-            ),
+            *(("new_" + letter, operand, self.new_rows) for letter, operand in zip("kv", new, strict=False)),
         ]
         for letter, operand, height in boxes:
-            rows, first = (
-                b.tensors[operand.tensor].plan_shape[0],
-                (operand.columns or (0, 0))[0],
-            )
+            rows, first = b.tensors[operand.tensor].plan_shape[0], (operand.columns or (0, 0))[0]
             if self.padded:
-                found.append(
-                    self._map_of_heads(
-                        letter, operand, int(a.kv_heads), rows, (1, height)
-                    )
-                )
+                found.append(self._map_of_heads(letter, operand, int(a.kv_heads), rows, (1, height)))
                 continue
             columns = int(a.kv_heads) * self.columns
             found.append(

@@ -19,9 +19,7 @@ class Needs:
     overrun: int = 0
     sums: int = 0  # of one math warpgroup, sent by the other CTA of a pair
     scratch: int = 0
-    resident: int = (
-        0  # outside of the ring: queries, which stay while keys and values pass through
-    )
+    resident: int = 0  # outside of the ring: queries, which stay while keys and values pass through
     resident_overrun: int = 0
 
 
@@ -42,10 +40,7 @@ class Code(OpText):
 
     @property
     def equations(self) -> list[str]:
-        return [
-            equation(self.plan.graph.bound(self.plan.graph.op(name)))
-            for name in self.served
-        ]
+        return [equation(self.plan.graph.bound(self.plan.graph.op(name))) for name in self.served]
 
     @property
     def locals(self) -> str:
@@ -106,29 +101,17 @@ class Code(OpText):
     @property
     def waits_function(self) -> str:
         """The function that makes its waits: where the body is shared, one for its members alone."""
-        return (
-            f"tg_shared_waits_{self.name}" if self.waits_of else super().waits_function
-        )
+        return f"tg_shared_waits_{self.name}" if self.waits_of else super().waits_function
 
     @property
     def waits_of(self) -> list[tuple[str, str]]:
         """That of each of the members that waits for anything."""
-        return [
-            (enum(name), f"tg_waits_{name}")
-            for name in self.members
-            if self.plan.waits_of(name)
-        ]
+        return [(enum(name), f"tg_waits_{name}") for name in self.members if self.plan.waits_of(name)]
 
     @property
     def posts_function(self) -> str:
-        return (
-            f"tg_shared_posts_{self.name}" if self.posts_of else super().posts_function
-        )
+        return f"tg_shared_posts_{self.name}" if self.posts_of else super().posts_function
 
     @property
     def posts_of(self) -> list[tuple[str, str]]:
-        return [
-            (enum(name), f"tg_posts_{name}")
-            for name in self.members
-            if self.plan.posts_of(name)
-        ]
+        return [(enum(name), f"tg_posts_{name}") for name in self.members if self.plan.posts_of(name)]

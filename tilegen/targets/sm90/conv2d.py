@@ -22,12 +22,7 @@ from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
-from tilegen.targets.sm90.product import (
-    Product,
-    types_problem,
-    waits_for_activations,
-    waits_for_weights,
-)
+from tilegen.targets.sm90.product import Product, types_problem, waits_for_activations, waits_for_weights
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads
 from tilegen.targets.sm90.store import PixelStore
 from tilegen.targets.sm90.tile import BOX, Stage, Tile
@@ -38,7 +33,9 @@ def convolution(code: Code) -> Product:
     b = code.bound
     refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
     box = ConvBox.of(b, b.tile)
-    tile = Tile(box.rows, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape)
+    tile = Tile(
+        box.rows, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape
+    )
     store = PixelStore(code, tile, box.loaded, box.line, box.slides)
     extras = Extras(code, tile, store.staged, weights_once=False)
     refuse(b, "sm_90a", tile.problem)
@@ -95,29 +92,17 @@ class _Load:
 
     @property
     def a(self) -> Loads:
-        load = Load(
-            tuple(self._a_copies()),
-            self.stage.a_bytes,
-            waits_for_activations(self.code),
-        )
+        load = Load(tuple(self._a_copies()), self.stage.a_bytes, waits_for_activations(self.code))
         return Loads((load,), positions=self.box.positions)
 
     @property
     def b(self) -> Loads:
-        load = Load(
-            tuple(self._b_copies()), self.stage.b_bytes, waits_for_weights(self.code)
-        )
+        load = Load(tuple(self._b_copies()), self.stage.b_bytes, waits_for_weights(self.code))
         return Loads((load,), positions=self.box.positions, at=self.stage.b_at)
 
     def _channel(self, block: int) -> str:
         first = f"{self.tile.depth} * k" if self.tile.steps > 1 else "0"
-        return (
-            first
-            if not block
-            else str(64 * block)
-            if first == "0"
-            else f"{first} + {64 * block}"
-        )
+        return first if not block else str(64 * block) if first == "0" else f"{first} + {64 * block}"
 
     def _a_copies(self) -> list[Copy]:
         a = ConvAttributes.of(self.code.bound)
@@ -127,16 +112,11 @@ class _Load:
         if positions == 1 or self.box.slides:
             shifts = ("position" if positions > 1 else "0", "0")
         line, pixel = (
-            _shifted(*one)
-            for one in zip(first, shifts, a.stride, a.dilation, a.padding, strict=True)
+            _shifted(*one) for one in zip(first, shifts, a.stride, a.dilation, a.padding, strict=True)
         )
         address = self.code.map_address(f"{self.code.name}_a")
         return [
-            Copy(
-                address,
-                (self._channel(block), pixel, line, image),
-                block * self.stage.a_block,
-            )
+            Copy(address, (self._channel(block), pixel, line, image), block * self.stage.a_block)
             for block in range(self.box.blocks_loaded)
         ]
 
@@ -149,23 +129,11 @@ class _Load:
         out, address = [], self.code.map_address(f"{self.code.name}_b")
         for block in range(self.stage.blocks):
             channel = self._channel(0 if self.box.slides else block)
-            in_line = (
-                f"{of_line} + {block}"
-                if block and of_line != "0"
-                else str(block)
-                if block
-                else of_line
-            )
+            in_line = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
             for piece in self.tile.b_pieces:
                 row = f"{column} + {piece.first}" if piece.first else column
                 to = block * self.stage.b_block + piece.at * ROW_BYTES
-                out.append(
-                    Copy(
-                        address,
-                        (channel, in_line if self.box.slides else position, row),
-                        to,
-                    )
-                )
+                out.append(Copy(address, (channel, in_line if self.box.slides else position, row), to))
         return out
 
     @property
@@ -178,21 +146,9 @@ class _Load:
         sizes, pitches = (c, pixels, lines, images), (c, pixels * c, lines * pixels * c)
         x, w = (o.tensor for o in b.op.operands[:2])
         return [
+            BoxMap(f"{name}_a", x, sizes, pitches, (64, self.box.line, th, tb), (1, sw, sh, 1)),
             BoxMap(
-                f"{name}_a",
-                x,
-                sizes,
-                pitches,
-                (64, self.box.line, th, tb),
-                (1, sw, sh, 1),
-            ),
-            BoxMap(
-                f"{name}_b",
-                w,
-                (c, r * s, n),
-                (c, r * s * c),
-                (64, 1, self.tile.b_pieces[0].rows),
-                (1, 1, 1),
+                f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, self.tile.b_pieces[0].rows), (1, 1, 1)
             ),
         ]
 
@@ -204,6 +160,4 @@ def _shifted(first: str, shift: str, stride: int, dilation: int, padding: int) -
         shift if dilation == 1 or shift == "0" else f"{shift} * {dilation}",
     ]
     text = " + ".join(term for term in terms if term != "0") or "0"
-    return (
-        text if not padding else f"{text} - {padding}" if text != "0" else f"-{padding}"
-    )
+    return text if not padding else f"{text} - {padding}" if text != "0" else f"-{padding}"

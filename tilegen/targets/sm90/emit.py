@@ -33,10 +33,7 @@ from tilegen.targets.sm90.thread_tile import ThreadTile
 
 KERNEL = "tg_kernel"
 THREADS = 384
-MOST_PARAMETERS, MOST_WORDS = (
-    32764,
-    8,
-)  # bytes of all (CUDA C++ Programming Guide, 12.1); words of the last
+MOST_PARAMETERS, MOST_WORDS = 32764, 8  # bytes of all (CUDA C++ Programming Guide, 12.1); words of the last
 REGISTERS, ROOMY = (40, 232), (56, 224)  # of a thread that loads, of one that computes
 
 
@@ -53,9 +50,7 @@ class HopperSource(Source):
     shared_bytes: int
     cluster: int
     turns: int  # the most tiles that a CTA may run
-    positions: tuple[
-        Position, ...
-    ]  # whose number and value the kernel reports where they leave no room
+    positions: tuple[Position, ...]  # whose number and value the kernel reports where they leave no room
     threads: int = THREADS
 
 
@@ -76,14 +71,10 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
     pairs of CTAs that load together would come out of step."""
     layout = Layout(tuple(ops), plan.scheduling == "dynamic")
     together = next((op for op in ops if op.a.together or op.b.together), None)
-    uneven = next(
-        (op for op in layout.products if op.tile.steps % op.tile.cluster.k), None
-    )
+    uneven = next((op for op in layout.products if op.tile.steps % op.tile.cluster.k), None)
     single = next((op for op in ops if op.cluster < layout.cluster), None)
     smaller = next((op for op in ops if 1 < op.cluster < layout.cluster), None)
-    other = next(
-        (op for op in layout.products if op.tile.cluster != layout.shape), None
-    )
+    other = next((op for op in layout.products if op.tile.cluster != layout.shape), None)
     # one CTA would be a stage ahead of the other, and their loads would land in different ones
     if together and uneven:
         raise PlanError(
@@ -130,9 +121,7 @@ def layout_of(plan: Plan, ops: Sequence[Op]) -> Layout:
 def refuse_parameters(plan: Plan, found: Sequence[Body]) -> None:
     """LaunchLimitError where a launch of all ops takes more tensor maps and addresses than a kernel may."""
     maps = sum(len(same) for body in found for same in body.maps)
-    tensors = len(plan.graph.tensors) + sum(
-        len(member) for body in found for member in body.tensors
-    )
+    tensors = len(plan.graph.tensors) + sum(len(member) for body in found for member in body.tensors)
     bytes = MAP_BYTES * maps + 8 * tensors + 8 * MOST_WORDS
     if bytes > MOST_PARAMETERS:
         raise LaunchLimitError(
@@ -143,9 +132,7 @@ def refuse_parameters(plan: Plan, found: Sequence[Body]) -> None:
         )
 
 
-def generate(
-    plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
-) -> HopperSource:
+def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = "") -> HopperSource:
     """The kernel of a plan. `packed` weights come packed tile by tile where an op reads each only once, and
     do not change (Kernel.prepare).
 
@@ -169,12 +156,7 @@ def generate(
         tuple(m for body in found for same in body.maps for m in same),
         (
             *plan.graph.tensors,
-            *(
-                tensor
-                for body in found
-                for member in body.tensors
-                for _, _, tensor in member
-            ),
+            *(tensor for body in found for member in body.tensors for _, _, tensor in member),
         ),
         tuple((f"{op.name}_b", op) for op in layout.products if op.packing),
         layout.bytes,

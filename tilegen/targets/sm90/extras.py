@@ -29,9 +29,7 @@ def _is_older(code: Code, name: str) -> bool:
 
     def producers(when: str) -> list[int]:
         return [
-            numbers[w.edge.producer.op.name]
-            for w in code.plan.waits_of(name)
-            if w.edge.access.when == when
+            numbers[w.edge.producer.op.name] for w in code.plan.waits_of(name) if w.edge.access.when == when
         ]
 
     epilogue = producers("epilogue")
@@ -69,9 +67,7 @@ class Extras:
 
     def _one_by_one(self, e: EpilogueOperand) -> bool:
         """Whether its pairs of columns are not aligned, or the last is half a pair."""
-        unit = unit_of(
-            int(self.code.bound.out[-1]), e.first, 0 if e.vector else e.pitch
-        )
+        unit = unit_of(int(self.code.bound.out[-1]), e.first, 0 if e.vector else e.pitch)
         return unit == 1 and not e.of_row
 
     def _operand(self, e: EpilogueOperand) -> dict[str, Any]:
@@ -85,10 +81,7 @@ class Extras:
         own = self.code.numbered and e.pitch == int(self.code.bound.out[-1])
         pointer = f"{tensor} + {e.with_pitch('columns(T)') if own else e.at}"
         if e.of_row:
-            pointer, inside = (
-                tensor + e.row.removeprefix(f"T.{e.tensor}"),
-                "inside(row)",
-            )
+            pointer, inside = tensor + e.row.removeprefix(f"T.{e.tensor}"), "inside(row)"
             fetched = f"tg_fetch_of_row{'_constant' if e.constant else ''}({pointer}, {inside})"
             warm = f"tg_warm({pointer});"
         elif self._one_by_one(e):
@@ -96,11 +89,7 @@ class Extras:
             warm = f"tg_warm({pointer});"
         else:
             fetched = f"{fetch}({pointer}, {inside})" if e != self.residual else "{}"
-            warm = (
-                f"(void){fetch}({pointer}, true);"
-                if e.vector
-                else f"{near}({pointer});"
-            )
+            warm = f"(void){fetch}({pointer}, true);" if e.vector else f"{near}({pointer});"
         return {
             "name": e.name,
             "tensor": tensor,
@@ -124,9 +113,7 @@ class Extras:
         fit = (
             e
             for e in self.text.operands
-            if not (e.vector or e.of_row)
-            and e.dtype in TWO_BYTES
-            and unit_of(e.first, e.pitch) == 8
+            if not (e.vector or e.of_row) and e.dtype in TWO_BYTES and unit_of(e.first, e.pitch) == 8
         )
         return next(fit, None)
 
@@ -134,16 +121,9 @@ class Extras:
     def held(self) -> bool:
         """Whether a tile fetches them before its products: they are there then, small, and a load that comes
         behind the weights of the next tile takes microseconds."""
-        small = (
-            self.tile.m64 == 1
-            and 0 < self.tile.finished_n8s * len(self.text.operands) <= MOST_HELD
-        )
+        small = self.tile.m64 == 1 and 0 < self.tile.finished_n8s * len(self.text.operands) <= MOST_HELD
         direct = not self.staged and not self.tile.swapped
-        return (
-            small
-            and direct
-            and (self.holds_late or all(e.constant for e in self.text.operands))
-        )
+        return small and direct and (self.holds_late or all(e.constant for e in self.text.operands))
 
     @property
     def holds_late(self) -> bool:
@@ -157,11 +137,7 @@ class Extras:
         """The residual's number among the op's operands."""
         epilogue = self.code.bound.op.epilogue
         numbers = [n for n, _ in epilogue.operands] if epilogue else []
-        return tuple(
-            n
-            for n, e in zip(numbers, self.text.operands, strict=True)
-            if e == self.residual
-        )
+        return tuple(n for n, e in zip(numbers, self.text.operands, strict=True) if e == self.residual)
 
     @property
     def ahead(self) -> bool:
@@ -180,8 +156,4 @@ class Extras:
         """Whether a tile looks at what its epilogue will read and write long before, so that its pages are
         known to the SM: where weights stream once, and ops of other kinds let it wait for its activations."""
         aligned = unit_of(int(self.code.bound.out[-1])) == 8
-        return (
-            self.weights_once
-            and aligned
-            and not self.code.plan.graph.consists_of(LinearAttributes)
-        )
+        return self.weights_once and aligned and not self.code.plan.graph.consists_of(LinearAttributes)

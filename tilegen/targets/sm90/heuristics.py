@@ -31,21 +31,11 @@ from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
-from tilegen.targets.sm90.linear_cuts import (
-    SHAPES,
-    SHARED,
-    by_least_time,
-    config_of,
-    linear_configs,
-)
+from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
 
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
-STAGES = (
-    *range(64, 385, 32),
-    448,
-    576,
-)  # rows of 128 bytes that a stage of linears may have
+STAGES = (*range(64, 385, 32), 448, 576)  # rows of 128 bytes that a stage of linears may have
 # µs that an op of several takes longer whose CTAs load for each other: measured, why is not known
 TOGETHER = 1.5
 # clusters of several sizes in one launch are to gain so much: a pair's CTAs hand each other the tiles that
@@ -58,9 +48,7 @@ Configs = Callable[[OpInstance, Machine, int], Iterator[Config]]
 Staged = tuple[Config, int]  # a config, and the bytes of its stage
 
 
-def best_configs(
-    graph: Graph, machine: Machine, clusters: Sequence[int] = ()
-) -> Mapping[str, Config]:
+def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = ()) -> Mapping[str, Config]:
     """Product -> its best config. Linears all with clusters of one size: of the sizes given, else of all that
     suit the launch, that with the least sum of times. Empty where none fits all products.
 
@@ -68,42 +56,24 @@ def best_configs(
     drift apart. Pairs are for products with hardly anything between them: norms, rope and attention on half
     of the SMs cost more than pairs gain. In a net of convolutions each has the cluster that suits it.
     """
-    products = [
-        op
-        for op in graph.ops
-        if type(op.attributes) in CONFIGS and not by_threads(graph.bound(op))
-    ]
+    products = [op for op in graph.ops if type(op.attributes) in CONFIGS and not by_threads(graph.bound(op))]
     alone = len(products) == len(graph.ops) and graph.consists_of(LinearAttributes)
     clusters = clusters or (PLANNED if alone and len(products) == 1 else PAIRS)
     between = not graph.consists_of(*CONFIGS, PoolAttributes, GlobalAvgPoolAttributes)
-    if not between and any(
-        isinstance(op.attributes, ConvAttributes) for op in products
-    ):
+    if not between and any(isinstance(op.attributes, ConvAttributes) for op in products):
         return _net_configs(graph, products, machine, clusters)
     choices = []
-    least = max(
-        (stage_rows(b, machine) for b in graph.ops_of(AttentionAttributes)), default=0
-    )
+    least = max((stage_rows(b, machine) for b in graph.ops_of(AttentionAttributes)), default=0)
     several = len(products) > 1 and graph.ops_of(LinearAttributes)
     for cluster in clusters if not between else clusters[:1]:
         for stage in (s for s in STAGES if s >= least) if several else (0,):
             found = {}
             for op in products:
                 together = (TOGETHER if several else 0.0) if alone else None
-                found[op.name] = _best(
-                    graph.bound(op), machine, cluster, stage, together
-                )
+                found[op.name] = _best(graph.bound(op), machine, cluster, stage, together)
             if found and all(found.values()):
-                choices.append(
-                    {
-                        name: config
-                        for name, config in found.items()
-                        if config is not None
-                    }
-                )
-    best = min(
-        choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={}
-    )
+                choices.append({name: config for name, config in found.items() if config is not None})
+    best = min(choices, key=lambda chosen: sum(c.us for c in chosen.values()), default={})
     return best if alone or not best else _deepened(graph, best, machine)
 
 
@@ -114,10 +84,7 @@ def _best(
     together: µs that a cluster takes longer whose CTAs load for each other; None: none may, since ops of
     other kinds are in the launch."""
     if not isinstance(b.attributes, LinearAttributes):
-        configs = (
-            _weighed(b, c, together)
-            for c in CONFIGS[type(b.attributes)](b, machine, cluster)
-        )
+        configs = (_weighed(b, c, together) for c in CONFIGS[type(b.attributes)](b, machine, cluster))
         return min((c for c in configs if c), key=lambda c: c.us, default=None)
     best: Config | None = None
     alone = together is not None and not stage
@@ -151,11 +118,7 @@ def _net_configs(
         if (alike := _alike(b)) in known:
             fitting[op.name] = known[alike]
             continue
-        configs_of = (
-            partial(conv_configs, alone=alone)
-            if by_boxes(b)
-            else CONFIGS[type(op.attributes)]
-        )
+        configs_of = partial(conv_configs, alone=alone) if by_boxes(b) else CONFIGS[type(op.attributes)]
         every = (
             c
             for cluster in clusters
@@ -167,20 +130,13 @@ def _net_configs(
     room = SHARED - (GATHERED if gathers else 0)
     best, least = dict[str, Staged](), math.inf
     for allowed in [*((cluster,) for cluster in clusters), tuple(clusters)]:
-        first = {
-            name: _cheapest(configs, allowed, room) for name, configs in fitting.items()
-        }
+        first = {name: _cheapest(configs, allowed, room) for name, configs in fitting.items()}
         for most in sorted({size for _, size in first.values()}):
-            chosen = {
-                name: _cheapest(configs, allowed, most)
-                for name, configs in fitting.items()
-            }
+            chosen = {name: _cheapest(configs, allowed, most) for name, configs in fitting.items()}
             us = _net_us(chosen.values(), room) / (MIXED if len(allowed) > 1 else 1.0)
             if us < least:
                 best, least = chosen, us
-    return _deepened(
-        graph, {name: config for name, (config, _) in best.items()}, machine
-    )
+    return _deepened(graph, {name: config for name, (config, _) in best.items()}, machine)
 
 
 def _alike(b: OpInstance) -> tuple[Any, ...]:
@@ -202,18 +158,13 @@ def _cheapest(configs: Sequence[Staged], allowed: Sequence[int], most: int) -> S
 def _net_us(chosen: Collection[Staged], room: int) -> float:
     """The sum of times, where an op waits that has fewer bytes on their way than hide what a load takes."""
     stages = room // max(size for _, size in chosen)
-    return sum(
-        config.us * max(1.0, ON_ITS_WAY / max(1, stages * size))
-        for config, size in chosen
-    )
+    return sum(config.us * max(1.0, ON_ITS_WAY / max(1, stages * size)) for config, size in chosen)
 
 
 def stage_bytes(b: OpInstance, c: Config) -> int:
     """Of a product's step in the ring."""
     if isinstance(b.attributes, LinearAttributes):
-        return (
-            rows_of_block(b, c.tile[0], c.tile[1]) * ROW_BYTES * ceil_div(c.tile[2], 64)
-        )
+        return rows_of_block(b, c.tile[0], c.tile[1]) * ROW_BYTES * ceil_div(c.tile[2], 64)
     return _stage_rows(ConvBox.of(b, c.tile), c.tile[3]) * ROW_BYTES
 
 
@@ -222,19 +173,13 @@ def _stage_rows(box: ConvBox, width: int) -> int:
     return box.rows * box.blocks_loaded + width * box.blocks
 
 
-def _deepened(
-    graph: Graph, chosen: Mapping[str, Config], machine: Machine
-) -> dict[str, Config]:
+def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> dict[str, Config]:
     """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one
     size, that of the largest of any op."""
-    linears = {
-        b.op.name: b for b in graph.ops_of(LinearAttributes) if b.op.name in chosen
-    }
+    linears = {b.op.name: b for b in graph.ops_of(LinearAttributes) if b.op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
-    rows = {
-        name: rows_of_block(b, 64, chosen[name].tile[1]) for name, b in linears.items()
-    }
+    rows = {name: rows_of_block(b, 64, chosen[name].tile[1]) for name, b in linears.items()}
     least = max(
         [
             *rows.values(),
@@ -248,18 +193,12 @@ def _deepened(
         return max(1, min(DEEPEST, stage // rows[name]))
 
     def filled(stage: int) -> float:
-        bytes_of = {
-            name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()
-        }
-        return sum(
-            n * depth(name, stage) * rows[name] / stage for name, n in bytes_of.items()
-        )
+        bytes_of = {name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()}
+        return sum(n * depth(name, stage) * rows[name] / stage for name, n in bytes_of.items())
 
     stage = max(range(least, max(least, most) + 1, 8), key=filled)
     return {
-        name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage)))
-        if name in rows
-        else c
+        name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c
         for name, c in chosen.items()
     }
 
@@ -268,11 +207,7 @@ def stage_rows(b: OpInstance, machine: Machine) -> int:
     """Rows of 128 bytes in a stage of an attention: a block of keys, and its values where one warpgroup takes
     it."""
     tq, tk, th = attention_tile(b, machine)
-    return (
-        tk
-        * ceil_div(int(AttentionAttributes.of(b).head_dim), 64)
-        * (2 if tq * th <= FEW else 1)
-    )
+    return tk * ceil_div(int(AttentionAttributes.of(b).head_dim), 64) * (2 if tq * th <= FEW else 1)
 
 
 def _loads_together(b: OpInstance, c: Config) -> bool:
@@ -285,9 +220,7 @@ def _loads_together(b: OpInstance, c: Config) -> bool:
 # --- convolutions -------------------------------------------------------------------------------------------
 
 
-def conv_configs(
-    b: OpInstance, machine: Machine, cluster: int, alone: bool = True
-) -> Iterator[Config]:
+def conv_configs(b: OpInstance, machine: Machine, cluster: int, alone: bool = True) -> Iterator[Config]:
     """Configs of a conv2d worth thinking about: boxes of pixels that fill 64 or 128 rows best, and every
     width. A pair splits K. alone: in a launch of its own, as convolutions were measured."""
     channels = int(b.shape(0)[3])
@@ -310,18 +243,14 @@ def _boxes(b: OpInstance, rows: int, depth: int) -> list[ConvBox]:
     """Of those that slide and of those that do not the one that needs the fewest tiles."""
     images, lines, pixels = (int(n) for n in b.out[:3])
     best: dict[bool, tuple[tuple[int, int], ConvBox]] = {}
-    for tw in sorted(
-        {ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}
-    ):
+    for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
         for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
             for one in {ConvBox(b, (1, th, tw), depth).loaded, th * tw}:
                 tb = min(images, rows // one)
                 box = ConvBox(b, (tb, th, tw), depth)
                 if tb < 1 or box.rows != rows or box.loaded != tb * one:
                     continue
-                count = (
-                    ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
-                )
+                count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
                 rank = (count, tb * (th + 2) * (tw + 2))
                 if box.slides not in best or rank < best[box.slides][0]:
                     best[box.slides] = (rank, box)
@@ -366,9 +295,7 @@ def attention_tile(b: OpInstance, machine: Machine) -> tuple[int, ...]:
     half = FEW, keys_of_block(FEW, int(AttentionAttributes.of(b).head_dim)), 1
     return min(
         (half, tuple(usual)),
-        key=lambda t: attention_time.alone_us(
-            OpInstance(replace(b.op, tile=t), b.tensors), machine
-        ),
+        key=lambda t: attention_time.alone_us(OpInstance(replace(b.op, tile=t), b.tensors), machine),
     )
 
 

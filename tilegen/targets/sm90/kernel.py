@@ -307,14 +307,10 @@ class Kernel(ThreadKernel):
         found = {}
         for op in self.ops:
             if isinstance(op, Product):
-                found[op.mma] = _mma(
-                    op.mma, op.tile.columns_of_warpgroup, op.bound.dtype(0)
-                )
+                found[op.mma] = _mma(op.mma, op.tile.columns_of_warpgroup, op.bound.dtype(0))
             if isinstance(op, Attention):
                 found[op.scores] = _mma(op.scores, op.keys, op.bound.dtype(0))
-                found[op.values] = _mma(
-                    op.values, op.head, op.bound.dtype(0), held=True
-                )
+                found[op.values] = _mma(op.values, op.head, op.bound.dtype(0), held=True)
         return list(found.values())
 
     @cached_property
@@ -331,9 +327,7 @@ def _map(same: Sequence[AnyMap]) -> dict[str, Any]:
     first, n = same[0], len(same)
     if n == 1:
         return {"declared": first.name, "comment": first.comment, "each": [first.name]}
-    comment = ", ".join(m.tensor for m in same) + first.comment.removeprefix(
-        first.tensor
-    )
+    comment = ", ".join(m.tensor for m in same) + first.comment.removeprefix(first.tensor)
     return {
         "declared": f"{first.name}[{n}]",
         "comment": comment,
@@ -344,11 +338,7 @@ def _map(same: Sequence[AnyMap]) -> dict[str, Any]:
 def _shared(body: Body) -> dict[str, Any]:
     """The tensors of a shared body's members as it sees them."""
     members = [
-        {
-            "name": alike[0][0],
-            "type": alike[0][1],
-            "comment": ", ".join(tensor for _, _, tensor in alike),
-        }
+        {"name": alike[0][0], "type": alike[0][1], "comment": ", ".join(tensor for _, _, tensor in alike)}
         for alike in zip(*body.tensors, strict=True)
     ]
     names = [op.name for op in body.members]
@@ -411,21 +401,12 @@ def _loaders(ops: Sequence[Op]) -> list[dict[str, Any]]:
 def _ctas(ops: Sequence[Op], name: str) -> list[tuple[str, str]]:
     """Who gets what a role loads for others too, of its row or column of the cluster, where it has both: the
     variable and its bits, as C."""
-    shape = next(
-        (op.tile.cluster for op in ops if isinstance(op, Product)), ClusterShape()
-    )
+    shape = next((op.tile.cluster for op in ops if isinstance(op, Product)), ClusterShape())
     if shape.m == 1 or shape.n == 1:
         return [("all_ctas", hex((1 << shape.size) - 1))]
     if name == "row_ctas":
-        return [
-            (name, f"{hex((1 << shape.n) - 1)} << cta_rank / {shape.n} * {shape.n}")
-        ]
-    return [
-        (
-            name,
-            f"{hex(sum(1 << row * shape.n for row in range(shape.m)))} << cta_rank % {shape.n}",
-        )
-    ]
+        return [(name, f"{hex((1 << shape.n) - 1)} << cta_rank / {shape.n} * {shape.n}")]
+    return [(name, f"{hex(sum(1 << row * shape.n for row in range(shape.m)))} << cta_rank % {shape.n}")]
 
 
 def _caches_early(op: Op) -> bool:
@@ -443,21 +424,14 @@ def _loads(op: Op, loads: Loads, depends: bool = False) -> dict[str, Any]:
         "steps": op.steps,
         "cluster": op.cluster,
     }
-    return {
-        **own,
-        "loads": loads,
-        "at": f" + {loads.at}" if loads.at else "",
-        "depends": depends,
-    }
+    return {**own, "loads": loads, "at": f" + {loads.at}" if loads.at else "", "depends": depends}
 
 
 def _mma(name: str, columns: int, dtype: str, held: bool = False) -> dict[str, Any]:
     """held: the left operand in four registers, the right one as it lies, its rows summed over."""
     kind, numbers_summed = MMA_TYPES[dtype], 16 * numbers_of(dtype)
     numbers = [f"%{r}" for r in range(columns // 2)]
-    text = ",\n".join(
-        ", ".join(numbers[r : r + 16]) for r in range(0, len(numbers), 16)
-    )
+    text = ",\n".join(", ".join(numbers[r : r + 16]) for r in range(0, len(numbers), 16))
     lines = ("{" + text + "},").split("\n")
     return {
         "suffix": name,

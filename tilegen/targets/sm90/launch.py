@@ -25,10 +25,7 @@ from tilegen.targets.sm90.stage import AnyMap, PatchMap
 
 
 def hopper_launch(
-    plan: Plan,
-    source: HopperSource,
-    exclusive: bool = False,
-    programmatic: bool | None = None,
+    plan: Plan, source: HopperSource, exclusive: bool = False, programmatic: bool | None = None
 ) -> Launch:
     """programmatic: start on SMs that the launch before leaves; None: where lists are static or no tile waits
     for another. Where tiles wait and ranks are drawn that was measured to cost 3 to 13 %.
@@ -56,42 +53,28 @@ def hopper_launch(
 
 
 def _formula(m: AnyMap) -> MapFormula:
-    return MapFormula(
-        m.name,
-        *(tuple(map(str, sizes)) for sizes in (m.geometry.shape, m.geometry.box)),
-    )
+    return MapFormula(m.name, *(tuple(map(str, sizes)) for sizes in (m.geometry.shape, m.geometry.box)))
 
 
 def maps_at(plan: Plan, source: HopperSource, size: int) -> tuple[TensorMap, ...]:
     """The tensor maps where what moves, if anything does, has this size."""
-    return tuple(
-        tensor_map(plan, filled(m, plan.dim, size) if plan.dim else m)
-        for m in source.maps
-    )
+    return tuple(tensor_map(plan, filled(m, plan.dim, size) if plan.dim else m) for m in source.maps)
 
 
 def hopper_ctas(plan: Plan, cluster: int) -> int:
     """Those of all workers that may have a tile."""
     if isinstance(plan.scheduling, str):
         return cluster * min(plan.machine.clusters(cluster), most(plan.order.count))
-    return cluster * (
-        1
-        + max(
-            (worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0
-        )
-    )
+    return cluster * (1 + max((worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0))
 
 
 def tensor_map(plan: Plan, m: AnyMap) -> TensorMap:
     """A map of the generated text over two-byte elements."""
     g, dtype = m.geometry, plan.graph.tensors[m.tensor].dtype
     kind = f"CU_TENSOR_MAP_DATA_TYPE_{'UINT16' if dtype in PAIRED else dtype.upper()}"
-    swizzle = (
-        "CU_TENSOR_MAP_SWIZZLE_128B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
-    )
+    swizzle = "CU_TENSOR_MAP_SWIZZLE_128B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
     shape, pitches, box, strides = (
-        tuple(int(n) for n in sizes)
-        for sizes in (g.shape, g.pitches, g.box, g.traversal)
+        tuple(int(n) for n in sizes) for sizes in (g.shape, g.pitches, g.box, g.traversal)
     )
     return TensorMap(
         m.name,
@@ -115,13 +98,7 @@ def _packed(name: str, op: Product) -> Packed:
     viewed = op.bound.op.operands[1].columns
     dtype = op.plan.graph.tensors[weight].dtype
     each = numbers_of(dtype)
-    shape = (
-        len(rows),
-        op.tile.steps,
-        op.stage.blocks,
-        int(rows.shape[1]),
-        BLOCK * each,
-    )
+    shape = (len(rows), op.tile.steps, op.stage.blocks, int(rows.shape[1]), BLOCK * each)
     return Packed(
         Buffer(packed_name(name), "packed", dtype, shape),
         op.packing.tensors,

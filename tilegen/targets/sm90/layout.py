@@ -81,16 +81,12 @@ class Layout:
     @cached_property
     def sums_regions(self) -> int:
         """One where only one warpgroup of a CTA is sent sums (each has half of them), else one for each."""
-        return (
-            1 if all(op.tile.halved for op in self.products if op.tile.exchanges) else 2
-        )
+        return 1 if all(op.tile.halved for op in self.products if op.tile.exchanges) else 2
 
     @cached_property
     def sends(self) -> int:
         """Parts of a tile's sums that a math warpgroup sends, at most."""
-        return max(
-            (op.tile.sends for op in self.products if op.tile.exchanges), default=0
-        )
+        return max((op.tile.sends for op in self.products if op.tile.exchanges), default=0)
 
     @cached_property
     def resident_bytes(self) -> int:
@@ -128,26 +124,13 @@ class Layout:
             return 2 if beside and most > 1 and self._stages_beside(2) >= 4 else 1
         enough = 3 if any(map(convolves, self.ops)) else 4
         return next(
-            (
-                n
-                for least in (enough, 3)
-                for n in range(most, 0, -1)
-                if self._stages_beside(n) >= least
-            ),
-            1,
+            (n for least in (enough, 3) for n in range(most, 0, -1) if self._stages_beside(n) >= least), 1
         )
 
     def _stages_beside(self, buffers: int, residents: int = 1) -> int:
         """The longest ring that leaves room for everything else."""
         room = SHARED - SLACK
-        return next(
-            (
-                n
-                for n in range(MOST_STAGES, 0, -1)
-                if self._end(n, buffers, residents) <= room
-            ),
-            0,
-        )
+        return next((n for n in range(MOST_STAGES, 0, -1) if self._end(n, buffers, residents) <= room), 0)
 
     @cached_property
     def stages(self) -> int:
@@ -168,9 +151,7 @@ class Layout:
     def _places(self) -> dict[str, int]:
         return self._places_beside(self.stages, self.buffers, self.residents)
 
-    def _places_beside(
-        self, stages: int, buffers: int, residents: int
-    ) -> dict[str, int]:
+    def _places_beside(self, stages: int, buffers: int, residents: int) -> dict[str, int]:
         """Where everything starts, in bytes."""
         out: dict[str, int] = {}
         at = stages * self.stage_bytes
@@ -209,13 +190,9 @@ class Layout:
     def barriers(self, coupled: bool) -> list[dict[str, Any]]:
         """All barriers: where they lie, how many, arrivals of a phase."""
         readers = 11 * (self.cluster if self.dynamic else 1)
-        all_ctas = (
-            " of both CTAs" if self.cluster == 2 else " of all CTAs of the cluster"
-        )
+        all_ctas = " of both CTAs" if self.cluster == 2 else " of all CTAs of the cluster"
         both = all_ctas if self.dynamic and self.cluster > 1 else ""
-        loading = (
-            " of both CTAs" if self.cluster == 2 else " of all CTAs that load into it"
-        )
+        loading = " of both CTAs" if self.cluster == 2 else " of all CTAs that load into it"
         rows = [
             ("TG_QUEUE_FILLED_AT", self.queue_depth, 1, "a tile is handed out"),
             (
@@ -245,17 +222,10 @@ class Layout:
                     "a result buffer is written: the warps of its warpgroup",
                 )
             ]
-            rows += [
-                ("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")
-            ]
+            rows += [("TG_DRAINED_AT", 2 * self.buffers, 1, "a result buffer has been read")]
         if self.direct:
             rows += [
-                (
-                    "TG_STORED_AT",
-                    1,
-                    8,
-                    "results have left the registers of all math warps",
-                ),
+                ("TG_STORED_AT", 1, 8, "results have left the registers of all math warps"),
                 ("TG_STORED_SEEN_AT", 1, 1, "and that is known"),
             ]
         if any(op.form != "product" for op in self.ops):
@@ -273,10 +243,7 @@ class Layout:
                     "sums are read: the warps of the other's warpgroup",
                 ),
             ]
-        return [
-            dict(zip(("at", "count", "arrivals", "comment"), row, strict=True))
-            for row in rows
-        ]
+        return [dict(zip(("at", "count", "arrivals", "comment"), row, strict=True)) for row in rows]
 
     @property
     def bytes(self) -> int:
@@ -313,28 +280,14 @@ class Layout:
                 " sums of squares"
             ),
         }
-        sends = [
-            (
-                "TG_SENDS",
-                self.sends,
-                "parts of its sums that a math warpgroup sends, at most",
-            )
-        ]
+        sends = [("TG_SENDS", self.sends, "parts of its sums that a math warpgroup sends, at most")]
         head = [
             *(sends if self.cluster > 2 and self.sums_bytes else []),
             ("TG_STAGES", self.stages, "of the ring"),
             ("TG_STAGE_BYTES", self.stage_bytes, "activations, then weights"),
             ("TG_QUEUE", self.queue_depth, "tiles handed out ahead"),
-            (
-                "TG_BUFFERS",
-                self.buffers,
-                "64 x 64 result buffers of each math warpgroup",
-            ),
-            (
-                "TG_RESIDENTS",
-                self.residents,
-                "tiles that queries are there for at a time",
-            ),
+            ("TG_BUFFERS", self.buffers, "64 x 64 result buffers of each math warpgroup"),
+            ("TG_RESIDENTS", self.residents, "tiles that queries are there for at a time"),
             ("TG_RESIDENT_BYTES", self.resident_bytes, "of one of them"),
             (
                 "TG_SUMS_STRIDE",
@@ -343,7 +296,5 @@ class Layout:
             ),
         ]
         return head + [
-            (name, self._places[name], text)
-            for name, text in words.items()
-            if name in self._places
+            (name, self._places[name], text) for name, text in words.items() if name in self._places
         ]

@@ -30,18 +30,14 @@ def spilled(log: str, source: str) -> int:
     wgmma: such a kernel is right, and several times too slow.
     """
     serialised = sorted(set(re.findall(r"C75\d\d", log)))
-    most = max(
-        (int(n) for n in re.findall(r"(\d+) bytes spill stores", log)), default=0
-    )
+    most = max((int(n) for n in re.findall(r"(\d+) bytes spill stores", log)), default=0)
     if serialised or most > SPILLS:
         what = (
             f"serialised wgmma ({', '.join(serialised)})"
             if serialised
             else f"spilled {most} bytes of registers"
         )
-        raise SpillError(
-            f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source
-        )
+        raise SpillError(f"ptxas {what} for {ARCHITECTURE}; choose smaller tiles", log, source)
     return most
 
 
@@ -50,36 +46,18 @@ class HopperLibrary(CubinLibrary):
 
     target = ARCHITECTURE
 
-    def __init__(
-        self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
-    ):
+    def __init__(self, plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""):
         self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, Product] = dict(self.generated.packed)
         # prepared weights that are not packed need no binary of their own
-        made_of = sorted(
-            {
-                name
-                for op in self.packed.values()
-                if op.packing
-                for name in op.packing.tensors
-            }
-        )
-        super().__init__(
-            plan,
-            texts(plan, self.generated),
-            ARCHITECTURE,
-            variant,
-            *made_of,
-            spilled=spilled,
-        )
+        made_of = sorted({name for op in self.packed.values() if op.packing for name in op.packing.tensors})
+        super().__init__(plan, texts(plan, self.generated), ARCHITECTURE, variant, *made_of, spilled=spilled)
 
     @property
     def ctas(self) -> int:
         return hopper_ctas(self.plan, self.generated.cluster)
 
-    def launch(
-        self, exclusive: bool = False, programmatic: bool | None = None
-    ) -> Launch:
+    def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
         return hopper_launch(self.plan, self.generated, exclusive, programmatic)
 
     @cached_property
@@ -103,8 +81,7 @@ class HopperLibrary(CubinLibrary):
             for m in self._maps(size or 0)
         )
         pointers = struct.pack(
-            f"<{len(self.generated.tensors)}Q",
-            *(addresses[name] for name in self.generated.tensors),
+            f"<{len(self.generated.tensors)}Q", *(addresses[name] for name in self.generated.tensors)
         )
         words = [
             counters,
@@ -117,9 +94,7 @@ class HopperLibrary(CubinLibrary):
         return Parameters([maps, pointers, struct.pack(f"<{len(words)}Q", *words)])
 
     @cached_property
-    def _places(
-        self,
-    ) -> Mapping[str, tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
+    def _places(self) -> Mapping[str, tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
         """Tensor -> where its address stands: (number, bytes from it) of maps, (parameter, number) of
         pointers."""
         found: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}

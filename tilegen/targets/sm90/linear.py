@@ -30,16 +30,10 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     tile = _tile(b)
     store = RowStore(code, tile)
     extras = Extras(code, tile, store.staged, _weights_once(code))
-    refuse(
-        b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile)
-    )
+    refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile))
     stage = _stage(b, tile)
-    packs = tuple(
-        b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name)
-    )
-    packed = (
-        extras.weights_once and may_pack.issuperset(packs) and tile.depth % BLOCK == 0
-    )
+    packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
+    packed = extras.weights_once and may_pack.issuperset(packs) and tile.depth % BLOCK == 0
     load = LinearLoads(code, tile, stage, packed, extras.weights_once)
     return Product(
         code.plan,
@@ -50,11 +44,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         stage=stage,
         a=load.a,
         b=load.b,
-        maps=(
-            *load.maps,
-            *store.maps,
-            *(store.residual_maps(extras.residual) if extras.residual else ()),
-        ),
+        maps=(*load.maps, *store.maps, *(store.residual_maps(extras.residual) if extras.residual else ())),
         store=store,
         extras=extras,
         weights_once=extras.weights_once,
@@ -67,25 +57,13 @@ def _tile(b: OpInstance) -> Tile:
     tm, tn, tk = b.tile
     seen = patches(b)
     step = seen.step if seen else BLOCK
-    return Tile(
-        tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape, b.op.pingpong, step
-    )
+    return Tile(tm, tn, tk, int(b.steps), groups(b), b.op.cluster_shape, b.op.pingpong, step)
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
-    blocks, a_rows = (
-        ceil_div(tile.depth, BLOCK),
-        min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8),
-    )
+    blocks, a_rows = ceil_div(tile.depth, BLOCK), min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8)
     a_bytes = a_rows * ROW_BYTES * blocks
-    return Stage(
-        blocks,
-        a_rows,
-        a_rows * ROW_BYTES,
-        a_bytes,
-        a_bytes,
-        tile.groups * tile.cta_columns,
-    )
+    return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
 
 
 def _weights_once(code: Code) -> bool:
@@ -119,12 +97,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
         written = code.plan.graph.writers(b.operand("norm_weight").tensor)
-        if (
-            most(b.out[0]) > 64
-            or tile.cta_rows != 64
-            or tile.cluster.size > 1
-            or written
-        ):
+        if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster.size > 1 or written:
             return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:
             return (

@@ -27,17 +27,9 @@ from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
-from tilegen.targets.sm90.tile import (
-    BOX,
-    HEIGHTS,
-    HEIGHTS_IN_TURN,
-    SUMS,
-    SWAPPED_COLUMNS,
-)
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
-SHARED = (
-    SM_90.shared_block - 4448
-)  # bytes of shared memory for the ring and result buffers
+SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 # sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
 SUMS_OF_PAIRS, UNEVEN_SUMS_OF_PAIRS = 144, 176
 # CTAs of a cluster -> how they may split a linear's tile
@@ -51,9 +43,7 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
     7: (ClusterShape(k=7),),
     8: (ClusterShape(2, 4), ClusterShape(4, 2), ClusterShape(k=8)),
 }
-LONG_SUM = (
-    48  # steps of a sum that more than two CTAs split: shorter ones were not measured
-)
+LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
 LEAST_STAGES = 3  # of a ring
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
@@ -72,13 +62,7 @@ class Cut:
     @staticmethod
     def of(tile: tuple[int, ...], cluster: ClusterShape, pingpong: bool) -> Cut:
         """A tile of a cluster."""
-        return Cut(
-            tile[0] // cluster.m,
-            tile[1] // cluster.n,
-            cluster,
-            pingpong,
-            ceil_div(tile[2], BLOCK),
-        )
+        return Cut(tile[0] // cluster.m, tile[1] // cluster.n, cluster, pingpong, ceil_div(tile[2], BLOCK))
 
 
 @dataclass(frozen=True)
@@ -112,9 +96,7 @@ class _Known:
     """Times of a linear's cuts, which are asked for again and again: in one launch, and in one of its own."""
 
     times: dict[Cut, ProductTime] = field(default_factory=dict)
-    by_least_time: dict[tuple[int, bool, bool], list[tuple[float, Cut]]] = field(
-        default_factory=dict
-    )
+    by_least_time: dict[tuple[int, bool, bool], list[tuple[float, Cut]]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=16)
@@ -140,17 +122,9 @@ def cuts_alone(b: OpInstance, machine: Machine, cluster: int) -> frozenset[Cut]:
     return frozenset(_fitting_cuts(b, machine, cluster, True))
 
 
-def config_of(
-    b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool
-) -> Config:
-    tile = (
-        cut.height * cut.cluster.m,
-        cut.width * cut.cluster.n,
-        columns_of_step(b, cut.deep),
-    )
-    return Config(
-        tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong
-    )
+def config_of(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> Config:
+    tile = cut.height * cut.cluster.m, cut.width * cut.cluster.n, columns_of_step(b, cut.deep)
+    return Config(tile, cut.cluster, _linear_us(b, machine, cut, stage, mixed), cut.pingpong)
 
 
 def by_least_time(
@@ -165,9 +139,7 @@ def by_least_time(
             time = _time(b, machine, cut)
             if alone:
                 least = time.formula(time.stages) * residual.LEAST
-            elif _deep(
-                b, mixed
-            ):  # deeper steps, of few rows among other ops, may take less
+            elif _deep(b, mixed):  # deeper steps, of few rows among other ops, may take less
                 least = time.memory
             else:
                 least = max(time.least, time.memory)
@@ -176,18 +148,14 @@ def by_least_time(
     return kept[key]
 
 
-def _fitting_cuts(
-    b: OpInstance, machine: Machine, cluster: int, alone: bool
-) -> Iterator[Cut]:
+def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) -> Iterator[Cut]:
     """Those that clusters of so many CTAs can compute; alone: with math warpgroups in turn, and in deeper
     steps, too."""
     if not machine.clusters(cluster) or (normed(b) and cluster > 1):
         return
     for shape in SHAPES[cluster]:
         if depths := _depths(b, shape, alone):
-            yield from _of_depths(
-                b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths
-            )
+            yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
     if alone and cluster == 1 and not normed(b):
         yield from _of_depths(b, _cuts_in_turn(b, machine), list(_steps(b, alone)))
 
@@ -205,22 +173,14 @@ def _depths(b: OpInstance, shape: ClusterShape, alone: bool) -> list[int]:
     """Of steps that the CTAs of a cluster can share; alone: in a launch of its own."""
     steps = _steps(b, alone)
     # beside other ops a pair must take equal parts of the steps, or its rings drift apart
-    shared = {
-        d: n for d, n in steps.items() if n >= shape.k and (alone or n % shape.k == 0)
-    }
+    shared = {d: n for d, n in steps.items() if n >= shape.k and (alone or n % shape.k == 0)}
     return [d for d, n in shared.items() if shape.k <= 2 or n * d >= LONG_SUM]
 
 
-def _of_depths(
-    b: OpInstance, cuts: Iterable[Cut], depths: Sequence[int]
-) -> Iterator[Cut]:
+def _of_depths(b: OpInstance, cuts: Iterable[Cut], depths: Sequence[int]) -> Iterator[Cut]:
     """Each as deep as its steps may be."""
     seen = patches(b)
-    most = (
-        STAGE_ROWS
-        if not seen or seen.step == BLOCK
-        else (SHARED - RESULTS) // ROW_BYTES // LEAST_STAGES
-    )
+    most = STAGE_ROWS if not seen or seen.step == BLOCK else (SHARED - RESULTS) // ROW_BYTES // LEAST_STAGES
     for cut in cuts:
         filled = rows_of_block(b, cut.height, cut.width)
         for deep in depths:
@@ -239,19 +199,13 @@ def _cuts_in_turn(b: OpInstance, machine: Machine) -> Iterator[Cut]:
     for height in _swapped_heights(rows) if rows > 64 else ():
         most = SUMS // (height // 2) * 64 // groups(b)
         for width in SWAPPED_COLUMNS:
-            if (
-                width <= most
-                and ceil_div(rows, height) * ceil_div(columns, width) <= machine.sms
-            ):
+            if width <= most and ceil_div(rows, height) * ceil_div(columns, width) <= machine.sms:
                 yield Cut(height, width, ALONE, True)
     for height in HEIGHTS_IN_TURN:
         if height - 64 >= rows:
             continue
         most = min(256, SUMS // (height // 64) * 2) // groups(b) // 8 * 8
-        yield from (
-            Cut(height, width, ALONE, True)
-            for width in range(64, min(most, columns + 15) + 1, 8)
-        )
+        yield from (Cut(height, width, ALONE, True) for width in range(64, min(most, columns + 15) + 1, 8))
 
 
 def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[Cut]:
@@ -283,16 +237,10 @@ def _cuts(b: OpInstance, shape: ClusterShape) -> Iterator[Cut]:
 
 def _swapped_heights(rows: int) -> Iterator[int]:
     """Eights of rows that a swapped tile may have where there are so many."""
-    return (
-        n
-        for n in range(LEAST_SWAPPED, min(BOX, ceil_div(rows, 8) * 8) + 1, 8)
-        if n % 64
-    )
+    return (n for n in range(LEAST_SWAPPED, min(BOX, ceil_div(rows, 8) * 8) + 1, 8) if n % 64)
 
 
-def _linear_us(
-    b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool
-) -> float:
+def _linear_us(b: OpInstance, machine: Machine, cut: Cut, stage: int, mixed: bool) -> float:
     """Of a linear cut in this way where stages have so many rows; forever where its steps do not fit them."""
     filled = rows_of_block(b, cut.height, cut.width)
     if stage and filled > stage:
@@ -313,39 +261,27 @@ def _deep(b: OpInstance, mixed: bool) -> bool:
 def _time(b: OpInstance, machine: Machine, cut: Cut) -> ProductTime:
     times = _known(_Linear.of(b), machine).times
     if cut not in times:
-        times[cut] = time_of_cut(
-            b, machine, cut.height, cut.width, cut.cluster, cut.deep, cut.pingpong
-        )
+        times[cut] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, cut.deep, cut.pingpong)
     return times[cut]
 
 
 def _fits(b: OpInstance, cut: Cut) -> bool:
     """Whether a CTA can compute height x width."""
     height, width, cluster = cut.height, cut.width, cut.cluster
-    halved = (
-        width == 64 if height % 64 else height == 64
-    )  # math warpgroups have half of the sums each
+    halved = width == 64 if height % 64 else height == 64  # math warpgroups have half of the sums each
     if halved and cluster.k > 1 and cluster.k % 2:
         return False
     if height % 64:
-        if (
-            height % (8 * max(cluster.k, 2 if width == 64 else 1))
-            or groups(b) * width * height > 256 * SUMS
-        ):
+        if height % (8 * max(cluster.k, 2 if width == 64 else 1)) or groups(b) * width * height > 256 * SUMS:
             return False
         exchanged = sums_bytes(height, groups(b) * width, cluster.k)
-        return (
-            LEAST_STAGES * (height + groups(b) * width) * ROW_BYTES + exchanged
-            <= SHARED
-        )
+        return LEAST_STAGES * (height + groups(b) * width) * ROW_BYTES + exchanged <= SHARED
     split = height == 64  # the two math warpgroups share the columns, else the rows
     uneven = not split and height % 128 != 0  # one of them has a block of rows less
     exchanges = cluster.k > 1
     across = groups(b) * width // (2 if split else 1)
     least = 8 * max(cluster.k, 2 if split else 1)
-    by_tma = (
-        DTYPES[b.result.dtype] == 2 and int(b.out[1]) % 8 == 0
-    )  # as results of such tiles leave
+    by_tma = DTYPES[b.result.dtype] == 2 and int(b.out[1]) % 8 == 0  # as results of such tiles leave
     if width % least or across > 256 or (uneven and not by_tma):
         return False
     most = SUMS
@@ -357,7 +293,4 @@ def _fits(b: OpInstance, cut: Cut) -> bool:
         return False
     exchanged = sums_bytes(height, groups(b) * width, cluster.k)
     results = 2 * 8192 if height > 64 else 0
-    return (
-        LEAST_STAGES * (height + groups(b) * width) * ROW_BYTES + exchanged + results
-        <= SHARED
-    )
+    return LEAST_STAGES * (height + groups(b) * width) * ROW_BYTES + exchanged + results <= SHARED

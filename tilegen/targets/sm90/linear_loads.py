@@ -25,23 +25,11 @@ from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.ops.patches import Patches
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.product import waits_for_activations, waits_for_weights
-from tilegen.targets.sm90.stage import (
-    ALONE,
-    Copy,
-    Load,
-    Loads,
-    Map,
-    Other,
-    PatchMap,
-    Share,
-    Wait,
-)
+from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, PatchMap, Share, Wait
 from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
 
 MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
-FEW_LINEARS = (
-    16  # of a kernel, whose code is their own: columns that are looked up cost 2 %
-)
+FEW_LINEARS = 16  # of a kernel, whose code is their own: columns that are looked up cost 2 %
 
 
 def _times(rank: str, each: Size) -> str:
@@ -77,10 +65,7 @@ class LinearLoads:
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
         waits = waits_for_activations(self.code)
-        copies, bytes = (
-            self._a_copies(policy),
-            self._a_bytes(self._sharing_a * self._copied_rows),
-        )
+        copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing_a * self._copied_rows)
         load = _load_of(copies, bytes, waits, self._others(policy))
         return Loads((load,), policy=policy, together=self._sharing_a > 1)
 
@@ -145,22 +130,16 @@ class LinearLoads:
         any of its cluster."""
         tail = None
         if self._tail:
-            tail = Other(
-                "", self._a_copies(policy, self._tail), self._a_bytes(self._tail)
-            )
+            tail = Other("", self._a_copies(policy, self._tail), self._a_bytes(self._tail))
         i, m, row = self.code.bound.coords[0], self.tile.cluster.m, self.tile.cta_row
         if self._moves:
             row = f"{m} * {to_c(i)} + {row}" if m > 1 else to_c(i)
             yield from self._of_last("", row, self._down, m - 1, tail)
         else:
             ctas = self._last_ctas
-            yield from self._of_last(
-                _is_last(i, int(self._down)), row, ctas, m - ctas, tail
-            )
+            yield from self._of_last(_is_last(i, int(self._down)), row, ctas, m - ctas, tail)
 
-    def _of_last(
-        self, last: str, cta: str, ctas: Size, beyond: int, tail: Other | None
-    ) -> Iterator[Other]:
+    def _of_last(self, last: str, cta: str, ctas: Size, beyond: int, tail: Other | None) -> Iterator[Other]:
         """What tiles of the last row or column load. ctas: how many CTAs have any; so many beyond them load
         nothing, unless they are coupled. The last that has any, and coupled ones beyond it, load the tail,
         where it is less than others load."""
@@ -169,15 +148,10 @@ class LinearLoads:
             return " && ".join(filter(None, (last, condition)))
 
         if beyond and not self._coupled:
-            yield Other(
-                when(f"{cta} {'>=' if beyond > 1 else '=='} {to_c(ctas)}"), (), 0
-            )
+            yield Other(when(f"{cta} {'>=' if beyond > 1 else '=='} {to_c(ctas)}"), (), 0)
         if tail:
             to_end = ">=" if beyond and self._coupled else "=="
-            yield replace(
-                tail,
-                condition=when(f"{cta} {to_end} {to_c(ctas - 1)}" if ctas != 1 else ""),
-            )
+            yield replace(tail, condition=when(f"{cta} {to_end} {to_c(ctas - 1)}" if ctas != 1 else ""))
 
     @cached_property
     def b(self) -> Loads:
@@ -185,9 +159,7 @@ class LinearLoads:
         copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
         waits, others = waits_for_weights(self.code), self._others_of_weights(policy)
         load = _load_of(tuple(copies), self.stage.b_bytes, waits, others)
-        return Loads(
-            (load,), at=self.stage.b_at, policy=policy, together=self._sharing_b > 1
-        )
+        return Loads((load,), at=self.stage.b_at, policy=policy, together=self._sharing_b > 1)
 
     # --- the last column of tiles ---------------------------------------------------------------------------
 
@@ -213,11 +185,7 @@ class LinearLoads:
 
     def _rows_there(self, piece: Piece) -> int:
         """Of a piece of the weights, in the last CTA that has any; eights for each CTA that loads a share."""
-        left = (
-            self._last_columns
-            - self.tile.cta_columns * (self._last_ctas_across - 1)
-            - piece.first
-        )
+        left = self._last_columns - self.tile.cta_columns * (self._last_ctas_across - 1) - piece.first
         unit = 8 * self._sharing_b
         return max(0, min(piece.rows, unit * ceil_div(left, unit)))
 
@@ -225,10 +193,7 @@ class LinearLoads:
     def _b_tail(self) -> int:
         """Rows of a piece of the weights that the tensor ends in, or 0: at most one of a group's is such, and
         those of all groups are alike."""
-        return max(
-            (n for p in self.tile.b_pieces if 0 < (n := self._rows_there(p)) < p.rows),
-            default=0,
-        )
+        return max((n for p in self.tile.b_pieces if 0 < (n := self._rows_there(p)) < p.rows), default=0)
 
     def _others_of_weights(self, policy: str) -> Iterator[Other]:
         """What tiles of the last column load: fewer rows, or nothing."""
@@ -239,13 +204,8 @@ class LinearLoads:
         if there < self.stage.b_rows:
             bytes = there * ROW_BYTES * self.stage.blocks
             tail = Other("", tuple(self._b_copies(policy, last=True)), bytes)
-        last, ctas = (
-            _is_last(self.code.bound.coords[1], self._across),
-            self._last_ctas_across,
-        )
-        yield from self._of_last(
-            last, self.tile.cta_column, ctas, self.tile.cluster.n - ctas, tail
-        )
+        last, ctas = _is_last(self.code.bound.coords[1], self._across), self._last_ctas_across
+        yield from self._of_last(last, self.tile.cta_column, ctas, self.tile.cluster.n - ctas, tail)
 
     @property
     def _copied_rows(self) -> Size:
@@ -257,37 +217,17 @@ class LinearLoads:
             return share
         return smallest(share, 8 * ceil_div(rows, 8 * self._sharing_a))
 
-    def _copy(
-        self,
-        letter: str,
-        column: str,
-        row: str,
-        to: int,
-        policy: str,
-        share: Share = ALONE,
-    ) -> Copy:
-        return Copy(
-            self.code.map_address(f"{self.code.name}_{letter}"),
-            (column, row),
-            to,
-            share,
-            policy,
-        )
+    def _copy(self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE) -> Copy:
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), (column, row), to, share, policy)
 
     def _access(self, operand: int) -> list[Access]:
-        return [
-            a
-            for a in self.code.bound.reads
-            if a.operand == operand and a.when == "step"
-        ]
+        return [a for a in self.code.bound.reads if a.operand == operand and a.when == "step"]
 
     def _a_copies(self, policy: str, tail: Size = 0) -> tuple[Copy, ...]:
         """tail: the rows of the last row of tiles, which have a map of their own."""
         letter = "a_tail" if tail else "a"
         row = to_c(self.code.bound.write[0].lo) + (
-            f" + {self.tile.cta_row} * {self.tile.cta_rows}"
-            if self.tile.cluster.m > 1
-            else ""
+            f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
         )
         copy = self._copy if self._patches is None else self._copy_of_patches
         share = ALONE
@@ -296,14 +236,7 @@ class LinearLoads:
             share = Share(_times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
             row = f"{row} + {_times(self.tile.cta_column, own)}"
         return tuple(
-            copy(
-                letter,
-                self._column(block),
-                row,
-                block * self.stage.a_block,
-                policy,
-                share,
-            )
+            copy(letter, self._column(block), row, block * self.stage.a_block, policy, share)
             for block in range(self.stage.blocks)
         )
 
@@ -313,13 +246,7 @@ class LinearLoads:
         return to_c(columns.lo) + (f" + {64 * block}" if block else "")
 
     def _copy_of_patches(
-        self,
-        letter: str,
-        column: str,
-        row: str,
-        to: int,
-        policy: str,
-        share: Share = ALONE,
+        self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE
     ) -> Copy:
         """64 columns of the matrix of patches are 64 channels of a pixel of each patch."""
         p = self._patches
@@ -332,14 +259,10 @@ class LinearLoads:
         at = (
             channel,
             first,
-            _scaled(f"{pixel} % {pixels}" if lines > 1 else pixel, across)
-            if pixels > 1
-            else "0",
+            _scaled(f"{pixel} % {pixels}" if lines > 1 else pixel, across) if pixels > 1 else "0",
             _scaled(f"({column}) / {p.channels * pixels}", down) if lines > 1 else "0",
         )
-        return Copy(
-            self.code.map_address(f"{self.code.name}_{letter}"), at, to, share, policy
-        )
+        return Copy(self.code.map_address(f"{self.code.name}_{letter}"), at, to, share, policy)
 
     @property
     def _to_row(self) -> str:
@@ -357,11 +280,7 @@ class LinearLoads:
         """Rows of one copy from packed weights: all blocks of a step in as few copies as possible."""
         total = self.stage.b_rows * self.stage.blocks // self._sharing_b
         eights = 8 if total % 8 == 0 else 1
-        count = next(
-            n
-            for n in range(1, total + 1)
-            if total % (eights * n) == 0 and total // n <= BOX
-        )
+        count = next(n for n in range(1, total + 1) if total % (eights * n) == 0 and total // n <= BOX)
         return total // count
 
     @property
@@ -379,21 +298,11 @@ class LinearLoads:
             own, rank = rows // self._sharing_b, self.tile.cta_row
             share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
             return [
-                self._copy(
-                    "b",
-                    "0",
-                    f"{row} + {rank} * {own} + {n}",
-                    n * ROW_BYTES,
-                    policy,
-                    share,
-                )
+                self._copy("b", "0", f"{row} + {rank} * {own} + {n}", n * ROW_BYTES, policy, share)
                 for n in range(0, own, self._packed_box)
             ]
         starts = range(0, rows, self._packed_box)
-        return [
-            self._copy("b", "0", f"{row} + {n}" if n else row, n * ROW_BYTES, policy)
-            for n in starts
-        ]
+        return [self._copy("b", "0", f"{row} + {n}" if n else row, n * ROW_BYTES, policy) for n in starts]
 
     def _b_copies(self, policy: str, last: bool = False) -> Iterator[Copy]:
         """last: those of the last CTA that has columns."""
@@ -412,9 +321,7 @@ class LinearLoads:
                 if self._sharing_b > 1:
                     own, rank = rows // self._sharing_b, self.tile.cta_row
                     share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
-                    yield self._copy(
-                        letter, column, f"{row} + {rank} * {own}", to, policy, share
-                    )
+                    yield self._copy(letter, column, f"{row} + {rank} * {own}", to, policy, share)
                 else:
                     yield self._copy(letter, column, row, to, policy)
 
@@ -426,11 +333,7 @@ class LinearLoads:
         tiles = math.ceil(n / self.tile.columns) * self.tile.cluster.n
         out = np.full((tiles, self.stage.b_rows), -1, dtype=np.int64)
         for piece in self.tile.b_pieces:
-            column = (
-                np.arange(tiles)[:, None] * width
-                + piece.first
-                + np.arange(piece.rows)[None, :]
-            )
+            column = np.arange(tiles)[:, None] * width + piece.first + np.arange(piece.rows)[None, :]
             row = np.where(column < n, piece.group * n + column, -1)
             out[:, piece.at : piece.at + piece.rows] = row
         return out
@@ -441,9 +344,7 @@ class LinearLoads:
     def maps(self) -> list[Map | PatchMap]:
         found = [self._map_of_activations("a", self._copied_rows)]
         if self._tail:
-            found.append(
-                self._map_of_activations("a_tail", self._tail // self._sharing_a)
-            )
+            found.append(self._map_of_activations("a_tail", self._tail // self._sharing_a))
         if self.packed:
             return [*found, self._packed_map()]
         weights = (
@@ -451,20 +352,11 @@ class LinearLoads:
             self._map("b_tail", 1, self._b_tail // self._sharing_b),
         )
         (load,) = self.b.each
-        named = {
-            c.map
-            for copies in (load.copies, *(o.copies for o in load.others))
-            for c in copies
-        }
+        named = {c.map for copies in (load.copies, *(o.copies for o in load.others)) for c in copies}
         return [*found, *(m for m in weights if self.code.map_address(m.name) in named)]
 
     def _packed_map(self) -> Map:
-        rows = (
-            len(self.packed_rows)
-            * self.tile.steps
-            * self.stage.b_rows
-            * self.stage.blocks
-        )
+        rows = len(self.packed_rows) * self.tile.steps * self.stage.b_rows * self.stage.blocks
         name, weight = f"{self.code.name}_b", self.code.bound.operand("w").tensor
         return Map(name, weight, rows, 64, 64, 0, (self._packed_box, 64), True, True)
 
@@ -481,22 +373,12 @@ class LinearLoads:
         first = operand.columns[0] if operand.columns else 0
         rows, columns = self.code.bound.shape(n)
         return Map(
-            f"{self.code.name}_{letter}",
-            operand.tensor,
-            rows,
-            columns,
-            pitch,
-            first,
-            (box_rows, 64),
-            True,
+            f"{self.code.name}_{letter}", operand.tensor, rows, columns, pitch, first, (box_rows, 64), True
         )
 
 
 def _load_of(
-    copies: tuple[Copy, ...],
-    bytes: Size,
-    waits: tuple[Wait, ...],
-    others: Iterator[Other],
+    copies: tuple[Copy, ...], bytes: Size, waits: tuple[Wait, ...], others: Iterator[Other]
 ) -> Load:
     """Another without a condition is what all tiles load for which no condition holds."""
     some = []

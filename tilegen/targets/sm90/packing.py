@@ -21,9 +21,7 @@ from tilegen.targets.sm90.product import Packing, Product
 
 
 def packed_once(
-    products: Mapping[str, Product],
-    given: Mapping[str, torch.Tensor],
-    copies: dict[str, torch.Tensor],
+    products: Mapping[str, Product], given: Mapping[str, torch.Tensor], copies: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """Each weight packed, or the copy of it that is there already."""
     made = {}
@@ -38,14 +36,7 @@ def packed_once(
 def form(op: Product) -> str:
     """What a packed copy depends on: tensors, columns, rows of each tile, blocks of a stage."""
     rows = _packing(op).rows
-    parts = (
-        _packing(op).tensors,
-        _columns(op),
-        op.tile.steps,
-        op.tile.depth,
-        op.stage.blocks,
-        rows.shape,
-    )
+    parts = (_packing(op).tensors, _columns(op), op.tile.steps, op.tile.depth, op.stage.blocks, rows.shape)
     return f"{parts} {hashlib.sha256(rows.tobytes()).hexdigest()}"
 
 
@@ -59,29 +50,15 @@ def pack(op: Product, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     tiles, height = packing.rows.shape
     index = torch.from_numpy(np.maximum(packing.rows, 0).reshape(-1)).to(weight.device)
     flat = weight.reshape(weight.shape[0], -1)[:, lo:hi]
-    out = torch.zeros(
-        tiles * height,
-        op.tile.steps * op.tile.depth,
-        dtype=weight.dtype,
-        device=weight.device,
-    )
-    out[:, : hi - lo] = (
-        flat[index] if not factors else flat[index].float() * factors[0].float()
-    )
+    out = torch.zeros(tiles * height, op.tile.steps * op.tile.depth, dtype=weight.dtype, device=weight.device)
+    out[:, : hi - lo] = flat[index] if not factors else flat[index].float() * factors[0].float()
     out[torch.from_numpy((packing.rows < 0).reshape(-1)).to(weight.device)] = 0
-    laid = (
-        out.view(tiles, height, op.tile.steps, op.stage.blocks, 64)
-        .permute(0, 2, 3, 1, 4)
-        .contiguous()
-    )
+    laid = out.view(tiles, height, op.tile.steps, op.stage.blocks, 64).permute(0, 2, 3, 1, 4).contiguous()
     return laid.view(given[packing.tensors[0]].dtype)
 
 
 def unpack(
-    weight: torch.Tensor,
-    name: str,
-    products: Mapping[str, Product],
-    packed: Mapping[str, torch.Tensor],
+    weight: torch.Tensor, name: str, products: Mapping[str, Product], packed: Mapping[str, torch.Tensor]
 ) -> None:
     """Write into a weight of this name what its packed copies hold."""
     flat = elements(weight.view(weight.shape[0], -1))
@@ -90,11 +67,7 @@ def unpack(
             continue
         rows = torch.from_numpy(_packing(op).rows.reshape(-1)).to(weight.device)
         lo, hi = _columns(op)
-        laid = (
-            elements(packed[key])
-            .permute(0, 3, 1, 2, 4)
-            .reshape(len(rows), -1)[:, : hi - lo]
-        )
+        laid = elements(packed[key]).permute(0, 3, 1, 2, 4).reshape(len(rows), -1)[:, : hi - lo]
         flat[rows[rows >= 0], lo:hi] = laid[rows >= 0]
 
 
@@ -115,21 +88,15 @@ def held_whole(graph: Graph, products: Iterable[Product]) -> dict[str, tuple[str
 
 def _readers(graph: Graph, name: str) -> list[str]:
     """The ops that read a tensor, once for each operand."""
-    return sorted(
-        op.name for op in graph.ops for operand in op.operands if operand.tensor == name
-    )
+    return sorted(op.name for op in graph.ops for operand in op.operands if operand.tensor == name)
 
 
 def _covered(found: list[Product]) -> bool:
     """Whether every row is there, in columns that together are all."""
-    height, *wide = (
-        found[0].plan.graph.tensors[_packing(found[0]).tensors[0]].plan_shape
-    )
+    height, *wide = found[0].plan.graph.tensors[_packing(found[0]).tensors[0]].plan_shape
     covered = 0
     for lo, hi in sorted({_columns(op) for op in found}):
-        rows = np.concatenate(
-            [_packing(op).rows.reshape(-1) for op in found if _columns(op) == (lo, hi)]
-        )
+        rows = np.concatenate([_packing(op).rows.reshape(-1) for op in found if _columns(op) == (lo, hi)])
         if lo > covered or len(np.unique(rows[rows >= 0])) != height:
             return False
         covered = max(covered, hi)

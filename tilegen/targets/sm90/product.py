@@ -81,11 +81,7 @@ class Product(Code):
     def partly_occupied(self) -> tuple[int, ...]:
         """How many of a math warpgroup's blocks of 64 rows hold any, where not all do. An empty block is not
         multiplied."""
-        if (
-            not isinstance(self.store, RowStore)
-            or self.tile.warpgroups_split_n
-            or self.tile.swapped
-        ):
+        if not isinstance(self.store, RowStore) or self.tile.warpgroups_split_n or self.tile.swapped:
             return ()
         height = self.tile.rows
         heights = (
@@ -93,11 +89,7 @@ class Product(Code):
             if self.store.moves
             else (min(height, self.rows), self.rows % height or height)
         )
-        return tuple(
-            sorted(
-                set[int]().union(*map(self.tile.occupied, heights)) - {self.tile.m64}
-            )
-        )
+        return tuple(sorted(set[int]().union(*map(self.tile.occupied, heights)) - {self.tile.m64}))
 
     @property
     def range(self) -> str:
@@ -114,12 +106,7 @@ class Product(Code):
         """Scratch: a sum of squares for each row, or each warp that has a row of its own; sums that are
         swapped."""
         scratch = max(256 if self.norm else 0, self.tile.scratch_bytes)
-        return Needs(
-            self.stage.bytes,
-            self.stage.overrun(self.tile),
-            self.tile.sums_bytes,
-            scratch,
-        )
+        return Needs(self.stage.bytes, self.stage.overrun(self.tile), self.tile.sums_bytes, scratch)
 
     @property
     def proxies(self) -> Proxies:
@@ -198,11 +185,7 @@ class Product(Code):
     @property
     def cluster_text(self) -> str:
         if self.cluster <= 2:
-            return (
-                f", by pairs that share its {self.bound.op.cluster_split}"
-                if self.cluster > 1
-                else ""
-            )
+            return f", by pairs that share its {self.bound.op.cluster_split}" if self.cluster > 1 else ""
         shape = self.tile.cluster
         if shape.k > 1:
             return f", by clusters of {shape.k} CTAs that share its k"
@@ -219,9 +202,7 @@ def types_problem(b: OpInstance) -> str:
         return f"wgmma takes {', '.join(MMA_TYPES)}, {b.op.operands[0].tensor!r} is {b.dtype(0)}"
     results = TWO_BYTES if b.dtype(0) in PAIRED else (b.dtype(0),)
     if b.result.dtype not in (*results, "float32"):
-        return (
-            f"the result is {b.result.dtype}, expected {', '.join(results)} or float32"
-        )
+        return f"the result is {b.result.dtype}, expected {', '.join(results)} or float32"
     return ""
 
 
@@ -232,10 +213,7 @@ def waits_for_activations(code: Code) -> tuple[Wait, ...]:
     layer 2.4 %, and the older one second cost ResNet-38 3.4 %, though it never waits (docs/perf-log.md)."""
     late = code.waiting("epilogue")
     if late and epilogue_is_older(code):
-        inside = (
-            replace(w, before="first") if w.before == "steps" else w
-            for w in step_waits(code, 0)
-        )
+        inside = (replace(w, before="first") if w.before == "steps" else w for w in step_waits(code, 0))
         return (*(Wait(n, "steps", late=True) for n in late), *inside)
     return (*step_waits(code, 0), *(Wait(n, "last", late=True) for n in late))
 

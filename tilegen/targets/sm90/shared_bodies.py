@@ -40,9 +40,7 @@ class Body:
         first = self.members[0]
         if not self.shared:
             return first
-        code = Code(
-            first.plan, first.bound, members=tuple(op.name for op in self.members)
-        )
+        code = Code(first.plan, first.bound, members=tuple(op.name for op in self.members))
         return convolution(code) if convolves(first) else _numbered(first, code)
 
     @property
@@ -81,9 +79,7 @@ def bodies(ops: Sequence[Op]) -> tuple[Body, ...]:
     for n, op in enumerate(ops):
         likeness = likeness_of(op) if many or not _multiplies(op) else op.name
         alike = last.get(likeness, [])
-        if alike and (
-            _multiplies(op) or len(alike) == 1 or n - alike[-1] == alike[1] - alike[0]
-        ):
+        if alike and (_multiplies(op) or len(alike) == 1 or n - alike[-1] == alike[1] - alike[0]):
             alike.append(n)
             continue
         found.append([n])
@@ -112,31 +108,11 @@ def _linear_likeness(op: Product) -> Hashable:
         for loads in (own.a, own.b)
         for load in loads.each
     ]
-    texts = (
-        loads,
-        own.range,
-        own.store.corner,
-        own.finish,
-        extras.operands,
-        extras.text.expression,
-    )
+    texts = loads, own.range, own.store.corner, own.finish, extras.operands, extras.text.expression
     types = b.result.dtype, tuple(b.tensors[o.tensor].dtype for o in b.op.operands)
-    flags = (
-        extras.held,
-        extras.holds_late,
-        extras.warms,
-        extras.touches,
-        epilogue_is_older(op),
-        own.one_turn,
-    )
+    flags = extras.held, extras.holds_late, extras.warms, extras.touches, epilogue_is_older(op), own.one_turn
     store = own.store.unit, own.store.staged
-    tile = (
-        replace(own.tile, steps=0),
-        own.stage,
-        store,
-        bool(own.packing),
-        own.weights_once,
-    )
+    tile = replace(own.tile, steps=0), own.stage, store, bool(own.packing), own.weights_once
     told = repr(texts).replace(none, "").replace(f"maps.{op.name}_", "maps._")
     return told, types, flags, repr(tile), op.rows, b.op.cluster, b.op.cluster_split
 
@@ -151,8 +127,7 @@ def likeness_of(op: Op) -> Hashable:
     b = op.bound
     operands = tuple(replace(o, tensor="") for o in b.op.operands)
     shapes: tuple[Any, ...] = tuple(
-        (t.dtype, t.plan_shape)
-        for t in (b.result, *(b.tensors[o.tensor] for o in b.op.operands))
+        (t.dtype, t.plan_shape) for t in (b.result, *(b.tensors[o.tensor] for o in b.op.operands))
     )
     stays = tuple(e.stays for e in op.extras.text.operands)
     epilogue = op.extras.held, op.extras.holds_late, epilogue_is_older(op), stays

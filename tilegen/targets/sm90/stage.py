@@ -41,9 +41,7 @@ class Map:
 
     @property
     def geometry(self) -> Geometry:
-        return Geometry(
-            (self.columns, self.rows), (self.pitch,), (self.box[1], self.box[0]), (1, 1)
-        )
+        return Geometry((self.columns, self.rows), (self.pitch,), (self.box[1], self.box[0]), (1, 1))
 
     @property
     def comment(self) -> str:
@@ -71,9 +69,7 @@ class BoxMap:
 
     @property
     def geometry(self) -> Geometry:
-        spanned = tuple(
-            (n - 1) * by + 1 for n, by in zip(self.box, self.traversal, strict=True)
-        )
+        spanned = tuple((n - 1) * by + 1 for n, by in zip(self.box, self.traversal, strict=True))
         return Geometry(self.shape, self.pitches, spanned, self.traversal)
 
     @property
@@ -81,9 +77,7 @@ class BoxMap:
         def sizes(values: tuple[Size, ...]) -> str:
             return " x ".join(map(str, reversed(values)))
 
-        every = (
-            f", every {sizes(self.traversal)}th" if set(self.traversal) != {1} else ""
-        )
+        every = f", every {sizes(self.traversal)}th" if set(self.traversal) != {1} else ""
         return f"{self.tensor}: {sizes(self.shape)}, boxes of {sizes(self.box)}{every}"
 
 
@@ -103,14 +97,9 @@ class PatchMap:
     @property
     def geometry(self) -> Geometry:
         """The box is that of one pixel; how many a copy moves stands beside."""
-        p, ((height, width), c) = (
-            self.patches,
-            (self.patches.size, self.patches.channels),
-        )
+        p, ((height, width), c) = self.patches, (self.patches.size, self.patches.channels)
         (down, across), pitches = p.stride, (c, width * c, height * width * c)
-        return Geometry(
-            (c, width, height, p.images), pitches, (64, 1, 1, 1), (1, across, down, 1)
-        )
+        return Geometry((c, width, height, p.images), pitches, (64, 1, 1, 1), (1, across, down, 1))
 
     @property
     def im2col(self) -> Im2col:
@@ -232,9 +221,7 @@ class Loads:
     more: int = 0  # turns of the loop after the last step
     at: int = 0  # bytes into the stage, where its copies go
     policy: str = ""  # for L2, of its copies
-    together: bool = (
-        False  # whether other CTAs of the cluster get what each of them loads
-    )
+    together: bool = False  # whether other CTAs of the cluster get what each of them loads
 
     @property
     def ahead(self) -> tuple[Wait, ...]:
@@ -249,10 +236,7 @@ class Loads:
     @property
     def looped(self) -> bool:
         """Whether there is anything to do step by step."""
-        return any(
-            load.staged or any(w.before != "steps" for w in load.waits)
-            for load in self.each
-        )
+        return any(load.staged or any(w.before != "steps" for w in load.waits) for load in self.each)
 
 
 def step_waits(op: OpText, operand: int) -> tuple[Wait, ...]:

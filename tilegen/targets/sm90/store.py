@@ -99,11 +99,7 @@ class _Part:
     @property
     def here(self) -> str:
         """Whether it is this one."""
-        return (
-            f"{self.owner} == cta_rank"
-            if self.tile.halved
-            else f"cta_rank == {self.owner}"
-        )
+        return f"{self.owner} == cta_rank" if self.tile.halved else f"cta_rank == {self.owner}"
 
 
 def _sent(parts: Sequence[_Part], own: _Part | None = None) -> tuple[Step, ...]:
@@ -114,16 +110,7 @@ def _sent(parts: Sequence[_Part], own: _Part | None = None) -> tuple[Step, ...]:
         before = own is not None and not part.tile.halved and own.number < part.number
         to = "cta_rank ^ 1" if part.tile.cluster.k == 2 else part.owner
         barrier, last = part.number - before, n == len(parts) - 1
-        found.append(
-            Step(
-                "cluster_send",
-                part.first,
-                part.count,
-                to=to,
-                barrier=barrier,
-                last=last,
-            )
-        )
+        found.append(Step("cluster_send", part.first, part.count, to=to, barrier=barrier, last=last))
     return tuple(found)
 
 
@@ -164,9 +151,7 @@ class Store:
     def row(self) -> str:
         """First row that the CTA finishes."""
         down, _ = self.tile.cluster.finished
-        shared = (
-            f" + {self.tile.cta_row} * {self.tile.rows // down}" if down > 1 else ""
-        )
+        shared = f" + {self.tile.cta_row} * {self.tile.rows // down}" if down > 1 else ""
         return to_c(self.code.bound.write[0].lo) + shared
 
     @property
@@ -175,14 +160,8 @@ class Store:
         column = to_c(self.code.bound.write[-1].lo)
         _, across = self.tile.cluster.finished
         # where warpgroups split columns that a cluster exchanges, column_of_warpgroup tells the CTA's part
-        shared = across > 1 and not (
-            self.tile.exchanges and self.tile.warpgroups_split_n
-        )
-        return (
-            f"{column} + {self.tile.cta_column} * {self.tile.columns // across}"
-            if shared
-            else column
-        )
+        shared = across > 1 and not (self.tile.exchanges and self.tile.warpgroups_split_n)
+        return f"{column} + {self.tile.cta_column} * {self.tile.columns // across}" if shared else column
 
     @property
     def moves(self) -> bool:
@@ -257,18 +236,14 @@ class RowStore(Store):
         if not self.staged:
             return []
         b = self.code.bound
-        return self._maps(
-            (self.map_name, self.rest_name), b.op.result, int(b.out[-1]), 0
-        )
+        return self._maps((self.map_name, self.rest_name), b.op.result, int(b.out[-1]), 0)
 
     def residual_maps(self, residual: EpilogueOperand) -> list[Map]:
         """As the result's are."""
         names = self.beside_name, self.beside_rest_name
         return self._maps(names, residual.tensor, residual.pitch, residual.first)
 
-    def _maps(
-        self, names: tuple[str, str], tensor: str, pitch: int, first: int
-    ) -> list[Map]:
+    def _maps(self, names: tuple[str, str], tensor: str, pitch: int, first: int) -> list[Map]:
         """Of whole blocks of 64 columns, and of those that are left over."""
         b, found = self.code.bound, list[Map]()
         rows, columns, (name, rest) = b.out[0], int(b.out[-1]), names
@@ -305,9 +280,7 @@ class PixelStore(Store):
     def corner(self) -> str:
         row = self.row_of_warpgroup.removeprefix(" + ") or "0"
         images = (to_c(self.sizes[0]),) if self.moves else ()
-        return ", ".join(
-            (row, f"{self.column}{self.column_of_warpgroup}", *self.first, *images)
-        )
+        return ", ".join((row, f"{self.column}{self.column_of_warpgroup}", *self.first, *images))
 
     @property
     def box(self) -> tuple[int, int, int]:
@@ -332,11 +305,7 @@ class PixelStore(Store):
     def maps(self) -> list[BoxMap]:
         if not self.staged:
             return []
-        (images, lines, pixels), c, (tb, th, tw) = (
-            self.sizes,
-            int(self.code.bound.out[3]),
-            self.box,
-        )
+        (images, lines, pixels), c, (tb, th, tw) = self.sizes, int(self.code.bound.out[3]), self.box
         pitches, box = (
             (c, pixels * c, lines * pixels * c),
             (64, tw, 1, 1) if self.slides else (64, tw, th, tb),

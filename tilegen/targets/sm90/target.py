@@ -55,16 +55,12 @@ class Sm90(Target):
         plan = unproved(graph, machine)
         return {b.op.name: hopper_op(plan, b).proxies for b in plan.bounds}
 
-    def emit(
-        self, plan: Plan, architecture: str = "", programmatic: bool | None = None
-    ) -> Emitted:
+    def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
         """What is generated first; with a compiler at hand it might turn out to need more registers for
         loading."""
         source = generate(plan)
         launch = hopper_launch(plan, source, programmatic=programmatic)
-        return Emitted(
-            texts(plan, source)[0](), HopperLibrary.source_name, ARCHITECTURE, launch
-        )
+        return Emitted(texts(plan, source)[0](), HopperLibrary.source_name, ARCHITECTURE, launch)
 
     def load(self, plan: Plan, architecture: str = "") -> Any:
         return HopperLibrary(plan)

@@ -27,11 +27,7 @@ class ThreadTile(ThreadOp):
 
     @property
     def range(self) -> str:
-        return (
-            f"const int first = 0, last = {self.steps};"
-            if self.a.looped
-            else "const int first = 0;"
-        )
+        return f"const int first = 0, last = {self.steps};" if self.a.looped else "const int first = 0;"
 
     @property
     def a(self) -> Loads:

@@ -12,10 +12,7 @@ from tilegen.ops.patches import BLOCK, MOST_DEEP, SLICE
 BOX = 256  # the most rows of one bulk tensor copy
 SLICE_BYTES = 2 * SLICE
 HEIGHTS = (64, 128, 192, 256)  # rows that a CTA can compute
-HEIGHTS_IN_TURN = (
-    128,
-    192,
-)  # rows that one math warpgroup can, where they take turns, unless swapped
+HEIGHTS_IN_TURN = (128, 192)  # rows that one math warpgroup can, where they take turns, unless swapped
 MOST_CTAS = 8  # of a cluster that any GPU runs
 SWAPPED_COLUMNS = (64, 128, 256)  # that a CTA computes of a swapped tile
 TWO_BYTES = ("bfloat16", "float16")
@@ -98,20 +95,13 @@ class Tile:
         """Whether they get there by every other slice of K each, for all columns, and swap sums at the end:
         activations are read once."""
         pairs = self.depth % (2 * SLICE) == 0
-        return (
-            pairs
-            and self.warpgroups_split_n
-            and self.groups == 1
-            and self.cta_columns <= ALTERNATING
-        )
+        return pairs and self.warpgroups_split_n and self.groups == 1 and self.cta_columns <= ALTERNATING
 
     @property
     def m64(self) -> int:
         """Blocks of 64 rows of the left operand that the first math warpgroup has."""
         if self.swapped:
-            return self.groups * max(
-                1, self.cta_columns // (64 if self.pingpong else 128)
-            )
+            return self.groups * max(1, self.cta_columns // (64 if self.pingpong else 128))
         if self.pingpong:
             return self.cta_rows // 64
         return max(1, -(-self.cta_rows // 128))
@@ -128,10 +118,7 @@ class Tile:
         found, height = set[int](), 64 * self.m64
         for end in range(self.cta_rows, self.rows + 1, self.cta_rows):
             starts = range(end - self.cta_rows, end, height)
-            found |= {
-                -(-max(0, min(rows, end, start + height) - start) // 64)
-                for start in starts
-            }
+            found |= {-(-max(0, min(rows, end, start + height) - start) // 64) for start in starts}
         return found
 
     @property
@@ -139,9 +126,7 @@ class Tile:
         """Eights of columns of one group that a math warpgroup has; swapped: of rows."""
         if self.swapped:
             return self.cta_rows // (16 if self.warpgroups_split_right else 8)
-        return self.cta_columns // (
-            16 if self.warpgroups_split_n and not self.alternates else 8
-        )
+        return self.cta_columns // (16 if self.warpgroups_split_n and not self.alternates else 8)
 
     @property
     def parts(self) -> int:
@@ -177,13 +162,7 @@ class Tile:
     @property
     def sums_bytes(self) -> int:
         """Bytes of sums that a math warpgroup is sent, by all others together."""
-        return (
-            self.m64
-            * self.right_groups
-            * self.finished_n8s
-            * 2048
-            * (self.cluster.k - 1)
-        )
+        return self.m64 * self.right_groups * self.finished_n8s * 2048 * (self.cluster.k - 1)
 
     @property
     def scratch_bytes(self) -> int:
@@ -197,22 +176,14 @@ class Tile:
         """Of the left operand, in bytes."""
         if self.alternates:
             return f"warpgroup * {SLICE_BYTES}"
-        return (
-            "0"
-            if self.halved or self.pingpong
-            else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
-        )
+        return "0" if self.halved or self.pingpong else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
 
     @property
     def b_offset(self) -> str:
         """Of the right one."""
         if self.alternates:
             return f"warpgroup * {SLICE_BYTES}"
-        return (
-            f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}"
-            if self.halved
-            else "0"
-        )
+        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.halved else "0"
 
     @property
     def slices(self) -> int:
@@ -239,9 +210,7 @@ class Tile:
                 else [Piece(0, w * half, w * half, half) for w in (0, 1)]
             )
         return [
-            Piece(g, w * half, (w * self.groups + g) * half, half)
-            for w in (0, 1)
-            for g in range(self.groups)
+            Piece(g, w * half, (w * self.groups + g) * half, half) for w in (0, 1) for g in range(self.groups)
         ]
 
     # --- limits ---------------------------------------------------------------------------------------------
@@ -250,9 +219,7 @@ class Tile:
     def problem(self) -> str:
         """Why the machine's instructions cannot compute it, or an empty string."""
         if self.step % BLOCK and self.depth != self.step:
-            return (
-                f"steps are {self.depth} wide, expected a pixel's {self.step} channels"
-            )
+            return f"steps are {self.depth} wide, expected a pixel's {self.step} channels"
         if self.depth % self.step or self.depth > MOST_DEEP:
             return f"steps are {self.depth} wide, expected a multiple of {self.step} up to {MOST_DEEP}"
         if self.cluster.size > MOST_CTAS:
@@ -285,10 +252,7 @@ class Tile:
         parts = max(self.cluster.k, 2 if self.warpgroups_split_n else 1)
         if self.cta_columns % (8 * parts):
             return f"a CTA's {self.cta_columns} columns do not split into {parts} times eight"
-        if (
-            self.columns_of_warpgroup > 256
-            or self.m64 * self.columns_of_warpgroup // 2 > SUMS
-        ):
+        if self.columns_of_warpgroup > 256 or self.m64 * self.columns_of_warpgroup // 2 > SUMS:
             return (
                 f"a math warpgroup would hold {self.m64 * 64} x {self.columns_of_warpgroup} sums, which do"
                 " not fit its registers"
@@ -297,11 +261,7 @@ class Tile:
 
     @property
     def _swapped_problem(self) -> str:
-        if (
-            self.cta_rows % 8
-            or self.cta_rows > BOX
-            or self.cta_columns not in SWAPPED_COLUMNS
-        ):
+        if self.cta_rows % 8 or self.cta_rows > BOX or self.cta_columns not in SWAPPED_COLUMNS:
             return (
                 f"a CTA computes 64, 128, 192 or 256 rows, or any eights up to {BOX} of"
                 f" {', '.join(map(str, SWAPPED_COLUMNS))} columns, not {self.cta_rows} x {self.cta_columns}"
