@@ -14,6 +14,7 @@ STAGES = 3  # the fewest
 PANELS = (64, 32)  # columns of K of a panel, the narrow ones only where no warps share a sum
 SLOT = 128  # bytes of shared memory for the next tile's rank
 ROOM = gpus.SM_86.shared_block - SLOT  # what every GPU has
+BARRIER = 7  # clocks of each chunk's, at the least
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ class Block:
     def fits(self, room: int) -> bool:
         return self.registers <= REGISTERS and self.panel(room) > 0 and self.summed_bytes <= room
 
-    def cost(self, tm: int, tn: int, depth: int) -> float:
-        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading;
-        and a little of all three. Sums of panels are written and read once."""
+    def cost(self, tm: int, tn: int, depth: int, room: int = ROOM) -> float:
+        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading,
+        and a little of all three; and the barrier of a stage, which deep blocks have fewer of. Sums of panels
+        are written and read once."""
         blocks = math.ceil(tm / self.rows) * math.ceil(tn / self.columns)
         warps = WARPS // self.deep
         multiply = warps * self.m * self.n * self.groups * 1.6  # 2,500 FLOP a clock
@@ -79,7 +81,9 @@ class Block:
         # 32 bytes a row; an SM gets 32 bytes a clock from L2
         load = min(tm, self.rows) + self.groups * min(tn, self.columns)
         sums = 2 * self.summed_bytes / 128 * 16 / depth
-        return blocks * (max(multiply, fragments, load) + 0.1 * (multiply + fragments + load) + sums)
+        barriers = BARRIER * 16 / (self.deep * self.panel(room))
+        busy = max(multiply, fragments, load) + 0.1 * (multiply + fragments + load)
+        return blocks * (busy + sums + barriers)
 
 
 @lru_cache(maxsize=4096)
@@ -96,5 +100,5 @@ def best_block(tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROO
     ]
     return min(
         (b for b in found if b.fits(room)),
-        key=lambda b: (b.cost(tm, tn, depth), b.registers, b.deep, b.across),
+        key=lambda b: (b.cost(tm, tn, depth, room), b.registers, b.deep, b.across),
     )

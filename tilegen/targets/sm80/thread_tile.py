@@ -57,9 +57,8 @@ class ThreadTile(ThreadOp):
 
     def _no_form(self) -> str:
         if self.scratch_bytes > self.room:
-            return (
-                f"the tile takes {self.scratch_bytes:,} bytes of shared memory, expected at most {self.room:,}"
-            )
+            room = f"expected at most {self.room:,}"
+            return f"the tile takes {self.scratch_bytes:,} bytes of shared memory, {room}"
         return ""
 
     @property
