@@ -9,7 +9,7 @@ import pytest
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.language import reduced
-from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS
+from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, PANELS, PIXELS, SHARED, STEEP
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
@@ -22,6 +22,11 @@ def test_right_under_an_adversary(case: Case) -> None:
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=lambda c: c.name)
 def test_attention_is_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(3), target="sm_80") == ""
+
+
+@pytest.mark.parametrize("case", SHARED, ids=lambda c: c.name)
+def test_sums_that_warps_share_are_right_under_every_adversary(case: Case) -> None:
     assert emulated(case, range(3), target="sm_80") == ""
 
 
@@ -48,7 +53,67 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         CAUSAL,
         "only the last block is masked",
-        replaced("first + KEYS > limit[half]", "first >= limit[half]"),
+        replaced("first + KEYS > limit[m][half]", "first >= limit[m][half]"),
+    ),
+    (
+        STEEP,
+        "what was summed is not scaled anew",
+        replaced("if (factor[0] != 1.0f || factor[1] != 1.0f) {", "if (false) {"),
+    ),
+    (
+        STEEP,
+        "only half of a lane's rows are scaled anew",
+        replaced("if (factor[0] != 1.0f || factor[1] != 1.0f) {", "if (factor[0] != 1.0f) {"),
+    ),
+    (
+        STEEP,
+        "queries are not held",
+        replaced("if (key == begin) heads.hold(own, lane);", ""),
+    ),
+    (
+        PANELS,
+        "panels' sums are added up before all are there",
+        replaced("  __syncthreads();\n  const int rows = tg_min", "  const int rows = tg_min"),
+    ),
+    (
+        PANELS,
+        "a panel is left out",
+        replaced("sum.of[g].x += v.x", "if (panel > 0) sum.of[g].x += v.x"),
+    ),
+    (
+        PANELS,
+        "panels go on behind the end of K",
+        replaced("tg_min(tg_max(2 * (columns - k), 0), 16)", "16"),
+    ),
+    (
+        PANELS,
+        "warps of all panels multiply the first",
+        replaced("smem + warp.panel * G::PANEL_BYTES", "smem"),
+    ),
+    (
+        PANELS,
+        "panels' sums lie in one place",
+        replaced("smem + warp.panel * Op::GROUPS * group", "smem"),
+    ),
+    (
+        PIXELS,
+        "a border has the next line's pixel",
+        replaced("< (unsigned)Op::WIDTH;", "<= (unsigned)Op::WIDTH;"),
+    ),
+    (
+        PIXELS,
+        "the filter goes on to its next line a pixel late",
+        replaced("n / (Op::FILTER_WIDTH * Op::CHANNELS)", "n / (Op::FILTER_WIDTH * Op::CHANNELS + 8)"),
+    ),
+    (
+        PIXELS,
+        "a stage of pixels is not waited for",
+        replaced("tg_copies_wait<ahead - 1>();", "tg_copies_wait<ahead>();"),
+    ),
+    (
+        PIXELS,
+        "a convolution does not wait for the one before",
+        replaced("tg_wait_for_chunk<Op>(g, t, waited, first < G::CHUNKS ? first : G::CHUNKS - 1);", ""),
     ),
     (
         LAYERS[0],

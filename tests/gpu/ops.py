@@ -404,10 +404,10 @@ def attended(B=2, S=100, heads=4, kv_heads=2, D=64, H=128, causal=True, dtype="b
 
 
 @tg.spec
-def heads_alone(B=2, S=300, heads=4, D=64, causal=True, dtype="bfloat16"):
+def heads_alone(B=2, S=300, heads=4, D=64, causal=True, scale=0.0, dtype="bfloat16"):
     """An attention in a launch of its own: the next tile's queries come while a tile's are used."""
     q, k, v = tg.input("qkv", (B, S, 3 * heads * D), dtype).chunk(3)
-    return tg.attention(q, k, v, heads=heads, causal=causal, name="attn")
+    return tg.attention(q, k, v, heads=heads, causal=causal, scale=scale or None, name="attn")
 
 
 @tg.spec

@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
-from tests.gpu.gemms import Case
+from tests.gpu.gemms import Case, gated, gemm
 from tests.gpu.int8 import INT8
 from tests.gpu.language import LANGUAGE
-from tests.gpu.ops import CONVOLUTIONS, MASKS, OPS, PATCHES, THREADS, WINDOWS, attended, cached
+from tests.gpu.ops import (
+    CONVOLUTIONS,
+    MASKS,
+    OPS,
+    PATCHES,
+    THREADS,
+    WINDOWS,
+    attended,
+    cached,
+    heads_alone,
+    pair,
+)
 
 LAYERS = [c for c in OPS if c.name.startswith(("gpt_layer B=2", "llama_layer B=2"))]
 CAUSAL = Case("causal", attended, {"D": 40, "S": 150, "B": 1, "causal": True})
+STEEP = Case(
+    "scores far above those before",
+    heads_alone,
+    {"S": 300, "B": 1, "heads": 2, "causal": False, "scale": 1.0},
+)
 ATTENTIONS = [
     CAUSAL,
+    STEEP,
     Case("heads of 24, all keys", attended, {"D": 24, "S": 67, "causal": False}),
+    Case(
+        "all keys, two rows of a lane twice",
+        attended,
+        {"D": 64, "S": 256, "B": 1, "causal": False},
+        {"tiles": {"attn": (256, 64, 1)}},
+    ),
     Case("heads of 200", attended, {"D": 200, "S": 77, "B": 1, "heads": 1, "kv_heads": 1}),
     Case("caches", cached, {"S": 5, "D": 64, "roped": True}),
     Case("caches, one token, heads of 72", cached, {"S": 1, "D": 72, "roped": True}),
     *(c for c in (*WINDOWS, *MASKS) if "split_kv" not in c.options),
+]
+# whose warps share sums over K
+PANELS = Case(
+    "panels, edges in all of them",
+    gemm,
+    {"M": 17, "N": 104, "K": 1032},
+    {"tiles": {"y": (64, 24, 64)}},
+)
+PIXELS = Case(
+    "panels of pixels",
+    pair,
+    {"HW": 7, "C": 264},
+    {"tiles": {n: (1, 7, 7, 64, 264) for n in ("first", "second")}},
+)
+SHARED = [
+    PANELS,
+    Case(
+        "panels, pairs of groups",
+        gated,
+        {"M": 5, "H": 1032, "I": 1000},
+        {"tiles": {"gate_up": (64, 32, 64), "down": (64, 16, 64)}, "policies": {"*": "tile"}},
+    ),
+    PIXELS,
 ]
 SMALL = [c for c in CONVOLUTIONS if c not in PATCHES and c.program.sizes and dict(c.program.sizes)["HW"] < 15]
 CASES = [*THREADS, *LANGUAGE, *INT8, *SMALL]

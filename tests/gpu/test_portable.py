@@ -46,7 +46,9 @@ def test_against_float32(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*portable.CASES, *portable.ATTENTIONS, *portable.LAYERS], ids=lambda c: c.name
+    "case",
+    [*portable.CASES, *portable.SHARED, *portable.ATTENTIONS, *portable.LAYERS],
+    ids=lambda c: c.name,
 )
 def test_every_kind_of_op(case: Case) -> None:
     program = case.program

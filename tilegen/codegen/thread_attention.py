@@ -11,15 +11,17 @@ import math
 from dataclasses import dataclass
 
 from tilegen.codegen.cuda_op import mma_problem
-from tilegen.codegen.thread_conv import REDUCTIONS
+from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH
 from tilegen.ops.attention import AttentionAttributes, over_caches, splits, taken
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.block_mask import fitting
 
-WARPS, ROWS = 8, 16  # of a warp
+WARPS, ROWS = 8, 16  # of a warp, or twice as many where all warps have them
 COLUMNS = 32  # that heads are padded to
 # of a stage, of heads of up to so many columns: two stages and the queries fit into 99 KiB
 KEYS = ((96, 64), (128, 48), (224, 32), (256, 16))
+MORE_KEYS = 64  # of heads of up to WIDE columns, where there is room
+NARROW = 64  # columns of heads of which a lane's registers hold the sums of twice as many rows
 WIDE = 128  # columns of a head from which on shared memory holds fewer rows and keys
 
 
@@ -28,6 +30,7 @@ class ThreadAttention:
     """What its text may ask. Lengths in elements of two bytes, places in bytes."""
 
     bound: OpInstance
+    room: int = SCRATCH  # bytes of shared memory
 
     @property
     def attributes(self) -> AttentionAttributes:
@@ -58,15 +61,28 @@ class ThreadAttention:
         return ceil_div(int(self.attributes.head_dim), COLUMNS) * COLUMNS
 
     @property
+    def m(self) -> int:
+        """Sixteens of rows of a warp: two, which read each key once, where a tile has so many rows and they
+        fit."""
+        many = self.heads * self.queries >= 2 * WARPS * ROWS and self.padded <= NARROW
+        return 2 if many else 1
+
+    @property
     def rows(self) -> int:
         """That a CTA has at a time."""
-        fitting = WARPS * ROWS if self.padded <= WIDE else WARPS * ROWS // 2
+        fitting = self.m * WARPS * ROWS if self.padded <= WIDE else WARPS * ROWS // 2
         return min(fitting, ceil_div(self.heads * self.queries, ROWS) * ROWS)
 
     @property
     def keys(self) -> int:
         """That are in a stage of shared memory."""
-        return next(keys for columns, keys in KEYS if self.padded <= columns)
+        more = self.padded <= WIDE and self._bytes(MORE_KEYS) <= self.room
+        return MORE_KEYS if more else next(keys for columns, keys in KEYS if self.padded <= columns)
+
+    @property
+    def held(self) -> bool:
+        """Whether registers hold the queries."""
+        return self.m == 1 and self.padded <= WIDE
 
     @property
     def pitch(self) -> int:
@@ -92,7 +108,10 @@ class ThreadAttention:
 
     @property
     def bytes(self) -> int:
-        return self.k_at + 2 * self.stage_bytes
+        return self._bytes(self.keys)
+
+    def _bytes(self, keys: int) -> int:
+        return REDUCTIONS + (self.rows + 4 * keys) * self.pitch
 
     @property
     def cached(self) -> bool:
@@ -113,6 +132,11 @@ class ThreadAttention:
     def caps(self) -> bool:
         """Whether scores are capped."""
         return self.attributes.cap is not None
+
+    @property
+    def folded(self) -> bool:
+        """Whether scores are scaled as their powers are taken, not before."""
+        return self.log2 > 0 and not self.caps and not self.attributes.alibi
 
     @property
     def beside(self) -> bool:
@@ -142,9 +166,13 @@ class ThreadAttention:
         return f"{self.bound.tile[0]} * i"
 
 
-def attention_tiles(b: OpInstance) -> list[tuple[int, ...]]:
-    """Tiles of such an attention: heads that share keys fill the rows where queries are few."""
+def attention_tiles(b: OpInstance, sms: int) -> list[tuple[int, ...]]:
+    """Tiles of such an attention: heads that share keys fill the rows where queries are few; of many that
+    all see as many keys tiles have twice the rows, where all SMs have one."""
     a = AttentionAttributes.of(b)
     q, group = int(a.q_len), a.heads // a.kv_heads
     together = next(n for n in range(group, 0, -1) if group % n == 0 and (n == 1 or n * q <= WARPS * ROWS))
-    return [(min(q, WARPS * ROWS), fitting(a, 64), together)]
+    rows = WARPS * ROWS
+    tiles = int(b.out[0]) // q * (a.heads // together) * ceil_div(q, 2 * rows)
+    many = not a.causal and a.head_dim <= NARROW and tiles >= sms and q % (2 * rows) == 0
+    return [(min(q, 2 * rows if many else rows), fitting(a, 64), together)]

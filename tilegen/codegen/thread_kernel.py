@@ -75,6 +75,11 @@ class ThreadKernel:
         return any(op.heads.caps for op in self.thread_tiles if op.heads)
 
     @property
+    def scales_scores(self) -> bool:
+        """Whether any attention scales scores before their powers are taken."""
+        return any(not op.heads.folded for op in self.thread_tiles if op.heads)
+
+    @property
     def ends_early(self) -> bool:
         """Whether keys of any attention end before the last: its sequences say how many they have, or it
         takes blocks of them by a block mask."""

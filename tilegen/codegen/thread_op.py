@@ -106,6 +106,11 @@ class ThreadOp(MacroOp):
     def __post_init__(self) -> None:
         refuse(self.bound, "a GPU", self._problem())
 
+    @property
+    def room(self) -> int:
+        """Bytes of shared memory that it may fill where more of them make it faster."""
+        return SCRATCH
+
     def operand(self, name: str) -> Operand:
         return self.operands[self.bound.index(name)]
 
@@ -134,7 +139,8 @@ class ThreadOp(MacroOp):
     @cached_property
     def heads(self) -> ThreadAttention | None:
         """attention: its operands of mma.sync."""
-        return ThreadAttention(self.bound) if isinstance(self.attributes, AttentionAttributes) else None
+        a = self.attributes
+        return ThreadAttention(self.bound, self.room) if isinstance(a, AttentionAttributes) else None
 
     @cached_property
     def by_eights(self) -> bool:
@@ -173,10 +179,10 @@ class ThreadOp(MacroOp):
         made = self.product or self.heads or self.depthwise
         if made and made.problem:
             return made.problem
-        if self.scratch_bytes > SCRATCH:
+        if self.scratch_bytes > max(self.room, SCRATCH):
             return (
                 f"the tile's rows take {self.scratch_bytes:,} bytes of shared memory, expected at most"
-                f" {SCRATCH:,}; choose smaller tiles"
+                f" {max(self.room, SCRATCH):,}; choose smaller tiles"
             )
         if self._no_eights and not self.unaligned:
             return self._no_eights

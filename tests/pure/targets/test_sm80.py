@@ -14,8 +14,10 @@ from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.tidy import pieces
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.cpu.emit import generate as generate_cpu
-from tilegen.targets.sm80.emit import REGISTERS, PortableOp, best_block, generate
+from tilegen.targets.sm80.block import REGISTERS, ROOM, best_block
+from tilegen.targets.sm80.emit import generate
 from tilegen.targets.sm80.library import PortableLibrary
+from tilegen.targets.sm80.product import PortableLinear
 
 NAMES = {c.name: c for c in CASES}
 ELSEWHERE = ["mlp, M = 1000, tile policy", "gated, rows shared", "block", "split sum"]
@@ -68,7 +70,8 @@ def test_schedule_is_that_of_the_other_targets() -> None:
 def test_blocks_fit_registers_and_stages_shared_memory(tm: int, tn: int, groups: int) -> None:
     block = best_block(tm, tn, groups)
     assert block.registers <= REGISTERS and block.across in (1, 2, 4, 8)
-    assert 3 * 2 * 32 * block.loaded < gpus.SM_86.shared_block
+    assert block.panel(ROOM) and block.summed_bytes <= ROOM
+    assert 3 * 2 * block.panel(ROOM) * block.deep * block.loaded <= ROOM
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_stages() -> None:
     plan = Case("one", mlp, {"M": 128}, {"tiles": {"up": (128, 256, 64), "down": (128, 256, 64)}}).plan(
         target="sm_80"
     )
-    ops = [PortableOp(plan, plan.bounds[0], a) for a in ("sm_90", "sm_80", "sm_86")]
+    ops = [PortableLinear(plan, plan.bounds[0], a) for a in ("sm_90", "sm_80", "sm_86")]
     assert [(op.stages, op.chunk) for op in ops] == [(4, 64), (3, 64), (4, 32)]
 
 
@@ -99,7 +102,7 @@ def test_shared_steps_wait_for_every_part() -> None:
     """Steps that a cluster shares out: each step belongs to the part whose share holds it, and a wait
     stands at each part's first."""
     plan = NAMES["mlp, M = 64, deep steps"].plan(target="sm_80")
-    op = PortableOp(plan, plan.bounds[1], "sm_80")
+    op = PortableLinear(plan, plan.bounds[1], "sm_80")
     parts = [eval(op.cta_of_step.replace("/", "//"), {"step": step}) for step in range(op.steps)]
     assert op.cluster == 2 and parts == [
         next(p for p in (1, 0) if op.steps * p // 2 <= step) for step in range(op.steps)

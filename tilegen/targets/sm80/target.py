@@ -19,8 +19,13 @@ from tilegen.targets.base import Emitted, Target
 from tilegen.targets.sm80.emit import generate, portable_op
 from tilegen.targets.sm80.launch import portable_launch
 from tilegen.targets.sm80.library import PortableLibrary, here
+from tilegen.targets.sm80.pixels import pixel_tiles
+from tilegen.targets.sm80.product import multiplies_pixels
 
 TILES = [(128, tn, 64) for tn in (256, 192, 128, 64)]  # a CTA's registers hold no more sums than 128 x 256
+FEW = 64
+# of few rows, whose time is that of their weights: those that all SMs have a part of
+NARROW = [(FEW, tn, 64) for tn in range(256, 15, -16)]
 
 
 class Sm80(Target):
@@ -33,13 +38,13 @@ class Sm80(Target):
         if isinstance(b.attributes, MatmulAttributes):
             return product_tiles(b)
         if isinstance(b.attributes, ConvAttributes):
-            return conv_tiles(b)
+            return pixel_tiles(b, machine) if multiplies_pixels(b) else conv_tiles(b)
         if isinstance(b.attributes, AttentionAttributes):
-            return attention_tiles(b)
-        few = isinstance(b.out[0], int) and b.out[0] <= 64
-        if few or not isinstance(b.attributes, LinearAttributes):
+            return attention_tiles(b, machine.sms)
+        if not isinstance(b.attributes, LinearAttributes):
             return b.kind.tiles(b, machine)
-        return of_groups(TILES, b.attributes.groups)
+        few = isinstance(b.out[0], int) and b.out[0] <= FEW
+        return of_groups(NARROW if few else TILES, b.attributes.groups)
 
     def check(self, plan: Plan, b: OpInstance) -> None:
         portable_op(plan, b, plan.machine.architecture.portable)
