@@ -12,6 +12,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
+from tilegen.backend.backend import tilegen
+
 
 class Block(nn.Module):
     """A layer of a decoder: norms, projections apart, attention, a gate."""
@@ -54,7 +56,7 @@ def compiled(module: Callable[..., Any], **how: Any) -> Callable[..., Any]:
     """Anew: what was counted and compiled before is forgotten."""
     torch._dynamo.reset()
     counters.clear()
-    return torch.compile(module, backend="tilegen", **how)  # type: ignore[no-any-return]
+    return torch.compile(module, backend=tilegen, **how)  # type: ignore[no-any-return]
 
 
 def counted() -> Counter[str]:

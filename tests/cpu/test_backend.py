@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import nn
 from tests.compiled import Block, Net, compiled, counted, left, same
 from tilegen import config
 from tilegen.backend import subgraph
+from tilegen.backend.backend import tilegen
 from tilegen.backend.joint_pass import JointPass
 
 
@@ -81,6 +83,15 @@ def test_weights_that_are_laid_out_anew_follow_their_parameters() -> None:
             for p in layer.parameters():
                 p.add_(0.1 * torch.randn_like(p))
     assert counted()["regions"] == 1, left()
+
+
+def test_it_is_known_by_its_name() -> None:
+    """To whoever has installed tilegen."""
+    (found,) = metadata.entry_points(group="torch_dynamo_backends", name="tilegen")
+    assert found.load() is tilegen
+    layer, x = nn.Linear(8, 8).requires_grad_(False), torch.randn(3, 8)
+    torch._dynamo.reset()
+    same(torch.compile(layer, backend="tilegen")(x), layer(x))
 
 
 def test_operators_without_a_word_are_left_with_a_reason() -> None:

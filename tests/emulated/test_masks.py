@@ -37,7 +37,7 @@ FAULTS = [
     ("sm_80", BLOCKS, "other keys are brought", "return 64 * tg_y_keys[4 * i + n]", "return 64 * n"),
     ("sm_80", BLOCKS, "what saw no key is divided by 0", "whole == 0.0f ? 0.0f : ", ""),
     ("sm_80", ODD, "the mask is dropped", "if (beside.masks)", "if (false)"),
-    ("sm_80", ODD, "the mask is the first row's", "beside.query[half] = query;", ""),
+    ("sm_80", ODD, "the mask is the first row's", "beside.query[i / 2][i % 2] = query;", ""),
     ("sm_80", ODD, "the mask is another block's", "key / 23 & 1", "key / 24 & 1"),
     ("sm_80", TOLD, "keys behind the last are seen", "beside.there = past;", ""),
     ("sm_90a", LENGTHS, "lengths are dropped", "tg_length(T.n + b)", "300"),

@@ -394,4 +394,7 @@ def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:
         rows, columns = TILES[-2]
     while b.dtype(1) == INT8 and columns > COLUMNS and ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
         columns //= 2  # all SMs are to ask for weights
+    if b.dtype(1) == "float32" and any(b.pitch(n) % 4 for n in (0, 1)):
+        # what shifts more lines of four bytes does not fit into registers
+        rows, columns = (ROWS, 64) if m <= ROWS else (32, 32)
     return [(rows, columns, LINE // DTYPES[b.dtype(0)])]
