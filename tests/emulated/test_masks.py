@@ -137,15 +137,15 @@ FAULTS = [
         "sm_80",
         SLOPES,
         "slopes are another head's",
-        "beside.slope[half] = 1.4426950409f * tg_get1(T.slopes + head)",
-        "beside.slope[half] = 1.4426950409f * tg_get1(T.slopes)",
+        "tg_get1(T.slopes + 2 * h + n / n0)",
+        "tg_get1(T.slopes + 2 * h)",
     ),
     (
         "sm_80",
         CAPPED,
         "slopes are dropped",
-        "x += beside.slope[half]",
-        "x += 0.0f * beside.slope[half]",
+        "x += beside.slope[m][half]",
+        "x += 0.0f * beside.slope[m][half]",
     ),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.language import reduced
-from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, PANELS, PIXELS, SHARED, STEEP
+from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, PANELS, PIXELS, SHARED, STEEP, TWICE
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
@@ -69,6 +69,11 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
         STEEP,
         "queries are not held",
         replaced("if (key == begin) heads.hold(own, lane);", ""),
+    ),
+    (
+        TWICE[1],
+        "a warp's second rows have the queries of the first",
+        replaced("left + PITCH * 16 * m + at", "left + at"),
     ),
     (
         PANELS,

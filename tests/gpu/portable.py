@@ -25,16 +25,21 @@ STEEP = Case(
     heads_alone,
     {"S": 300, "B": 1, "heads": 2, "causal": False, "scale": 1.0},
 )
+# a warp has 32 rows
+TWICE = [
+    Case(
+        f"heads of {d}, two rows of a lane twice, {n} queries",
+        heads_alone,
+        {"D": d, "S": n, "B": 1, "heads": 2, "causal": False},
+        {"tiles": {"attn": (256, 64, 1)}},
+    )
+    for d, n in ((64, 256), (128, 256), (72, 300))
+]
 ATTENTIONS = [
     CAUSAL,
     STEEP,
     Case("heads of 24, all keys", attended, {"D": 24, "S": 67, "causal": False}),
-    Case(
-        "all keys, two rows of a lane twice",
-        attended,
-        {"D": 64, "S": 256, "B": 1, "causal": False},
-        {"tiles": {"attn": (256, 64, 1)}},
-    ),
+    *TWICE,
     Case("heads of 200", attended, {"D": 200, "S": 77, "B": 1, "heads": 1, "kv_heads": 1}),
     Case("caches", cached, {"S": 5, "D": 64, "roped": True}),
     Case("caches, one token, heads of 72", cached, {"S": 1, "D": 72, "roped": True}),

@@ -21,8 +21,8 @@ COLUMNS = 32  # that heads are padded to
 # of a stage, of heads of up to so many columns: two stages and the queries fit into 99 KiB
 KEYS = ((96, 64), (128, 48), (224, 32), (256, 16))
 MORE_KEYS = 64  # of heads of up to WIDE columns, where there is room
-NARROW = 64  # columns of heads of which a lane's registers hold the sums of twice as many rows
-WIDE = 128  # columns of a head from which on shared memory holds fewer rows and keys
+NARROW = 64  # columns of heads of which registers hold the sums of twice as many rows in any case
+WIDE = 128  # columns of a head beyond which shared memory and registers hold fewer rows and keys
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ class ThreadAttention:
     def m(self) -> int:
         """Sixteens of rows of a warp: two, which read each key once, where a tile has so many rows and they
         fit."""
-        many = self.heads * self.queries >= 2 * WARPS * ROWS and self.padded <= NARROW
-        return 2 if many else 1
+        rows = 2 * WARPS * ROWS
+        many = self.heads * self.queries >= rows and holds_twice(self.attributes)
+        return 2 if many and self._bytes(MORE_KEYS, rows) <= self.room else 1
 
     @property
     def rows(self) -> int:
@@ -76,7 +77,7 @@ class ThreadAttention:
     @property
     def keys(self) -> int:
         """That are in a stage of shared memory."""
-        more = self.padded <= WIDE and self._bytes(MORE_KEYS) <= self.room
+        more = self.padded <= WIDE and self._bytes(MORE_KEYS, self.rows) <= self.room
         return MORE_KEYS if more else next(keys for columns, keys in KEYS if self.padded <= columns)
 
     @property
@@ -108,10 +109,10 @@ class ThreadAttention:
 
     @property
     def bytes(self) -> int:
-        return self._bytes(self.keys)
+        return self._bytes(self.keys, self.rows)
 
-    def _bytes(self, keys: int) -> int:
-        return REDUCTIONS + (self.rows + 4 * keys) * self.pitch
+    def _bytes(self, keys: int, rows: int) -> int:
+        return REDUCTIONS + (rows + 4 * keys) * self.pitch
 
     @property
     def cached(self) -> bool:
@@ -166,6 +167,12 @@ class ThreadAttention:
         return f"{self.bound.tile[0]} * i"
 
 
+def holds_twice(a: AttentionAttributes) -> bool:
+    """Whether a lane's registers hold the sums of twice as many rows: of narrow heads, or of wide ones whose
+    scores are products alone, of all keys."""
+    return a.head_dim <= NARROW or (a.head_dim <= WIDE and not a.causal and not a.masks)
+
+
 def attention_tiles(b: OpInstance, sms: int) -> list[tuple[int, ...]]:
     """Tiles of such an attention: heads that share keys fill the rows where queries are few; of many that
     all see as many keys tiles have twice the rows, where all SMs have one."""
@@ -174,5 +181,5 @@ def attention_tiles(b: OpInstance, sms: int) -> list[tuple[int, ...]]:
     together = next(n for n in range(group, 0, -1) if group % n == 0 and (n == 1 or n * q <= WARPS * ROWS))
     rows = WARPS * ROWS
     tiles = int(b.out[0]) // q * (a.heads // together) * ceil_div(q, 2 * rows)
-    many = not a.causal and a.head_dim <= NARROW and tiles >= sms and q % (2 * rows) == 0
+    many = not a.causal and holds_twice(a) and tiles >= sms and q % (2 * rows) == 0
     return [(min(q, 2 * rows if many else rows), fitting(a, 64), together)]

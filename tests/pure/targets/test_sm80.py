@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.gpu.gemms import CASES, Case, mlp
+from tests.gpu.portable import TWICE
 from tests.shares import share
 from tilegen.arch import gpus
 from tilegen.codegen.schedule import schedule_text
@@ -35,6 +36,12 @@ def compiles(case: Case, architecture: str) -> None:
 @pytest.mark.parametrize("case", share(CASES, 3, 1))
 def test_compiles_for_sm_80(case: Case) -> None:
     compiles(case, "sm_80")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("case", TWICE, ids=lambda c: c.name)
+def test_attention_of_twice_the_rows_spills_nothing(case: Case, architecture: str) -> None:
+    compiles(case, architecture)
 
 
 @pytest.mark.parametrize("architecture", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
