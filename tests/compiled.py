@@ -18,9 +18,11 @@ from tilegen.backend.backend import tilegen
 class Block(nn.Module):
     """A layer of a decoder: norms, projections apart, attention, a gate."""
 
-    def __init__(self, width: int = 32, heads: int = 2, causal: bool = True):
+    def __init__(
+        self, width: int = 32, heads: int = 2, causal: bool = True, least: torch.dtype | None = None
+    ):
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.causal, self.least = heads, causal, least
         self.norm, self.after = nn.RMSNorm(width), nn.LayerNorm(width)
         self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=n < 3) for n in range(4))
         self.up, self.gate, self.down = (nn.Linear(a, b) for a, b in ((width, 48), (width, 48), (48, width)))
@@ -31,7 +33,9 @@ class Block(nn.Module):
         q, k, v = (p(h).view(b, s, self.heads, -1).transpose(1, 2) for p in (self.q, self.k, self.v))
         if mask is None and self.causal:  # as models build it
             at = torch.arange(s, device=x.device)
-            mask = torch.where(at[None] <= at[:, None], 0.0, torch.finfo(x.dtype).min).to(x.dtype)
+            mask = torch.where(at[None] <= at[:, None], 0.0, torch.finfo(self.least or x.dtype).min).to(
+                x.dtype
+            )
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + self.o(a.transpose(1, 2).reshape(b, s, width))
         h = self.after(x)

@@ -44,6 +44,27 @@ def test_what_is_computed_in_bfloat16_is_as_right_as_torchs() -> None:
     assert (found - exact).norm() < 1.2 * (eager - exact).norm()
 
 
+def test_a_mask_may_have_the_least_number_of_another_type() -> None:
+    """As models have it whose configuration is of float16."""
+    layer, x = Block(least=torch.float16).eval().bfloat16(), torch.randn(1, 7, 32).bfloat16()
+    with torch.no_grad():
+        compiled(layer)(x)
+    assert counted()["regions"] == 1, left()
+
+
+def test_a_mask_that_hides_little_is_left() -> None:
+    """A bias of -100 is no mask."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(7)
+        bias = torch.where(at[None] <= at[:, None], 0.0, -100.0)
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+
+    x = torch.randn(1, 2, 7, 16)
+    same(compiled(model)(x), model(x))
+    assert "attention with a mask" in left()
+
+
 def test_images_keep_the_strides_that_the_model_gives_them() -> None:
     net, x = Net().eval(), torch.randn(2, 3, 8, 8)
     with torch.no_grad():

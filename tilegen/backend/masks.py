@@ -16,6 +16,9 @@ from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 MOST = 1 << 24  # elements of a mask that is looked at
+HIDDEN = torch.finfo(
+    torch.float16
+).min  # what is added to scores of no key, or less: models write it for -inf
 
 
 def as_flags(graph: Graph) -> None:
@@ -61,7 +64,7 @@ def _said(mask: Node, node: Node) -> bool | None:
         rows, columns = shape[-2:]
         later = torch.ones(rows, columns, dtype=torch.bool).triu(1).expand(shape)
         if hidden.dtype is not torch.bool:
-            if not bool(((hidden == 0) | (hidden <= torch.finfo(hidden.dtype).min)).all()):
+            if not bool(((hidden == 0) | (hidden <= HIDDEN)).all()):
                 return None
             hidden = hidden != 0
         if not bool(hidden.any()):
