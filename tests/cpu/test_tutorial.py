@@ -43,7 +43,7 @@ def test_your_model(tmp_path: Path) -> None:
     """In one process, which imports torch once."""
     (_, model), *rest = blocks("your-model.md")
     run_block("python", model, tmp_path)
-    assert len(rest) == 4 and all(language == "python" for language, _ in rest)
+    assert len(rest) == 5 and all(language == "python" for language, _ in rest)
     run_block("python", "\n".join(text for _, text in rest), tmp_path)
 
 
