@@ -65,7 +65,7 @@ def _by_int8(p: Pool, x: Value) -> Value:
     """A linear by int8 weights, scaled by columns or by a number."""
     d, x = p.draw, view(p.draw, x)
     n = d.n(16)
-    scale = d.weight(n) if d.maybe() else 0.01
+    scale = d.weight(n, dtype="float32") if d.maybe() else 0.01
     bias = d.weight(n) if d.maybe(0.3) else None
     return activation(d, tg.linear(x, d.int8(n, x.shape[-1]), bias, scale_w=scale))
 
