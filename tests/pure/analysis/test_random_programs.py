@@ -25,7 +25,7 @@ def test_random_program(number: int) -> None:
 
 
 def test_every_word_is_drawn() -> None:
-    programs = drawn_programs(300, 1)
+    programs = drawn_programs(500, 1)
     said = sum((p.words for p in programs), Counter[str]())
     assert [word for word in WORDS if not said[word]] == []
     assert {p.dtype for p in programs} == set(DTYPES)
