@@ -36,7 +36,6 @@ from tilegen.nn.aten import VIEWS
 from tilegen.nn.importer import NodeError
 
 log = logging.getLogger("tilegen")
-aten, prims = torch.ops.aten, torch.ops.prims
 Pass = Callable[[Graph], None]
 
 
@@ -57,7 +56,7 @@ class JointPass(CustomGraphPass):
             self.before(graph)
         masks.as_flags(graph)
         for candidate in _regions(graph, self.inputs):
-            replaced(graph, candidate)
+            replaced(graph, candidate, self.decompositions)
         stable_topological_sort(graph)
         decomposed(graph, self.decompositions)
         graph.eliminate_dead_code()

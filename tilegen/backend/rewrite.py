@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from tilegen.backend import words
 from tilegen.backend.region import Region
-from tilegen.nn.adapter import Layout, Returned
 from tilegen.nn.aten import VIEWS
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
+Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Candidate:
     text: str
 
 
-def replaced(graph: Graph, candidate: Candidate) -> None:
+def replaced(graph: Graph, candidate: Candidate, table: Decompositions) -> None:
     """Nodes → one call of the operator, and views that give its results the shapes of theirs."""
     region = Region.of(candidate.text)
     names = [g.name for g in region.subgraph.given]
@@ -39,45 +40,18 @@ def replaced(graph: Graph, candidate: Candidate) -> None:
     with graph.inserting_before(end):
         arguments = []
         for name, node in zip(names, candidate.given, strict=True):
-            arguments.append(_taken(graph, node, region.spec.taken.get(name)))
+            how = region.spec.taken.get(name)  # none of a weight
+            arguments.append(node if how is None else _inlined(graph, how.of, [node], table))
         call = _called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
         made = [_called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
         for node, returned in zip(candidate.results, region.spec.returned, strict=True):
-            new = _laid_out(graph, _returned(graph, made, returned), node)
+            new = _laid_out(graph, _inlined(graph, lambda *given, r=returned: r.of(given), made, table), node)
             new.meta = {**node.meta, "val": new.meta["val"]}
             node.replace_all_uses_with(new, delete_user_cb=lambda user: user not in candidate.nodes)
     graph.erase_node(end)
     for node in reversed(candidate.nodes):
         if not node.users:
             graph.erase_node(node)
-
-
-def _taken(graph: Graph, node: Node, how: Layout | None) -> Node:
-    """A tensor as the operator takes it."""
-    if how is None:  # a weight
-        return node
-    if node.meta["val"].dtype is torch.int64:
-        node = _called(graph, prims.convert_element_type.default, (node, torch.int32))
-    if how.order is not None:
-        node = _called(graph, aten.permute.default, (node, list(how.order)))
-    if how.dropped:
-        node = _called(graph, aten.squeeze.dims, (node, list(how.dropped)))
-    if not node.meta["val"].is_contiguous():
-        node = _called(graph, aten.clone.default, (node,), memory_format=torch.contiguous_format)
-    return node
-
-
-def _returned(graph: Graph, made: Sequence[Node], returned: Returned) -> Node:
-    """A result of the model, from those of the operator."""
-    assert returned.number is not None
-    node = made[returned.number]
-    if returned.dtype is not None:
-        node = _called(graph, prims.convert_element_type.default, (node, returned.dtype))
-    if returned.pieces is None:
-        return node
-    node = _called(graph, aten.view.default, (node, list(returned.pieces)))
-    node = _called(graph, aten.permute.default, (node, list(returned.order)))
-    return _called(graph, aten.reshape.default, (node, list(returned.shape)))
 
 
 def _laid_out(graph: Graph, new: Node, node: Node) -> Node:
@@ -99,27 +73,24 @@ def _called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> 
     """A call, and its value."""
     node = graph.call_function(target, args, kwargs)
     values = torch.fx.node.map_arg(args, lambda n: n.meta["val"])
-    mode = next(v.fake_mode for v in torch.utils._pytree.tree_leaves(values) if hasattr(v, "fake_mode"))
+    mode = next(v.fake_mode for v in pytree.tree_leaves(values) if hasattr(v, "fake_mode"))
     with mode:
         node.meta["val"] = target(*values, **kwargs)
     return node
 
 
-def decomposed(graph: Graph, table: Mapping[Any, Callable[..., Any]]) -> None:
+def decomposed(graph: Graph, table: Decompositions) -> None:
     """What was kept for regions and is in none → what Inductor makes of it."""
     for node in list(graph.nodes):
         if node.target not in words.KEPT or node.target not in table:
             continue
-        tensors, args, kwargs = _apart(node)
-        values, apart = [n.meta["val"] for n in tensors], _on_tensors(table[node.target], args, kwargs)
+        tensors, apart = _on_tensors(node, table[node.target])
+        values = [n.meta["val"] for n in tensors]
         with values[0].fake_mode:
             if apart(*values) is NotImplemented:  # Inductor has a kernel for it
                 continue
-            traced = make_fx(apart, table)(*values)
         with graph.inserting_before(node):
-            places = dict(zip((n for n in traced.graph.nodes if n.op == "placeholder"), tensors, strict=True))
-            new: Any = graph.graph_copy(traced.graph, places)
-        _inherit(node, places)
+            new = _inlined(graph, apart, tensors, table, node.meta)
         if isinstance(new, (list, tuple)):
             for user in list(node.users):
                 user.replace_all_uses_with(new[user.args[1]])
@@ -129,32 +100,35 @@ def decomposed(graph: Graph, table: Mapping[Any, Callable[..., Any]]) -> None:
         graph.erase_node(node)
 
 
-def _apart(node: Node) -> tuple[list[Node], Any, Any]:
-    """The nodes of a call's arguments, and the arguments with numbers in their places."""
+def _on_tensors(node: Node, function: Callable[..., Any]) -> tuple[list[Node], Callable[..., Any]]:
+    """The nodes of a call's arguments, and a function on those alone."""
     tensors = list(node.all_input_nodes)
-    number: dict[Node, Any] = {n: _Place(k) for k, n in enumerate(tensors)}
-    args, kwargs = (torch.fx.node.map_arg(a, number.__getitem__) for a in (node.args, node.kwargs))
-    return tensors, args, kwargs
+    number = {n: k for k, n in enumerate(tensors)}
 
-
-@dataclass(frozen=True)
-class _Place:
-    """An argument that is the tensor of this number."""
-
-    number: int
-
-
-def _on_tensors(function: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., Any]:
-    def run(*tensors: Any) -> Any:
-        given = torch.utils._pytree.tree_map_only(_Place, lambda p: tensors[p.number], (args, kwargs))
-        made = function(*given[0], **given[1])
+    def run(*values: Any) -> Any:
+        args, kwargs = pytree.tree_map_only(
+            Node, lambda n: values[number[n]], (tuple(node.args), dict(node.kwargs))
+        )
+        made = function(*args, **kwargs)
         return list(made) if isinstance(made, (list, tuple)) else made
 
-    return run
+    return tensors, run
 
 
-def _inherit(node: Node, copies: Mapping[Node, Any]) -> None:
-    """What Inductor knows a node by, for those that it was taken apart into."""
+def _inlined(
+    graph: Graph,
+    function: Callable[..., Any],
+    nodes: Sequence[Node],
+    table: Decompositions,
+    meta: Mapping[str, Any] | None = None,
+) -> Any:
+    """A function of nodes as nodes of the graph. meta: what Inductor knows the node by that it stands for."""
+    values = [n.meta["val"] for n in nodes]
+    with values[0].fake_mode:
+        traced = make_fx(lambda *given: function(*given), table)(*values)  # whose arguments make_fx counts
+    copies = dict(zip((n for n in traced.graph.nodes if n.op == "placeholder"), nodes, strict=True))
+    new = graph.graph_copy(traced.graph, copies)
     for inner, copy in copies.items():
         if inner.op == "call_function":
-            copy.meta = {**node.meta, **inner.meta}
+            copy.meta = {**(meta or {}), **inner.meta}
+    return new

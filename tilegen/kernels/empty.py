@@ -11,7 +11,7 @@ import torch
 from tilegen.errors import ArgumentError
 from tilegen.frontend.program import Program, Tensor
 from tilegen.kernels.operator import Called, key_of
-from tilegen.runtime.arguments import TORCH_DTYPES, check, given_outputs
+from tilegen.runtime.arguments import TORCH_DTYPES, check, fixed, given_outputs
 
 
 class EmptyKernel(Called):
@@ -72,14 +72,8 @@ class EmptyKernel(Called):
         once: frozenset[str] | None = None,
     ) -> EmptyKernel:
         """As Kernel.prepared: no weight is copied."""
-        known = {t.name: t for t in self.arguments}
-        for name in weights:
-            if name not in known:
-                raise ArgumentError(
-                    f"prepare: {name!r} is not an argument of {self.title}; they are {', '.join(known)}"
-                )
-        fixed = {name: check(known[name], a, self._place).detach() for name, a in weights.items()}
-        return EmptyKernel(self.program, self.target, self._place, {**self.bound, **fixed})
+        besides = fixed(self.title, self.arguments, weights, self._place)
+        return EmptyKernel(self.program, self.target, self._place, {**self.bound, **besides})
 
     def held_packed(self, names: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
         """As Kernel.held_packed: none of them."""

@@ -25,6 +25,7 @@ from tilegen.proof.checker import Certificate, prove
 from tilegen.runtime.arguments import (
     TORCH_DTYPES,
     check,
+    fixed,
     given_outputs,
     overlapping,
     refuse_shared,
@@ -277,17 +278,7 @@ class Kernel(Called):
 
     def _with_bound(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What is bound and these besides, checked."""
-        known = {t.name: t for t in self.arguments}
-        for name in weights:
-            if name not in known:
-                listed = ", ".join(known)
-                raise ArgumentError(
-                    f"prepare: {name!r} is not an argument of {self.plan.program}; they are {listed}"
-                )
-        return {
-            **self._bound,
-            **{name: check(known[name], a, self._place).detach() for name, a in weights.items()},
-        }
+        return {**self._bound, **fixed(self.title, self.arguments, weights, self._place)}
 
     # --- calling it ------------------------------------------------------------
 

@@ -113,6 +113,22 @@ def check(t: Tensor, a: Any, device: str = "cpu") -> torch.Tensor:
     return a
 
 
+def fixed(
+    title: str, arguments: Sequence[Tensor], weights: Mapping[str, torch.Tensor], place: str
+) -> dict[str, torch.Tensor]:
+    """Arguments as prepare() fixes them, checked.
+
+    Raises:
+        ArgumentError: one is none of the arguments, or does not fit.
+    """
+    known = {t.name: t for t in arguments}
+    for name in weights:
+        if name not in known:
+            listed = ", ".join(known)
+            raise ArgumentError(f"prepare: {name!r} is not an argument of {title}; they are {listed}")
+    return {name: check(known[name], a, place).detach() for name, a in weights.items()}
+
+
 def _channels_last(t: Tensor, a: torch.Tensor) -> torch.Tensor:
     """The NHWC view that a channels_last tensor is; ArgumentError where the shape is wrong."""
     if len(t.shape) == a.dim() == 4 and t.form in ("spatial", "filter"):
