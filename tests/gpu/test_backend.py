@@ -9,6 +9,12 @@ import torch
 
 from tests.compiled import Block, Net, compiled, counted, left
 from tilegen import config
+from tilegen.runtime.driver import missing
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "a GPU is here"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -223,7 +223,8 @@ BAD = [
     (["plan", *MLP, "-s", "N=3"], "no parameter 'N'; it has M, H, I, dtype"),
     (["plan", *MLP, "-s", "M"], "expected NAME=VALUE"),
     (["plan", *MLP, "-s", "M="], "expected NAME=VALUE"),
-    (["plan", *MLP, "-s", "M=0"], "at least 1"),
+    (["plan", *MLP, "-s", "H=0"], "at least 1"),
+    (["plan", *MLP, "-s", "M=0"], "gpt3_mlp has no rows: there is nothing to plan"),
     (["plan", *MLP, "-s", "M=?"], "left open"),
     (["run", *MLP, "-s", "M=?"], "left open"),
     (["compare", *MLP, "-s", "M=?"], "left open"),
@@ -288,7 +289,7 @@ SPECS = {
     ),
     "import tilegen as tg\n@tg.spec\ndef a():\n    return undefined": "wrong.py:4",
     "import tilegen as tg\n@tg.spec\ndef a(M):\n    return tg.relu(tg.input('x', (M, 4)))": "'M'",
-    "import tilegen as tg\n@tg.spec\ndef a():\n    return tg.relu(tg.input('x', (0, 4)))": "wrong.py:4",
+    "import tilegen as tg\n@tg.spec\ndef a():\n    return tg.relu(tg.input('x', (4, 0)))": "wrong.py:4",
 }
 
 

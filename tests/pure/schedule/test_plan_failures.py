@@ -192,10 +192,15 @@ def test_missing_attribute(data):
     refused(data, "up", error=WRONG)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int8", "", None])
+@pytest.mark.parametrize("dtype", ["float64", "int16", "", None])
 def test_unknown_dtype(data, dtype):
     data["tensors"]["h"]["dtype"] = dtype
     refused(data, "'h'", repr(dtype), error=WRONG)
+
+
+def test_dtype_that_no_op_gives(data):
+    data["tensors"]["h"]["dtype"] = "int8"
+    refused(data, "up gives h as int8", error=tg.ProofError)
 
 
 @pytest.mark.parametrize(
