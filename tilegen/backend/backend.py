@@ -11,6 +11,7 @@ from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.decomposition import select_decomp_table
 
+from tilegen.backend import spelled
 from tilegen.backend.joint_pass import Input, JointPass
 from tilegen.backend.words import KEPT
 
@@ -29,7 +30,7 @@ def tilegen(
     """
     patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
     before = patches.get("joint_custom_pre_pass", inductor.joint_custom_pre_pass)
-    table = select_decomp_table()
+    table = {**select_decomp_table(), spelled.CALL: spelled.CALL}  # which torch takes apart by itself
     patches["joint_custom_pre_pass"] = JointPass(before, table, [Input.of(a) for a in inputs])
     kept = {op: how for op, how in table.items() if op not in KEPT}
     compiled: Any = compile_fx(module, inputs, config_patches=patches, decompositions=kept)

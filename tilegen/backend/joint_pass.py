@@ -25,7 +25,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilegen import __version__, config
-from tilegen.backend import masks, words
+from tilegen.backend import masks, spelled, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
 from tilegen.backend.rewrite import Candidate, decomposed, replaced
@@ -54,6 +54,7 @@ class JointPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         if self.before is not None:
             self.before(graph)
+        spelled.as_calls(graph)
         masks.as_flags(graph)
         for candidate in _regions(graph, self.inputs):
             replaced(graph, candidate, self.decompositions)

@@ -16,18 +16,21 @@ from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 MOST = 1 << 24  # elements of a mask that is looked at
-HIDDEN = torch.finfo(
-    torch.float16
-).min  # what is added to scores of no key, or less: models write it for -inf
+# attentions with a mask: which of their arguments is the dropout, after which stands whether they are causal
+DROPOUT = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
+    aten._scaled_dot_product_efficient_attention.default: 5,
+    aten._scaled_dot_product_cudnn_attention.default: 5,
+    aten._scaled_dot_product_attention_math.default: 4,
+}
+MASK_BY_NAME = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
+# what is added to the scores of no key, or less: models write it for -inf
+HIDDEN = torch.finfo(torch.float16).min
 
 
 def as_flags(graph: Graph) -> None:
     """All attentions of a graph whose masks are known."""
-    for target in (
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-    ):
+    for target in DROPOUT:
         for node in graph.find_nodes(op="call_function", target=target):
             mask = _mask(node)
             if mask is not None and (causal := _said(mask, node)) is not None:
@@ -36,24 +39,23 @@ def as_flags(graph: Graph) -> None:
 
 
 def _mask(node: Node) -> Node | None:
-    if node.target is aten._scaled_dot_product_flash_attention_for_cpu.default:
-        found = node.kwargs.get("attn_mask")
-    else:
-        found = node.args[3]
+    found = node.kwargs.get("attn_mask") if node.target in MASK_BY_NAME else node.args[3]
     return found if isinstance(found, Node) else None
 
 
 def _flagged(node: Node, causal: bool) -> None:
-    if node.target is aten._scaled_dot_product_flash_attention_for_cpu.default:
+    at = DROPOUT[node.target]
+    if node.target in MASK_BY_NAME:
         node.kwargs = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
-        node.args = (*node.args[:3], 0.0, causal)
+        before = node.args[:at]
     else:
-        node.args = (*node.args[:3], None, node.args[4], 0.0, causal, *node.args[7:])
+        before = (*node.args[:3], None, *node.args[4:at])
+    node.args = (*before, 0.0, causal, *node.args[at + 2 :])
 
 
 def _said(mask: Node, node: Node) -> bool | None:
     """Whether a mask is that of causal attention, or hides nothing; None where neither is known."""
-    dropout, causal = (*node.args[_dropout(node) :], 0.0, False)[:2]
+    dropout, causal = (*node.args[DROPOUT[node.target] :], 0.0, False)[:2]
     shape = mask.meta["val"].shape
     fixed = all(isinstance(n, int) for n in shape)
     if dropout or causal or not fixed or mask.meta["val"].numel() > MOST or not _of_constants(mask):
@@ -70,10 +72,6 @@ def _said(mask: Node, node: Node) -> bool | None:
         if not bool(hidden.any()):
             return False
         return True if rows == columns and torch.equal(hidden, later) else None
-
-
-def _dropout(node: Node) -> int:
-    return 3 if node.target is aten._scaled_dot_product_flash_attention_for_cpu.default else 5
 
 
 def _of_constants(node: Node) -> bool:

@@ -34,6 +34,7 @@ KEPT = (
     aten.max_pool2d_with_indices.default,
     aten._native_batch_norm_legit_no_training.default,
     aten.upsample_nearest2d.vec,
+    aten._scaled_dot_product_attention_math.default,
 )
 # of these, specs know the first result alone
 FIRST_ALONE = (
@@ -46,6 +47,7 @@ FIRST_ALONE = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_attention_math.default,
 )
 OF_WHOLE_NUMBERS = (aten.embedding.default, aten.argmax.default, aten.topk.default, aten.gather.default)
 HALF = (torch.float16, torch.bfloat16)

@@ -110,7 +110,9 @@ def efficiency(b: OpInstance, machine: Machine) -> float:
 def _tile_bytes(b: OpInstance) -> float:
     """Bytes that the first tile moves through the shared cache."""
     origin: dict[str, Any] = {c.name: 0 for c in b.coords}
-    total = 0.0
+    total, written = 0.0, 1.0
+    for i in b.write:
+        written *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
     steps = int(evaluate(b.steps, origin))
     for access in b.reads:
         last = {**origin, "k": max(0, steps - 1)}
@@ -119,11 +121,9 @@ def _tile_bytes(b: OpInstance) -> float:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
         # of the keys it may read
         size /= splits(b) if isinstance(b.attributes, AttentionAttributes) and access.when == "step" else 1
+        size = min(size, written) if b.picks(access.operand) else size
         total += size * element_bytes(b.dtype(access.operand))
-    size = 1.0
-    for i in b.write:
-        size *= int(evaluate(i.hi, origin)) - int(evaluate(i.lo, origin))
-    return total + size * DTYPES[b.result.dtype]
+    return total + written * DTYPES[b.result.dtype]
 
 
 # --- attention over caches ----------------------------------------------------------------------------------

@@ -83,6 +83,11 @@ def _attended(masked: bool) -> Entry:
     return made
 
 
+@entry(aten._scaled_dot_product_attention_math.default)
+def _math(t: Trace, *args: Any, scale: float | None = None, **how: Any) -> list[View]:
+    return [TABLE[aten.scaled_dot_product_attention.default](t, *args, scale=scale, **how)]
+
+
 TABLE |= {
     aten._scaled_dot_product_flash_attention.default: _attended(False),
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attended(False),

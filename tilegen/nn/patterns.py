@@ -163,12 +163,13 @@ def through(node: Any) -> Any:
 
 def _rounded(node: Any) -> Any:
     """What a cast or a copy is made of, down to what is rounded to fewer bytes."""
-    while isinstance(node, Node) and node.target in COPIES and not _narrows(node):
+    while isinstance(node, Node) and node.target in COPIES and not narrows(node):
         node = node.args[0]
     return node
 
 
-def _narrows(node: Node) -> bool:
+def narrows(node: Node) -> bool:
+    """Whether a cast or a copy is rounded to fewer bytes."""
     given: Any = node.args[0]
     before, after = given.meta.get("val"), node.meta.get("val")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):

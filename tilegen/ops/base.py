@@ -324,10 +324,18 @@ class OpInstance:
 
     @property
     def operand_bytes(self) -> float:
-        """Of all operands and the result, each once, with all sizes given."""
-        shapes = [(self.shape(n), self.dtype(n)) for n in range(len(self.op.operands))]
-        sized = [*shapes, (self.out, self.result.dtype)]
-        return float(sum(math.prod(int(n) for n in shape) * element_bytes(dtype) for shape, dtype in sized))
+        """Of all operands and the result, each once, with all sizes given; of those that are picked from no
+        more than the result has."""
+        written = math.prod(int(n) for n in self.out)
+        total = float(written * element_bytes(self.result.dtype))
+        for index in range(len(self.op.operands)):
+            read = math.prod(int(n) for n in self.shape(index))
+            total += (min(read, written) if self.picks(index) else read) * element_bytes(self.dtype(index))
+        return total
+
+    def picks(self, index: int) -> bool:
+        """Whether of operand `index` a tile reads no more numbers than it writes."""
+        return any(self.has(name) and self.index(name) == index for name in self.kind.picked)
 
     @cached_property
     def kind(self) -> OpDef:
@@ -398,6 +406,8 @@ class OpDef:
     width: ClassVar[int | None] = None
     clusters: ClassVar[bool] = False  # a cluster can run a tile: see TileOp.cluster_split
     mma: ClassVar[bool] = False  # tensor cores may compute it
+    # operands of which a tile reads no more numbers than it writes, wherever they stand
+    picked: ClassVar[tuple[str, ...]] = ()
     in_place: ClassVar[str] = ""  # the operand that is the result itself, written and not read
     # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
     templates: ClassVar[str] = ""

@@ -77,7 +77,7 @@ class Embedding(OpDef):
     another op makes are k of each of its rows: a tile reads those rows whole that any of its ids is of."""
 
     name, coords, stem, fusable = "embedding", ("i", "j"), "rows", True
-    operands, attributes, width = ("ids", "table"), EmbeddingAttributes, 1
+    operands, attributes, width, picked = ("ids", "table"), EmbeddingAttributes, 1, ("table",)
 
     def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=True))

@@ -158,6 +158,7 @@ class Rotary(_Turning):
     """Which rows of the tables a tile reads is not said: those of all sequences may be the same."""
 
     name, operands, attributes = "rotary", ("x", "cos", "sin"), RotaryAttributes
+    picked = ("cos", "sin")
 
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         table = tuple(whole(n) for n in b.shape(1))

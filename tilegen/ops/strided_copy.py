@@ -265,7 +265,7 @@ class StridedCopy(OpDef):
     made of: of a batch those of its own sequences."""
 
     name, coords, stem, fusable = "strided_copy", ("i", "j"), "rows", True
-    operands, attributes, width = ("x",), StridedCopyAttributes, -1
+    operands, attributes, width, picked = ("x",), StridedCopyAttributes, -1, ("x",)
 
     def coords_of(self, b: OpInstance) -> tuple[str, ...]:
         return ("i", "j") if len(b.out) == 2 else ("b", "p", "q", "c")

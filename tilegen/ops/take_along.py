@@ -48,7 +48,7 @@ class TakeAlong(OpDef):
     """Tile tm rows x tn columns. Which columns of its rows it reads, only the ids say: it may be any."""
 
     name, coords, stem, fusable = "take_along", ("i", "j"), "rows", True
-    operands, attributes, width = ("x", "ids"), TakeAlongAttributes, 1
+    operands, attributes, width, picked = ("x", "ids"), TakeAlongAttributes, 1, ("x",)
 
     def grid(self, b: OpInstance) -> tuple[Any, ...]:
         return tuple(ceil_div(n, t) for n, t in zip(b.out, b.tile, strict=True))

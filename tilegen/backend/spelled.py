@@ -1,0 +1,194 @@
+"""Attention that a graph spells out as two products and a softmax, as one call again.
+
+    p = softmax(α q kᵀ + mask)     p v          before, α as factors of q, kᵀ or the scores, casts anywhere
+    _scaled_dot_product_attention_math(q, k, v, mask, scale=α)                                         after
+
+torch takes its own attention apart so where none of its kernels takes the mask. What no region takes is taken
+apart again (tilegen.backend.rewrite).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, Node
+
+from tilegen.nn.patterns import COPIES, narrows
+
+aten = torch.ops.aten
+CALL = aten._scaled_dot_product_attention_math.default
+VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default)
+FACTORS = (aten.mul.Scalar, aten.mul.Tensor)
+DIVISORS = (aten.div.Scalar, aten.div.Tensor)
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """An attention: its operands (B, h, S, D), what is added to its scores, and their factor. inside: the
+    nodes that it stands for."""
+
+    q: Node
+    k: Node
+    v: Node
+    mask: Node | None
+    scale: float
+    inside: frozenset[Node]
+
+
+def as_calls(graph: Graph) -> None:
+    """All attentions of a graph whose parts nothing else reads."""
+    for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
+        for end in list(node.users):
+            found = _of(end) if end.target in VIEWS and end.meta["val"].dim() == 4 else None
+            if found is not None and all(found.inside.issuperset(n.users) for n in found.inside - {end}):
+                _replace(graph, end, found)
+    graph.eliminate_dead_code()
+
+
+def _replace(graph: Graph, end: Node, found: Spelled) -> None:
+    wide = end.meta["val"].dtype
+    with graph.inserting_before(end):
+        call = graph.call_function(
+            CALL,
+            (found.q, found.k, found.v, found.mask, 0.0, False),
+            {"scale": found.scale},
+        )
+        first = graph.call_function(operator.getitem, (call, 0))
+        new = graph.call_function(torch.ops.prims.convert_element_type.default, (first, wide))
+    q = found.q.meta["val"]
+    result = q.new_empty((*q.shape[:-1], found.v.meta["val"].shape[-1]))
+    call.meta = {**end.meta, "val": (result, None)}
+    first.meta = {**end.meta, "val": result}
+    new.meta = dict(end.meta)
+    end.replace_all_uses_with(new)
+
+
+def _of(end: Node) -> Spelled | None:
+    """What the rows (B, h, S, D) of a second product are the attention of."""
+    inside: set[Node] = {end}
+    second = _peeled(end.args[0], inside)
+    if second.target is not aten.bmm.default:
+        return None
+    softmax = _softmax(_peeled(second.args[0], inside), inside)
+    scores = _scores(_peeled(softmax.args[0], inside), inside) if softmax else None
+    turned = _turned(scores.product.args[1], inside) if scores else None
+    if scores is None or turned is None:
+        return None
+    found = [_operand(n, inside) for n in (scores.product.args[0], turned[0], second.args[1])]
+    if any(f is None for f in found):
+        return None
+    (q, of_q), (k, of_k), (v, of_v) = (f for f in found if f is not None)
+    if of_v != 1.0 or len({n.meta["val"].dtype for n in (q, k, v)}) > 1:
+        return None
+    scale = scores.scale * of_q * of_k * turned[1]
+    return Spelled(q, k, v, scores.mask, scale, frozenset(inside))
+
+
+def _softmax(node: Node, inside: set[Node]) -> Node | None:
+    """That over the last dimension; torch makes zeros of its rows where a mask hides all keys."""
+    if node.target is aten.where.self:
+        hidden, zeros, other = node.args
+        softmax = _softmax(_peeled(other, inside), inside)
+        if softmax is None or zeros.target is not aten.full.default or zeros.args[1] != 0:
+            return None
+        for target in (aten.logical_not.default, aten.any.dim, aten.logical_not.default, aten.eq.Scalar):
+            if hidden.target is not target:
+                return None
+            inside.add(hidden)
+            last, hidden = hidden, hidden.args[0]
+        return softmax if hidden is softmax.args[0] and last.args[1] == -math.inf else None
+    known = node.target is aten._softmax.default
+    return node if known and node.args[1] in (-1, node.meta["val"].dim() - 1) else None
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """product · scale + mask."""
+
+    product: Node
+    mask: Node | None
+    scale: float
+
+
+def _scores(node: Node, inside: set[Node]) -> _Scores | None:
+    mask = None
+    if node.target is aten.add.Tensor and not node.kwargs:
+        a, b = node.args
+        if not isinstance(a, Node) or not isinstance(b, Node):
+            return None
+        node, mask = (a, b) if _of_product(a) else (b, a)
+    found, scale = _scaled(node, inside)
+    return _Scores(found, mask, scale) if found.target is aten.bmm.default else None
+
+
+def _of_product(node: Node) -> bool:
+    return _scaled(node, set())[0].target is aten.bmm.default
+
+
+def _turned(node: Node, inside: set[Node]) -> tuple[Node, float] | None:
+    """What a node has the last two dimensions of turned, and by which factor."""
+    node, scale = _scaled(node, inside)
+    order = list(range(node.meta["val"].dim()))
+    last = order[-2:]
+    permuted = node.target is aten.permute.default and [d % len(order) for d in node.args[1]] == [
+        *order[:-2],
+        *last[::-1],
+    ]
+    transposed = node.target is aten.transpose.int and sorted(d % len(order) for d in node.args[1:]) == last
+    return (node.args[0], scale) if permuted or transposed else None
+
+
+def _operand(node: Node, inside: set[Node]) -> tuple[Node, float] | None:
+    """The first tensor (B, h, S, D) of a node's values, and their factor; what is made of it is inside."""
+    found, scale, passed = None, 1.0, []
+    while True:
+        if node.meta["val"].dim() == 4:
+            found = node, scale, len(passed)
+        passed.append(node)
+        if _is_same(node) and not (node.target in COPIES and narrows(node)):
+            node = node.args[0]
+        elif (by := _factor(node)) is not None:
+            node, scale = node.args[0], scale * by
+        else:
+            break
+    if found is None:
+        return None
+    inside.update(passed[: found[2]])
+    return found[:2]
+
+
+def _scaled(node: Node, inside: set[Node]) -> tuple[Node, float]:
+    """What a node is so many times; it and all on the way are inside."""
+    node, scale = _peeled(node, inside), 1.0
+    while (by := _factor(node)) is not None:
+        node, scale = _peeled(node.args[0], inside), scale * by
+    return node, scale
+
+
+def _factor(node: Node) -> float | None:
+    if node.target not in (*FACTORS, *DIVISORS) or not isinstance(node.args[1], (int, float)):
+        return None
+    by = float(node.args[1])
+    return by if node.target in FACTORS else 1 / by
+
+
+def _peeled(node: Node, inside: set[Node]) -> Node:
+    """What a node has the values of; it and all on the way are inside."""
+    inside.add(node)
+    while _is_same(node):
+        node = node.args[0]
+        inside.add(node)
+    return node
+
+
+def _is_same(node: Node) -> bool:
+    """Whether it has the values of its input, rounded or not, in the same last two dimensions."""
+    if node.target in COPIES:
+        return True
+    if node.target not in VIEWS:
+        return False
+    before, after = node.args[0].meta["val"].shape, node.meta["val"].shape
+    return before.numel() == after.numel() and before[-2:] == after[-2:]
