@@ -154,7 +154,7 @@ def test_a_batch_that_moves_needs_no_other_graph() -> None:
 def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilegen.backend import gain, joint_pass
 
-    monkeypatch.setattr(joint_pass, "gain", lambda program, device: gain.Gain(ours=10.0, theirs=9.0))
+    monkeypatch.setattr(joint_pass, "gain", lambda program, device, least: gain.Gain(ours=10.0, theirs=9.0))
     layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).requires_grad_(False), torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 0 and "10.0 µs as a region, 9.0 µs left to Inductor" in left()

@@ -1,25 +1,29 @@
 """How much faster than Inductor's kernels a region is, by formulas.
 
     ours   = min(one launch, Σ over ops of a launch of each)               tilegen.schedule.lowering
-    theirs = Σ over ops of max(FLOPs / rate, bytes / memory's) + launch    and a pass for an epilogue
+    theirs = Σ over ops of their kernel + launch, and a pass for an epilogue
+    kernel = max(FLOPs / rate, bytes / memory's), and no less than ours alone on tensor cores
 
+An op whose own launch is far behind Inductor's kernel is a loser: a region without it is looked at instead.
 On a CPU nothing is compared: the backend is right there, not fast.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from tilegen.arch.machine import Machine
 from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.program import Program, element_bytes
+from tilegen.graph.attention_time import by_tensor_cores
 from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.ops.base import OpInstance
+from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.lowering import alone_us, one_launch_us
@@ -28,15 +32,17 @@ from tilegen.targets.select import gpu_machine, place
 
 SHARE = 0.85  # of its peak rates that a library's kernel reaches
 LAUNCH_US = 2.0  # of a kernel in a CUDA graph, from the end of the one before
+BEHIND, BEHIND_US = 1.3, 2.0  # a loser takes so many times as long, and so much longer
 BIAS = ("acc0", "acc0 + e0")  # epilogues that a library's product has
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Modelled µs of both."""
+    """Modelled µs of both. losers: ops of the program that had better be Inductor's."""
 
     ours: float
     theirs: float
+    losers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -45,11 +51,15 @@ class Gain:
     def __str__(self) -> str:
         if not self.ours:
             return "on a CPU every region is taken"
-        return f"by the model {self.ours:.1f} µs as a region, {self.theirs:.1f} µs left to Inductor"
+        return _told(self.ours, self.theirs)
 
 
-def gain(program: Program, device: torch.device) -> Gain:
-    """Of a region on a device.
+def _told(ours: float, theirs: float) -> str:
+    return f"by the model {ours:.1f} µs as a region, {theirs:.1f} µs left to Inductor"
+
+
+def gain(program: Program, device: torch.device, least: float) -> Gain:
+    """Of a region on a device. least: one launch of all ops is looked at where launches of each gain less.
 
     Raises:
         PlanError: there is no plan of it.
@@ -60,36 +70,47 @@ def gain(program: Program, device: torch.device) -> Gain:
     if device.type != "cuda":
         raise TargetError(f"regions run on cuda and cpu, the model is on {device.type}")
     where = place(gpu_machine())
-    ways, found = [], []
-    for way in (_of_one_launch, _of_launches):
-        try:
-            us, bounds = way(program, where)
-        except PlanError as error:
-            failure = error
-            continue
-        ways.append(us)
-        found.append(bounds)
-    if not ways:
-        raise failure
-    return Gain(min(ways), sum(_inductor_us(b, where.machine) for b in found[0]))
+    try:
+        launches = launches_of(program, where, Options()).each
+    except PlanError:
+        made = plan(program, where, Options())
+        theirs = sum(_inductor_us(b, where.machine) for b in made.bounds)
+        return Gain(one_launch_us(made, len(made.bounds)), theirs)
+    ops = [launch.bounds[0] for launch in launches]
+    ours = list(map(alone_us, launches))
+    theirs = [_inductor_us(b, where.machine, us) for b, us in zip(ops, ours, strict=True)]
+    each = list(zip(ops, ours, theirs, strict=True))
+    losers = {b.op.name: _told(us, them) for b, us, them in each if _loses(b, us, them)}
+    found = Gain(sum(ours), sum(theirs), losers)
+    if losers or found.ratio >= least:
+        return found
+    return replace(found, ours=min(found.ours, _one_launch(program, where)))
 
 
-def _of_one_launch(program: Program, where: Place) -> tuple[float, Sequence[OpInstance]]:
-    made = plan(program, where, Options())
-    return one_launch_us(made, len(made.bounds)), made.bounds
+def _loses(b: OpInstance, ours: float, theirs: float) -> bool:
+    """Whether an op had better be Inductor's; a copy is for the ops beside it."""
+    behind = ours > max(BEHIND * theirs, theirs + BEHIND_US)
+    return behind and not isinstance(b.attributes, StridedCopyAttributes)
 
 
-def _of_launches(program: Program, where: Place) -> tuple[float, Sequence[OpInstance]]:
-    each = launches_of(program, where, Options()).each
-    return sum(map(alone_us, each)), [launch.bounds[0] for launch in each]
+def _one_launch(program: Program, where: Place) -> float:
+    """Of all ops; it takes forever where there is none."""
+    try:
+        made = plan(program, where, Options())
+    except PlanError:
+        return math.inf
+    return one_launch_us(made, len(made.bounds))
 
 
-def _inductor_us(b: OpInstance, machine: Machine) -> float:
-    """Of an op that Inductor runs: a library's kernel, and one over its result for what that cannot do."""
+def _inductor_us(b: OpInstance, machine: Machine, ours: float = 0.0) -> float:
+    """Of an op that Inductor runs: a library's kernel, and one over its result for what that cannot do. ours:
+    its own launch here, which on tensor cores no library was much ahead of where both were timed."""
     rate = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
     seconds = max(b.kind.flops(b) * math.prod(b.grid) / rate, b.operand_bytes / machine.memory)
-    us = seconds * 1e6 / SHARE + LAUNCH_US
+    us = seconds * 1e6 / SHARE
+    if on_wgmma(b, machine) or by_tensor_cores(b, machine):
+        us = max(us, ours)
     epilogue = b.op.epilogue
     if on_wgmma(b, machine) and epilogue is not None and epilogue.expression not in BIAS:
         us += 2e6 * math.prod(b.out) * element_bytes(b.result.dtype) / machine.cache + LAUNCH_US
-    return us
+    return us + LAUNCH_US

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
 
 from tilegen import __version__, config
 from tilegen.backend import masks, spelled, words
@@ -32,11 +33,11 @@ from tilegen.backend.rewrite import Candidate, decomposed, replaced
 from tilegen.backend.subgraph import text_of
 from tilegen.errors import TilegenError
 from tilegen.nn import patterns
-from tilegen.nn.aten import VIEWS
 from tilegen.nn.importer import NodeError
 
 log = logging.getLogger("tilegen")
 Pass = Callable[[Graph], None]
+STATIC = "of weights or constants alone"  # what a region computes once, if it reads it
 
 
 class JointPass(CustomGraphPass):
@@ -86,7 +87,7 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
         if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
             reasons[node] = f"a cast of what is left: {why}"
     reasons.update(dict.fromkeys(tangible, "of a gradient"))
-    reasons.update(dict.fromkeys(static, "of weights alone"))
+    reasons.update(dict.fromkeys(static, STATIC))
     found: dict[tuple[Node, ...], Candidate | str] = {}
     while True:
         allowed = {n for n, reason in reasons.items() if not reason}
@@ -119,16 +120,27 @@ def _rank(given: Any) -> int | None:
 
 
 def _static(graph: Graph, inputs: Sequence[Input]) -> set[Node]:
-    """Tensors that are the same at each call, and views and casts of those. None where the graph does not
-    take what was given, one by one."""
+    """Tensors that are the same at each call: those given, constants, and what is computed of such. Of those
+    given none where the graph does not take what was given, one by one."""
     places = [n for n in graph.nodes if n.op == "placeholder" and not n.name.startswith("tangents")]
     known = [_rank(n.meta.get("val")) for n in places] == [given.rank for given in inputs]
     found = {n for n, given in zip(places, inputs, strict=False) if known and given.static}
     for node in graph.nodes:
-        given = node.all_input_nodes
-        if node.op == "call_function" and node.target in VIEWS and given and found.issuperset(given):
+        if found.issuperset(node.all_input_nodes) and _repeats(node):
             found.add(node)
     return found
+
+
+def _repeats(node: Node) -> bool:
+    """Whether a node gives the same tensors each time, of the same inputs."""
+    target = node.target
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return False
+    values = pytree.tree_leaves(node.meta.get("val"))
+    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
+    return torch.Tag.nondeterministic_seeded not in target.tags and all(isinstance(n, int) for n in sizes)
 
 
 def _of_tangents(graph: Graph) -> set[Node]:
@@ -195,10 +207,16 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
     names = {f"v{k}": n for k, n in enumerate((*given, *nodes))}
     try:
         region = Region.of(text)
-        paid = gain(region.program, results[0].meta["val"].device)
+        device = results[0].meta["val"].device
+        paid = gain(region.program, device, config.min_gain)
+        if config.min_gain and paid.losers:
+            for op, told in paid.losers.items():
+                loser = names[region.spec.written_for[op].meta["at"]]
+                reasons[loser] = f"{loser.target}: {told}"
+            return str(paid)
         if paid.ratio < config.min_gain:
             return str(paid)
-        region.kernel(results[0].meta["val"].device)
+        region.kernel()
     except NodeError as error:
         at = names[error.node.meta["at"]] if "at" in error.node.meta else part[-1]
         reasons[at if at in inside else part[-1]] = str(error)
@@ -225,7 +243,7 @@ def _count(taken: Sequence[Candidate], reasons: Mapping[Node, str], dropped: Seq
     said = counters["tilegen"]
     said["regions"] += len(taken)
     said["ops"] += sum(words.computes(n) for c in taken for n in c.nodes)
-    left = Counter([*(r for n, r in reasons.items() if r and words.computes(n)), *dropped])
+    left = Counter([*(r for n, r in reasons.items() if r and r != STATIC and words.computes(n)), *dropped])
     for reason, times in sorted(left.items()):
         said[f"left: {reason}"] += times
         log.info("left to Inductor, %d times: %s", times, reason)

@@ -10,7 +10,7 @@ not seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -44,8 +44,9 @@ class Region:
     subgraph: Subgraph
     spec: Written
     fold: GraphModule
-    _kernels: dict[torch.device, Kernel | MovingKernel | EmptyKernel] = field(default_factory=dict)
-    _weights: dict[torch.device, tuple[Held, tuple[torch.Tensor, ...]]] = field(default_factory=dict)
+    _kernel: Kernel | MovingKernel | EmptyKernel | None = None
+    _held: Held = ()
+    _weights: tuple[torch.Tensor, ...] = ()
 
     @staticmethod
     @cache
@@ -64,15 +65,15 @@ class Region:
         subgraph = read(text, mode)
         patterns.composed(subgraph.graph)
         static = [g for g in subgraph.given if g.static]
-        with mode:
-            values = [torch.empty(g.shape, dtype=g.dtype) for g in static]
 
         def spec(*given: torch.Tensor) -> Written:
             known = dict(zip((g.name for g in static), given, strict=True))
             return written(TITLE, subgraph.graph, known)
 
-        fold = make_fx(lambda *given: tuple(w.detach() for w in spec(*given).weights.values()))(*values)
-        return Region(subgraph, spec(*values), fold)
+        with mode:
+            values = [torch.empty(g.shape, dtype=g.dtype, device=subgraph.device) for g in static]
+            fold = make_fx(lambda *given: tuple(w.detach() for w in spec(*given).weights.values()))(*values)
+            return Region(subgraph, spec(*values), fold)
 
     @property
     def program(self) -> Program:
@@ -82,41 +83,37 @@ class Region:
     def outputs(self) -> tuple[Tensor, ...]:
         return tuple(self.program.tensor(name) for name in self.program.outputs)
 
-    def kernel(self, device: torch.device) -> Kernel | MovingKernel | EmptyKernel:
-        """Compiled for a kind of device at the first call.
+    def kernel(self) -> Kernel | MovingKernel | EmptyKernel:
+        """Compiled at the first call, for the device of the text.
 
         Raises:
             PlanError, TargetError, CompileError: as tg.compile.
         """
-        if device not in self._kernels:
+        if self._kernel is None:
             with unset_fake_temporarily(), disable_proxy_modes_tracing():
-                self._kernels[device] = compile_program(
-                    self.program, "cuda" if device.type == "cuda" else "cpu"
-                )
-        return self._kernels[device]
+                self._kernel = compile_program(self.program, self.subgraph.device.type)
+        return self._kernel
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         pairs = list(zip(self.subgraph.given, given, strict=True))
         named = {self.spec.taken[g.name].name: a for g, a in pairs if g.name in self.spec.taken}
-        weights = self._folded([a for g, a in pairs if g.static], given[0].device)
-        named |= dict(zip(self.spec.weights, weights, strict=True))
-        made = self.kernel(given[0].device)(**{name: a.contiguous() for name, a in named.items()})
+        named |= dict(zip(self.spec.weights, self._folded([a for g, a in pairs if g.static]), strict=True))
+        made = self.kernel()(**{name: a.contiguous() for name, a in named.items()})
         return list(made) if isinstance(made, tuple) else [made]
 
-    def _folded(self, static: Sequence[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor]:
+    def _folded(self, static: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if any(a.is_inference() for a in static):  # whose changes torch does not count
-            return self._weights_of(static, device)
+            return self._weights_of(static)
         weak: Any = StorageWeakRef
-        state = tuple((weak(a.untyped_storage()), a.storage_offset(), a._version) for a in static)
-        held, weights = self._weights.get(device, (None, ()))
-        if held != state:
-            weights = self._weights_of(static, device)
-            self._weights[device] = state, weights
-        return weights
+        held = tuple((weak(a.untyped_storage()), a.storage_offset(), a._version) for a in static)
+        if self._held != held or not self._weights:
+            self._weights = self._weights_of(static)
+            self._held = held
+        return self._weights
 
-    def _weights_of(self, static: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
+    def _weights_of(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            return tuple(w.to(device) for w in self.fold(*static))
+            return tuple(w.to(self.subgraph.device) for w in self.fold(*static))
 
 
 def _run(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -124,10 +121,9 @@ def _run(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _fake(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [
-        torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=given[0].device)
-        for t in Region.of(text).outputs
-    ]
+    region = Region.of(text)
+    device = region.subgraph.device
+    return [torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=device) for t in region.outputs]
 
 
 _operators.define(

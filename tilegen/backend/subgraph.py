@@ -1,6 +1,6 @@
 """A part of a graph as a text, and the text as a graph again, in any process.
 
-    {"given": [{"name", "dtype", "shape", "static"}],
+    {"device": "cuda:0", "given": [{"name", "dtype", "shape", "static"}],
      "nodes": [{"name", "target", "args", "kwargs", "value": ["bfloat16", 4, 32]}], "results": [name]}
 
 An operator whose argument is the text needs no table of what was compiled before: Inductor's cache holds all.
@@ -40,6 +40,7 @@ class Subgraph:
     (meta["at"])."""
 
     graph: Graph
+    device: torch.device
     given: tuple[Given, ...]
 
 
@@ -49,6 +50,7 @@ def text_of(nodes: Sequence[Node], given: Mapping[Node, bool], results: Sequence
     tensors = {n: n.meta["val"] for n in given}
     return json.dumps(
         {
+            "device": str(results[0].meta["val"].device),
             "given": [
                 {
                     "name": names[n],
@@ -81,17 +83,18 @@ def read(text: str, mode: FakeTensorMode) -> Subgraph:
     given = tuple(
         Given(g["name"], getattr(torch, g["dtype"]), tuple(g["shape"]), g["static"]) for g in said["given"]
     )
+    device = torch.device(said["device"])
     with mode:
         for g in given:
             nodes[g.name] = graph.placeholder(g.name)
-            nodes[g.name].meta["val"] = torch.empty(g.shape, dtype=g.dtype)
+            nodes[g.name].meta["val"] = torch.empty(g.shape, dtype=g.dtype, device=device)
         for n in said["nodes"]:
             args, kwargs = (_decoded(n[of], nodes) for of in ("args", "kwargs"))
             nodes[n["name"]] = graph.call_function(_operator(n["target"]), tuple(args), kwargs)
-            nodes[n["name"]].meta = {"at": n["name"], "val": _of_value(n["value"])}
+            nodes[n["name"]].meta = {"at": n["name"], "val": _of_value(n["value"], device)}
     graph.output(tuple(nodes[name] for name in said["results"]))
     exported_form(graph, {nodes[g.name] for g in given if g.static})
-    return Subgraph(graph, given)
+    return Subgraph(graph, device, given)
 
 
 def exported_form(graph: Graph, static: set[Node]) -> None:
@@ -104,7 +107,7 @@ def exported_form(graph: Graph, static: set[Node]) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if node.all_input_nodes and static.issuperset(node.all_input_nodes):
+        if static.issuperset(node.all_input_nodes):
             static.add(node)
         if node.target in VIEWS:
             first = known.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
@@ -135,12 +138,12 @@ def _value(value: Any) -> Any:
     return [_word(value.dtype), *value.shape] if isinstance(value, torch.Tensor) else None
 
 
-def _of_value(said: Any) -> Any:
+def _of_value(said: Any, device: torch.device) -> Any:
     match said:
         case {"of": values}:
-            return [_of_value(v) for v in values]
+            return [_of_value(v, device) for v in values]
         case [dtype, *shape]:
-            return torch.empty(shape, dtype=getattr(torch, dtype))
+            return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
     return None
 
 

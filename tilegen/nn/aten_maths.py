@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 
 from tilegen.errors import SpecError
 from tilegen.graph.fuse_epilogues import renumber
@@ -95,7 +96,7 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
     like a, or one column of one of them, or a number for each channel of an image."""
     if isinstance(b, torch.Tensor) and b.numel() == 1:
-        b = b.item()
+        b = b.item() if type(b) is not FakeTensor else b.reshape(1).expand(a.width)
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):

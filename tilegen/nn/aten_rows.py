@@ -98,7 +98,7 @@ def _rms_norm(
 def _spelled_rms_norm(t: Trace, x: View, w: torch.Tensor, eps: float) -> View:
     if not isinstance(w, torch.Tensor) or w.dim() != 1:
         raise SpecError("an rms_norm times what is no weight of its columns")
-    return _rms_norm(t, x, w.shape, w, eps)
+    return _rms_norm(t, x, w.shape, w.to(getattr(torch, x.value.dtype)), eps)
 
 
 def _of_last(x: View, shape: Sequence[int]) -> View:
@@ -261,12 +261,14 @@ def _shared(k: View) -> View:
 
 @entry(patterns.rotary)
 def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
-    (value, heads), tables = _heads(t, x), [_table(c) for c in (cos, sin)]
+    (value, heads), tables = _heads(t, x), [_table(t, c) for c in (cos, sin)]
     return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
 
 
-def _table(c: Any) -> Value:
+def _table(t: Trace, c: Any) -> Value:
     """cos or sin, of which the model has made (B or 1, 1, S, D)."""
+    if isinstance(c, torch.Tensor) and c.dim() == 4 and c.shape[1] == 1:
+        return t.weight(c[:, 0], "table")
     if not isinstance(c, View) or len(c.dims) != 4 or c.dims[1]:
         raise SpecError("rotary by what are no tables (B, 1, S, D)")
     return rows_of(c)

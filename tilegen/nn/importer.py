@@ -116,12 +116,13 @@ class NodeError(SpecError):
 @dataclass(frozen=True)
 class Written:
     """A graph as a program. weights: by their names in it. taken: how it takes the graph's inputs. returned:
-    how the graph's results are made of the program's."""
+    how the graph's results are made of the program's. written_for: op -> the node that asked for it."""
 
     program: Program
     weights: dict[str, torch.Tensor]
     taken: dict[str, Layout]
     returned: tuple[Returned, ...]
+    written_for: dict[str, Node]
 
 
 def written(
@@ -147,7 +148,7 @@ def written(
         returned = spec.run(graph)
         sizes = () if dim is None else ((dim.name, dim),)
         program = finish(b, tuple(spec.returned.values()), sizes, "", where)
-    return Written(program, spec.weights, spec.taken, returned)
+    return Written(program, spec.weights, spec.taken, returned, spec.written_for)
 
 
 def _known(module: torch.nn.Module, exported: torch.export.ExportedProgram) -> dict[str, Any]:
@@ -188,6 +189,7 @@ class _Spec:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     taken: dict[str, Layout] = field(default_factory=dict)
     returned: dict[str, Value] = field(default_factory=dict)
+    written_for: dict[str, Node] = field(default_factory=dict)
     _copies: dict[Any, View] = field(default_factory=dict)
     _known: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
     _merged: dict[Node, View] = field(default_factory=dict)
@@ -246,12 +248,14 @@ class _Spec:
 
     def run(self, graph: Graph) -> tuple[Returned, ...]:
         """All nodes; how the results are those of the spec."""
+        calls = builder("from_torch").calls
         for node in graph.nodes:
-            self._node = node
+            self._node, done = node, len(calls)
             if node.op == "placeholder":
                 self.values[node] = self._given(node)
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
+            self.written_for |= {call.name: node for call in calls[done:]}
         results: Any = next(n for n in graph.nodes if n.op == "output").args[0]
         return tuple(map(self._result, results))
 
