@@ -3,9 +3,9 @@
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
 
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers. Both
-sides take turns, round by round; errors are against float32. A row: µs of all rounds, seconds to compile with
-empty caches, regions. With --jobs models compile side by side first, one each process, and are then timed
-alone; a model whose package is not installed is a note.
+sides take turns, round by round; errors are against float32. A row: µs of all rounds, seconds to compile,
+regions. Each model has a process of its own; with --jobs several compile side by side, and are timed one
+after another when all are ready. A model that ends before, such as for want of its package, is a note.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tilegen.bench.environment import environment
 
 Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 SEQUENCE, IMAGE = 512, 224
+DEVICE, READY = "cuda", "ready"
 
 
 def _ids(batch: int) -> tuple[torch.Tensor, ...]:
@@ -165,25 +167,40 @@ def first(found: Any) -> torch.Tensor:
     return next(t for t in leaves if isinstance(t, torch.Tensor))
 
 
-def measured(name: str, batch: int, rounds: int, modes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one model."""
+@dataclass(frozen=True)
+class Ready:
+    """A model compiled both ways, each a graph: rows that lack their times."""
+
+    rows: list[dict[str, Any]]
+    graphs: list[torch.cuda.CUDAGraph]
+
+    def timed(self, rounds: int) -> list[dict[str, Any]]:
+        for n in range(rounds):
+            for k in range(len(self.graphs)) if n % 2 == 0 else reversed(range(len(self.graphs))):
+                self.rows[k]["us"].append(round(timed(self.graphs[k]), 2))
+        return self.rows
+
+
+def ready(name: str, batch: int, max_autotune: bool) -> Ready:
+    """A model, compiled with what the caches of this process hold."""
     from torch._dynamo.utils import counters
 
+    mode = {"mode": "max-autotune-no-cudagraphs"} if max_autotune else {}
     torch.manual_seed(0)
-    model, given = MODELS[name](batch)
-    model = model.eval().cuda()
-    given = tuple(a.cuda() for a in given)
+    with torch.device(DEVICE):
+        model, given = MODELS[name](batch)
+    model = model.eval()
     with torch.no_grad():
         exact = first(model(*given)).double().cpu()
     model = model.bfloat16()
     given = tuple(a.bfloat16() if a.is_floating_point() else a for a in given)
     rows: list[dict[str, Any]] = []
     graphs = []
-    for backend, how in modes.items():
+    for label, backend in (("inductor", "inductor"), ("tilegen", tilegen)):
         torch._dynamo.reset()
         counters.clear()
         begun = time.perf_counter()
-        graph, results = captured(torch.compile(copy.copy(model), **how), given)
+        graph, results = captured(torch.compile(copy.copy(model), backend=backend, **mode), given)
         seconds = time.perf_counter() - begun
         graph.replay()
         error = float((first(results).double().cpu() - exact).norm() / exact.norm())
@@ -191,31 +208,66 @@ def measured(name: str, batch: int, rounds: int, modes: dict[str, dict[str, Any]
         left = sorted((k for k in said if k.startswith("left")), key=lambda k: -said[k])
         rows.append(
             {
-                **{"model": name, "batch": batch, "backend": backend, "error": error},
+                **{"model": name, "batch": batch, "backend": label, "error": error},
                 **{"seconds": round(seconds, 1), "regions": said["regions"], "left": left[:5]},
                 "us": [],
             }
         )
         graphs.append(graph)
-    for n in range(rounds):
-        for k in range(len(graphs)) if n % 2 == 0 else reversed(range(len(graphs))):
-            rows[k]["us"].append(round(timed(graphs[k]), 2))
-    return rows
+    return Ready(rows, graphs)
 
 
-def compiled(names: Sequence[str], arguments: Sequence[str], jobs: int) -> dict[str, Any]:
-    """What a process each says of a model that it has compiled, `jobs` at a time: rows without rounds."""
+# --- side by side, then one after another -------------------------------------------------------------------
 
-    def run(name: str) -> Any:
-        with tempfile.NamedTemporaryFile(suffix=".json") as out:
-            command = [sys.executable, "-m", "benchmarks.models", name, *arguments, "-o", out.name]
-            done = subprocess.run([*command, "--rounds", "0"], capture_output=True, text=True, check=False)
-            if done.returncode or not Path(out.name).stat().st_size:
-                return {"rows": [], "notes": [f"{name}: {done.stderr[-400:]}"]}
-            return json.loads(Path(out.name).read_text())
 
-    with ThreadPoolExecutor(jobs) as pool:
-        return dict(zip(names, pool.map(run, names), strict=True))
+def work(name: str, batch: int, rounds: int, max_autotune: bool) -> None:
+    """In a process of its own: compile, say so, and measure when asked to."""
+    made = ready(name, batch, max_autotune)
+    print(READY, flush=True)
+    sys.stdin.readline()
+    print(json.dumps(made.timed(rounds)), flush=True)
+
+
+class Worker:
+    """A process with a model; it is ended when it is not ready after some seconds."""
+
+    def __init__(self, name: str, arguments: Sequence[str], seconds: float):
+        self.name = name
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.models", "--worker", name, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+        self.limit = threading.Timer(seconds, self.process.kill)
+        self.limit.start()
+
+    def _line(self, wanted: Callable[[str], bool]) -> str:
+        """The next line of the process that is wanted; empty where it ends before."""
+        assert self.process.stdout is not None
+        return next((line for line in self.process.stdout if wanted(line)), "")
+
+    def is_ready(self) -> bool:
+        found = self._line(lambda line: line.strip() == READY)
+        self.limit.cancel()
+        return bool(found)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Asked of one worker at a time."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        found: list[dict[str, Any]] = json.loads(self._line(lambda line: line.startswith("[")))
+        self.process.wait()
+        return found
+
+    def why(self) -> str:
+        """What it said last."""
+        self.process.wait()
+        self.errors.seek(0)
+        return f"{self.name}: ended: {self.errors.read().strip()[-300:]}"
 
 
 def _say(row: dict[str, Any]) -> None:
@@ -231,44 +283,39 @@ def main() -> None:
         "models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
-    p.add_argument("-o", "--out", type=Path, required=True)
+    p.add_argument("-o", "--out", type=Path)
     p.add_argument("--batch", type=int, default=1)
     p.add_argument("--rounds", type=int, default=7)
-    p.add_argument("--jobs", type=int, default=0, help="so many compile side by side first")
+    p.add_argument("--jobs", type=int, default=1, help="so many compile side by side")
     p.add_argument("--max-autotune", action="store_true", help="Inductor's best beside it: minutes a model")
-    p.add_argument("--seconds", type=float, default=3600, help="no model begins after it")
+    p.add_argument("--seconds", type=float, default=600, help="a model is given up that is not ready by then")
+    p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     asked = p.parse_args()
     names = asked.models or list(MODELS)
     if unknown := set(names) - MODELS.keys():
         p.error(f"no model {', '.join(sorted(unknown))}; they are {', '.join(MODELS)}")
-    mode = {"mode": "max-autotune-no-cudagraphs"} if asked.max_autotune else {}
-    modes = {"inductor": dict(mode), "tilegen": {"backend": tilegen, **mode}}
+    if asked.worker:
+        work(names[0], asked.batch, asked.rounds, asked.max_autotune)
+        return
+    how = ["--batch", str(asked.batch), "--rounds", str(asked.rounds)]
+    how += ["--max-autotune"] if asked.max_autotune else []
     rows: list[Any] = []
     notes: list[str] = []
-    begun = time.monotonic()
-    how = ["--batch", str(asked.batch), *(["--max-autotune"] if asked.max_autotune else [])]
-    cold = compiled(names, how, asked.jobs) if asked.jobs else {}
-    for name in names:
-        if name in cold and not cold[name]["rows"]:
-            notes += cold[name]["notes"]
-            print(notes[-1], flush=True)
-            continue
-        if time.monotonic() - begun > asked.seconds:
-            notes.append(f"{name}: no time was left")
-            continue
-        try:
-            found = measured(name, asked.batch, asked.rounds, modes)
-        except Exception as error:  # told; the others are still measured
-            notes.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
-            print(notes[-1], flush=True)
-            continue
-        for row, before in zip(found, cold.get(name, {"rows": found})["rows"], strict=True):
-            row["seconds"] = before["seconds"]
-            _say(row)
-        rows += found
-        run = {**vars(asked), "out": asked.out.name}
-        text = json.dumps({**environment(), "run": run, "notes": notes, "rows": rows}, indent=1)
-        asked.out.write_text(text + "\n")
+    for k in range(0, len(names), asked.jobs):
+        workers = [Worker(name, how, asked.seconds) for name in names[k : k + asked.jobs]]
+        for worker, known in [(w, w.is_ready()) for w in workers]:
+            if not known:
+                notes.append(worker.why())
+                print(notes[-1], flush=True)
+                continue
+            found = worker.rows()
+            rows += found
+            for row in found:
+                _say(row)
+        if asked.out:
+            run = {**vars(asked), "out": asked.out.name}
+            text = json.dumps({**environment(), "run": run, "notes": notes, "rows": rows}, indent=1)
+            asked.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":
