@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -255,13 +256,13 @@ class Worker:
         return bool(found)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Asked of one worker at a time."""
+        """Asked of one worker at a time; none where it ends before."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
-        found: list[dict[str, Any]] = json.loads(self._line(lambda line: line.startswith("[")))
+        line = self._line(lambda line: line.startswith("["))
         self.process.wait()
-        return found
+        return json.loads(line) if line else []
 
     def why(self) -> str:
         """What it said last."""
@@ -303,12 +304,13 @@ def main() -> None:
     notes: list[str] = []
     for k in range(0, len(names), asked.jobs):
         workers = [Worker(name, how, asked.seconds) for name in names[k : k + asked.jobs]]
-        for worker, known in [(w, w.is_ready()) for w in workers]:
-            if not known:
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            known = list(pool.map(Worker.is_ready, workers))
+        for worker, is_ready in zip(workers, known, strict=True):
+            found = worker.rows() if is_ready else []
+            if not found:
                 notes.append(worker.why())
                 print(notes[-1], flush=True)
-                continue
-            found = worker.rows()
             rows += found
             for row in found:
                 _say(row)
