@@ -103,7 +103,13 @@ def _decoder(name: str, **how: Any) -> Callable[[int], Made]:
 
 MODELS: dict[str, Callable[[int], Made]] = {
     "llama": _decoder("LlamaForCausalLM", num_key_value_heads=8, intermediate_size=14336),
-    "qwen3": _decoder("Qwen3ForCausalLM", hidden_size=2048, intermediate_size=6144, num_attention_heads=16),
+    "qwen3": _decoder(
+        "Qwen3ForCausalLM",
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+    ),
     "mistral": _decoder("MistralForCausalLM"),
     "gemma": _decoder("GemmaForCausalLM"),
     "gemma2": _decoder("Gemma2ForCausalLM"),

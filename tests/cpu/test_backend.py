@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import tilegen as tg
 from tests.compiled import Block, Net, compiled, counted, left, same
 from tilegen import config
 from tilegen.backend import subgraph
@@ -154,13 +157,94 @@ def test_a_batch_that_moves_needs_no_other_graph() -> None:
 def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilegen.backend import gain, joint_pass
 
-    monkeypatch.setattr(joint_pass, "gain", lambda program, device, least: gain.Gain(ours=10.0, theirs=9.0))
+    monkeypatch.setattr(joint_pass, "gain", lambda *_: gain.Gain(ours=10.0, theirs=9.0))
     layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).requires_grad_(False), torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 0 and "10.0 µs as a region, 9.0 µs left to Inductor" in left()
     monkeypatch.setattr(config, "min_gain", 0)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 1
+
+
+def test_an_op_that_inductor_is_much_faster_at_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilegen.backend import gain, joint_pass
+
+    def judged(program: tg.Program, *_: object) -> gain.Gain:
+        slow = {call.name: "slow here" for call in program.calls if call.kind == "softmax"}
+        return gain.Gain(10.0, 20.0, slow)
+
+    monkeypatch.setattr(joint_pass, "gain", judged)
+    layer = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)).requires_grad_(False)
+    x = torch.randn(3, 8)
+    same(compiled(layer)(x), layer(x))
+    assert counted()["regions"] == 2 and "_softmax.default: slow here" in left()
+
+
+class Spelled(nn.Module):
+    """Attention that torch takes apart, for its mask is not one of its kernels'."""
+
+    def __init__(self, returns_weights: bool = False):
+        super().__init__()
+        self.qkv, self.out, self.returns_weights = nn.Linear(64, 192), nn.Linear(64, 64), returns_weights
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        b, s, h = x.shape
+        q, k, v = self.qkv(x).view(b, s, 3, 4, h // 4).permute(2, 0, 3, 1, 4)
+        at = torch.arange(s)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(h // 4)
+        scores = scores + torch.where(at[None] <= at[:, None], 0.0, -math.inf)
+        weights = torch.softmax(scores, -1)
+        y = self.out((weights @ v).transpose(1, 2).reshape(b, s, h))
+        return (y, weights) if self.returns_weights else (y,)
+
+
+def test_attention_that_is_spelled_out_is_one_op() -> None:
+    model, x = Spelled().requires_grad_(False), torch.randn(2, 24, 64)
+    (found,), (expected,) = compiled(model)(x), model(x)
+    same(found, expected)
+    assert counted()["regions"] == 1 and not left()
+
+
+def test_attention_as_torch_takes_it_apart_is_one_op() -> None:
+    class Masked(Spelled):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            b, s, h = x.shape
+            q, k, v = self.qkv(x).view(b, s, 3, 4, h // 4).permute(2, 0, 3, 1, 4)
+            seen = (torch.arange(s)[None, None, :, None] >= 0).expand(b, 1, s, s)
+            with sdpa_kernel(SDPBackend.MATH):
+                y = nn.functional.scaled_dot_product_attention(q, k, v, seen)
+            return (self.out(y.transpose(1, 2).reshape(b, s, h)),)
+
+    model, x = Masked().requires_grad_(False), torch.randn(2, 24, 64)
+    (found,), (expected,) = compiled(model)(x), model(x)
+    same(found, expected)
+    assert counted()["regions"] == 1 and not left()
+
+
+def test_attention_whose_weights_are_read_stays_spelled_out() -> None:
+    model, x = Spelled(returns_weights=True).requires_grad_(False), torch.randn(2, 24, 64)
+    for found, expected in zip(compiled(model)(x), model(x), strict=True):
+        same(found, expected)
+    assert "aten.bmm.default has no word in a spec" in left()
+
+
+def test_what_is_made_of_constants_is_computed_once() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 32)
+            self.register_buffer("scale", torch.tensor(3.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            at = torch.arange(x.shape[0])[:, None] * torch.arange(32)[None]
+            return self.linear(x) * torch.cos(at / 100) * self.scale
+
+    model, x = Turned().requires_grad_(False), torch.randn(5, 32)
+    run = compiled(model)
+    same(run(x), model(x))
+    assert counted()["regions"] == 1 and not left()
+    model.scale.fill_(-2.0)
+    same(run(x), model(x))
 
 
 def test_a_pass_of_the_users_runs_first() -> None:

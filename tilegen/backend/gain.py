@@ -11,7 +11,7 @@ On a CPU nothing is compared: the backend is right there, not fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,6 +23,7 @@ from tilegen.graph.attention_time import by_tensor_cores
 from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.ops.base import OpInstance
+from tilegen.ops.rope import RotaryAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
@@ -32,7 +33,7 @@ from tilegen.targets.select import gpu_machine, place
 
 SHARE = 0.85  # of its peak rates that a library's kernel reaches
 LAUNCH_US = 2.0  # of a kernel in a CUDA graph, from the end of the one before
-BEHIND, BEHIND_US = 1.3, 2.0  # a loser takes so many times as long, and so much longer
+BEHIND, BEHIND_US = 1.3, 4.0  # a loser takes so many times as long, and so much longer
 BIAS = ("acc0", "acc0 + e0")  # epilogues that a library's product has
 
 
@@ -58,8 +59,9 @@ def _told(ours: float, theirs: float) -> str:
     return f"by the model {ours:.1f} µs as a region, {theirs:.1f} µs left to Inductor"
 
 
-def gain(program: Program, device: torch.device, least: float) -> Gain:
+def gain(program: Program, device: torch.device, least: float, turned: Sequence[int] = ()) -> Gain:
     """Of a region on a device. least: one launch of all ops is looked at where launches of each gain less.
+    turned: bytes of tensors that are laid out anew before the region or after it.
 
     Raises:
         PlanError: there is no plan of it.
@@ -70,27 +72,28 @@ def gain(program: Program, device: torch.device, least: float) -> Gain:
     if device.type != "cuda":
         raise TargetError(f"regions run on cuda and cpu, the model is on {device.type}")
     where = place(gpu_machine())
+    beside = sum(2e6 * n / (SHARE * where.machine.memory) + LAUNCH_US for n in turned)
     try:
         launches = launches_of(program, where, Options()).each
     except PlanError:
         made = plan(program, where, Options())
         theirs = sum(_inductor_us(b, where.machine) for b in made.bounds)
-        return Gain(one_launch_us(made, len(made.bounds)), theirs)
+        return Gain(one_launch_us(made, len(made.bounds)) + beside, theirs)
     ops = [launch.bounds[0] for launch in launches]
     ours = list(map(alone_us, launches))
     theirs = [_inductor_us(b, where.machine, us) for b, us in zip(ops, ours, strict=True)]
     each = list(zip(ops, ours, theirs, strict=True))
     losers = {b.op.name: _told(us, them) for b, us, them in each if _loses(b, us, them)}
-    found = Gain(sum(ours), sum(theirs), losers)
+    found = Gain(sum(ours) + beside, sum(theirs), losers)
     if losers or found.ratio >= least:
         return found
-    return replace(found, ours=min(found.ours, _one_launch(program, where)))
+    return replace(found, ours=min(found.ours, _one_launch(program, where) + beside))
 
 
 def _loses(b: OpInstance, ours: float, theirs: float) -> bool:
-    """Whether an op had better be Inductor's; a copy is for the ops beside it."""
+    """Whether an op had better be Inductor's; not one without which others would have to copy."""
     behind = ours > max(BEHIND * theirs, theirs + BEHIND_US)
-    return behind and not isinstance(b.attributes, StridedCopyAttributes)
+    return behind and not isinstance(b.attributes, (StridedCopyAttributes, RotaryAttributes))
 
 
 def _one_launch(program: Program, where: Place) -> float:

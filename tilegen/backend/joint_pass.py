@@ -208,11 +208,9 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
     try:
         region = Region.of(text)
         device = results[0].meta["val"].device
-        paid = gain(region.program, device, config.min_gain)
-        if config.min_gain and paid.losers:
-            for op, told in paid.losers.items():
-                loser = names[region.spec.written_for[op].meta["at"]]
-                reasons[loser] = f"{loser.target}: {told}"
+        paid = gain(region.program, device, config.min_gain, _turned(region, given, results))
+        if config.min_gain and (losers := _losers(region, paid, names)):
+            reasons.update(losers)
             return str(paid)
         if paid.ratio < config.min_gain:
             return str(paid)
@@ -225,6 +223,22 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
         return f"{type(error).__name__}: {error}"
     _tell(region, paid)
     return Candidate(nodes, given, results, text)
+
+
+def _losers(region: Region, paid: Gain, names: Mapping[str, Node]) -> dict[Node, str]:
+    """Nodes that a region is better off without, and why; an op that the spec alone has asked for stays."""
+    asked = region.spec.written_for
+    nodes = {op: names[asked[op].meta["at"]] for op in paid.losers if op in asked}
+    return {node: f"{node.target}: {paid.losers[op]}" for op, node in nodes.items()}
+
+
+def _turned(region: Region, given: Mapping[Node, bool], results: Sequence[Node]) -> list[int]:
+    """Bytes of images that are laid out anew before a region or after it."""
+    taken = [region.spec.taken.get(g.name) for g in region.subgraph.given]
+    before = [node for node, how in zip(given, taken, strict=True) if how is not None and how.order]
+    after = [n for n, how in zip(results, region.spec.returned, strict=True) if len(how.shape) == 4]
+    values = [n.meta["val"] for n in (*before, *after)]
+    return [v.numel() * v.element_size() for v in values]
 
 
 def _is_tensor(node: Node) -> bool:

@@ -215,6 +215,7 @@ def _without_members(piece: Piece, others: set[str]) -> Piece:
                 not p.is_code
                 or not (p.is_function or p.code.lstrip().startswith(("using", "struct", "enum")))
                 or p.names & around
+                or "operator" in p.words  # which is called without its name
             ):
                 kept.append(_without_constants(p, around))
         lines = _without_double_blanks([line for p in kept for line in p.lines])

@@ -7,6 +7,7 @@ boundaries order them (tilegen.runtime.verify_launches).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tilegen.errors import TargetError
@@ -180,14 +181,16 @@ def compile_multi_launch(
     programmatic: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MultiLaunchKernel:
-    """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a
-    plan."""
+    """Plan, prove and compile each op as a launch of its own, several at a time: the compiler needs no lock
+    of Python's. library: gives the compiled kernel of a plan."""
     proved = planned_launches(program, place, options, programmatic, progress)
-    kernels = []
-    for launch in proved.each:
-        progress(f"{launch.plan.program}: compiler")
-        loaded = library(launch.plan)
-        kernels.append(CudaKernel(launch.plan, launch.certificate, loaded, programmatic=programmatic))
+    progress(f"{program.name}: compiler")
+    with ThreadPoolExecutor() as pool:
+        libraries = list(pool.map(library, (launch.plan for launch in proved.each)))
+    kernels = [
+        CudaKernel(launch.plan, launch.certificate, loaded, programmatic=programmatic)
+        for launch, loaded in zip(proved.each, libraries, strict=True)
+    ]
     return MultiLaunchKernel(proved.whole.plan, proved.whole.certificate, kernels, program=program)
 
 

@@ -26,7 +26,6 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
-MOST_LAUNCHES = 20  # of linears; more gain inside
 MOST_HIDDEN = 20  # ops of a launch that hide anything: whole nets do not
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
@@ -50,8 +49,6 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
         return Lowering("persistent", "sizes are left open")
     if len(graph.ops) == 1:
         return Lowering("persistent", "there is one op")
-    if len(graph.ops) > MOST_LAUNCHES and not graph.ops_of(ConvAttributes):
-        return Lowering("persistent", f"more than {MOST_LAUNCHES} ops, none a convolution, gain inside")
     try:
         launches = launches_of(program, place, Options()).each
     except PlanError as error:

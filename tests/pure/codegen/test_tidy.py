@@ -31,7 +31,8 @@ def uncalled(text: str) -> list[str]:
     """Functions whose name stands nowhere but where they are defined."""
     bare = code(text)
     words, defined = WORD.findall(bare), FUNCTION.findall(bare)
-    return sorted(name for name in set(defined) if words.count(name) == defined.count(name))
+    named = set(defined) - {"operator"}  # which is called without its name
+    return sorted(name for name in named if words.count(name) == defined.count(name))
 
 
 def constants(text: str) -> list[str]:
@@ -145,6 +146,12 @@ root(held h) {
 }
 """
     )
+
+
+def test_an_operator_stays_that_is_called_without_its_name() -> None:
+    text = "struct all {\n  bool operator()(int) const { return true; }\n  int other() { return 1; }\n};\n"
+    text += "void root(all seen) {\n  seen(1);\n}\n"
+    assert "operator()" in pruned(text, "root") and "other" not in pruned(text, "root")
 
 
 def test_nothing_is_taken_out_twice() -> None:
