@@ -238,16 +238,16 @@ def work(name: str, batch: int, rounds: int, max_autotune: bool) -> None:
 class Worker:
     """A process with a model; it is ended when it is not ready after some seconds."""
 
-    def __init__(self, name: str, arguments: Sequence[str], seconds: float):
-        self.name = name
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.models", "--worker", name, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-        )
+    def __init__(self, name: str, arguments: Sequence[str], seconds: float, folder: Path):
+        self.name, self.errors = name, folder / name
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.models", "--worker", name, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self.limit = threading.Timer(seconds, self.process.kill)
         self.limit.start()
 
@@ -266,15 +266,14 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
-        line = self._line(lambda line: line.startswith("["))
+        line = self._line(lambda line: line.startswith("[{"))
         self.process.wait()
         return json.loads(line) if line else []
 
     def why(self) -> str:
         """What it said last."""
         self.process.wait()
-        self.errors.seek(0)
-        return f"{self.name}: ended: {self.errors.read().strip()[-300:]}"
+        return f"{self.name}: ended: {self.errors.read_text().strip()[-300:]}"
 
 
 def _say(row: dict[str, Any]) -> None:
@@ -308,22 +307,23 @@ def main() -> None:
     how += ["--max-autotune"] if asked.max_autotune else []
     rows: list[Any] = []
     notes: list[str] = []
-    for k in range(0, len(names), asked.jobs):
-        workers = [Worker(name, how, asked.seconds) for name in names[k : k + asked.jobs]]
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            known = list(pool.map(Worker.is_ready, workers))
-        for worker, is_ready in zip(workers, known, strict=True):
-            found = worker.rows() if is_ready else []
-            if not found:
-                notes.append(worker.why())
-                print(notes[-1], flush=True)
-            rows += found
-            for row in found:
-                _say(row)
-        if asked.out:
-            run = {**vars(asked), "out": asked.out.name}
-            text = json.dumps({**environment(), "run": run, "notes": notes, "rows": rows}, indent=1)
-            asked.out.write_text(text + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for k in range(0, len(names), asked.jobs):
+            workers = [Worker(name, how, asked.seconds, Path(folder)) for name in names[k : k + asked.jobs]]
+            with ThreadPoolExecutor(asked.jobs) as pool:
+                known = list(pool.map(Worker.is_ready, workers))
+            for worker, is_ready in zip(workers, known, strict=True):
+                found = worker.rows() if is_ready else []
+                if not found:
+                    notes.append(worker.why())
+                    print(notes[-1], flush=True)
+                rows += found
+                for row in found:
+                    _say(row)
+            if asked.out:
+                run = {**vars(asked), "out": asked.out.name}
+                text = json.dumps({**environment(), "run": run, "notes": notes, "rows": rows}, indent=1)
+                asked.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ def tilegen(
     """
     patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
     before = patches.get("joint_custom_pre_pass", inductor.joint_custom_pre_pass)
-    table = {**select_decomp_table(), spelled.CALL: spelled.CALL}  # which torch takes apart by itself
+    table: dict[Any, Callable[..., Any]] = {**select_decomp_table()}
+    table[spelled.CALL] = spelled.CALL  # which torch takes apart by itself
     patches["joint_custom_pre_pass"] = JointPass(before, table, [Input.of(a) for a in inputs])
     kept = {op: how for op, how in table.items() if op not in KEPT}
     compiled: Any = compile_fx(module, inputs, config_patches=patches, decompositions=kept)

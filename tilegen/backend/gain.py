@@ -77,8 +77,8 @@ def gain(program: Program, device: torch.device, least: float, turned: Sequence[
         launches = launches_of(program, where, Options()).each
     except PlanError:
         made = plan(program, where, Options())
-        theirs = sum(_inductor_us(b, where.machine) for b in made.bounds)
-        return Gain(one_launch_us(made, len(made.bounds)) + beside, theirs)
+        libraries = sum(_inductor_us(b, where.machine) for b in made.bounds)
+        return Gain(one_launch_us(made, len(made.bounds)) + beside, libraries)
     ops = [launch.bounds[0] for launch in launches]
     ours = list(map(alone_us, launches))
     theirs = [_inductor_us(b, where.machine, us) for b, us in zip(ops, ours, strict=True)]

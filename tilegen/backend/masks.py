@@ -17,11 +17,10 @@ from torch.utils import _pytree as pytree
 aten = torch.ops.aten
 MOST = 1 << 24  # elements of a mask that is looked at
 # attentions with a mask: which of their arguments is the dropout, after which stands whether they are causal
-DROPOUT = {
+DROPOUT: dict[Any, int] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
     aten._scaled_dot_product_efficient_attention.default: 5,
     aten._scaled_dot_product_cudnn_attention.default: 5,
-    aten._scaled_dot_product_attention_math.default: 4,
 }
 MASK_BY_NAME = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
 # what is added to the scores of no key, or less: models write it for -inf
@@ -32,8 +31,8 @@ def as_flags(graph: Graph) -> None:
     """All attentions of a graph whose masks are known."""
     for target in DROPOUT:
         for node in graph.find_nodes(op="call_function", target=target):
-            mask = _mask(node)
-            if mask is not None and (causal := _said(mask, node)) is not None:
+            mask, plain = _mask(node), not any(node.args[DROPOUT[target] : DROPOUT[target] + 2])
+            if mask is not None and plain and (causal := hides_later(mask)) is not None:
                 _flagged(node, causal)
     graph.eliminate_dead_code()
 
@@ -53,12 +52,11 @@ def _flagged(node: Node, causal: bool) -> None:
     node.args = (*before, 0.0, causal, *node.args[at + 2 :])
 
 
-def _said(mask: Node, node: Node) -> bool | None:
-    """Whether a mask is that of causal attention, or hides nothing; None where neither is known."""
-    dropout, causal = (*node.args[DROPOUT[node.target] :], 0.0, False)[:2]
+def hides_later(mask: Node) -> bool | None:
+    """Whether a mask is that of causal attention; False: it hides nothing; None where neither is known."""
     shape = mask.meta["val"].shape
     fixed = all(isinstance(n, int) for n in shape)
-    if dropout or causal or not fixed or mask.meta["val"].numel() > MOST or not _of_constants(mask):
+    if not fixed or len(shape) < 2 or mask.meta["val"].numel() > MOST or not _of_constants(mask):
         return None
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
         hidden = _computed(mask)

@@ -1,10 +1,10 @@
 """Attention that a graph spells out as two products and a softmax, as one call again.
 
     p = softmax(α q kᵀ + mask)     p v          before, α as factors of q, kᵀ or the scores, casts anywhere
-    _scaled_dot_product_attention_math(q, k, v, mask, scale=α)                                         after
+    _scaled_dot_product_attention_math(q, k, v, is_causal=…, scale=α)                                  after
 
-torch takes its own attention apart so where none of its kernels takes the mask. What no region takes is taken
-apart again (tilegen.backend.rewrite).
+torch takes its own attention apart so where none of its kernels takes the mask. Masks are those that flags
+say (tilegen.backend.masks). What no region takes is taken apart again (tilegen.backend.rewrite).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
+from tilegen.backend.masks import hides_later
 from tilegen.nn.patterns import COPIES, narrows
 
 aten = torch.ops.aten
@@ -27,13 +29,13 @@ DIVISORS = (aten.div.Scalar, aten.div.Tensor)
 
 @dataclass(frozen=True)
 class Spelled:
-    """An attention: its operands (B, h, S, D), what is added to its scores, and their factor. inside: the
+    """An attention: its operands (B, h, S, D), whether it is causal, the factor of its scores. inside: the
     nodes that it stands for."""
 
     q: Node
     k: Node
     v: Node
-    mask: Node | None
+    causal: bool
     scale: float
     inside: frozenset[Node]
 
@@ -53,7 +55,7 @@ def _replace(graph: Graph, end: Node, found: Spelled) -> None:
     with graph.inserting_before(end):
         call = graph.call_function(
             CALL,
-            (found.q, found.k, found.v, found.mask, 0.0, False),
+            (found.q, found.k, found.v, None, 0.0, found.causal),
             {"scale": found.scale},
         )
         first = graph.call_function(operator.getitem, (call, 0))
@@ -66,7 +68,7 @@ def _replace(graph: Graph, end: Node, found: Spelled) -> None:
     end.replace_all_uses_with(new)
 
 
-def _of(end: Node) -> Spelled | None:
+def _of(end: Any) -> Spelled | None:
     """What the rows (B, h, S, D) of a second product are the attention of."""
     inside: set[Node] = {end}
     second = _peeled(end.args[0], inside)
@@ -83,11 +85,19 @@ def _of(end: Node) -> Spelled | None:
     (q, of_q), (k, of_k), (v, of_v) = (f for f in found if f is not None)
     if of_v != 1.0 or len({n.meta["val"].dtype for n in (q, k, v)}) > 1:
         return None
+    causal = False if scores.mask is None else _hides_later(scores.mask)
+    if causal is None:
+        return None
     scale = scores.scale * of_q * of_k * turned[1]
-    return Spelled(q, k, v, scores.mask, scale, frozenset(inside))
+    return Spelled(q, k, v, causal, scale, frozenset(inside))
 
 
-def _softmax(node: Node, inside: set[Node]) -> Node | None:
+def _hides_later(mask: Node) -> bool | None:
+    """As hides_later, of what is added to scores."""
+    return None if mask.meta["val"].dtype is torch.bool else hides_later(mask)
+
+
+def _softmax(node: Any, inside: set[Node]) -> Any:
     """That over the last dimension; torch makes zeros of its rows where a mask hides all keys."""
     if node.target is aten.where.self:
         hidden, zeros, other = node.args
@@ -108,12 +118,12 @@ def _softmax(node: Node, inside: set[Node]) -> Node | None:
 class _Scores:
     """product · scale + mask."""
 
-    product: Node
+    product: Any
     mask: Node | None
     scale: float
 
 
-def _scores(node: Node, inside: set[Node]) -> _Scores | None:
+def _scores(node: Any, inside: set[Node]) -> _Scores | None:
     mask = None
     if node.target is aten.add.Tensor and not node.kwargs:
         a, b = node.args
@@ -124,11 +134,11 @@ def _scores(node: Node, inside: set[Node]) -> _Scores | None:
     return _Scores(found, mask, scale) if found.target is aten.bmm.default else None
 
 
-def _of_product(node: Node) -> bool:
+def _of_product(node: Any) -> bool:
     return _scaled(node, set())[0].target is aten.bmm.default
 
 
-def _turned(node: Node, inside: set[Node]) -> tuple[Node, float] | None:
+def _turned(node: Any, inside: set[Node]) -> tuple[Any, float] | None:
     """What a node has the last two dimensions of turned, and by which factor."""
     node, scale = _scaled(node, inside)
     order = list(range(node.meta["val"].dim()))
@@ -141,9 +151,9 @@ def _turned(node: Node, inside: set[Node]) -> tuple[Node, float] | None:
     return (node.args[0], scale) if permuted or transposed else None
 
 
-def _operand(node: Node, inside: set[Node]) -> tuple[Node, float] | None:
+def _operand(node: Any, inside: set[Node]) -> tuple[Any, float] | None:
     """The first tensor (B, h, S, D) of a node's values, and their factor; what is made of it is inside."""
-    found, scale, passed = None, 1.0, []
+    found, scale, passed = None, 1.0, list[Node]()
     while True:
         if node.meta["val"].dim() == 4:
             found = node, scale, len(passed)
@@ -160,7 +170,7 @@ def _operand(node: Node, inside: set[Node]) -> tuple[Node, float] | None:
     return found[:2]
 
 
-def _scaled(node: Node, inside: set[Node]) -> tuple[Node, float]:
+def _scaled(node: Any, inside: set[Node]) -> tuple[Any, float]:
     """What a node is so many times; it and all on the way are inside."""
     node, scale = _peeled(node, inside), 1.0
     while (by := _factor(node)) is not None:
@@ -168,14 +178,14 @@ def _scaled(node: Node, inside: set[Node]) -> tuple[Node, float]:
     return node, scale
 
 
-def _factor(node: Node) -> float | None:
+def _factor(node: Any) -> float | None:
     if node.target not in (*FACTORS, *DIVISORS) or not isinstance(node.args[1], (int, float)):
         return None
     by = float(node.args[1])
     return by if node.target in FACTORS else 1 / by
 
 
-def _peeled(node: Node, inside: set[Node]) -> Node:
+def _peeled(node: Any, inside: set[Node]) -> Any:
     """What a node has the values of; it and all on the way are inside."""
     inside.add(node)
     while _is_same(node):
@@ -184,7 +194,7 @@ def _peeled(node: Node, inside: set[Node]) -> Node:
     return node
 
 
-def _is_same(node: Node) -> bool:
+def _is_same(node: Any) -> bool:
     """Whether it has the values of its input, rounded or not, in the same last two dimensions."""
     if node.target in COPIES:
         return True
