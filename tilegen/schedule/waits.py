@@ -142,4 +142,5 @@ def wait(edge: Edge, semaphores: SemaphoreMap) -> Wait:
 
 
 def _full(value: Any, n: int) -> Array:
-    return np.broadcast_to(np.asarray(value, dtype=np.int64), (n,))
+    found = np.asarray(value, dtype=np.int64)
+    return found if found.shape == (n,) else np.broadcast_to(found, (n,))
