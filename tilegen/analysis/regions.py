@@ -171,6 +171,13 @@ def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
     return compiled(e, names)(*values.values())
 
 
+def full(value: Any, n: int) -> Array:
+    """Whole numbers for n entries: an array of as many, or a number of them all. NumPy's broadcast_to is slow
+    for what planning asks ten thousand times."""
+    found = np.asarray(value, dtype=np.int64)
+    return found if found.shape == (n,) else np.full(n, found)
+
+
 def pretty(e: Any) -> str:
     """As a person writes it: ⌊a/b⌋, 128·i, min(…)."""
     return str(_Pretty().doprint(sp.sympify(e)))
