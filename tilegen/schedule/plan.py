@@ -162,7 +162,8 @@ class Plan:
         )
 
     def posted(self, m: SemaphoreMap) -> Array:
-        """The semaphore that each tile of the producer posts to, in row-major order of its grid; kept."""
+        """The semaphore that each tile of the producer posts to, in row-major order of its grid."""
+        # asked for twice of every plan that is tried: whether it progresses, and to simulate it
         kept: dict[tuple[str, str], Array] = self.__dict__.setdefault("_posted", {})
         if (m.producer, m.tensor) not in kept:
             tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
