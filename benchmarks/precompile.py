@@ -71,7 +71,8 @@ def compile_kernels(program: Program, options: Options, way: Any, on: Machine | 
 
 def plans_of(program: Program, options: Options, way: Any, machine: Machine | None = None) -> Sequence[Plan]:
     """Those of the launches that tg.compile makes on a machine."""
-    from tilegen.runtime.request import planned, settled, settled_lowering
+    from tilegen.runtime.request import planned, settled_lowering
+    from tilegen.runtime.settled import settled
     from tilegen.schedule.launches import launch_plans, whole_plan
 
     on = place(machine or H200, "sm_90a" if way.target == "cuda" else way.target)

@@ -12,13 +12,12 @@ from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.options import Options
-from tilegen.runtime.request import quiet, refuse_lowering, refuse_off_a_gpu, settled
+from tilegen.runtime.settled import quiet, refuse_lowering, refuse_off_a_gpu, settled
 from tilegen.schedule.moving import MovingPlan, moving_plan
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.targets import select
 from tilegen.targets.base import Target
-from tilegen.tools.explain import explain_program
 
 if TYPE_CHECKING:
     from tilegen.kernels.empty import EmptyKernel
@@ -77,6 +76,8 @@ def explain(
         TargetError: target and machine do not go together.
         PlanError: an option does not fit the program.
     """
+    from tilegen.tools.explain import explain_program
+
     place = select.place(machine(on), target)
     return explain_program(as_program(program), place, settled(program, place, Options.asked(options, given)))
 

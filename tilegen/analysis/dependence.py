@@ -22,6 +22,7 @@ from tilegen.analysis.regions import (
     depends_on_step,
     divide,
     evaluate,
+    full,
     pretty,
     quotient,
     tiles_of,
@@ -214,4 +215,4 @@ def _first_use(tile: Array, block: Array, step: Array) -> Relation:
 
 
 def _at(e: Any, where: dict[str, Array], n: int) -> Array:
-    return np.broadcast_to(np.asarray(evaluate(e, where), dtype=np.int64), (n,))
+    return full(evaluate(e, where), n)

@@ -124,7 +124,8 @@ class _CPrinter(_Integer):
 
 @lru_cache(maxsize=65536)
 def to_python(e: Any) -> str:
-    return str(_PythonPrinter().doprint(sp.sympify(e)))
+    """Text to be compiled. Terms stand as they lie: nobody reads them, and SymPy sorts them slowly."""
+    return str(_PythonPrinter({"order": "none"}).doprint(sp.sympify(e)))
 
 
 @lru_cache(maxsize=65536)
@@ -168,6 +169,13 @@ def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
     """An expression over ints or arrays of the named coordinates."""
     names = tuple(values)
     return compiled(e, names)(*values.values())
+
+
+def full(value: Any, n: int) -> Array:
+    """Whole numbers for n entries: an array of as many, or a number of them all. NumPy's broadcast_to is slow
+    for what planning asks ten thousand times."""
+    found = np.asarray(value, dtype=np.int64)
+    return found if found.shape == (n,) else np.full(n, found)
 
 
 def pretty(e: Any) -> str:
@@ -251,6 +259,7 @@ class Blocking:
         return n
 
 
+@lru_cache(maxsize=4096)  # ops alike, of which a net has many, ask for the same
 def divide(p: Any, q: Any) -> Any:
     """⌊p/q⌋ with the whole parts taken out: ⌊(128·i + 127)/128⌋ = i."""
     p, q = spread(p), sp.sympify(q)
@@ -258,6 +267,9 @@ def divide(p: Any, q: Any) -> Any:
         return p
     if isinstance(p, (sp.Min, sp.Max)):
         return like(p, *(divide(a, q) for a in p.args))  # floor is monotone
+    affine = _affine(p) if q.is_Integer and q > 0 else None
+    if affine:
+        return _divided(*affine, int(q))
     out, rest = sp.Integer(0), sp.Integer(0)
     for term in sp.Add.make_args(p):
         share = term / q
@@ -274,6 +286,38 @@ def divide(p: Any, q: Any) -> Any:
     rounded = sp.floor(rest / q)
     least, most = ends(rounded) or (0, 1)
     return out + (least if least == most else rounded)
+
+
+Terms = list[tuple[int, sp.Symbol]]
+
+
+def _affine(p: Any) -> tuple[int, Terms] | None:
+    """Constant and terms of c + Σ n·s over whole c and n and nonnegative whole symbols that have no most;
+    None of anything else."""
+    constant, terms = 0, Terms()
+    for term in sp.Add.make_args(p):
+        n, s = term.as_coeff_Mul()
+        if not n.is_Integer:
+            return None
+        if s is sp.S.One:
+            constant += int(n)
+        elif s.is_Symbol and not isinstance(s, Dim) and s.is_integer and s.is_nonnegative:
+            terms.append((int(n), s))
+        else:
+            return None
+    return constant, terms
+
+
+def _divided(constant: int, terms: Terms, q: int) -> Any:
+    """⌊(c + Σ n·s)/q⌋, as below, by numbers: SymPy asks long whether such a floor is a number, which it never
+    is."""
+    whole, rest = divmod(constant, q)
+    out = sp.Add(whole, *(n // q * s for n, s in terms if n % q == 0))
+    left = [(n, s) for n, s in terms if n % q]
+    if not left:
+        return out
+    g = math.gcd(q, *(n for n, _ in left))
+    return out + sp.floor(sp.Add(rest // g * g, *(n * s for n, s in left)) / q, evaluate=False)
 
 
 def _drop_remainder(p: Any, q: Any) -> Any:

@@ -27,6 +27,27 @@ def by_boxes(b: OpInstance) -> bool:
 
 
 @dataclass(frozen=True)
+class Window:
+    """What of a convolution its boxes depend on: thousands of them are looked at, of one op."""
+
+    lines: int  # of the filter
+    columns: int
+    channels: int
+    stride: int  # from pixel to pixel of a line
+    reach: int  # pixels beside a line that a filter line sees
+
+    @staticmethod
+    def of(b: OpInstance) -> Window:
+        """Kept with the op."""
+        found: Window | None = b.__dict__.get("_window")
+        if found is None:
+            a, (_, lines, columns, channels) = ConvAttributes.of(b), (int(n) for n in b.shape(1))
+            reach = (columns - 1) * a.dilation[1]
+            found = b.__dict__["_window"] = Window(lines, columns, channels, a.stride[1], reach)
+        return found
+
+
+@dataclass(frozen=True)
 class ConvBox:
     """The box of pixels (images, lines, pixels of a line) of a convolution's tile, `depth` channels of a
     filter position at a time."""
@@ -41,29 +62,27 @@ class ConvBox:
         images, lines, pixels, _, depth = tile
         return ConvBox(b, (images, lines, pixels), depth)
 
-    @property
-    def filter(self) -> tuple[int, int]:
-        _, r, s, _ = self.bound.shape(1)
-        return int(r), int(s)
+    @cached_property
+    def window(self) -> Window:
+        return Window.of(self.bound)
 
     @property
-    def _reach(self) -> int:
-        """Pixels beside a line that its filter line sees."""
-        return (self.filter[1] - 1) * ConvAttributes.of(self.bound).dilation[1]
+    def filter(self) -> tuple[int, int]:
+        return self.window.lines, self.window.columns
 
     @cached_property
     def slides(self) -> bool:
         """Whether a tile's lines are loaded once for all positions of a filter line."""
-        images, lines, width = self.pixels
-        once = self.filter[1] > 1 and ConvAttributes.of(self.bound).stride[1] == 1 and self.depth == 64
-        return once and images * lines * (width + self._reach) <= MOST_ROWS
+        (images, lines, width), w = self.pixels, self.window
+        once = w.columns > 1 and w.stride == 1 and self.depth == 64
+        return once and images * lines * (width + w.reach) <= MOST_ROWS
 
     @property
     def line(self) -> int:
         """Rows of shared memory that a line takes."""
-        return self.pixels[2] + (self._reach if self.slides else 0)
+        return self.pixels[2] + (self.window.reach if self.slides else 0)
 
-    @property
+    @cached_property
     def loaded(self) -> int:
         """Rows of shared memory that are loaded for 64 channels."""
         return self.pixels[0] * self.pixels[1] * self.line
@@ -97,4 +116,4 @@ class ConvBox:
     @property
     def steps(self) -> int:
         """Of a tile."""
-        return self.positions * ceil_div(int(self.bound.shape(1)[3]), self.depth)
+        return self.positions * ceil_div(self.window.channels, self.depth)

@@ -21,7 +21,7 @@ from tilegen.arch.machine import Machine
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.conv_box import ConvBox
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, Rates, products_clocks, rings_us
-from tilegen.graph.residual import ConvTraits, residual_of
+from tilegen.graph.residual import ConvTraits, Residual
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import curves, read_beside
@@ -61,9 +61,9 @@ class ConvRates(Rates):
 
     def of_pixels(self, box: ConvBox) -> float:
         """Of a byte's time in L2, that of one of pixels."""
-        strided = ConvAttributes.of(box.bound).stride[1] > 1
+        strided = box.window.stride > 1
         way = self.of_lines if box.slides else self.of_strides if strided else self.of_boxes
-        return way * (self.half if int(box.bound.shape(1)[3]) % 64 else 1.0)
+        return way * (self.half if box.window.channels % 64 else 1.0)
 
 
 RATES = ConvRates()
@@ -132,7 +132,7 @@ def time_of_box(
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
         clusters=cluster > 1,
         rates=rates,
-        residual=residual_of(machine, traits, steps * waves, moved) if learned else None,
+        residual=Residual(machine, traits, steps * waves, moved) if learned else None,
     )
 
 

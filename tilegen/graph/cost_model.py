@@ -60,9 +60,12 @@ def on_wgmma(b: OpInstance, machine: Machine) -> bool:
 
 
 def product_time(b: OpInstance, machine: Machine) -> ProductTime:
-    """Of one of those."""
-    linear = isinstance(b.attributes, LinearAttributes)
-    return linear_time(b, machine) if linear else conv_time(b, machine)
+    """Of one of those; kept with the op, since every simulation asks for it."""
+    times: dict[Machine, ProductTime] = b.__dict__.setdefault("_product_time", {})
+    if machine not in times:
+        linear = isinstance(b.attributes, LinearAttributes)
+        times[machine] = linear_time(b, machine) if linear else conv_time(b, machine)
+    return times[machine]
 
 
 def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:

@@ -20,7 +20,7 @@ from tilegen.graph.product_time import (
     rates_of,
     rings_us,
 )
-from tilegen.graph.residual import LinearTraits, residual_of
+from tilegen.graph.residual import LinearTraits, Residual
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
@@ -155,7 +155,7 @@ def time_of_cut(
         cluster.size > 1,
         multiplied / machine.sms / rates.limit,
         rates,
-        residual_of(machine, traits, steps * waves, moved) if measured else None,
+        Residual(machine, traits, steps * waves, moved) if measured else None,
     )
 
 

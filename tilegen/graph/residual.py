@@ -84,12 +84,13 @@ OF_TIME = ("us", "us_of_step", "bytes_in_us")  # logarithms, by the formula
 
 @dataclass(frozen=True)
 class Residual:
-    """Of a product that is cut in one way. steps: of all its waves; bytes: from and to memory."""
+    """Of a product that is cut in one way. steps: of all its waves; bytes: from and to memory. The trees are
+    read when a factor is first asked for: ops that share a launch go by the formula alone."""
 
+    machine: Machine
     traits: Traits
     steps: float
     bytes: float
-    trees: Sequence[Tree]
     known: dict[float, float] = field(default_factory=dict, compare=False, repr=False)  # factors
 
     def seen(self, us: float) -> tuple[float, ...]:
@@ -97,16 +98,11 @@ class Residual:
         return (*self.traits, math.log(us), math.log(us / self.steps), math.log(self.bytes / us))
 
     def factor(self, us: float) -> float:
-        """By which measured times are longer than us."""
+        """By which measured times are longer than us; 1 where no product of the GPU was measured."""
         if us not in self.known:
-            self.known[us] = factor_of(self.trees, self.seen(us))
+            trees = trees_of(self.machine, type(self.traits))
+            self.known[us] = 1.0 if trees is None else factor_of(trees, self.seen(us))
         return self.known[us]
-
-
-def residual_of(machine: Machine, traits: Traits, steps: float, bytes: float) -> Residual | None:
-    """None where no product of the GPU was measured."""
-    trees = trees_of(machine, type(traits))
-    return None if trees is None else Residual(traits, steps, bytes, trees)
 
 
 def factor_of(trees: Sequence[Tree], seen: Sequence[float]) -> float:

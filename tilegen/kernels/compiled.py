@@ -20,7 +20,8 @@ from tilegen.kernels.moving import MovingKernel, compile_moving
 from tilegen.kernels.parts import Loaded, compile_parts, too_many
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
-from tilegen.runtime.request import launch_options, planned, settled, settled_lowering
+from tilegen.runtime.request import launch_options, planned, settled_lowering
+from tilegen.runtime.settled import settled
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Target
 

@@ -26,7 +26,8 @@ from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.options import Options
 from tilegen.runtime import cache
-from tilegen.runtime.request import quiet, request_key
+from tilegen.runtime.request import request_key
+from tilegen.runtime.settled import quiet
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate

@@ -37,11 +37,9 @@ from tilegen.runtime.request import (
     planned_launches,
     planned_moving,
     planned_moving_launches,
-    refuse_lowering,
-    refuse_off_a_gpu,
-    settled,
     settled_lowering,
 )
+from tilegen.runtime.settled import refuse_lowering, refuse_off_a_gpu, settled
 from tilegen.runtime.verify_launches import ProvedLaunches
 from tilegen.schedule.launches import P
 from tilegen.schedule.moving import MovingPlan

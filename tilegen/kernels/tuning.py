@@ -33,7 +33,7 @@ from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import APPENDS, NORMS, Options
 from tilegen.runtime import timing
 from tilegen.runtime.data import argument_bytes, random_arguments
-from tilegen.runtime.request import settled
+from tilegen.runtime.settled import settled
 from tilegen.runtime.tuned import Tuned, lookup, remember
 from tilegen.schedule.launches import whole_plan
 from tilegen.schedule.order import SUPER_TILE

@@ -44,6 +44,7 @@ def ceil_div(a: Size, b: Size) -> Size:
     return int(least) if least == most else e
 
 
+@lru_cache(maxsize=4096)  # ops alike, of which a net has many, ask for the same
 def spread(e: Any) -> Any:
     """Min and Max taken to the outside of a sum: 3·min(a, b) - 5 = min(3·a - 5, 3·b - 5).
 

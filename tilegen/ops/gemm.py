@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
@@ -242,7 +243,12 @@ def read_beside(b: OpInstance) -> int:
 
 def curves(b: OpInstance) -> int:
     """Calls of curved functions, such as gelu, that the epilogue makes for each number of the result."""
-    text = b.op.epilogue.expression if b.op.epilogue else ""
+    return _curves_in(b.op.epilogue.expression) if b.op.epilogue else 0
+
+
+@lru_cache(maxsize=256)
+def _curves_in(text: str) -> int:
+    """Asked for each of the many ways in which a product may be cut."""
     return len(re.findall(r"\b(?:gelu_tanh|gelu_erf|silu|sigmoid|tanh|exp|log|softplus)\(", text))
 
 

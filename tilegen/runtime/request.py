@@ -1,4 +1,4 @@
-"""What is asked for: options settled by what was measured, plan and certificate from the cache."""
+"""What is asked for: the lowering settled by what was measured, plan and certificate from the cache."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.dims import dims_of, filled, limited, the_dim
 from tilegen.frontend.program import Program
-from tilegen.graph.forms import Forms, Place
+from tilegen.graph.forms import Place
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime import cache
-from tilegen.runtime.tuned import digest, tuned_lowering, tuned_options
+from tilegen.runtime.settled import quiet, settled
+from tilegen.runtime.tuned import digest, tuned_lowering
 from tilegen.runtime.verify import verify
 from tilegen.runtime.verify_launches import Proved, ProvedLaunches, prove_launches
 from tilegen.schedule.launches import Launches, P, launches_of, moving_launches
@@ -25,48 +25,6 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.schedule.regimes import regimes
 from tilegen.schedule.sized import Lower, Regime
-
-LOWERINGS = ("auto", "persistent", "multi_launch")
-
-
-def quiet(_: str) -> None:
-    """Progress that nobody asked for."""
-
-
-def settled(program: Program, place: Place, options: Options) -> Options:
-    """The options, or, where none but policies, norms and appends are given, what was measured best for the
-    program here, if it was (tilegen.runtime.tuned).
-
-    Raises PlanError where the program has no rows.
-    """
-    if isinstance(program, Program) and program.empty:
-        raise PlanError(f"{program.name} has no rows: there is nothing to plan")
-    free = replace(options, policies=(), norms="auto", appends="auto") == Options()
-    if not free or not isinstance(program, Program):
-        return options
-    if program.symbolic:
-        dim = the_dim(program)
-        if dim is None:
-            return options
-        program = filled(program, dim, dim.most)
-    chosen = tuned_options(program, place.label)
-    ways = {name: given for name in ("norms", "appends") if (given := getattr(options, name)) != "auto"}
-    return replace(chosen, policies=options.policies or chosen.policies, **ways)
-
-
-def refuse_lowering(lowering: str, programmatic: bool) -> None:
-    if lowering not in LOWERINGS:
-        raise TargetError(f"unknown lowering {lowering!r}; expected one of {', '.join(LOWERINGS)}")
-    if programmatic and lowering != "multi_launch":
-        raise TargetError(
-            "programmatic=True is for lowering='multi_launch': launches of a persistent kernel are"
-            " programmatic where that pays"
-        )
-
-
-def refuse_off_a_gpu(lowering: str, target: Forms) -> None:
-    if lowering == "multi_launch" and not target.on_gpu:
-        raise TargetError(f"lowering 'multi_launch' launches on a GPU, the target is {target.name}")
 
 
 def settled_lowering(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilegen.analysis.dependence import Edge, relation
-from tilegen.analysis.regions import Array, Blocking, Tiles, pretty, pretty_box, tiles_of
+from tilegen.analysis.regions import Array, Blocking, Tiles, full, pretty, pretty_box, tiles_of
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
@@ -163,11 +163,14 @@ class Plan:
 
     def posted(self, m: SemaphoreMap) -> Array:
         """The semaphore that each tile of the producer posts to, in row-major order of its grid."""
-        tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
-        numbers = m.number(
-            [g.of(tiles.value(c.index)) for g, c in zip(m.partition, self.blocking(m), strict=True)]
-        )
-        return np.broadcast_to(np.asarray(numbers, dtype=np.int64), (tiles.count,))
+        # asked for twice of every plan that is tried: whether it progresses, and to simulate it
+        kept: dict[tuple[str, str], Array] = self.__dict__.setdefault("_posted", {})
+        if (m.producer, m.tensor) not in kept:
+            tiles = tiles_of(self.graph.bound(self.graph.op(m.producer)))
+            cuts = zip(m.partition, self.blocking(m), strict=True)
+            numbers = m.number([g.of(tiles.value(c.index)) for g, c in cuts])
+            kept[m.producer, m.tensor] = full(numbers, tiles.count)
+        return kept[m.producer, m.tensor]
 
     @cached_property
     def wait_table(self) -> WaitTable:

@@ -259,7 +259,9 @@ def _with_policies(base: Plan, lattices: Mapping[str, Lattice], chosen: Mapping[
         )
         maps.append(m)
         first += m.count
-    return replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
+    made = replace(base, semaphores=tuple(maps), policies=tuple((t, chosen[t].name) for t in lattices))
+    made.__dict__["ranks"] = base.ranks  # of the same order
+    return made
 
 
 def progresses(candidate: Plan) -> bool:
@@ -300,6 +302,7 @@ def _best_order(base: Plan, orders: list[Order], progress: Progress) -> Plan:
     best: tuple[float, Plan] | None = None
     for order in orders:
         candidate = replace(base, order=order)
+        candidate.__dict__["waits"] = base.waits  # of the same semaphores
         if not progresses(candidate):
             if len(orders) == 1:
                 raise PlanError(

@@ -84,14 +84,14 @@ def workers(plan: Plan) -> int:
 
 
 def _waits_by_tile(plan: Plan) -> tuple[list[int], list[float], list[int]]:
-    """CSR over ranks: (offsets, share of the tile that comes before the wait, semaphore)."""
+    """CSR over ranks: (offsets, share of the tile that comes after the wait, semaphore)."""
     table = plan.wait_table
     steps = np.ones(plan.order.count)
     for b in plan.bounds:
         steps[plan.ranks[b.op.name]] = np.maximum(tiles_of(b).steps, 1)
     before = np.clip(table.step / steps[table.rank], 0.0, 1.0) if len(table.rank) else np.zeros(0)
     offsets = np.searchsorted(table.rank, np.arange(plan.order.count + 1))
-    return offsets.tolist(), before.tolist(), table.semaphore.tolist()
+    return offsets.tolist(), (1.0 - before).tolist(), table.semaphore.tolist()
 
 
 def simulate(plan: Plan) -> Timeline:
@@ -115,7 +115,7 @@ def simulate(plan: Plan) -> Timeline:
         for m in plan.posts_of(b.op.name):
             for rank, semaphore in zip(ranks.tolist(), plan.posted(m).tolist(), strict=True):
                 posts[rank].append(semaphore)
-    offsets, before, semaphore = _waits_by_tile(plan)
+    offsets, after, semaphore = _waits_by_tile(plan)
     free = [(0.0, sm) for sm in range(workers(plan))]
     owner = None
     if not isinstance(plan.scheduling, str):
@@ -129,10 +129,10 @@ def simulate(plan: Plan) -> Timeline:
         ]
     ready = [0.0] * len(plan.targets)
     sms, start, end, waited = [0] * count, [0.0] * count, [0.0] * count, [0.0] * count
-    times = duration.tolist()
+    times, handoff = duration.tolist(), machine.handoff_us
     for rank in range(count):
         if owner is None:
-            begin, sm = heapq.heappop(free)
+            begin, sm = free[0]
         else:
             sm = int(owner[rank])
             begin = max(idle[sm][n] for n in taken[rank])
@@ -143,12 +143,15 @@ def simulate(plan: Plan) -> Timeline:
             work += machine.wait_us * (hi - lo - 1)
             finish = begin + work
             for w in range(lo, hi):
-                finish = max(finish, ready[semaphore[w]] + machine.handoff_us + (1.0 - before[w]) * work)
+                released = ready[semaphore[w]] + handoff + after[w] * work
+                if released > finish:
+                    finish = released
         sms[rank], start[rank], end[rank], waited[rank] = sm, begin, finish, finish - begin - work
         for n in posts[rank]:
-            ready[n] = max(ready[n], finish)
+            if finish > ready[n]:
+                ready[n] = finish
         if owner is None:
-            heapq.heappush(free, (finish, sm))
+            heapq.heapreplace(free, (finish, sm))
         else:
             for n in taken[rank]:
                 idle[sm][n] = finish

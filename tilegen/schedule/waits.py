@@ -12,7 +12,7 @@ import numpy as np
 import sympy as sp
 
 from tilegen.analysis.dependence import Edge, expand
-from tilegen.analysis.regions import Array, evaluate, tiles_of
+from tilegen.analysis.regions import Array, evaluate, full, tiles_of
 from tilegen.frontend.program import Size
 from tilegen.ops.base import K
 from tilegen.schedule.policy import Grouping, Partition
@@ -110,12 +110,12 @@ class Wait:
         n = len(tile)
         empty = np.zeros(n, dtype=bool)
         for interval in self.edge.box:
-            empty |= _full(evaluate(interval.lo, where), n) >= _full(evaluate(interval.hi, where), n)
+            empty |= full(evaluate(interval.lo, where), n) >= full(evaluate(interval.hi, where), n)
         lows, counts = [], []
         for d, r in enumerate(self.ranges):
-            lo, hi = _full(evaluate(r.lo, where), n), _full(evaluate(r.hi, where), n)
+            lo, hi = full(evaluate(r.lo, where), n), full(evaluate(r.hi, where), n)
             if d == self.moving:
-                lo = np.where(first, lo, np.maximum(lo, _full(evaluate(r.hi, before), n) + 1))
+                lo = np.where(first, lo, np.maximum(lo, full(evaluate(r.hi, before), n) + 1))
             elif not self.stepped:
                 hi = np.where(first, hi, lo - 1)
             lows.append(lo)
@@ -124,8 +124,8 @@ class Wait:
         groups = [r.grouping.of(i) if r.by_block else i for r, i in zip(self.ranges, index, strict=True)]
         return (
             entry,
-            _full(self.semaphores.number(groups), len(entry)),
-            _full(self.semaphores.target(groups), len(entry)),
+            full(self.semaphores.number(groups), len(entry)),
+            full(self.semaphores.target(groups), len(entry)),
         )
 
 
@@ -139,7 +139,3 @@ def wait(edge: Edge, semaphores: SemaphoreMap) -> Wait:
         stepped = edge.access.when == "step" and any(K in sp.sympify(e).free_symbols for e in (low, high))
         ranges.append(Range(g, sp.sympify(low), sp.sympify(high), stepped))
     return Wait(edge, semaphores, tuple(ranges))
-
-
-def _full(value: Any, n: int) -> Array:
-    return np.broadcast_to(np.asarray(value, dtype=np.int64), (n,))

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilegen import targets
 from tilegen.arch.machine import Machine
@@ -20,9 +20,11 @@ from tilegen.errors import PlanError
 from tilegen.graph.forms import Forms
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance
-from tilegen.runtime.launch import Launch
 from tilegen.schedule.order import op_major
 from tilegen.schedule.plan import Plan
+
+if TYPE_CHECKING:
+    from tilegen.runtime.launch import Launch
 
 
 @dataclass(frozen=True)

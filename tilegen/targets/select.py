@@ -15,7 +15,6 @@ from tilegen.graph.forms import Place
 from tilegen.runtime.driver import missing
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Target, known
-from tilegen.targets.sm80.library import here
 
 AUTO = "auto"  # the best of what runs here
 BEST = "cuda"  # the best of CUDA for this GPU
@@ -198,5 +197,7 @@ def to_write(target: str, on: str | int | Machine | None = None) -> tuple[Place,
     found = place(on, target)
     if found.target.name != "sm_80":
         return found, "sm_90a" if found.target.on_gpu else ""
+    from tilegen.targets.sm80.library import here
+
     fits = on is None and best_here() in CUDA
     return found, here() if fits else found.machine.architecture.portable

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sympy as sp
 
+from tilegen.analysis import regions
 from tilegen.analysis.regions import Blocking, compiled, divide, evaluate, modulo, pretty, to_c, to_python
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import coord
@@ -123,13 +124,13 @@ def test_the_helpers_are_those_of_the_template():
 @pytest.mark.parametrize(
     ("e", "c", "python", "words"),
     [
-        (128 * I + 64 * J, "128 * i + 64 * j", "128*i + 64*j", "128·i + 64·j"),
+        (128 * I + 64 * J, "128 * i + 64 * j", "64*j + 128*i", "128·i + 64·j"),
         (sp.floor(I / 8), "i / 8", "((i) // (8))", "⌊i/8⌋"),
         (sp.floor((I + J) / 8), "(i + j) / 8", "((i + j) // (8))", "⌊(i + j)/8⌋"),
-        (sp.floor((X - 1) / 8), "tg_fdiv(x - 1, 8)", "((x - 1) // (8))", "⌊(x - 1)/8⌋"),
+        (sp.floor((X - 1) / 8), "tg_fdiv(x - 1, 8)", "((-1 + x) // (8))", "⌊(x - 1)/8⌋"),
         (sp.Mod(I, 4), "i % 4", "((i) % (4))", "(i mod 4)"),
         (sp.Mod(X, 4), "tg_mod(x, 4)", "((x) % (4))", "(x mod 4)"),
-        (sp.Min(I + 64, 100), "tg_min(100, i + 64)", "minimum(100, i + 64)", "min(100, i + 64)"),
+        (sp.Min(I + 64, 100), "tg_min(100, i + 64)", "minimum(100, 64 + i)", "min(100, i + 64)"),
         (I**2, "(i)*(i)", "((i)*(i))", "i**2"),
     ],
 )
@@ -175,6 +176,18 @@ WHOLE = [
     (I, 1, I),
     (sp.Integer(7), 8, 0),
 ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_numbers_divide_as_sympy_would(seed, monkeypatch):
+    """Sums over coordinates are divided by their numbers: to the very expression of the general way."""
+    chance = random.Random(seed)
+    terms = [chance.choice([-192, -64, -1, 0, 1, 3, 12, 64, 96, 256]) * s for s in (I, J, coord("k"))]
+    p, q = sp.Add(chance.randint(-300, 300), *terms), chance.choice([1, 2, 3, 8, 64, 96, 128])
+    by_numbers = divide.__wrapped__(p, q)
+    assert regions._affine(p) is not None
+    monkeypatch.setattr(regions, "_affine", lambda p: None)
+    assert divide.__wrapped__(p, q) == by_numbers
 
 
 @pytest.mark.parametrize(("p", "q", "expected"), [*WHOLE, (sp.Integer(-1), 8, -1), (X, 1, X)])

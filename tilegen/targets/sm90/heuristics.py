@@ -240,16 +240,26 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int, alone: bool = Tr
                     yield Config(tile, ClusterShape(k=cluster), us)
 
 
-def _boxes(b: OpInstance, rows: int, depth: int) -> list[ConvBox]:
-    """Of those that slide and of those that do not the one that needs the fewest tiles."""
+def _boxes(b: OpInstance, rows: int, depth: int) -> Sequence[ConvBox]:
+    """Of those that slide and of those that do not the one that needs the fewest tiles; kept with the op,
+    since clusters of all sizes ask for them."""
+    kept: dict[tuple[int, int], Sequence[ConvBox]] = b.__dict__.setdefault("_boxes", {})
+    if (rows, depth) not in kept:
+        kept[rows, depth] = _fewest_tiles(b, rows, depth)
+    return kept[rows, depth]
+
+
+def _fewest_tiles(b: OpInstance, rows: int, depth: int) -> Sequence[ConvBox]:
     images, lines, pixels = (int(n) for n in b.out[:3])
     best: dict[bool, tuple[tuple[int, int], ConvBox]] = {}
     for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
         for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
             for one in {ConvBox(b, (1, th, tw), depth).loaded, th * tw}:
                 tb = min(images, rows // one)
+                if tb < 1:
+                    continue
                 box = ConvBox(b, (tb, th, tw), depth)
-                if tb < 1 or box.rows != rows or box.loaded != tb * one:
+                if box.rows != rows or box.loaded != tb * one:
                     continue
                 count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
                 rank = (count, tb * (th + 2) * (tw + 2))

@@ -1,4 +1,5 @@
-"""Hopper as a target: TMA, wgmma, pairs of CTAs, a ring of stages."""
+"""Hopper as a target: TMA, wgmma, pairs of CTAs, a ring of stages. What writes and loads kernels is imported
+by those who do: planning needs none of it."""
 
 from __future__ import annotations
 
@@ -15,15 +16,13 @@ from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target, unproved
-from tilegen.targets.sm90.emit import generate, hopper_op, layout_of, refuse_parameters
 from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
-from tilegen.targets.sm90.launch import hopper_launch
-from tilegen.targets.sm90.library import ARCHITECTURE, HopperLibrary, texts
+from tilegen.targets.sm90.ops import hopper_op, layout_of, refuse_parameters
 from tilegen.targets.sm90.shared_bodies import bodies
 
 
 class Sm90(Target):
-    name, on_gpu, any_linear = ARCHITECTURE, True, False
+    name, on_gpu, any_linear = "sm_90a", True, False
     fuses_norms = forwards_kv = multiplies_patches = launches_early = takes_turns = True
 
     def fits(self, machine: Machine) -> bool:
@@ -58,11 +57,17 @@ class Sm90(Target):
     def emit(self, plan: Plan, architecture: str = "", programmatic: bool | None = None) -> Emitted:
         """What is generated first; with a compiler at hand it might turn out to need more registers for
         loading."""
+        from tilegen.targets.sm90.emit import generate
+        from tilegen.targets.sm90.launch import hopper_launch
+        from tilegen.targets.sm90.library import HopperLibrary, texts
+
         source = generate(plan)
         launch = hopper_launch(plan, source, programmatic=programmatic)
-        return Emitted(texts(plan, source)[0](), HopperLibrary.source_name, ARCHITECTURE, launch)
+        return Emitted(texts(plan, source)[0](), HopperLibrary.source_name, self.name, launch)
 
     def load(self, plan: Plan, architecture: str = "") -> Any:
+        from tilegen.targets.sm90.library import HopperLibrary
+
         return HopperLibrary(plan)
 
 
