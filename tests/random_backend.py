@@ -1,0 +1,163 @@
+"""Random modules under torch.compile(backend="tilegen"): blocks of tests/random_models.py, around which tensors
+are written in place, returned as they came, viewed, returned twice, or never read.
+
+    python -m tests.random_backend --count 200     # each against eager: results, aliases, what was written
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tests.compiled import compiled, counted
+from tests.random_models import Drawn, drawn
+from tilegen import config
+
+ROUNDED = 3.0  # times the error that torch itself makes in bfloat16
+LEAST = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative Frobenius error that is never asked about
+
+
+# --- what happens around a block ----------------------------------------------------------------------------
+
+
+def _adds(x: Tensor) -> None:
+    x.add_(0.5)
+
+
+def _clears_columns(x: Tensor) -> None:
+    x[..., :3] = 0.25
+
+
+def _scales_a_view(x: Tensor) -> None:
+    x.view(-1)[: x.numel() // 2].mul_(2.0)
+
+
+def _swaps(x: Tensor) -> None:
+    x.copy_(x.flip(0))
+
+
+WRITES: tuple[Callable[[Tensor], None], ...] = (_adds, _clears_columns, _scales_a_view, _swaps)
+RESULTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "result": lambda x, y: y,
+    "input": lambda x, y: x,
+    "view of the input": lambda x, y: x.flatten(1)[:, 1:],
+    "view of the result": lambda x, y: y.reshape(-1)[2:],
+    "turned result": lambda x, y: y.transpose(0, -1),
+    "sum with what it was": lambda x, y: y + y.detach().clone(),
+    "numbers of the input": lambda x, y: torch.exp(-x.abs()).mean(-1),
+    "a constant": lambda x, y: torch.arange(3, device=x.device),
+}
+
+
+class Tangled(nn.Module):
+    """block: what lies inside. told: what is done besides."""
+
+    def __init__(self, block: Drawn, seed: int):
+        super().__init__()
+        chance = random.Random(f"tangled {seed}")
+        self.block = block
+        self.before = chance.choice([None, None, *WRITES])
+        self.after = chance.choice([None, None, *WRITES])  # of the result
+        self.late = chance.choice([None, None, None, *WRITES])  # of the input, when the block has read it
+        self.dead, self.counts = chance.random() < 0.3, chance.random() < 0.3
+        self.returned = ["result", *chance.choices(list(RESULTS), k=chance.randint(0, 3))]
+        self.register_buffer("calls", torch.zeros(()))
+
+    @property
+    def told(self) -> str:
+        written = [f.__name__ for f in (self.before, self.after, self.late) if f]
+        return ", ".join([*self.block.told, *written, *self.returned])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if self.counts:
+            self.calls.add_(1)
+        if self.before:
+            self.before(x)
+        y = self.block(x)
+        if self.dead:
+            torch.softmax(y.flatten() * 3.0, -1).sum()
+        if self.late:
+            self.late(x)
+        if self.after:
+            y = y.clone()
+            self.after(y)
+        return tuple(RESULTS[name](x, y) for name in self.returned)
+
+
+# --- eager and compiled -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ran:
+    """tensors: results, the input and the buffer after a call. aliases: pairs of them that share memory."""
+
+    tensors: list[Tensor]
+    aliases: set[tuple[int, int]]
+
+    @staticmethod
+    def of(model: nn.Module, run: Callable[..., tuple[Tensor, ...]], x: Tensor) -> Ran:
+        x = x.clone()
+        with torch.no_grad():
+            tensors = [*run(x), x, *model.buffers()]
+        places = [t.untyped_storage().data_ptr() for t in tensors]
+        pairs = {(i, k) for k in range(len(places)) for i in range(k) if places[i] == places[k]}
+        return Ran(tensors, pairs)
+
+
+def verdict(seed: int, device: str = "cpu") -> str:
+    """ "right", or what is wrong. Twice, for what the first call writes."""
+    dtype = torch.bfloat16 if seed % 3 == 0 else torch.float32
+    x = drawn(seed)[1].to(device, dtype)
+    model, eager, exact = (_model(seed).to(device, d) for d in (dtype, dtype, torch.float32))
+    run = compiled(model)
+    for _ in range(2):
+        found, wanted, truth = Ran.of(model, run, x), Ran.of(eager, eager, x), Ran.of(exact, exact, x.float())
+        if found.aliases != wanted.aliases:
+            return f"wrong: {found.aliases} share memory, eager {wanted.aliases}: {model.told}"
+        for n, (a, b, t) in enumerate(zip(found.tensors, wanted.tensors, truth.tensors, strict=True)):
+            if (a.shape, a.dtype) != (b.shape, b.dtype):
+                return f"wrong: result {n} is {a.dtype} {a.shape}, eager {b.dtype} {b.shape}: {model.told}"
+            error, torchs = _error(a, t), _error(b, t)
+            if not error <= max(LEAST[dtype], ROUNDED * torchs):
+                return f"wrong: result {n} is off by {error:.1e}, eager {torchs:.1e}: {model.told}"
+    return "right" if counted()["regions"] else "left alone"
+
+
+def _model(seed: int) -> Tangled:
+    """Anew: steps of a block hold its weights, which a copy would share."""
+    return Tangled(drawn(seed)[0], seed).requires_grad_(False)
+
+
+def _error(a: Tensor, truth: Tensor) -> float:
+    a, truth = a.double(), truth.double()
+    return float((a - truth).norm() / truth.norm().clamp_min(1e-3))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--device", default="cpu")
+    o = parser.parse_args()
+    config.min_gain = 0
+    found = Counter[str]()
+    for seed in range(o.first, o.first + o.count):
+        try:
+            said = verdict(seed, o.device)
+        except Exception as error:  # told with its seed; the others still run
+            said = f"wrong: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        found[said.partition(":")[0]] += 1
+        if said != "right":
+            print(seed, said, flush=True)
+    print(dict(found))
+    raise SystemExit(1 if found["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    main()
