@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from tilegen.backend.backend import tilegen
+from tilegen.bench.compare import heading
 from tilegen.bench.environment import environment
 
 Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
@@ -321,8 +322,8 @@ def main() -> None:
                 for row in found:
                     _say(row)
             if asked.out:
-                run = {**vars(asked), "out": asked.out.name}
-                text = json.dumps({**environment(), "run": run, "notes": notes, "rows": rows}, indent=1)
+                begun = heading(" ".join(["python -m benchmarks.models", *sys.argv[1:]]), environment())
+                text = json.dumps({**begun, "notes": notes, "rows": rows}, indent=1)
                 asked.out.write_text(text + "\n")
 
 
