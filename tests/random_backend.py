@@ -1,5 +1,5 @@
-"""Random modules under torch.compile(backend="tilegen"): blocks of tests/random_models.py, around which tensors
-are written in place, returned as they came, viewed, returned twice, or never read.
+"""Random modules under torch.compile(backend="tilegen"): blocks of tests/random_models.py, around which
+tensors are written in place, returned as they came, viewed, returned twice, or never read.
 
     python -m tests.random_backend --count 200     # each against eager: results, aliases, what was written
 """
