@@ -24,6 +24,7 @@ from tilegen import config
 from tilegen.backend import subgraph
 from tilegen.backend.backend import tilegen
 from tilegen.backend.joint_pass import JointPass
+from tilegen.backend.region import Region
 
 
 @pytest.fixture(autouse=True)
@@ -245,6 +246,32 @@ def test_what_is_made_of_constants_is_computed_once() -> None:
     assert counted()["regions"] == 1 and not left()
     model.scale.fill_(-2.0)
     same(run(x), model(x))
+
+
+def test_a_buffer_that_the_model_writes_is_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a CUDA graph of the model would hold what it was made of."""
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+            self.register_buffer("state", torch.zeros(16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x) + self.state.sin()
+            self.state.add_(1)
+            return y
+
+    folded: list[Region] = []
+    fold = Region._weights_of
+    monkeypatch.setattr(Region, "_weights_of", lambda self, given: folded.append(self) or fold(self, given))
+    model, x = Counting().requires_grad_(False), torch.randn(5, 16)
+    eager = copy.deepcopy(model)
+    run = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            same(run(x), eager(x))
+    same(model.state, eager.state)
+    assert len(folded) == 1
 
 
 def test_a_pass_of_the_users_runs_first() -> None:

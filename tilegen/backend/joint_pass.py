@@ -120,11 +120,12 @@ def _rank(given: Any) -> int | None:
 
 
 def _static(graph: Graph, inputs: Sequence[Input]) -> set[Node]:
-    """Tensors that are the same at each call: those given, constants, and what is computed of such. Of those
-    given none where the graph does not take what was given, one by one."""
+    """Tensors that are the same at each call: those given that the graph does not write, constants, and what
+    is computed of such. Of those given none where the graph does not take what was given, one by one."""
+    written = {n.args[0] for n in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
     places = [n for n in graph.nodes if n.op == "placeholder" and not n.name.startswith("tangents")]
     known = [_rank(n.meta.get("val")) for n in places] == [given.rank for given in inputs]
-    found = {n for n, given in zip(places, inputs, strict=False) if known and given.static}
+    found = {n for n, given in zip(places, inputs, strict=False) if known and given.static} - written
     for node in graph.nodes:
         if found.issuperset(node.all_input_nodes) and _repeats(node):
             found.add(node)
