@@ -36,3 +36,7 @@ def test_every_word_is_drawn() -> None:
 def test_the_same_seed_gives_the_same_program() -> None:
     a, b = draw_case(5), draw_case(5)
     assert a.program == b.program and a.options == b.options
+
+
+def test_the_first_of_a_seed_are_the_same_however_many_are_drawn() -> None:
+    assert drawn_programs(4, 7) == drawn_programs(9, 7)[:4]
