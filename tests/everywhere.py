@@ -93,10 +93,9 @@ def drawn_programs(count: int, number: int) -> list[Drawn]:
     """The first so many different programs of a seed: the same in every process, however many are asked for.
     hypothesis, which draws numbers near to those in all modules that are loaded, promises neither."""
     found: dict[str, Drawn] = {}
-    for n in itertools.count():
-        if len(found) == count:
-            break
-        chance = Random(f"{number} {n}")
+    numbers = itertools.count()
+    while len(found) < count:
+        chance = Random(f"{number} {next(numbers)}")
         dtype = chance.choice(DTYPES)
         with counted() as words:
             program = draw_program(Draw(chance, dtype, TIMES))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tests.compiled import compiled, counted
 from tests.random_models import Drawn, drawn
 from tilegen import config
+from tilegen.runtime.data import relative_error
 
 ROUNDED = 3.0  # times the error that torch itself makes in bfloat16
 LEAST = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative Frobenius error that is never asked about
@@ -123,7 +124,7 @@ def verdict(seed: int, device: str = "cpu") -> str:
         for n, (a, b, t) in enumerate(zip(found.tensors, wanted.tensors, truth.tensors, strict=True)):
             if (a.shape, a.dtype) != (b.shape, b.dtype):
                 return f"wrong: result {n} is {a.dtype} {a.shape}, eager {b.dtype} {b.shape}: {model.told}"
-            error, torchs = _error(a, t), _error(b, t)
+            error, torchs = relative_error(a, t), relative_error(b, t)
             if not error <= max(LEAST[dtype], ROUNDED * torchs):
                 return f"wrong: result {n} is off by {error:.1e}, eager {torchs:.1e}: {model.told}"
     return "right" if counted()["regions"] else "left alone"
@@ -132,11 +133,6 @@ def verdict(seed: int, device: str = "cpu") -> str:
 def _model(seed: int) -> Tangled:
     """Anew: steps of a block hold its weights, which a copy would share."""
     return Tangled(drawn(seed)[0], seed).requires_grad_(False)
-
-
-def _error(a: Tensor, truth: Tensor) -> float:
-    a, truth = a.double(), truth.double()
-    return float((a - truth).norm() / truth.norm().clamp_min(1e-3))
 
 
 def main() -> None:

@@ -188,14 +188,17 @@ class Spelled(nn.Module):
         super().__init__()
         self.qkv, self.out, self.returns_weights = nn.Linear(64, 192), nn.Linear(64, 64), returns_weights
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
         b, s, h = x.shape
-        q, k, v = self.qkv(x).view(b, s, 3, 4, h // 4).permute(2, 0, 3, 1, 4)
-        at = torch.arange(s)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(h // 4)
+        return self.qkv(x).view(b, s, 3, 4, h // 4).permute(2, 0, 3, 1, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = self.heads(x)
+        at = torch.arange(x.shape[1])
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         scores = scores + torch.where(at[None] <= at[:, None], 0.0, -math.inf)
         weights = torch.softmax(scores, -1)
-        y = self.out((weights @ v).transpose(1, 2).reshape(b, s, h))
+        y = self.out((weights @ v).transpose(1, 2).reshape(x.shape))
         return (y, weights) if self.returns_weights else (y,)
 
 
@@ -209,12 +212,12 @@ def test_attention_that_is_spelled_out_is_one_op() -> None:
 def test_attention_as_torch_takes_it_apart_is_one_op() -> None:
     class Masked(Spelled):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            b, s, h = x.shape
-            q, k, v = self.qkv(x).view(b, s, 3, 4, h // 4).permute(2, 0, 3, 1, 4)
+            q, k, v = self.heads(x)
+            b, s, _ = x.shape
             seen = (torch.arange(s)[None, None, :, None] >= 0).expand(b, 1, s, s)
             with sdpa_kernel(SDPBackend.MATH):
                 y = nn.functional.scaled_dot_product_attention(q, k, v, seen)
-            return (self.out(y.transpose(1, 2).reshape(b, s, h)),)
+            return (self.out(y.transpose(1, 2).reshape(x.shape)),)
 
     model, x = Masked().requires_grad_(False), torch.randn(2, 24, 64)
     (found,), (expected,) = compiled(model)(x), model(x)
@@ -250,6 +253,7 @@ def test_what_is_made_of_constants_is_computed_once() -> None:
 
 def test_a_buffer_that_the_model_writes_is_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a CUDA graph of the model would hold what it was made of."""
+
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -82,7 +82,7 @@ def gain(program: Program, device: torch.device, least: float, turned: Sequence[
     ops = [launch.bounds[0] for launch in launches]
     ours = list(map(alone_us, launches))
     theirs = [_inductor_us(b, where.machine, us) for b, us in zip(ops, ours, strict=True)]
-    each = list(zip(ops, ours, theirs, strict=True))
+    each = zip(ops, ours, theirs, strict=True)
     losers = {b.op.name: _told(us, them) for b, us, them in each if _loses(b, us, them)}
     found = Gain(sum(ours) + beside, sum(theirs), losers)
     if losers or found.ratio >= least:

@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.utils import _pytree as pytree
 
 from tilegen import __version__, config
 from tilegen.backend import masks, spelled, words
@@ -127,21 +126,9 @@ def _static(graph: Graph, inputs: Sequence[Input]) -> set[Node]:
     known = [_rank(n.meta.get("val")) for n in places] == [given.rank for given in inputs]
     found = {n for n, given in zip(places, inputs, strict=False) if known and given.static} - written
     for node in graph.nodes:
-        if found.issuperset(node.all_input_nodes) and _repeats(node):
+        if found.issuperset(node.all_input_nodes) and words.repeats(node):
             found.add(node)
     return found
-
-
-def _repeats(node: Node) -> bool:
-    """Whether a node gives the same tensors each time, of the same inputs."""
-    target = node.target
-    if target is operator.getitem:
-        return True
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
-        return False
-    values = pytree.tree_leaves(node.meta.get("val"))
-    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
-    return torch.Tag.nondeterministic_seeded not in target.tags and all(isinstance(n, int) for n in sizes)
 
 
 def _of_tangents(graph: Graph) -> set[Node]:
@@ -208,8 +195,8 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
     names = {f"v{k}": n for k, n in enumerate((*given, *nodes))}
     try:
         region = Region.of(text)
-        device = results[0].meta["val"].device
-        paid = gain(region.program, device, config.min_gain, _turned(region, given, results))
+        turned = _turned(region, given, results)
+        paid = gain(region.program, region.subgraph.device, config.min_gain, turned)
         if config.min_gain and (losers := _losers(region, paid, names)):
             reasons.update(losers)
             return str(paid)

@@ -6,6 +6,7 @@ mask = zeros(S, T)                                              attention(q, k, 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import _pytree as pytree
+
+from tilegen.backend import words
 
 aten = torch.ops.aten
 MOST = 1 << 24  # elements of a mask that is looked at
@@ -29,10 +32,11 @@ HIDDEN = torch.finfo(torch.float16).min
 
 def as_flags(graph: Graph) -> None:
     """All attentions of a graph whose masks are known."""
+    known = cache(hides_later)  # many layers have one mask
     for target in DROPOUT:
         for node in graph.find_nodes(op="call_function", target=target):
             mask, plain = _mask(node), not any(node.args[DROPOUT[target] : DROPOUT[target] + 2])
-            if mask is not None and plain and (causal := hides_later(mask)) is not None:
+            if mask is not None and plain and (causal := known(mask)) is not None:
                 _flagged(node, causal)
     graph.eliminate_dead_code()
 
@@ -76,7 +80,7 @@ def _of_constants(node: Node) -> bool:
     left, seen = [node], {node}
     while left:
         n = left.pop()
-        if n.op != "call_function":
+        if not words.repeats(n):
             return False
         new = set(n.all_input_nodes) - seen
         seen |= new

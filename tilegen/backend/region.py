@@ -45,7 +45,7 @@ class Region:
     spec: Written
     fold: GraphModule
     _kernel: Kernel | MovingKernel | EmptyKernel | None = None
-    _held: Held = ()
+    _held: Held | None = None
     _weights: tuple[torch.Tensor, ...] = ()
 
     @staticmethod
@@ -106,7 +106,7 @@ class Region:
             return self._weights_of(static)
         weak: Any = StorageWeakRef
         held = tuple((weak(a.untyped_storage()), a.storage_offset(), a._version) for a in static)
-        if self._held != held or not self._weights:
+        if self._held != held:
             self._weights = self._weights_of(static)
             self._held = held
         return self._weights

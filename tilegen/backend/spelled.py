@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from tilegen.nn.patterns import COPIES, narrows
 
 aten = torch.ops.aten
 CALL = aten._scaled_dot_product_attention_math.default
-VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default)
+RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default)
 FACTORS = (aten.mul.Scalar, aten.mul.Tensor)
 DIVISORS = (aten.div.Scalar, aten.div.Tensor)
 
@@ -42,9 +44,10 @@ class Spelled:
 
 def as_calls(graph: Graph) -> None:
     """All attentions of a graph whose parts nothing else reads."""
+    known = cache(_hides_later)  # many layers have one mask
     for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
         for end in list(node.users):
-            found = _of(end) if end.target in VIEWS and end.meta["val"].dim() == 4 else None
+            found = _of(end, known) if end.target in RESHAPES and end.meta["val"].dim() == 4 else None
             if found is not None and all(found.inside.issuperset(n.users) for n in found.inside - {end}):
                 _replace(graph, end, found)
     graph.eliminate_dead_code()
@@ -68,7 +71,7 @@ def _replace(graph: Graph, end: Node, found: Spelled) -> None:
     end.replace_all_uses_with(new)
 
 
-def _of(end: Any) -> Spelled | None:
+def _of(end: Any, known: Callable[[Node], bool | None]) -> Spelled | None:
     """What the rows (B, h, S, D) of a second product are the attention of."""
     inside: set[Node] = {end}
     second = _peeled(end.args[0], inside)
@@ -85,7 +88,7 @@ def _of(end: Any) -> Spelled | None:
     (q, of_q), (k, of_k), (v, of_v) = (f for f in found if f is not None)
     if of_v != 1.0 or len({n.meta["val"].dtype for n in (q, k, v)}) > 1:
         return None
-    causal = False if scores.mask is None else _hides_later(scores.mask)
+    causal = False if scores.mask is None else known(scores.mask)
     if causal is None:
         return None
     scale = scores.scale * of_q * of_k * turned[1]
@@ -143,10 +146,8 @@ def _turned(node: Any, inside: set[Node]) -> tuple[Any, float] | None:
     node, scale = _scaled(node, inside)
     order = list(range(node.meta["val"].dim()))
     last = order[-2:]
-    permuted = node.target is aten.permute.default and [d % len(order) for d in node.args[1]] == [
-        *order[:-2],
-        *last[::-1],
-    ]
+    swapped = [*order[:-2], *last[::-1]]
+    permuted = node.target is aten.permute.default and [d % len(order) for d in node.args[1]] == swapped
     transposed = node.target is aten.transpose.int and sorted(d % len(order) for d in node.args[1:]) == last
     return (node.args[0], scale) if permuted or transposed else None
 
@@ -198,7 +199,7 @@ def _is_same(node: Any) -> bool:
     """Whether it has the values of its input, rounded or not, in the same last two dimensions."""
     if node.target in COPIES:
         return True
-    if node.target not in VIEWS:
+    if node.target not in RESHAPES:
         return False
     before, after = node.args[0].meta["val"].shape, node.meta["val"].shape
     return before.numel() == after.numel() and before[-2:] == after[-2:]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from tilegen.nn import patterns
 from tilegen.nn.aten import TABLE, VIEWS
@@ -73,6 +74,18 @@ def reason(node: Node) -> str:
 def computes(node: Node) -> bool:
     """Whether a node is more than a view or a cast of its input."""
     return node.op == "call_function" and node.target not in VIEWS
+
+
+def repeats(node: Node) -> bool:
+    """Whether a node gives the same tensors each time, of the same inputs."""
+    target = node.target
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return False
+    values = pytree.tree_leaves(node.meta.get("val"))
+    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
+    return torch.Tag.nondeterministic_seeded not in target.tags and all(isinstance(n, int) for n in sizes)
 
 
 def narrows(node: Node) -> bool:
