@@ -3,16 +3,19 @@
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
 
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers. Both
-sides take turns, round by round; errors are against float32. A row: µs of all rounds, seconds to compile,
-regions. Each model has a process of its own; with --jobs several compile side by side, and are timed one
-after another when all are ready. A model that ends before, such as for want of its package, is a note.
+sides take turns, round by round; errors are against float32. A row: µs of all rounds in a CUDA graph, and of
+plain calls one after another, whose host may be slower than the GPU (calls); seconds to compile; regions. Each
+model has a process of its own; with --jobs several compile side by side, on all GPUs, and are timed one after
+another when all are ready. A model that ends before, such as for want of its package, is a note.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -159,12 +162,12 @@ def captured(run: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> tuple[
     return graph, results
 
 
-def timed(graph: torch.cuda.CUDAGraph, calls: int = 20) -> float:
-    """µs of a replay."""
+def timed(call: Callable[[], Any], calls: int = 20) -> float:
+    """µs of a call, such as a graph's replay, on the GPU's clock."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(calls):
-        graph.replay()
+        call()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e3 / calls
@@ -177,15 +180,20 @@ def first(found: Any) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Ready:
-    """A model compiled both ways, each a graph: rows that lack their times."""
+    """A model compiled both ways, each a graph and a call: rows that lack their times."""
 
     rows: list[dict[str, Any]]
     graphs: list[torch.cuda.CUDAGraph]
+    calls: list[Callable[[], Any]]
 
     def timed(self, rounds: int) -> list[dict[str, Any]]:
-        for n in range(rounds):
-            for k in range(len(self.graphs)) if n % 2 == 0 else reversed(range(len(self.graphs))):
-                self.rows[k]["us"].append(round(timed(self.graphs[k]), 2))
+        turns = [[*range(len(self.rows))], [*reversed(range(len(self.rows)))]]
+        with torch.no_grad():
+            for n in range(rounds):
+                for k in turns[n % 2]:
+                    self.rows[k]["us"].append(round(timed(self.graphs[k].replay), 2))
+                for k in turns[n % 2]:
+                    self.rows[k]["calls"].append(round(timed(self.calls[k]), 2))
         return self.rows
 
 
@@ -203,12 +211,13 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
     model = model.bfloat16()
     given = tuple(a.bfloat16() if a.is_floating_point() else a for a in given)
     rows: list[dict[str, Any]] = []
-    graphs = []
+    graphs, calls = [], list[Callable[[], Any]]()
     for label, backend in (("inductor", "inductor"), ("tilegen", tilegen)):
         torch._dynamo.reset()
         counters.clear()
         begun = time.perf_counter()
-        graph, results = captured(torch.compile(copy.copy(model), backend=backend, **mode), given)
+        run = torch.compile(copy.copy(model), backend=backend, **mode)
+        graph, results = captured(run, given)
         seconds = time.perf_counter() - begun
         graph.replay()
         error = float((first(results).double().cpu() - exact).norm() / exact.norm())
@@ -218,11 +227,12 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
             {
                 **{"model": name, "batch": batch, "backend": label, "error": error},
                 **{"seconds": round(seconds, 1), "regions": said["regions"], "left": left[:5]},
-                "us": [],
+                **{"us": [], "calls": []},
             }
         )
         graphs.append(graph)
-    return Ready(rows, graphs)
+        calls.append(functools.partial(run, *given))
+    return Ready(rows, graphs, calls)
 
 
 # --- side by side, then one after another -------------------------------------------------------------------
@@ -239,7 +249,7 @@ def work(name: str, batch: int, rounds: int, max_autotune: bool) -> None:
 class Worker:
     """A process with a model; it is ended when it is not ready after some seconds."""
 
-    def __init__(self, name: str, arguments: Sequence[str], seconds: float, folder: Path):
+    def __init__(self, name: str, gpu: int, arguments: Sequence[str], seconds: float, folder: Path):
         self.name, self.errors = name, folder / name
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
@@ -248,6 +258,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)},
             )
         self.limit = threading.Timer(seconds, self.process.kill)
         self.limit.start()
@@ -278,8 +289,9 @@ class Worker:
 
 
 def _say(row: dict[str, Any]) -> None:
-    us = statistics.median(row["us"] or [0.0])
-    print(f"{row['model']:13} {row['backend']:9} {us:9.1f} us, error {row['error']:.1e}", end=", ")
+    us, calls = (statistics.median(row[what]) for what in ("us", "calls"))
+    print(f"{row['model']:13} {row['backend']:9} {us:9.1f} us, {calls:9.1f} called", end=", ")
+    print(f"error {row['error']:.1e}", end=", ")
     print(f"{row['seconds']} s to compile, {row['regions']} regions", flush=True)
     for word in row["left"]:
         print(f"    {word}")
@@ -308,9 +320,13 @@ def main() -> None:
     how += ["--max-autotune"] if asked.max_autotune else []
     rows: list[Any] = []
     notes: list[str] = []
+    gpus = torch.cuda.device_count()
     with tempfile.TemporaryDirectory() as folder:
         for k in range(0, len(names), asked.jobs):
-            workers = [Worker(name, how, asked.seconds, Path(folder)) for name in names[k : k + asked.jobs]]
+            workers = [
+                Worker(name, n % gpus, how, asked.seconds, Path(folder))
+                for n, name in enumerate(names[k : k + asked.jobs])
+            ]
             with ThreadPoolExecutor(asked.jobs) as pool:
                 known = list(pool.map(Worker.is_ready, workers))
             for worker, is_ready in zip(workers, known, strict=True):

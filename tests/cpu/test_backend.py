@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import math
 import os
@@ -23,8 +24,8 @@ from tests.compiled import Block, Net, compiled, counted, left, same
 from tilegen import config
 from tilegen.backend import subgraph
 from tilegen.backend.backend import tilegen
+from tilegen.backend.fold import Fold
 from tilegen.backend.joint_pass import JointPass
-from tilegen.backend.region import Region
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,52 @@ def test_weights_that_are_laid_out_anew_follow_their_parameters() -> None:
             for p in layer.parameters():
                 p.add_(0.1 * torch.randn_like(p))
     assert counted()["regions"] == 1, left()
+
+
+def folds(monkeypatch: pytest.MonkeyPatch) -> list[Fold]:
+    """Those that are computed from now on."""
+    found: list[Fold] = []
+    made = Fold._weights
+    monkeypatch.setattr(Fold, "_weights", lambda self, given: found.append(self) or made(self, given))
+    return found
+
+
+def test_layers_that_are_alike_keep_weights_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One region runs them all; each is folded once, and after a change it alone is folded again."""
+    layers, x = [Block().eval() for _ in range(3)], torch.randn(1, 5, 32)
+    run, folded = compiled(lambda layer, x: layer(x)), folds(monkeypatch)
+    with torch.no_grad():
+        for _ in range(2):
+            for layer in layers:
+                same(run(layer, x), layer(x))
+        assert len(folded) == 3 and len(set(map(id, folded))) == 1
+        layers[1].q.weight.mul_(2)
+        for layer in layers:
+            same(run(layer, x), layer(x))
+    assert len(folded) == 4
+
+
+def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not taken for those of another in the same memory, either."""
+    folded, x = folds(monkeypatch), torch.randn(1, 5, 32)
+    run = compiled(lambda layer, x: layer(x))
+    with torch.no_grad():
+        for n in range(4):
+            layer = Block().eval()
+            same(run(layer, x), layer(x))
+            assert len(folded) == n + 1 and len(folded[0]._made) == 1
+            del layer
+            gc.collect()
+
+
+def test_static_tensors_of_other_strides_are_another_region() -> None:
+    w, x = torch.randn(32, 32), torch.randn(5, 32)
+    square, turned = nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False)
+    square.weight, turned.weight = nn.Parameter(w), nn.Parameter(w.T)
+    run = compiled(lambda layer, x: layer(x))
+    with torch.no_grad():
+        for layer in (square, turned, square):
+            same(run(layer, x), layer(x))
 
 
 def test_it_is_known_by_its_name() -> None:
@@ -265,9 +312,7 @@ def test_a_buffer_that_the_model_writes_is_no_weight(monkeypatch: pytest.MonkeyP
             self.state.add_(1)
             return y
 
-    folded: list[Region] = []
-    fold = Region._weights_of
-    monkeypatch.setattr(Region, "_weights_of", lambda self, given: folded.append(self) or fold(self, given))
+    folded = folds(monkeypatch)
     model, x = Counting().requires_grad_(False), torch.randn(5, 16)
     eager = copy.deepcopy(model)
     run = compiled(model)

@@ -2,9 +2,7 @@
 
     torch.ops.tilegen.region(text, given) → results      text: the region's graph (tilegen.backend.subgraph)
 
-What the program's weights are made of those given that are static (merged, laid out anew, cast) is computed
-once, and again after one of them has changed; a change through .data is one that torch does not count, and is
-not seen.
+What the program's weights are made of those given that are static is computed once (tilegen.backend.fold).
 """
 
 from __future__ import annotations
@@ -16,12 +14,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.library import Library, register_fake
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from tilegen.api import compile as compile_program
+from tilegen.backend.fold import Fold
 from tilegen.backend.subgraph import Subgraph, read
 from tilegen.frontend.program import Program, Tensor
 from tilegen.kernels.empty import EmptyKernel
@@ -33,7 +30,6 @@ from tilegen.runtime.arguments import TORCH_DTYPES
 
 TITLE = "region"
 _operators: Any = Library("tilegen", "FRAGMENT")  # type: ignore[no-untyped-call]
-Held = tuple[Any, ...]  # which tensors, and what was in them
 
 
 @dataclass
@@ -43,10 +39,8 @@ class Region:
 
     subgraph: Subgraph
     spec: Written
-    fold: GraphModule
+    fold: Fold
     _kernel: Kernel | MovingKernel | EmptyKernel | None = None
-    _held: Held | None = None
-    _weights: tuple[torch.Tensor, ...] = ()
 
     @staticmethod
     @cache
@@ -71,9 +65,9 @@ class Region:
             return written(TITLE, subgraph.graph, known)
 
         with mode:
-            values = [torch.empty(g.shape, dtype=g.dtype, device=subgraph.device) for g in static]
+            values = [g.empty(subgraph.device) for g in static]
             fold = make_fx(lambda *given: tuple(w.detach() for w in spec(*given).weights.values()))(*values)
-            return Region(subgraph, spec(*values), fold)
+            return Region(subgraph, spec(*values), Fold(fold, subgraph.device))
 
     @property
     def program(self) -> Program:
@@ -96,24 +90,11 @@ class Region:
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         pairs = list(zip(self.subgraph.given, given, strict=True))
-        named = {self.spec.taken[g.name].name: a for g, a in pairs if g.name in self.spec.taken}
-        named |= dict(zip(self.spec.weights, self._folded([a for g, a in pairs if g.static]), strict=True))
-        made = self.kernel()(**{name: a.contiguous() for name, a in named.items()})
+        taken = self.spec.taken
+        named = {taken[g.name].name: a.contiguous() for g, a in pairs if g.name in taken}
+        named.update(zip(self.spec.weights, self.fold([a for g, a in pairs if g.static]), strict=True))
+        made = self.kernel()(**named)
         return list(made) if isinstance(made, tuple) else [made]
-
-    def _folded(self, static: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if any(a.is_inference() for a in static):  # whose changes torch does not count
-            return self._weights_of(static)
-        weak: Any = StorageWeakRef
-        held = tuple((weak(a.untyped_storage()), a.storage_offset(), a._version) for a in static)
-        if self._held != held:
-            self._weights = self._weights_of(static)
-            self._held = held
-        return self._weights
-
-    def _weights_of(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            return tuple(w.to(self.subgraph.device) for w in self.fold(*static))
 
 
 def _run(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:

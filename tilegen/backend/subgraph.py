@@ -1,6 +1,6 @@
 """A part of a graph as a text, and the text as a graph again, in any process.
 
-    {"device": "cuda:0", "given": [{"name", "dtype", "shape", "static"}],
+    {"device": "cuda:0", "given": [{"name", "dtype", "shape", "static", "strides"}],
      "nodes": [{"name", "target", "args", "kwargs", "value": ["bfloat16", 4, 32]}], "results": [name]}
 
 An operator whose argument is the text needs no table of what was compiled before: Inductor's cache holds all.
@@ -26,12 +26,17 @@ TYPES = (torch.dtype, torch.memory_format, torch.layout)  # of arguments that ar
 
 @dataclass(frozen=True)
 class Given:
-    """A tensor that a part takes. static: the same at each call, such as a parameter."""
+    """A tensor that a part takes. static: the same at each call, such as a parameter. strides: of what is."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     static: bool
+    strides: tuple[int, ...] | None = None
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        made = torch.empty(self.shape, dtype=self.dtype, device=device)
+        return made if self.strides is None else made.as_strided(self.shape, self.strides)
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ def text_of(nodes: Sequence[Node], given: Mapping[Node, bool], results: Sequence
                     "dtype": _word(tensors[n].dtype),
                     "shape": list(tensors[n].shape),
                     "static": static,
+                    **({"strides": list(tensors[n].stride())} if static else {}),
                 }
                 for n, static in given.items()
             ],
@@ -81,13 +87,14 @@ def read(text: str, mode: FakeTensorMode) -> Subgraph:
     mode."""
     said, graph, nodes = json.loads(text), Graph(), {}
     given = tuple(
-        Given(g["name"], getattr(torch, g["dtype"]), tuple(g["shape"]), g["static"]) for g in said["given"]
+        Given(g["name"], getattr(torch, g["dtype"]), tuple(g["shape"]), g["static"], g.get("strides"))
+        for g in said["given"]
     )
     device = torch.device(said["device"])
     with mode:
         for g in given:
             nodes[g.name] = graph.placeholder(g.name)
-            nodes[g.name].meta["val"] = torch.empty(g.shape, dtype=g.dtype, device=device)
+            nodes[g.name].meta["val"] = g.empty(device)
         for n in said["nodes"]:
             args, kwargs = (_decoded(n[of], nodes) for of in ("args", "kwargs"))
             nodes[n["name"]] = graph.call_function(_operator(n["target"]), tuple(args), kwargs)
