@@ -3,10 +3,10 @@
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
 
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers. Both
-sides take turns, round by round; errors are against float32. A row: µs of all rounds in a CUDA graph, and of
-plain calls one after another, whose host may be slower than the GPU (calls); seconds to compile; regions. Each
-model has a process of its own; with --jobs several compile side by side, on all GPUs, and are timed one after
-another when all are ready. A model that ends before, such as for want of its package, is a note.
+sides take turns, round by round; errors are against float32. A row: µs of all rounds in a CUDA graph; of plain
+calls one after another (calls), where the host may be slower than the GPU; seconds to compile; regions.
+Each model has a process of its own; with --jobs several compile side by side, on all GPUs, and are timed one
+after another when all are ready. A model that ends before, such as for want of its package, is a note.
 """
 
 from __future__ import annotations
@@ -213,7 +213,6 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
     rows: list[dict[str, Any]] = []
     graphs, calls = [], list[Callable[[], Any]]()
     for label, backend in (("inductor", "inductor"), ("tilegen", tilegen)):
-        torch._dynamo.reset()
         counters.clear()
         begun = time.perf_counter()
         run = torch.compile(copy.copy(model), backend=backend, **mode)

@@ -3,6 +3,7 @@ the README's matrix states, each is proved, and right on the CPU and on the emul
 
     python -m tests.everywhere --count 500 --seed 20261128      needs no GPU; prints what is wrong or refused,
     ends with 1 where anything is wrong
+    python -m tests.everywhere --count 150 --gpu                in the emulator's place the GPU that is there
 
 The same seed gives the same programs in every process; `--first N` leaves out the first N of them.
 """
@@ -154,12 +155,19 @@ def emulated(drawn: Drawn, plan: Plan, given: list[torch.Tensor]) -> list[torch.
     return [held[name] for name in (*plan.outputs, *states)]
 
 
+def on_gpu(drawn: Drawn, target: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """As `results`, of the kernel that this machine's GPU gets."""
+    kernel = tg.compile(drawn.program, target)
+    return [a.cpu() for a in results(drawn, kernel, [a.cuda() for a in given])]
+
+
 def sms_of(drawn: Drawn, target: str) -> str | int:
     """What the emulator plays: every fourth time the machine that was planned for, else a small one."""
     return 1 + drawn.number % 5 if drawn.number % 4 else MACHINES[target]
 
 
-def tried(drawn: Drawn) -> Outcome:
+def tried(drawn: Drawn, gpu: bool = False) -> Outcome:
+    """gpu: its kernels run on the GPU that is there."""
     found, plans = Outcome(drawn), dict[str, Plan]()
     for target, machine in MACHINES.items():
         try:
@@ -173,11 +181,11 @@ def tried(drawn: Drawn) -> Outcome:
         except Exception as error:
             found.wrong.append(f"{target}: {type(error).__name__}: {error}")
     if "cpu" in plans:
-        _run(found, plans)
+        _run(found, plans, gpu)
     return found
 
 
-def _run(found: Outcome, plans: dict[str, Plan]) -> None:
+def _run(found: Outcome, plans: dict[str, Plan], gpu: bool) -> None:
     """On all targets, against float32; what rounding costs the interpreter tells."""
     drawn, given = found.drawn, random_arguments(found.drawn.program, found.drawn.number)
     want = tg.reference(drawn.program, *(a.clone() for a in given))
@@ -192,7 +200,8 @@ def _run(found: Outcome, plans: dict[str, Plan]) -> None:
         return
     for target in found.planned:
         try:
-            made = _made(drawn, target, plans[target], given)
+            on_it = gpu and target != "cpu"
+            made = on_gpu(drawn, target, given) if on_it else _made(drawn, target, plans[target], given)
         except Exception as error:
             found.wrong.append(f"{target}: {type(error).__name__}: {error}")
             continue
@@ -214,8 +223,8 @@ def _made(drawn: Drawn, target: str, plan: Plan, given: list[torch.Tensor]) -> l
 PROGRAMS: list[Drawn] = []  # which forked processes share
 
 
-def _task(number: int) -> Outcome:
-    return tried(PROGRAMS[number])
+def _task(gpu: bool, number: int) -> Outcome:
+    return tried(PROGRAMS[number], gpu)
 
 
 def told(o: Outcome) -> list[str]:
@@ -233,12 +242,13 @@ def main() -> int:
     p.add_argument("--seed", type=int, default=20261128)
     p.add_argument("--first", type=int, default=0)
     p.add_argument("--jobs", type=int, default=1)
+    p.add_argument("--gpu", action="store_true", help="run the kernels of both GPU targets on this GPU")
     o = p.parse_args()
     os.environ["TILEGEN_POISON"] = "1"
     PROGRAMS.extend(drawn_programs(o.first + o.count, o.seed))
     outcomes = []
     with ProcessPoolExecutor(o.jobs, mp_context=get_context("fork")) as pool:
-        for outcome in pool.map(_task, range(o.first, len(PROGRAMS))):
+        for outcome in pool.map(functools.partial(_task, o.gpu), range(o.first, len(PROGRAMS))):
             outcomes.append(outcome)
             for line in told(outcome):
                 print(line, flush=True)

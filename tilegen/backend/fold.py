@@ -20,8 +20,8 @@ _gone: Any = torch.UntypedStorage._expired  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class _Made:
-    """Weights. versions: how often each tensor that they are made of was changed before. storages: its memory,
-    which is not kept alive, and addresses by which torch knows those."""
+    """Weights. versions: how often each tensor that they are made of was changed before. storages: its
+    memory, which this does not keep. addresses: by which torch knows that."""
 
     weights: tuple[torch.Tensor, ...]
     versions: tuple[int, ...]
