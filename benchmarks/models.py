@@ -3,8 +3,8 @@
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
 
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers. Both
-sides take turns, round by round; errors are against float32. A row: µs of all rounds in a CUDA graph; of calls
-one after another (calls), where the host may be slower than the GPU; seconds to compile; regions.
+sides take turns, round by round; errors are against float32. A row: µs of all rounds in a CUDA graph; of
+calls one after another (calls), where the host may be slower than the GPU; seconds to compile; regions.
 Each model has a process of its own; with --jobs several compile side by side, on all GPUs, and are timed one
 after another when all are ready. A model that ends before, such as for want of its package, is a note.
 """

@@ -49,6 +49,15 @@ def routed(M=37, N=64, k=2, dtype="bfloat16"):
 
 
 @tg.spec
+def of_parts(M=37, N=88, first=0, end=44, how="sum", dtype="bfloat16"):
+    """Numbers made of some columns of rows: behind them stand others."""
+    part = tg.input("x", (M, N), dtype)[:, first:end]
+    values, ids = tg.topk(part, 2, name="top")
+    y = tg.mul(tg.softmax(part, name="s"), REDUCTIONS[how](part, name="r"), name="y")
+    return y, values, ids
+
+
+@tg.spec
 def chosen(M=37, N=136, n=5, dtype="bfloat16"):
     """Given columns of a linear's rows, of which they are a view, and the largest of each row."""
     x, w = tg.input("x", (M, 64), dtype), tg.weight("w", (2 * N, 64), dtype)
@@ -223,6 +232,15 @@ LANGUAGE = [
     Case("mean, float32, one row of 1023", reduced, {"M": 1, "N": 1023, "dtype": "float32"}),
     Case("mean behind a linear", reduced, {"K": 64}),
     Case("largest of one column", reduced, {"how": "max", "N": 1, "M": 1000}),
+    *(
+        Case(
+            f"{how} of columns {first} to {end} of {n}",
+            of_parts,
+            {"how": how, "N": n, "first": first, "end": end},
+        )
+        for how in ("sum", "logsumexp")
+        for first, end, n in ((0, 44, 88), (8, 20, 88), (4, 44, 88), (3, 40, 77), (0, 4, 8))
+    ),
     Case("a column beside rows", beside_rows, {}),
     Case("a column beside rows of 77", beside_rows, {"N": 77, "M": 1, "dtype": "float16"}),
     Case("float32 beside 16 bits", of_types, {}),

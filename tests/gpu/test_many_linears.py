@@ -39,7 +39,7 @@ def net(M=64, N=40, widths=(256, 320, 72, 1000), dtype="bfloat16"):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_linears_that_share_their_code_give_the_program(M: int, dtype: str) -> None:
     program = net(M=M, dtype=dtype)
-    kernel = tg.compile(program, "cuda")
+    kernel = tg.compile(program, "cuda", lowering="persistent")
     assert "tg_member_of_" in kernel.source
     given = random_arguments(program, 0, "cuda")
     wanted = tg.reference(program, *given)
@@ -52,7 +52,7 @@ def test_linears_that_share_their_code_give_the_program(M: int, dtype: str) -> N
 @pytest.mark.parametrize("M", [16, 300])
 def test_more_than_a_launch_takes_are_parts(M: int) -> None:
     program = net(M=M, N=130, widths=(128, 192))
-    kernel = tg.compile(program, "cuda")
+    kernel = tg.compile(program, "cuda", lowering="persistent")
     assert isinstance(kernel, MultiLaunchKernel) and len(kernel.plans) == 2 and kernel.proof.ok
     given = random_arguments(program, 0, "cuda")
     weights = {t.name: a for t, a in zip(program.arguments, given, strict=True) if t.role == "weight"}

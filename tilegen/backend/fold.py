@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule
 from torch.multiprocessing.reductions import StorageWeakRef
 
-_gone: Any = torch.UntypedStorage._expired  # type: ignore[attr-defined]
+_gone: Any = torch.UntypedStorage._expired
 
 
 @dataclass(frozen=True)

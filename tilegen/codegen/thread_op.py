@@ -240,11 +240,10 @@ class ThreadOp(MacroOp):
                     f"columns {first} to {end} of {b.op.result!r} go together: both must be multiples of"
                     f" {VECTOR}"
                 )
-        if self.columns % VECTOR and not self.of_row:
-            return (
-                f"{b.op.result!r} has {self.columns} columns: must be a multiple of {VECTOR}; pad it to"
-                f" {math.ceil(self.columns / VECTOR) * VECTOR}"
-            )
+        if self.held_columns % VECTOR:
+            held = b.op.operands[0].tensor if self.of_row else b.op.result
+            padded = math.ceil(self.held_columns / VECTOR) * VECTOR
+            return f"rows of {held!r} have {self.held_columns} columns, no multiple of {VECTOR}; pad to {padded}"
         return ""
 
     @property
