@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tilegen as tg
@@ -24,7 +25,7 @@ from tests.compiled import Block, Net, compiled, counted, left, same
 from tilegen import config
 from tilegen.backend import subgraph
 from tilegen.backend.backend import tilegen
-from tilegen.backend.fold import Fold
+from tilegen.backend.fold import Fold, refolding
 from tilegen.backend.joint_pass import JointPass
 
 
@@ -145,6 +146,32 @@ def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPat
             assert len(folded) == n + 1 and len(folded[0]._made) == 1
             del layer
             gc.collect()
+
+
+def test_replays_read_weights_of_changed_tensors() -> None:
+    """A CUDA graph holds addresses: what is there is brought up to date before it runs, and what new tensors
+    are made into is there by then."""
+    held: list[torch.Tensor] = []
+
+    def merged(w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.cat([w, v]),)
+
+    fold = Fold(make_fx(merged)(torch.zeros(2, 3), torch.zeros(4, 3)), torch.device("cpu"))
+
+    def compiled(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return held[-1].sum() + x
+
+    run, x, w, v = refolding(compiled, [1, 2]), torch.zeros(()), torch.ones(2, 3), torch.ones(4, 3)
+    held += fold([w, v])
+    assert run(x, w, v) == 18
+    v.mul_(2)
+    assert run(x, w, v) == 30 and fold([w, v])[0] is held[0]
+    other = torch.zeros(4, 3)
+    run(x, w, other)
+    assert len(fold._made) == 2
+    held += fold([w, other])
+    other.add_(1)
+    assert run(x, w, other) == 18 and run(x, w, v) == 18
 
 
 def test_static_tensors_of_other_strides_are_another_region() -> None:

@@ -61,11 +61,40 @@ def test_gradients_are_as_right_as_torchs() -> None:
         _as_right(a.grad, b.grad, true.grad)
 
 
-def test_weights_changed_between_calls_are_seen() -> None:
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_weights_changed_between_calls_are_seen(mode: str | None) -> None:
+    """By replays of a CUDA graph, too."""
     layer = Block(128, 2).eval().cuda().bfloat16()
-    run, x = compiled(layer), torch.randn(1, 40, 128, device="cuda", dtype=torch.bfloat16)
+    run, x = compiled(layer, mode=mode), torch.randn(1, 40, 128, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
-        for _ in range(3):
-            _as_right(run(x), layer(x), copy.deepcopy(layer).float()(x.float()))
+        for _ in range(5):
+            for _ in range(3):
+                _as_right(run(x).clone(), layer(x), copy.deepcopy(layer).float()(x.float()))
             for p in layer.parameters():
                 p.mul_(1.1)
+    assert counted()["regions"] == 1, left()
+
+
+def test_a_region_stands_in_inductors_cuda_graph() -> None:
+    """No operator of Python's runs after it has been made, whatever weights are folded."""
+    layer = Block(128, 2).eval().cuda().bfloat16()
+    run, x = compiled(layer, mode="reduce-overhead"), torch.randn(1, 40, 128, device="cuda").bfloat16()
+    with torch.no_grad():
+        for _ in range(3):
+            run(x)
+        with torch.profiler.profile() as seen:
+            run(x)
+    names = [event.key for event in seen.key_averages()]
+    assert "cudaGraphLaunch" in names and "tilegen::region" not in names
+
+
+def test_layers_alike_keep_weights_of_their_own_in_cuda_graphs() -> None:
+    layers = [Block(128, 2).eval().cuda().bfloat16() for _ in range(3)]
+    run = compiled(lambda layer, x: layer(x), mode="reduce-overhead")
+    x = torch.randn(1, 40, 128, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        for n in range(12):
+            layer = layers[n % 3]
+            _as_right(run(layer, x).clone(), layer(x), copy.deepcopy(layer).float()(x.float()))
+            if n > 5:
+                layer.q.weight.mul_(1.5)

@@ -12,6 +12,7 @@ from torch._inductor.compile_fx import compile_fx
 from torch._inductor.decomposition import select_decomp_table
 
 from tilegen.backend import spelled
+from tilegen.backend.fold import refolding
 from tilegen.backend.joint_pass import Input, JointPass
 from tilegen.backend.words import KEPT
 
@@ -32,7 +33,10 @@ def tilegen(
     before = patches.get("joint_custom_pre_pass", inductor.joint_custom_pre_pass)
     table: dict[Any, Callable[..., Any]] = {**select_decomp_table()}
     table[spelled.CALL] = spelled.CALL  # which torch takes apart by itself
-    patches["joint_custom_pre_pass"] = JointPass(before, table, [Input.of(a) for a in inputs])
+    taken = [Input.of(a) for a in inputs]
+    patches["joint_custom_pre_pass"] = JointPass(before, table, taken)
     kept = {op: how for op, how in table.items() if op not in KEPT}
     compiled: Any = compile_fx(module, inputs, config_patches=patches, decompositions=kept)
+    if patches.get("triton.cudagraphs", inductor.triton.cudagraphs):
+        return refolding(compiled, [n for n, a in enumerate(taken) if a.static])
     return compiled

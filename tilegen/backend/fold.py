@@ -7,7 +7,8 @@ weights of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +16,19 @@ import torch
 from torch.fx import GraphModule
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tilegen.runtime.kept import kept
+
 _gone: Any = torch.UntypedStorage._expired
+Place = tuple[int, torch.Size]  # an address, and the shape of a tensor there
 
 
 @dataclass(frozen=True)
 class _Made:
-    """Weights. versions: how often each tensor that they are made of was changed before. storages: its
-    memory, which this does not keep. addresses: by which torch knows that."""
+    """Weights. made_of: the tensors that they are made of. versions: how often each was changed before.
+    storages: its memory, which this does not keep. addresses: by which torch knows that."""
 
     weights: tuple[torch.Tensor, ...]
+    made_of: tuple[Place, ...]
     versions: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]
     addresses: tuple[int, ...]
@@ -36,9 +41,12 @@ class _Made:
 class Fold:
     """static tensors → weights on a device."""
 
+    alive: list[Fold] = []
+
     def __init__(self, module: GraphModule, device: torch.device):
         self._module, self._device = module, device
         self._made: dict[tuple[int, ...], _Made] = {}
+        Fold.alive.append(self)
 
     def __call__(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         if any(a.is_inference() for a in static):  # whose changes torch does not count
@@ -47,15 +55,60 @@ class Fold:
         versions = tuple(a._version for a in static)
         made = self._made.get(where)
         if made is None or made.versions != versions or made.gone:
-            self._made = {at: kept for at, kept in self._made.items() if not kept.gone}
-            made = self._made[where] = self._make(static, versions)
+            if _captures(self._device):  # nothing is computed before a replay
+                return self._weights(static)
+            self._made = {at: other for at, other in self._made.items() if not other.gone}
+            made = self._made[where] = self._anew(static, versions, self._made.get(where))
         return made.weights
 
-    def _make(self, static: Sequence[torch.Tensor], versions: tuple[int, ...]) -> _Made:
+    def of(self, places: set[Place]) -> Iterator[tuple[Place, ...]]:
+        """Of what its weights are made, where that is all among these."""
+        return (made.made_of for made in self._made.values() if places.issuperset(made.made_of))
+
+    def _anew(self, static: Sequence[torch.Tensor], versions: tuple[int, ...], before: _Made | None) -> _Made:
+        """before: weights of the same tensors. They are written: a CUDA graph may read them."""
+        weights = kept(lambda: self._weights(static), self._device)
+        if before is not None:
+            for old, new in zip(before.weights, weights, strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+            weights = before.weights
         weak: Any = StorageWeakRef
         storages = tuple(weak(a.untyped_storage()) for a in static)
-        return _Made(self._weights(static), versions, storages, tuple(s.cdata for s in storages))
+        places = tuple((a.data_ptr(), a.shape) for a in static)
+        return _Made(weights, places, versions, storages, tuple(s.cdata for s in storages))
 
     def _weights(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             return tuple(w.to(self._device).contiguous() for w in self._module(*static))
+
+
+def _captures(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def refolding(compiled: Callable[..., Any], static: Sequence[int]) -> Callable[..., Any]:
+    """A compiled function whose replays of CUDA graphs read what its static arguments are now. static: which
+    of its arguments those are.
+
+    A replay runs no operator, so what regions keep of changed tensors is computed anew before it.
+    """
+    boxed = getattr(compiled, "_boxed_call", False)
+    before: tuple[tuple[int, int], ...] = ()
+    places: list[Place] = []
+
+    @functools.wraps(compiled)
+    def run(*args: Any) -> Any:
+        nonlocal before, places
+        given = args[0] if boxed else args
+        tensors = [given[n] for n in static]
+        now = tuple((a.data_ptr(), a._version) for a in tensors)
+        if now != before:
+            at = {place: n for n, place in enumerate(places)}
+            for fold in Fold.alive:
+                for made_of in [*fold.of(set(at))]:
+                    fold([tensors[at[place]] for place in made_of])
+            before, places = now, [(a.data_ptr(), a.shape) for a in tensors]
+        return compiled(*args)
+
+    return run

@@ -109,12 +109,7 @@ def _fake(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
 
 _operators.define(
     "region(str text, Tensor[] given) -> Tensor[]",
-    # Inductor's graphs keep all memory in a pool of theirs; a kernel's workspaces and weights live elsewhere
-    tags=(
-        torch.Tag.pt2_compliant_tag,
-        torch.Tag.needs_exact_strides,
-        torch.Tag.cudagraph_unsafe,
-    ),
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
 )
 _operators.impl("region", _run, "CompositeExplicitAutograd")
 register_fake("tilegen::region", _fake, lib=_operators)

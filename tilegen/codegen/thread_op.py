@@ -242,8 +242,8 @@ class ThreadOp(MacroOp):
                 )
         if self.held_columns % VECTOR:
             held = b.op.operands[0].tensor if self.of_row else b.op.result
-            padded = math.ceil(self.held_columns / VECTOR) * VECTOR
-            return f"rows of {held!r} have {self.held_columns} columns, no multiple of {VECTOR}; pad to {padded}"
+            columns, padded = self.held_columns, math.ceil(self.held_columns / VECTOR) * VECTOR
+            return f"rows of {held!r} have {columns} columns, no multiple of {VECTOR}; pad to {padded}"
         return ""
 
     @property

@@ -18,6 +18,7 @@ from tilegen.kernels.kernel import Kernel
 from tilegen.runtime import fast_call
 from tilegen.runtime.arguments import TORCH_DTYPES, check, given_outputs, refuse_shared
 from tilegen.runtime.driver import current_stream
+from tilegen.runtime.kept import kept
 from tilegen.runtime.launch_graph import StreamLaunch
 from tilegen.schedule.plan import Plan
 
@@ -64,7 +65,9 @@ class Memory:
 
     def __call__(self, stream: int, tensors: Sequence[Tensor], on: torch.device) -> dict[str, torch.Tensor]:
         """These tensors, one after the other."""
-        whole = self._made(stream, lambda: torch.empty(self.bytes, dtype=torch.uint8, device=on))
+        whole = self._made(
+            stream, lambda: kept(lambda: torch.empty(self.bytes, dtype=torch.uint8, device=on), on)
+        )
         made, at = dict[str, torch.Tensor](), 0
         for t in tensors:
             size = math.prod(t.shape) * DTYPES[t.dtype]
