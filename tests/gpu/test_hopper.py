@@ -96,6 +96,21 @@ def test_graph_replay(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     check_replays(compiled(case), arguments_of(case))
 
 
+def test_what_a_graph_keeps_is_allocated_while_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is asked for it: torch holds no memory then."""
+    monkeypatch.setenv("TILEGEN_POISON", "0")
+    (case,) = (c for c in HOPPER if c.name == "chain of four")
+    kernel, arguments = compiled(case), arguments_of(case)
+    want = kernel(*arguments)
+    kernel.memory.bytes = 64 << 20  # more than a block that lies about
+    torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = kernel(*arguments)
+    graph.replay()
+    assert torch.equal(found, want)
+
+
 @pytest.mark.parametrize(
     "case",
     [c for c in HOPPER if c.name in ("mlp, M = 17, static", "chain of four", "fan")],

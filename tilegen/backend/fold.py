@@ -93,14 +93,13 @@ def refolding(compiled: Callable[..., Any], static: Sequence[int]) -> Callable[.
 
     A replay runs no operator, so what regions keep of changed tensors is computed anew before it.
     """
-    boxed = getattr(compiled, "_boxed_call", False)
     before: tuple[tuple[int, int], ...] = ()
     places: list[Place] = []
 
     @functools.wraps(compiled)
     def run(*args: Any) -> Any:
         nonlocal before, places
-        given = args[0] if boxed else args
+        given = args[0] if isinstance(args[0], list) else args  # a list, which is emptied, or one by one
         tensors = [given[n] for n in static]
         now = tuple((a.data_ptr(), a._version) for a in tensors)
         if now != before:

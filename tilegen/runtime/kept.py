@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from tilegen.runtime.driver import beside_a_capture
+
 T = TypeVar("T")
 
 
@@ -30,7 +32,8 @@ def kept(make: Callable[[], T], device: torch.device) -> T:
     stream = torch.cuda.default_stream(device) if capturing else torch.cuda.current_stream(device)
 
     def made() -> T:
-        with torch.no_grad(), torch.cuda.stream(stream):
+        # memory that the driver gives while another thread captures
+        with beside_a_capture(), torch.no_grad(), torch.cuda.stream(stream):
             return make()
 
     return _thread().submit(made).result()

@@ -1,6 +1,6 @@
 """One launch of all ops with tile sync, or a launch of each: which the cost model says is faster.
 
-    one launch = longer · (makespan + launch + start) - hidden · (ops - 1), of whole nets nothing hidden
+    one launch = longer · (makespan + launch + start) - hidden · (ops - 1), of whole nets of many rows nothing
     launches   = Σ over ops of the op alone
 
 In one launch all ops have the clusters and the ring that suit them together; in launches of their own each
@@ -10,6 +10,7 @@ matter here how many there are. docs/perf-log.md says how often the choice was r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegen.errors import PlanError
@@ -26,7 +27,8 @@ from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
 
-MOST_HIDDEN = 20  # ops of a launch that hide anything: whole nets do not
+# ops of a launch that hide anything; of more, where the weights that they load ahead are what takes time
+MOST_HIDDEN, FEW_ROWS = 20, 64
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
 LAUNCH_US, START_US = 0.14, 1.4  # of a launch of an op by threads; and besides where all SMs have a CTA
@@ -63,8 +65,14 @@ def one_launch_us(made: Plan, ops: int) -> float:
     """A launch of all ops, of which there are so many."""
     longer = LONGER_OF_CONVOLUTIONS if made.graph.ops_of(ConvAttributes) else LONGER
     rates = rates_of(made.machine)
-    hidden = HIDDEN_US * (ops - 1) if ops <= MOST_HIDDEN else 0.0
+    hidden = HIDDEN_US * (ops - 1) if ops <= MOST_HIDDEN or _streams(made) else 0.0
     return (simulate(made).makespan + rates.launch + rates.start) * longer - hidden
+
+
+def _streams(made: Plan) -> bool:
+    """Whether all products are linears of few rows."""
+    products = [b for b in made.bounds if on_wgmma(b, made.machine)]
+    return all(math.prod(int(n) for n in b.out[:-1]) <= FEW_ROWS for b in products)
 
 
 def alone_us(launch: Plan) -> float:
