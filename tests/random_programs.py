@@ -243,8 +243,8 @@ def _rope(p: Pool, x: Value) -> Value:
     heads = divisor(d, width // 2)
     if d.maybe(0.6):
         return tg.rope(x, heads=heads)
-    lines = d.pick([(s,), (1, s), (b, s)])
-    return tg.rotary(x, *(d.input(*lines, width // heads) for _ in range(2)), heads=heads)
+    shape, dtype = (*d.pick([(s,), (1, s), (b, s)]), width // heads), d.pick(["", "float32"])
+    return tg.rotary(x, *(d.input(*shape, dtype=dtype) for _ in range(2)), heads=heads)
 
 
 def _heads(d: Draw, width: int) -> tuple[int, int]:

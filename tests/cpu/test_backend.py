@@ -50,6 +50,33 @@ def test_what_is_computed_in_bfloat16_is_as_right_as_torchs() -> None:
     assert (found - exact).norm() < 1.2 * (eager - exact).norm()
 
 
+class Queries(nn.Module):
+    """Queries as OLMo 2 has them: a norm of their full width, the weight first, and angles in float32."""
+
+    def __init__(self, width: int = 32, heads: int = 2):
+        super().__init__()
+        self.q, self.o, self.heads = nn.Linear(width, width), nn.Linear(width, width), heads
+        self.weight = nn.Parameter(torch.rand(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, width = x.shape
+        h = self.q(x).float()
+        q = (self.weight * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6))).to(x.dtype)
+        q = q.view(b, s, self.heads, -1).transpose(1, 2)
+        half = q.shape[-1] // 2
+        angles = torch.arange(s)[:, None] * 0.7 ** torch.arange(half)
+        cos, sin = (f(torch.cat((angles, angles), -1))[None, None] for f in (torch.cos, torch.sin))
+        turned = q * cos + torch.cat((-q[..., half:], q[..., :half]), -1) * sin
+        return self.o(turned.to(x.dtype).transpose(1, 2).reshape(x.shape))
+
+
+def test_angles_may_be_float32_where_rows_have_two_bytes() -> None:
+    layer, x = Queries().requires_grad_(False).bfloat16(), torch.randn(2, 7, 32).bfloat16()
+    found, eager, exact = compiled(layer)(x), layer(x), copy.deepcopy(layer).float()(x.float())
+    assert counted()["regions"] == 1 and not left()
+    assert (found - exact).norm() < 1.2 * (eager - exact).norm()
+
+
 def test_a_mask_may_have_the_least_number_of_another_type() -> None:
     """As models have it whose configuration is of float16."""
     layer, x = Block(least=torch.float16).eval().bfloat16(), torch.randn(1, 7, 32).bfloat16()
@@ -78,6 +105,32 @@ def test_images_keep_the_strides_that_the_model_gives_them() -> None:
         same(found, net(x))
         same(compiled(net)(x.to(memory_format=torch.channels_last))[0], net(x)[0])
     assert counted()["regions"] == 1, left()
+
+
+def test_a_mean_of_pixels_that_stand_channels_last_is_in_the_region() -> None:
+    """torch's pool gives it strides of its own, by as_strided."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.LayerNorm(8), nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+    net, x = Pooled().requires_grad_(False), torch.randn(2, 3, 8, 8)
+    same(compiled(net)(x), net(x))
+    assert counted()["regions"] == 1 and not left()
+
+
+def test_strides_that_move_elements_are_left() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x).as_strided((4, 6), (1, 4)).sum(1)
+
+    x = torch.randn(4, 6)
+    same(compiled(model)(x), model(x))
+    assert "aten.as_strided.default has no word" in left()
 
 
 @pytest.mark.parametrize("make", [Block, Net])

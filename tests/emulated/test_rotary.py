@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,10 +12,10 @@ from tilegen.runtime.data import random_arguments
 
 
 @tg.spec
-def turned(B=2, S=37, heads=3, D=32, batched=False, views=False, dtype="bfloat16"):
+def turned(B=2, S=37, heads=3, D=32, batched=False, views=False, dtype="bfloat16", of_tables="bfloat16"):
     x = tg.input("x", (B, S, heads * D), dtype)
     shape = (B, S, D) if batched else (1, S, D) if views else (S, D)
-    cos, sin = tg.input("cos", shape, dtype), tg.input("sin", shape, dtype)
+    cos, sin = tg.input("cos", shape, of_tables), tg.input("sin", shape, of_tables)
     n = tg.linear(x, tg.weight("w", (2 * heads * D, heads * D), dtype), name="n")
     q = n.chunk(2)[1] if views else tg.linear(x, tg.weight("v", (heads * D, heads * D), dtype), name="q")
     return tg.rotary(q, cos, sin, heads=heads, name="y"), n if not views else tg.relu(n, name="r")
@@ -30,9 +32,17 @@ def in_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int) 
 
 @pytest.mark.parametrize("target", ["cpu", "interpret", "cuda-emulated"])
 @pytest.mark.parametrize(
-    "sizes", [{}, {"batched": True, "S": 5}, {"views": True, "B": 3, "heads": 2, "D": 64}]
+    "sizes",
+    [
+        {},
+        {"batched": True, "S": 5},
+        {"views": True, "B": 3, "heads": 2, "D": 64},
+        {"of_tables": "float32"},
+        {"of_tables": "float32", "B": 1, "S": 17, "heads": 5, "D": 24},
+    ],
+    ids=str,
 )
-def test_it_turns_as_models_do(target: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_turns_as_models_do(target: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGEN_POISON", "1")
     program = turned(**sizes)
     kernel = tg.compile(program, target)

@@ -45,8 +45,9 @@ def rotated(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
 
 
 @tg.spec
-def by_tables(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
-    x, tables = tg.input("x", (B, S, heads * D), dtype), [tg.input(n, (S, D), dtype) for n in ("cos", "sin")]
+def by_tables(B=2, S=37, heads=3, D=64, dtype="bfloat16", of_tables="bfloat16"):
+    x = tg.input("x", (B, S, heads * D), dtype)
+    tables = [tg.input(n, (S, D), of_tables) for n in ("cos", "sin")]
     return tg.rotary(tg.relu(x, name="h"), *tables, heads=heads, name="y")
 
 
@@ -117,6 +118,10 @@ THREADS = [
     Case("rope, one token, heads of 32", rotated, {"B": 1, "S": 1, "heads": 2, "D": 32}),
     *(Case(f"rope, heads of {d}", rotated, {"D": d}) for d in (8, 40, 72)),
     *(Case(f"rotary, heads of {d}", by_tables, {"D": d}) for d in (64, 24)),
+    *(
+        Case(f"rotary, heads of {d}, tables of float32", by_tables, {"D": d, "of_tables": "float32"})
+        for d in (64, 24)
+    ),
     Case("pointwise", alone, {}),
     Case("pointwise, float32", alone, {"dtype": "float32"}),
     Case("pools", pools, {}),

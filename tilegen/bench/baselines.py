@@ -385,7 +385,8 @@ def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
     d = RotaryAttributes.of(b).head_dim
     cos, sin = (t.repeat(b.out[0] // t.shape[0], 1)[:, None] for t in (cos, sin))
     y = x.reshape(b.out[0], -1, d)
-    return (y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin).reshape(b.out)
+    y = y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin
+    return y.to(x.dtype).reshape(b.out)
 
 
 def _strided_copy(b: OpInstance, x: Any) -> Any:

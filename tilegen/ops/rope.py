@@ -62,12 +62,12 @@ def rotary(x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = N
     """y[d] = x[d]·cos[d] - x[d + D/2]·sin[d], y[d + D/2] = x[d + D/2]·cos[d + D/2] + x[d]·sin[d + D/2], for
     each head of size D: rope with angles that are given.
 
-    x (B, S, heads·D); cos and sin (S, D), (1, S, D) or (B, S, D), of x's dtype: row s of sequence b turns by
-    row s of the tables, or of the b-th of them; y of x's shape and dtype.
+    x (B, S, heads·D); cos and sin (S, D), (1, S, D) or (B, S, D), of x's dtype or float32: row s of sequence
+    b turns by row s of the tables, or of the b-th of them; y of x's shape and dtype.
 
     Raises:
         SpecError: x has not three dimensions, its columns are not `heads` heads of an even size, the tables
-            differ in shape, or have neither of these.
+            differ in shape or dtype, or have none of these.
 
     Source: arXiv 2104.09864; apply_rotary_pos_emb of Hugging Face's LLaMA.
     """
@@ -82,8 +82,9 @@ def rotary(x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = N
         where,
     )
     need(
-        x.dtype == cos.dtype == sin.dtype,
-        f"rotary: x is {x.dtype}, cos and sin are {cos.dtype} and {sin.dtype}; expected one dtype",
+        cos.dtype == sin.dtype and cos.dtype in (x.dtype, "float32"),
+        f"rotary: x is {x.dtype}, cos and sin are {cos.dtype} and {sin.dtype}; expected both of x's dtype, or"
+        " float32",
         where,
     )
     operands = [head_operand(x, where), cos.operand("rows", where), sin.operand("rows", where)]

@@ -60,8 +60,8 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     """Results whose type is not that of what they are made of: all of one type; partial results are float32,
-    numbers of columns int32. A linear of pairs gives any other type, one by int8 weights that of its rows,
-    and what an epilogue reads by rows or columns may be float32."""
+    numbers of columns int32. A linear of pairs gives any other type, one by int8 weights that of its rows;
+    what an epilogue reads by rows or columns, and tables of angles, may be float32."""
     tensors = plan["tensors"]
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
@@ -81,6 +81,7 @@ def _types_read(op: Mapping[str, Any], read: list[Any], result: Mapping[str, Any
     """Of what an op reads, but for what may have another type than its result."""
     epilogue = op["attributes"].get("epilogue") or {"operands": []}
     spread = {entry["index"] for entry in epilogue["operands"] if entry["as"] != "elements"}
+    spread |= {1, 2} if op["kind"] == "rotary" else set()
     linear = op["kind"] == "linear" or (op["kind"] == "matmul" and _is_linear(op["attributes"]))
     aside = 1 if linear and read[1]["dtype"] == WEIGHTS else None
     types = {

@@ -55,8 +55,11 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
         launches = launches_of(program, place, Options()).each
     except PlanError as error:
         return Lowering("persistent", f"an op has no launch of its own: {error}")
-    us = sum(alone_us(launch) for launch in launches)
-    one = one_launch_us(made or plan(program, place, Options()), len(launches))
+    try:
+        made = made or plan(program, place, Options())
+    except PlanError as error:
+        return Lowering("multi_launch", f"there is no one launch of all ops: {error}")
+    us, one = sum(map(alone_us, launches)), one_launch_us(made, len(launches))
     told = f"by the model {len(launches)} launches of single ops take {us:.1f} µs, one launch {one:.1f} µs"
     return Lowering("multi_launch" if us < one else "persistent", told)
 

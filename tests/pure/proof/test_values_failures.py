@@ -40,6 +40,7 @@ PLANS = {
     "int8": small("int8, scaled"),
     "masks": small("lengths, slopes, a prefix, capped"),
     "block mask": small("blocks, one query"),
+    "rotary": small("rotary, heads of 64, tables of float32"),
 }
 
 
@@ -128,6 +129,7 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("masks", attribute("y", "lengths", False), "('lengths', False)"),
     ("block mask", attribute("y", "block_mask", [[True] * 16]), "('block_mask', ((True, True,"),
     ("block mask", attribute("y", "block_size", [1, 63]), "('block_size', (1, 63))"),
+    ("rotary", tensor_type("sin", "float16"), "y gives y as bfloat16, expected bfloat16, float16"),
     ("masks", operand("y", 4, "q"), "y reads slopes of bfloat16, expected float32"),
     ("masks", tensor_type("slopes", "bfloat16"), "y reads slopes of bfloat16, expected float32"),
 ]

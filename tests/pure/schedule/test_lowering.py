@@ -11,6 +11,7 @@ from benchmarks.families import head, lora
 from benchmarks.workloads import conv_pair, example
 from tests.gpu.gemms import chain, gemm, mlp
 from tests.gpu.language import any_width, low_rank
+from tilegen.errors import LaunchLimitError
 from tilegen.frontend.program import Program
 from tilegen.graph.cost_model import product_time
 from tilegen.graph.fuse_epilogues import fuse
@@ -106,6 +107,15 @@ def test_how_many_launches_there_are_does_not_matter(ops: int) -> None:
     """The host starts them as one graph. The six layers of DistilBERT, 512 rows, took 299 µs in one launch on
     an H200, and a layer alone, launch by launch, 40."""
     assert modelled_lowering(many(M=1819, H=2048, ops=ops), H200).name == "multi_launch"
+
+
+def test_ops_of_which_there_is_no_one_launch_are_launched_alone() -> None:
+    """A kernel's parameters hold the tensor maps of about 115 products."""
+    program = many(M=16, H=64, ops=130)
+    with pytest.raises(LaunchLimitError):
+        tg.plan(program, "h200", target="sm_90a")
+    found = modelled_lowering(program, H200)
+    assert found.name == "multi_launch" and "one launch of 130 ops takes" in found.reason
 
 
 def test_options_and_other_targets_leave_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
