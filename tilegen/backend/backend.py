@@ -37,6 +37,6 @@ def tilegen(
     patches["joint_custom_pre_pass"] = JointPass(before, table, taken)
     kept = {op: how for op, how in table.items() if op not in KEPT}
     compiled: Any = compile_fx(module, inputs, config_patches=patches, decompositions=kept)
-    if patches.get("triton.cudagraphs", inductor.triton.cudagraphs):
-        return refolding(compiled, [n for n, a in enumerate(taken) if a.static])
-    return compiled
+    static = [n for n, a in enumerate(taken) if a.static]
+    graphs = patches.get("triton.cudagraphs", inductor.triton.cudagraphs)
+    return refolding(compiled, static) if graphs and static else compiled

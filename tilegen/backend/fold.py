@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tilegen.runtime.kept import kept
 
 _gone: Any = torch.UntypedStorage._expired
+_version = attrgetter("_version")
 Place = tuple[int, torch.Size]  # an address, and the shape of a tensor there
 
 
@@ -49,10 +51,10 @@ class Fold:
         Fold.alive.append(self)
 
     def __call__(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        if any(a.is_inference() for a in static):  # whose changes torch does not count
+        if any(map(torch.Tensor.is_inference, static)):  # whose changes torch does not count
             return self._weights(static)
-        where = tuple(a.data_ptr() for a in static)
-        versions = tuple(a._version for a in static)
+        # no frame of Python's for each: there may be hundreds, and this is done at each call
+        where, versions = tuple(map(torch.Tensor.data_ptr, static)), tuple(map(_version, static))
         made = self._made.get(where)
         if made is None or made.versions != versions or made.gone:
             if _captures(self._device):  # nothing is computed before a replay
@@ -93,19 +95,21 @@ def refolding(compiled: Callable[..., Any], static: Sequence[int]) -> Callable[.
 
     A replay runs no operator, so what regions keep of changed tensors is computed anew before it.
     """
-    before: tuple[tuple[int, int], ...] = ()
+    before: tuple[tuple[int, ...], ...] = ()
     places: list[Place] = []
 
     @functools.wraps(compiled)
     def run(*args: Any) -> Any:
         nonlocal before, places
         given = args[0] if isinstance(args[0], list) else args  # a list, which is emptied, or one by one
-        tensors = [given[n] for n in static]
-        now = tuple((a.data_ptr(), a._version) for a in tensors)
+        tensors = tuple(map(given.__getitem__, static))
+        # what has the name of one before and other memory makes Inductor capture anew
+        now = tuple(map(id, tensors)), tuple(map(_version, tensors))
         if now != before:
             at = {place: n for n, place in enumerate(places)}
+            known = set(at)
             for fold in Fold.alive:
-                for made_of in [*fold.of(set(at))]:
+                for made_of in [*fold.of(known)]:
                     fold([tensors[at[place]] for place in made_of])
             before, places = now, [(a.data_ptr(), a.shape) for a in tensors]
         return compiled(*args)

@@ -107,8 +107,8 @@ class Region:
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         taken = [given[n].contiguous() for n in self._taken]
-        arguments = [*taken, *self.fold([given[n] for n in self._static])]
-        made = self.kernel()(*[arguments[n] for n in self._order])
+        arguments = [*taken, *self.fold(list(map(given.__getitem__, self._static)))]
+        made = self.kernel()(*map(arguments.__getitem__, self._order))
         return list(made) if isinstance(made, tuple) else [made]
 
 

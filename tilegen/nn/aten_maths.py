@@ -113,9 +113,9 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         return View(pointwise(renumber(expression, names), wide.value, column.value), wide.dims)
     turned = {"e0": "e1", "e1": "e0"}
     for images, vectors, names in ((a, b, {}), (b, a, turned)):
-        pixels, each = images.image(), vectors.of_images()
-        if pixels is not None and each is not None and (pixels.shape[0], pixels.shape[3]) == each.shape:
-            return View(pointwise(renumber(expression, names), pixels, each), images.dims)
+        pixels, scales = images.image(), vectors.of_images()
+        if pixels is not None and scales is not None and (pixels.shape[0], pixels.shape[3]) == scales.shape:
+            return View(pointwise(renumber(expression, names), pixels, scales), images.dims)
     if not a.is_(b):
         a, b = _alike(t, a, b)
     return View(pointwise(expression, a.value, b.value), a.dims)
