@@ -186,17 +186,20 @@ class Separable(nn.Module):
 
 
 class Pixels(nn.Module):
-    """A block of ConvNeXt: channels alone, then the channels of each pixel as rows."""
+    """A block of ConvNeXt: channels alone, then the channels of each pixel as rows. of_images: these are
+    weighed as torchvision's are, after they are images again."""
 
-    def __init__(self, width: int = 16):
+    def __init__(self, width: int = 16, of_images: bool = False):
         super().__init__()
         self.each = nn.Conv2d(width, width, 7, padding=3, groups=width)
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 40), nn.Linear(40, width)
-        self.gamma = nn.Parameter(torch.randn(width))
+        self.gamma, self.of_images = nn.Parameter(torch.randn(width)), of_images
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(self.each(x).permute(0, 2, 3, 1))
-        return x + (self.gamma * self.down(F.gelu(self.up(h)))).permute(0, 3, 1, 2)
+        h = self.down(F.gelu(self.up(self.norm(self.each(x).permute(0, 2, 3, 1)))))
+        if self.of_images:
+            return x + self.gamma[:, None, None] * h.permute(0, 3, 1, 2)
+        return x + (self.gamma * h).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -305,6 +308,7 @@ MODELS = {
     "numbers": Model(Numbers, _rows(24), "x"),
     "unet": Model(UNet, lambda n: ((torch.randn(n, 8, 8, 12),), {}), "x"),
     "pixels": Model(Pixels, lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"),
+    "weighed_pixels": Model(lambda: Pixels(of_images=True), lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"),
     "separable": Model(Separable, lambda n: ((torch.randn(n, 8, 9, 7),), {}), "x"),
     "classifier": Model(Classifier, lambda n: ((torch.randn(n, 8, 7, 7),), {}), "x"),
 }

@@ -125,6 +125,27 @@ def test_batch_norms_go_into_convolutions() -> None:
     assert not [t for t in imported("stage").program.arguments if "running" in t.name or "bn" in t.name]
 
 
+def test_a_number_for_each_channel_is_a_vector_of_columns() -> None:
+    assert "strided_copy" not in [c.kind for c in imported("weighed_pixels").program.calls]
+
+
+def test_a_number_for_each_column_of_an_image_is_none_of_its_channels() -> None:
+    """Of as many channels as columns."""
+    block = nn.Sequential(nn.Conv2d(6, 6, 1), Weighed(torch.arange(1.0, 7.0)))
+    layer, x = tg.module.from_torch(block, torch.randn(2, 6, 4, 6)), torch.randn(2, 6, 4, 6)
+    with torch.no_grad():
+        close(layer(x), block(x))
+
+
+class Weighed(nn.Module):
+    def __init__(self, by: torch.Tensor):
+        super().__init__()
+        self.by = nn.Parameter(by)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
+
 def test_what_is_not_laid_out_anew_is_shared() -> None:
     block = made("mlp")
     layer = tg.module.from_torch(block, *call_of("mlp", 2)[0])

@@ -95,13 +95,13 @@ def _pow(t: Trace, x: View, n: float) -> View:
 def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
     like a, or one column of one of them, or a number for each channel of an image."""
-    if isinstance(b, torch.Tensor) and b.numel() == 1:
-        b = b.item() if type(b) is not FakeTensor else b.reshape(1).expand(a.width)
+    if isinstance(b, torch.Tensor) and b.numel() == 1 and type(b) is not FakeTensor:
+        b = b.item()
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):
-        if b.dim() == 1 and a.rows() is not None:
-            return View(pointwise(expression, a.value, t.weight(b)), a.dims)
+        if (columns := _of_columns(a, b)) is not None:
+            return View(pointwise(expression, a.value, t.weight(columns)), a.dims)
         frozen = all(isinstance(n, int) for n in a.shape)
         if not frozen or torch.broadcast_shapes(b.shape, a.shape) != a.shape:  # type: ignore[no-untyped-call]
             raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
@@ -119,6 +119,17 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     if not a.is_(b):
         a, b = _alike(t, a, b)
     return View(pointwise(expression, a.value, b.value), a.dims)
+
+
+def _of_columns(a: View, b: torch.Tensor) -> torch.Tensor | None:
+    """A weight as a number for each column of a's tensor: one of (C, 1, 1) beside images (B, C, H, W)."""
+    if b.numel() == 1:
+        return b.reshape(1).expand(a.width)
+    at = a.columns()
+    if at is None or not isinstance(a.width, int) or b.numel() != a.width or b.dim() > len(a.dims):
+        return None
+    sizes = (*(1 for _ in a.dims[b.dim() :]), *b.shape)
+    return b.reshape(a.width) if sizes[at] == a.width else None
 
 
 def _alike(t: Trace, a: View, b: View) -> tuple[View, View]:

@@ -132,6 +132,15 @@ class View:
 
     # --- what specs take ----------------------------------------------------------------------------------
 
+    def columns(self) -> int | None:
+        """Which dimension is the tensor's columns, all of them in order."""
+        last = len(self.value.shape) - 1
+        for at, atoms in enumerate(self.dims):
+            own = all(a.place[:1] == (last,) for a in atoms) and _same(_product(atoms), self.width)
+            if atoms and own and list(atoms) == sorted(atoms, key=lambda a: a.place):
+                return at
+        return None
+
     def rows(self) -> Value | None:
         """The tensor itself, where the last dimension is its columns, and the others walk its rows, each
         once, in any order."""
