@@ -105,6 +105,32 @@ def test_images_keep_the_strides_that_the_model_gives_them() -> None:
     assert counted()["regions"] == 1, left()
 
 
+def test_a_mean_of_pixels_that_stand_channels_last_is_in_the_region() -> None:
+    """torch's pool gives it strides of its own, by as_strided."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.LayerNorm(8), nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+    net, x = Pooled().requires_grad_(False), torch.randn(2, 3, 8, 8)
+    same(compiled(net)(x), net(x))
+    assert counted()["regions"] == 1 and not left()
+
+
+def test_strides_that_move_elements_are_left() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x).as_strided((4, 6), (1, 4)).sum(1)
+
+    x = torch.randn(4, 6)
+    same(compiled(model)(x), model(x))
+    assert "aten.as_strided.default has no word" in left()
+
+
 @pytest.mark.parametrize("make", [Block, Net])
 def test_gradients_are_eagers(make: type[nn.Module]) -> None:
     module = make().train()

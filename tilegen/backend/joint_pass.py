@@ -28,7 +28,7 @@ from tilegen import __version__, config
 from tilegen.backend import masks, spelled, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
-from tilegen.backend.rewrite import Candidate, decomposed, replaced
+from tilegen.backend.rewrite import Candidate, decomposed, replaced, unstrided
 from tilegen.backend.subgraph import text_of
 from tilegen.errors import TilegenError
 from tilegen.nn import patterns
@@ -54,6 +54,7 @@ class JointPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         if self.before is not None:
             self.before(graph)
+        unstrided(graph)
         spelled.as_calls(graph)
         masks.as_flags(graph)
         for candidate in _regions(graph, self.inputs):

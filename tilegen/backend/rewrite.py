@@ -79,6 +79,19 @@ def _called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> 
     return node
 
 
+def unstrided(graph: Graph) -> None:
+    """as_strided that has each element of its input at its place, such as after a pool → its input."""
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        x, sizes, strides, *offset = node.args
+        value = x.meta["val"]
+        moves = any(not isinstance(n, int) for n in (*value.shape, *value.stride(), *sizes, *strides))
+        if moves or list(value.shape) != list(sizes) or offset not in ([], [None], [value.storage_offset()]):
+            continue
+        if all(a == b for n, a, b in zip(sizes, value.stride(), strides, strict=True) if n > 1):
+            node.replace_all_uses_with(x)
+            graph.erase_node(node)
+
+
 def decomposed(graph: Graph, table: Decompositions) -> None:
     """What was kept for regions and is in none → what Inductor makes of it."""
     for node in list(graph.nodes):
