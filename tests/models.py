@@ -308,9 +308,7 @@ MODELS = {
     "numbers": Model(Numbers, _rows(24), "x"),
     "unet": Model(UNet, lambda n: ((torch.randn(n, 8, 8, 12),), {}), "x"),
     "pixels": Model(Pixels, lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"),
-    "weighed_pixels": Model(
-        lambda: Pixels(of_images=True), lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"
-    ),
+    "weighed_pixels": Model(lambda: Pixels(of_images=True), lambda n: ((torch.randn(n, 16, 7, 9),), {}), "x"),
     "separable": Model(Separable, lambda n: ((torch.randn(n, 8, 9, 7),), {}), "x"),
     "classifier": Model(Classifier, lambda n: ((torch.randn(n, 8, 7, 7),), {}), "x"),
 }

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import tilegen as tg
+from tests.emulated.kernels import emulated, replaced
+from tests.gpu.gemms import Case
+from tests.gpu.ops import by_tables
 from tilegen.runtime.data import random_arguments
 
 
@@ -52,3 +55,25 @@ def test_it_turns_as_models_do(target: str, sizes: dict[str, Any], monkeypatch: 
     weight = held["w"].chunk(2)[1] if "v" not in held else held["v"]
     expected = in_torch(held["x"] @ weight.T, held["cos"], held["sin"], dict(program.sizes)["heads"])
     assert (y - expected).norm() <= 0.01 * expected.norm()
+
+
+@tg.spec
+def by_made_tables(S=17, heads=3, D=32):
+    x, shift = tg.input("x", (1, S, heads * D)), tg.weight("shift", (D,))
+    cos, sin = (tg.add(tg.input(f"{n}_0", (S, D)), shift, name=n) for n in ("cos", "sin"))
+    return tg.rotary(x, cos, sin, heads=heads, name="y")
+
+
+READ, KEPT = "return tg_get8(p + d);", "return tg_get8_constant(p + d);"
+MADE = Case("tables that ops make", by_made_tables, {})
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_l1_keeps_tables_that_no_op_writes(target: str) -> None:
+    given = Case("tables that are given", by_tables, {"B": 1})
+    assert emulated(given, range(1), replaced(KEPT, KEPT), target=target) == ""
+    assert emulated(MADE, range(1), replaced(READ, READ), target=target) == ""
+
+
+def test_old_angles_of_an_op_are_seen() -> None:
+    assert emulated(MADE, range(4), replaced(READ, KEPT)) != ""

@@ -45,7 +45,7 @@ from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
-from tilegen.ops.rope import RopeAttributes, RotaryAttributes
+from tilegen.ops.rope import RopeAttributes, RotaryAttributes, constant_tables
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
@@ -489,6 +489,11 @@ class ThreadOp(MacroOp):
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and self.constant_vectors
+
+    @property
+    def constant_tables(self) -> bool:
+        """A rotary: whether L1 may keep the angles of a row for its other heads."""
+        return constant_tables(self.bound)
 
     @property
     def constant_vectors(self) -> bool:

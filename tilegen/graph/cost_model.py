@@ -124,7 +124,7 @@ def _tile_bytes(b: OpInstance) -> float:
             size *= max(0, int(evaluate(i.hi, last)) - int(evaluate(i.lo, {**origin, "k": 0}))) / i.stride
         # of the keys it may read
         size /= splits(b) if isinstance(b.attributes, AttentionAttributes) and access.when == "step" else 1
-        size = min(size, written) if b.picks(access.operand) else size
+        size = min(size, b.kind.picked_by_tile(b, written)) if b.picks(access.operand) else size
         total += size * element_bytes(b.dtype(access.operand))
     return total + written * DTYPES[b.result.dtype]
 

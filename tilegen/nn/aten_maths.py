@@ -100,8 +100,8 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):
-        if (each := _of_columns(a, b)) is not None:
-            return View(pointwise(expression, a.value, t.weight(each)), a.dims)
+        if (columns := _of_columns(a, b)) is not None:
+            return View(pointwise(expression, a.value, t.weight(columns)), a.dims)
         frozen = all(isinstance(n, int) for n in a.shape)
         if not frozen or torch.broadcast_shapes(b.shape, a.shape) != a.shape:  # type: ignore[no-untyped-call]
             raise SpecError(f"a tensor {a.shape} and a weight {tuple(b.shape)} element by element")
@@ -113,9 +113,9 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         return View(pointwise(renumber(expression, names), wide.value, column.value), wide.dims)
     turned = {"e0": "e1", "e1": "e0"}
     for images, vectors, names in ((a, b, {}), (b, a, turned)):
-        pixels, scales = images.image(), vectors.of_images()
-        if pixels is not None and scales is not None and (pixels.shape[0], pixels.shape[3]) == scales.shape:
-            return View(pointwise(renumber(expression, names), pixels, scales), images.dims)
+        pixels, each = images.image(), vectors.of_images()
+        if pixels is not None and each is not None and (pixels.shape[0], pixels.shape[3]) == each.shape:
+            return View(pointwise(renumber(expression, names), pixels, each), images.dims)
     if not a.is_(b):
         a, b = _alike(t, a, b)
     return View(pointwise(expression, a.value, b.value), a.dims)

@@ -413,6 +413,11 @@ class OpDef:
     # folder with the templates of an op of one's own: templates/<target>/<stem>.cpp.j2 below it
     templates: ClassVar[str] = ""
 
+    def picked_by_tile(self, b: OpInstance, written: float) -> float:
+        """Numbers of an operand that is picked from, which come through the shared cache for a tile that
+        writes so many."""
+        return written
+
     @property
     def built_in(self) -> bool:
         return type(self).__module__.startswith("tilegen.ops.")

@@ -111,6 +111,11 @@ def head_dim(b: OpInstance) -> Any:
     raise AssertionError(f"{b.op.name} turns no heads")
 
 
+def constant_tables(b: OpInstance) -> bool:
+    """A rotary: whether no op writes its tables."""
+    return all(b.tensors[b.operand(name).tensor].role in ("input", "weight") for name in ("cos", "sin"))
+
+
 class _Turning(OpDef):
     """A tile is tm rows of th heads."""
 
@@ -132,7 +137,7 @@ class _Turning(OpDef):
     def tiles(self, b: OpInstance, machine: Any) -> Sequence[tuple[int, ...]]:
         (rows,) = row_tiles(b.out[0], machine)[0]
         heads = self.heads(b)
-        return [(rows, t) for t in (4, 8, 1) if not isinstance(heads, int) or t <= heads]
+        return [(rows, t) for t in (4, 8, 16, 1) if not isinstance(heads, int) or t <= heads]
 
 
 @register
@@ -164,6 +169,10 @@ class Rotary(_Turning):
     def reads(self, b: OpInstance) -> tuple[Access, ...]:
         table = tuple(whole(n) for n in b.shape(1))
         return (Access(0, self.write(b)), *(Access(n, table, exact=False) for n in (1, 2)))
+
+    def picked_by_tile(self, b: OpInstance, written: float) -> float:
+        """Of what no op writes a row is there for all heads that turn by it."""
+        return written / b.tile[1] if constant_tables(b) else written
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
         x, *tables = operands[:3]

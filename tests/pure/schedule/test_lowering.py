@@ -13,7 +13,7 @@ from tests.gpu.gemms import chain, gemm, mlp
 from tests.gpu.language import any_width, low_rank
 from tilegen.errors import LaunchLimitError
 from tilegen.frontend.program import Program
-from tilegen.graph.cost_model import product_time
+from tilegen.graph.cost_model import product_time, tile_times
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.product_time import RATES
 from tilegen.ops.conv2d import ConvAttributes
@@ -116,6 +116,22 @@ def test_ops_of_which_there_is_no_one_launch_are_launched_alone() -> None:
         tg.plan(program, "h200", target="sm_90a")
     found = modelled_lowering(program, H200)
     assert found.name == "multi_launch" and "one launch of 130 ops takes" in found.reason
+
+
+@tg.spec
+def turned(S=512, heads=32, D=128, made=False):
+    x = tg.input("x", (1, S, heads * D), "bfloat16")
+    tables = [tg.input(name, (S, D), "float32") for name in ("cos", "sin")]
+    return tg.rotary(x, *(map(tg.relu, tables) if made else tables), heads=heads, name="y")
+
+
+def test_angles_come_once_for_all_heads_of_a_tile() -> None:
+    """Unless an op of the launch writes them; and tiles have as many heads as make one wave."""
+    plans = [tg.plan(turned(made=made), "h200", target="sm_90a", tiles={"y": (8, 8)}) for made in (0, 1)]
+    given, made = (float(tile_times(plan.bounds[-1], H200.machine)[0]) for plan in plans)
+    assert given < made - 0.5
+    (launch,) = launches_of(turned(), H200, Options()).each
+    assert launch.order.count <= H200.machine.sms < 2 * launch.order.count
 
 
 def test_options_and_other_targets_leave_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
