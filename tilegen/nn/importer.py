@@ -199,6 +199,8 @@ class _Spec:
     # --- what entries of the table ask (tilegen.nn.table.Trace) --------------------------------------------
 
     def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
+        if not isinstance(data, torch.Tensor):
+            raise SpecError(f"a {stem} that the model computes; expected one that it has")
         return self._weight(data, self.parameters.get(id(data)) or "_".join((*self._where[-2:], stem)))
 
     def _weight(self, data: torch.Tensor, name: str) -> Value:
