@@ -71,7 +71,7 @@ class Region:
             return written(TITLE, subgraph.graph, known)
 
         with mode:
-            values = [torch.empty(g.shape, dtype=g.dtype, device=subgraph.device) for g in static]
+            values = [g.empty(subgraph.device) for g in static]
             fold = make_fx(lambda *given: tuple(w.detach() for w in spec(*given).weights.values()))(*values)
             return Region(subgraph, spec(*values), fold)
 
