@@ -57,8 +57,9 @@ class JointPass(CustomGraphPass):
         unstrided(graph)
         spelled.as_calls(graph)
         masks.as_flags(graph)
+        became: dict[Node, Node] = {}
         for candidate in _regions(graph, self.inputs):
-            replaced(graph, candidate, self.decompositions)
+            became |= replaced(graph, candidate, self.decompositions, became)
         stable_topological_sort(graph)
         decomposed(graph, self.decompositions)
         graph.eliminate_dead_code()
@@ -164,7 +165,7 @@ def _trimmed(part: tuple[Node, ...]) -> tuple[Node, ...]:
     """Without views at the end, and without what nothing is computed of."""
     inside = set(part)
     for node in reversed(part):
-        view = not words.computes(node) and node.target is not operator.getitem
+        view = words.is_view(node) or not words.computes(node) and node.target is not operator.getitem
         if view and inside.isdisjoint(node.users):
             inside.remove(node)
     return tuple(n for n in part if n in inside) if any(map(words.computes, inside)) else ()
@@ -190,7 +191,9 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
         for n in node.all_input_nodes:
             if n not in inside:
                 take(n)
-    results = tuple(n for n in part if not inside.issuperset(n.users) and _is_tensor(n))
+    views = {n for n in part if words.is_view(n) and words.leaves(n)}  # the graph has them of what is returned
+    own = inside - views
+    results = tuple(n for n in part if n in own and _is_tensor(n) and not own.issuperset(n.users))
     nodes = (*weights, *part)
     text = text_of(nodes, given, results)
     names = {f"v{k}": n for k, n in enumerate((*given, *nodes))}
@@ -211,7 +214,7 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
     except (TilegenError, DataDependentOutputException) as error:
         return f"{type(error).__name__}: {error}"
     _tell(region, paid)
-    return Candidate(nodes, given, results, text)
+    return Candidate(tuple(n for n in nodes if n not in views), given, results, text)
 
 
 def _losers(region: Region, paid: Gain, names: Mapping[str, Node]) -> dict[Node, str]:

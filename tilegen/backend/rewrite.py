@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._inductor.inductor_prims import force_stride_order
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from tilegen.backend import words
 from tilegen.backend.region import Region
-from tilegen.nn.aten import VIEWS
 
-aten = torch.ops.aten
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 
@@ -31,15 +30,19 @@ class Candidate:
     text: str
 
 
-def replaced(graph: Graph, candidate: Candidate, table: Decompositions) -> None:
-    """Nodes → one call of the operator, and views that give its results the shapes of theirs."""
+def replaced(
+    graph: Graph, candidate: Candidate, table: Decompositions, became: Mapping[Node, Node]
+) -> dict[Node, Node]:
+    """Nodes → one call of the operator, and views that give its results the shapes of theirs; which these are.
+    became: results of candidates before, some of which this one takes."""
     region = Region.of(candidate.text)
-    names = [g.name for g in region.subgraph.given]
+    names, found = [g.name for g in region.subgraph.given], dict[Node, Node]()
     with graph.inserting_after(candidate.nodes[-1]):
         end = graph.call_function(operator.getitem, ((), 0))  # a place; gone below
     with graph.inserting_before(end):
         arguments = []
         for name, node in zip(names, candidate.given, strict=True):
+            node = became.get(node, node)
             how = region.spec.taken.get(name)  # none of a weight
             arguments.append(node if how is None else _inlined(graph, how.of, [node], table))
         call = _called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
@@ -48,25 +51,20 @@ def replaced(graph: Graph, candidate: Candidate, table: Decompositions) -> None:
             new = _laid_out(graph, _inlined(graph, lambda *given, r=returned: r.of(given), made, table), node)
             new.meta = {**node.meta, "val": new.meta["val"]}
             node.replace_all_uses_with(new, delete_user_cb=lambda user: user not in candidate.nodes)
+            found[node] = new
     graph.erase_node(end)
     for node in reversed(candidate.nodes):
         if not node.users:
             graph.erase_node(node)
+    return found
 
 
 def _laid_out(graph: Graph, new: Node, node: Node) -> Node:
     """A result that the model returns, in the order of dimensions that it has there."""
-    formats = (torch.contiguous_format, torch.channels_last)
-    value, wanted = new.meta["val"], node.meta["val"]
-    known = [f for f in formats if value.dim() == 4 and wanted.is_contiguous(memory_format=f)]
-    if not known or value.stride() == wanted.stride() or not _leaves(node):
+    wanted = node.meta["val"].stride()
+    if new.meta["val"].stride() == wanted or not words.leaves(node):
         return new
-    return _called(graph, aten.clone.default, (new,), memory_format=known[0])
-
-
-def _leaves(node: Node) -> bool:
-    """Whether the graph returns a node or a view of it."""
-    return any(u.op == "output" or (u.target in VIEWS and _leaves(u)) for u in node.users)
+    return _called(graph, force_stride_order, (new, wanted))
 
 
 def _called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> Node:

@@ -86,13 +86,20 @@ def _of(end: Any, known: Callable[[Node], bool | None]) -> Spelled | None:
     if any(f is None for f in found):
         return None
     (q, of_q), (k, of_k), (v, of_v) = (f for f in found if f is not None)
-    if of_v != 1.0 or len({n.meta["val"].dtype for n in (q, k, v)}) > 1:
+    if of_v != 1.0 or len({n.meta["val"].dtype for n in (q, k, v)}) > 1 or not _fit(q, k, v, end):
         return None
     causal = False if scores.mask is None else known(scores.mask)
     if causal is None:
         return None
     scale = scores.scale * of_q * of_k * turned[1]
     return Spelled(q, k, v, causal, scale, frozenset(inside))
+
+
+def _fit(q: Node, k: Node, v: Node, end: Node) -> bool:
+    """Whether operands and rows lie side by side; views may have put batches and heads together otherwise."""
+    (*lead, rows, _), (*_, width), *keys = (n.meta["val"].shape for n in (q, v, k, v))
+    same = all(list(shape[:2]) == lead for shape in keys)
+    return same and list(end.meta["val"].shape) == [*lead, rows, width]
 
 
 def _hides_later(mask: Node) -> bool | None:
@@ -183,7 +190,9 @@ def _factor(node: Any) -> float | None:
     if node.target not in (*FACTORS, *DIVISORS) or not isinstance(node.args[1], (int, float)):
         return None
     by = float(node.args[1])
-    return by if node.target in FACTORS else 1 / by
+    if node.target in FACTORS:
+        return by
+    return 1 / by if by else None
 
 
 def _peeled(node: Any, inside: set[Node]) -> Any:

@@ -1,6 +1,6 @@
 """A part of a graph as a text, and the text as a graph again, in any process.
 
-    {"device": "cuda:0", "given": [{"name", "dtype", "shape", "static", "strides"}],
+    {"device": "cuda:0", "given": [{"name", "dtype", "shape", "stride"}],
      "nodes": [{"name", "target", "args", "kwargs", "value": ["bfloat16", 4, 32]}], "results": [name]}
 
 An operator whose argument is the text needs no table of what was compiled before: Inductor's cache holds all.
@@ -26,17 +26,23 @@ TYPES = (torch.dtype, torch.memory_format, torch.layout)  # of arguments that ar
 
 @dataclass(frozen=True)
 class Given:
-    """A tensor that a part takes. static: the same at each call, such as a parameter. strides: of what is."""
+    """A tensor that a part takes. static: the same at each call, such as a parameter. stride: of such, which
+    views of weights depend on; others come contiguous."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    static: bool
-    strides: tuple[int, ...] | None = None
+    stride: tuple[int, ...] | None
+
+    @property
+    def static(self) -> bool:
+        return self.stride is not None
 
     def empty(self, device: torch.device) -> torch.Tensor:
-        made = torch.empty(self.shape, dtype=self.dtype, device=device)
-        return made if self.strides is None else made.as_strided(self.shape, self.strides)
+        """A tensor like it."""
+        if self.stride is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,7 @@ def text_of(nodes: Sequence[Node], given: Mapping[Node, bool], results: Sequence
                     "name": names[n],
                     "dtype": _word(tensors[n].dtype),
                     "shape": list(tensors[n].shape),
-                    "static": static,
-                    **({"strides": list(tensors[n].stride())} if static else {}),
+                    "stride": list(tensors[n].stride()) if static else None,
                 }
                 for n, static in given.items()
             ],
@@ -87,7 +92,7 @@ def read(text: str, mode: FakeTensorMode) -> Subgraph:
     mode."""
     said, graph, nodes = json.loads(text), Graph(), {}
     given = tuple(
-        Given(g["name"], getattr(torch, g["dtype"]), tuple(g["shape"]), g["static"], g.get("strides"))
+        Given(g["name"], getattr(torch, g["dtype"]), tuple(g["shape"]), _strides(g["stride"]))
         for g in said["given"]
     )
     device = torch.device(said["device"])
@@ -136,6 +141,10 @@ def _as_linear(graph: Graph, node: Node, x: Any, w: Any, bias: list[Any]) -> Non
         made.meta = dict(node.meta)
         node.replace_all_uses_with(made)
     graph.erase_node(node)
+
+
+def _strides(said: list[int] | None) -> tuple[int, ...] | None:
+    return None if said is None else tuple(said)
 
 
 def _value(value: Any) -> Any:

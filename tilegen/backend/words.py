@@ -76,6 +76,17 @@ def computes(node: Node) -> bool:
     return node.op == "call_function" and node.target not in VIEWS
 
 
+def is_view(node: Node) -> bool:
+    """Whether a node shares its input's memory."""
+    made: Any = node.args[0] if node.target is operator.getitem else node
+    return made.target in VIEWS and isinstance(made.target, torch._ops.OpOverload) and made.target.is_view
+
+
+def leaves(node: Node) -> bool:
+    """Whether the graph returns a node or a view of it."""
+    return any(u.op == "output" or (u.target in VIEWS and leaves(u)) for u in node.users)
+
+
 def repeats(node: Node) -> bool:
     """Whether a node gives the same tensors each time, of the same inputs."""
     target = node.target

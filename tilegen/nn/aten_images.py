@@ -189,8 +189,10 @@ def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
 
 
 @entry(aten.mean.dim)
-def _mean(t: Trace, x: View, over: Sequence[int], keep: bool = False) -> View:
-    if x.image() is not None and sorted(d % 4 for d in over) == [2, 3]:
+def _mean(
+    t: Trace, x: View, over: Sequence[int] | None, keep: bool = False, *, dtype: torch.dtype | None = None
+) -> View:
+    if x.image() is not None and sorted(d % 4 for d in over or ()) == [2, 3]:
         return _mean_of_image(t, x, keep)
     return numbers(reduce.mean)(t, x, over, keep)
 

@@ -95,8 +95,11 @@ def _pow(t: Trace, x: View, n: float) -> View:
 def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
     like a, or one column of one of them, or a number for each channel of an image."""
-    if isinstance(b, torch.Tensor) and b.numel() == 1 and type(b) is not FakeTensor:
-        b = b.item()
+    if isinstance(b, torch.Tensor):
+        for _ in range(b.dim() - len(a.dims)):
+            a = a.unsqueezed(0)
+        if b.numel() == 1 and type(b) is not FakeTensor:
+            b = b.item()
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):
@@ -175,4 +178,6 @@ def _mul(t: Trace, a: Any, b: Any) -> View:
 def _div(t: Trace, a: Any, b: Any) -> View:
     if isinstance(a, View) and isinstance(b, View):
         return _each(t, "e0 / e1", a, b)
+    if isinstance(b, (int, float)) and not b:
+        raise SpecError("a division by zero")
     return _each(t, "e0 * e1", a, 1 / b) if isinstance(a, View) else _each(t, "e1 / e0", b, a)

@@ -52,7 +52,11 @@ def _linear(t: Trace, x: View, w: torch.Tensor, bias: torch.Tensor | None = None
 
 
 @entry(aten.addmm.default)
-def _addmm(t: Trace, bias: torch.Tensor, x: View, w: torch.Tensor) -> View:
+def _addmm(
+    t: Trace, bias: torch.Tensor, x: View, w: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> View:
+    if (beta, alpha) != (1, 1):
+        raise SpecError(f"addmm with beta = {beta} and alpha = {alpha}; expected 1 and 1")
     if not isinstance(w, torch.Tensor) or not isinstance(bias, torch.Tensor) or bias.dim() != 1:
         raise SpecError("addmm of what are no weights")
     return _linear(t, x, w.T, bias)

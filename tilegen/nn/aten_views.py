@@ -103,7 +103,7 @@ def _squeeze(t: Trace, x: Seen, at: Any) -> Seen:
 
 
 @entry(aten.expand.default, view=True)
-def _expand(t: Trace, x: Seen, sizes: Sequence[Any]) -> Seen:
+def _expand(t: Trace, x: Seen, sizes: Sequence[Any], *, implicit: bool = False) -> Seen:
     return x.expanded(sizes)
 
 

@@ -22,7 +22,16 @@ from torch.utils import _pytree as pytree
 from tilegen.errors import SpecError
 from tilegen.frontend.dims import Dim
 from tilegen.frontend.program import Program, Size
-from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
+from tilegen.frontend.spec import (
+    RESERVED,
+    Value,
+    builder,
+    building,
+    caller,
+    finish,
+    input,
+    weight,
+)
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Layout, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS
@@ -199,6 +208,8 @@ class _Spec:
     # --- what entries of the table ask (tilegen.nn.table.Trace) --------------------------------------------
 
     def weight(self, data: torch.Tensor, stem: str = "weight") -> Value:
+        if not isinstance(data, torch.Tensor):
+            raise SpecError(f"a {stem} that the model computes; expected one that it has")
         return self._weight(data, self.parameters.get(id(data)) or "_".join((*self._where[-2:], stem)))
 
     def _weight(self, data: torch.Tensor, name: str) -> Value:

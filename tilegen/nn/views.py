@@ -144,8 +144,10 @@ class View:
     def rows(self) -> Value | None:
         """The tensor itself, where the last dimension is its columns, and the others walk its rows, each
         once, in any order."""
+        if not self.dims:
+            return None
         last = len(self.value.shape) - 1
-        columns = [a for a in self.dims[-1] if a.place[:1] == (last,)] if self.dims else []
+        columns = [a for a in self.dims[-1] if a.place[:1] == (last,)]
         others = [a for d in self.dims[:-1] for a in d]
         plain = columns == list(self.dims[-1]) == sorted(columns, key=lambda a: a.place)
         walked = all(a.place and a.place[0] != last for a in others)

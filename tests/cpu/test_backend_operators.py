@@ -1,0 +1,60 @@
+"""torch.compile(backend="tilegen"): operators with arguments that no spec says are left with a reason, by what
+they are, and their results are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.compiled import compiled, left, same
+
+ONES = torch.ones(8, 8)
+
+LEFT: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "a division by zero": (lambda x: 1 / ((F.relu(x) + 1) / 0.0) + x, "a division by zero"),
+    "a norm by what is computed": (lambda x: F.layer_norm(x, (8,), x[0] * 2, x[1]), "a weight that the model"),
+    "a sum of parts": (lambda x: torch.addmm(x, x, ONES, beta=0.5, alpha=2), "beta = 0.5 and alpha = 2"),
+    "a weight of more places": (lambda x: F.silu(x)[None, :, None] * torch.ones(2, 4, 3, 8), "and a weight"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_no_spec_says_is_left(name: str) -> None:
+    model, reason = LEFT[name]
+    x = torch.randn(4, 8)
+    same(compiled(model)(x), model(x))
+    assert reason in left()
+
+
+def test_a_number_that_is_taken_out_of_a_tensor() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x) + x[0, 0]
+
+    x = torch.randn(4, 8)
+    same(compiled(model)(x), model(x))
+
+
+def spelled(x: torch.Tensor, y: torch.Tensor, shape: tuple[int, ...], by: float = 4.0) -> torch.Tensor:
+    q, k = x.view(8, 7, 16), y.view(8, 7, 16)
+    return torch.bmm((torch.bmm(q, k.transpose(1, 2)) / by).softmax(-1), k).view(shape)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shape", "by"),
+    [
+        ((4, 2, 7, 16), (2, 4, 7, 16), 4.0),  # batches and heads of keys are others
+        ((2, 4, 7, 16), (8, 7, 1, 16), 4.0),  # rows are laid out as in (B, S, h, D)
+        ((2, 4, 7, 16), (2, 4, 7, 16), 0.0),
+    ],
+)
+def test_products_that_are_no_attention_stay_spelled_out(
+    keys: tuple[int, ...], shape: tuple[int, ...], by: float
+) -> None:
+    x, y = torch.randn(2, 4, 7, 16), torch.randn(keys)
+    found, wanted = compiled(spelled)(x, y, shape, by), spelled(x, y, shape, by)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert "aten.bmm.default has no word" in left()

@@ -1,0 +1,51 @@
+"""torch.compile(backend="tilegen"): what a graph returns has eager's strides and shares memory as eager's does,
+however the regions that compute it lie to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.compiled import compiled, counted, left, same, tensors
+
+
+def places(found: Any) -> list[int]:
+    """Which results share memory: the first of those that do, for each."""
+    memory = [t.untyped_storage().data_ptr() for t in tensors(found)]
+    return [memory.index(place) for place in memory]
+
+
+RETURNED: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
+    "pieces": (lambda x: F.silu(x).chunk(3, 1), torch.randn(4, 8)),
+    "pieces that are read": (lambda x: (*(y := F.silu(x).unbind(1)), y[0] * y[1]), torch.randn(4, 3)),
+    "a view of a view": (lambda x: F.silu(x)[1:].view(-1)[2:], torch.randn(4, 8)),
+    "all places alike": (lambda x: F.silu(x)[:, None].expand(4, 3, 8), torch.randn(4, 8)),
+    "of a turned input": (lambda x: F.silu(x) * 2, torch.randn(8, 4).t()),
+    "of a permuted input": (lambda x: F.silu(x) + 1, torch.randn(2, 3, 4, 5).permute(3, 1, 0, 2)),
+    "along the first dimension": (lambda x: F.log_softmax(F.silu(x), 0), torch.randn(4, 8)),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_results_lie_as_eagers(name: str) -> None:
+    model, x = RETURNED[name]
+    found, wanted = compiled(model)(x), model(x)
+    same(found, wanted)
+    assert places(found) == places(wanted)
+    assert counted()["regions"] == 1, left()
+
+
+def test_regions_are_found_in_any_order() -> None:
+    """Here one that another reads comes first."""
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second, middle = F.silu(x), F.gelu(x), F.relu(x)
+        return first, second, middle.cumsum(0) + middle
+
+    x = torch.randn(4, 8)
+    same(compiled(model)(x), model(x))
+    assert counted()["regions"] == 2, left()
