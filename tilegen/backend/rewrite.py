@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from tilegen.backend import words
 from tilegen.backend.region import Region
 
+aten = torch.ops.aten
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 
