@@ -1,5 +1,5 @@
 """The tables of whole models, of sizes that move and of the cost model in docs/performance.md:
-benchmarks.swapped, moving, serving and calibrate."""
+benchmarks.swapped, moving, serving, models, generate and calibrate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fit, lowerings
+from benchmarks import compiled_tables, fit, lowerings
+from benchmarks.tables import table
 from tilegen.runtime.timing import paired
 from tilegen.runtime.verify import load_json
 
@@ -68,12 +69,14 @@ def sections(results: Path, gpu: str) -> list[str]:
         ("Models whose layers are swapped", SWAPPED, [f"swapped-{m}" for m in MODELS], _swapped),
         ("One kernel for every size", MOVING, ["moving"], _ratios),
         ("A batch that moves at every step", SERVING, ["serving"], _served),
+        ("Models under torch.compile", compiled_tables.MODELS, ["models"], compiled_tables.of_models),
+        ("Greedy decoding", compiled_tables.GENERATED, ["generate"], compiled_tables.of_generated),
     )
     parts = []
-    for title, text, names, table in tables:
+    for title, text, names, of in tables:
         paths = [path for name in names for path in _files(results, name, gpu)]
         if paths:
-            found = [f"{table(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
+            found = [f"{of(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
             parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
     swept = list(dict.fromkeys(sweep.path for sweep in fit.SWEEPS))
     found = [results / path.name for path in (*fit.RESULTS, *swept, *fit.CONVS, fit.ATTENTION)]
@@ -82,14 +85,14 @@ def sections(results: Path, gpu: str) -> list[str]:
         *convs, attention = found[-1 - len(fit.CONVS) :]
         of_sweeps = [sweep.pairs(results) for sweep in fit.SWEEPS]
         others = fit.conv_pairs(tuple(convs)), fit.attention_pairs(attention)
-        table = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, *others))
+        lines = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, *others))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
-        parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{table}\n\n{source}")
+        parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{lines}\n\n{source}")
     found = [results / name for name in lowerings.RESULTS]
     if all(path.exists() for path in found):
-        table = "\n".join(lowerings.lines(lowerings.held_out(results)))
+        lines = "\n".join(lowerings.lines(lowerings.held_out(results)))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
-        parts.append(f"## One launch or launches\n\n{_wrapped(LOWERINGS)}\n\n{table}\n\n{source}")
+        parts.append(f"## One launch or launches\n\n{_wrapped(LOWERINGS)}\n\n{lines}\n\n{source}")
     return parts
 
 
@@ -99,11 +102,11 @@ def _files(results: Path, name: str, gpu: str) -> list[Path]:
 
 
 def _swapped(data: Mapping[str, Any]) -> str:
-    return _table(_HEAD, [_line(cell) for cell in data["cells"]])
+    return table(_HEAD, [_line(cell) for cell in data["cells"]])
 
 
 def _served(data: Mapping[str, Any]) -> str:
-    return _table(list(data["rows"][0]), [list(map(_told, r.values())) for r in data["rows"]])
+    return table(list(data["rows"][0]), [list(map(_told, r.values())) for r in data["rows"]])
 
 
 def _told(value: Any) -> str:
@@ -130,7 +133,7 @@ def _ratios_of_programs(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         head = ["size", "for it", "for all", "ratio"] * 2
         yield (
             f"{name}: {len(found)} sizes, geometric mean {mean:.3f}, worst {max(ratios):.3f}, {within} within"
-            f" 3 %.\n\n{_table(head, pairs)}"
+            f" 3 %.\n\n{table(head, pairs)}"
         )
 
 
@@ -164,11 +167,6 @@ def _source(file: str, data: Mapping[str, Any]) -> str:
         f"[{file}](../benchmarks/results/{file}): commit {data['commit']}, {data['date'][:10]},"
         f" {data['device']}, {versions}.{clock}{remarks} `{data['run']}`"
     )
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
 
 
 def _wrapped(text: str) -> str:

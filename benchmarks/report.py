@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks import model_tables
 from benchmarks.histogram import histogram
+from benchmarks.tables import table
 from benchmarks.workloads import GROUPS, tasks
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
@@ -273,7 +274,7 @@ def glance(found: Sequence[Group]) -> str:
                 _number(geometric_mean([over_own(c) for c in cells])),
             )
         )
-    return f"{_table(head, lines)}\n\n{_wrapped(_GLANCE)}" if lines else "No result file is there."
+    return f"{table(head, lines)}\n\n{_wrapped(_GLANCE)}" if lines else "No result file is there."
 
 
 def contenders(found: Sequence[Group]) -> str:
@@ -348,7 +349,7 @@ def _workload(g: Group, kind: str) -> str:
         lines.append(
             (label, *times, *other, _ratio(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell))
         )
-    return _table(head, lines)
+    return table(head, lines)
 
 
 _NEIGHBOURS = (
@@ -367,14 +368,14 @@ def _beside_neighbours(g: Group) -> str:
         us, least = (best_us(g.cells.get(k, []), ["tilegen"]) for k in (odd, aligned))
         if us and least:
             lines.append((g.label(odd), f"{us:.1f}", f"{least:.1f}", f"{us / least:.2f}"))
-    return f"{_wrapped(_NEIGHBOURS)}\n\n{_table(('', 'µs', 'aligned', 'ratio'), lines)}"
+    return f"{_wrapped(_NEIGHBOURS)}\n\n{table(('', 'µs', 'aligned', 'ratio'), lines)}"
 
 
 def _host(g: Group) -> str:
     tables = []
     for name in dict.fromkeys(next(iter(r)) for r in g.data["rows"]):
         rows = [r for r in g.data["rows"] if next(iter(r)) == name]
-        tables.append(_table(tuple(rows[0]), [tuple(str(r.get(k, "–")) for k in rows[0]) for r in rows]))
+        tables.append(table(tuple(rows[0]), [tuple(str(r.get(k, "–")) for k in rows[0]) for r in rows]))
     return "\n\n".join(tables)
 
 
@@ -411,7 +412,7 @@ def worst_cells(found: Sequence[Group]) -> str:
                 _over(peer),
             )
         )
-    return _table(head, lines) if lines else "No cell has both."
+    return table(head, lines) if lines else "No cell has both."
 
 
 # --- of one cell
@@ -490,11 +491,6 @@ def _ratio(value: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(r)} |" for r in rows)
 
 
 def _bullets(texts: Sequence[str]) -> str:
