@@ -86,6 +86,8 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     for node in graph.nodes:
         if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
             reasons[node] = f"a cast of what is left: {why}"
+    if tangible:  # a region would be saved, where the model asked that its nodes are computed again
+        reasons.update({n: "of a checkpoint" for n in graph.nodes if "recompute" in n.meta})
     reasons.update(dict.fromkeys(tangible, "of a gradient"))
     reasons.update(dict.fromkeys(static, STATIC))
     found: dict[tuple[Node, ...], Candidate | str] = {}
