@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.compiled import compiled, left, same
+from tests.compiled import compiled, counted, left, same
 
 ONES = torch.ones(8, 8)
 
@@ -58,3 +58,14 @@ def test_products_that_are_no_attention_stay_spelled_out(
     found, wanted = compiled(spelled)(x, y, shape, by), spelled(x, y, shape, by)
     torch.testing.assert_close(found, wanted, equal_nan=True)
     assert "aten.bmm.default has no word" in left()
+
+
+def test_what_reads_an_input_that_no_spec_has_is_left_alone() -> None:
+    """A number, and five dimensions: the rest of the region stays one."""
+
+    def model(x: torch.Tensor, by: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.silu(x) * by + y.flatten(1))
+
+    given = torch.randn(4, 24), torch.randn(()), torch.randn(4, 3, 2, 2, 2)
+    same(compiled(model)(*given), model(*given))
+    assert counted()["regions"] == 2 and "given ()" in left() and "given (4, 3, 2, 2, 2)" not in left()
