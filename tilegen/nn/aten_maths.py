@@ -99,8 +99,7 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         for _ in range(b.dim() - len(a.dims)):
             a = a.unsqueezed(0)
         if b.numel() == 1 and type(b) is FakeTensor:  # of the same number for all columns
-            each = t.weight(b.reshape(1).expand(a.width))
-            return View(pointwise(expression, a.value, each), a.dims)
+            return View(pointwise(expression, a.value, t.weight(b.reshape(1).expand(a.width))), a.dims)
         b = b.item() if b.numel() == 1 else b
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
