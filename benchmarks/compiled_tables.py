@@ -14,10 +14,10 @@ INDUCTOR, OURS = "inductor", "tilegen"
 MODELS = (
     'Models as their packages configure them, under `torch.compile(model, backend="tilegen")` and under'
     " Inductor, in the mode that the command names, else in its default; weights random, bfloat16, 512 tokens"
-    " or images of 224 x 224, decoders cut to four layers. Graph: microseconds of a forward in a CUDA graph,"
-    " medians, both sides in turns; ratio: Inductor's over tilegen's, round by round. Calls: of plain calls in"
-    " a row, where the host may be what takes the time. Error: against the same model in float32. Built:"
-    " seconds of the first calls and the capture, cold, several models compiling side by side."
+    " or images of 224 x 224, decoders cut to four layers. Graph: microseconds of a forward in a CUDA"
+    " graph, medians, both sides in turns; ratio: Inductor's over tilegen's, round by round. Calls: of plain"
+    " calls in a row, where the host may be what takes the time. Error: against the same model in float32."
+    " Built: seconds of the first calls and the capture, cold, several models compiling side by side."
 )
 GENERATED = (
     "Greedy decoding by four layers of Llama 3 8B's sizes with a static cache, bfloat16, weights random: a"

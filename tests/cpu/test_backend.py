@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 import tilegen as tg
 from tests.compiled import Block, Net, compiled, counted, left, same
@@ -151,6 +152,17 @@ def test_gradients_are_eagers(make: type[nn.Module]) -> None:
         assert (a.grad - b.grad).norm() <= 1e-4 * b.grad.norm() + 1e-6
     for a, b in zip(module.buffers(), other.buffers(), strict=True):
         assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_what_a_checkpoint_computes_again_is_inductors() -> None:
+    """Its nodes are told apart by what is saved of them; a region is one node."""
+    module, x = Block().train(), torch.randn(2, 7, 32)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(checkpoint(module, x, use_reentrant=False))
+
+    same(compiled(run)(x), run(x))
+    assert counted()["regions"] == 1 and "of a checkpoint" in left()
 
 
 def test_weights_that_are_laid_out_anew_follow_their_parameters() -> None:

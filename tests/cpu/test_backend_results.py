@@ -1,5 +1,5 @@
-"""torch.compile(backend="tilegen"): what a graph returns has eager's strides and shares memory as eager's does,
-however the regions that compute it lie to each other."""
+"""torch.compile(backend="tilegen"): what a graph returns has eager's strides and shares memory as eager's
+does, however the regions that compute it lie to each other."""
 
 from __future__ import annotations
 

@@ -21,6 +21,17 @@ CASES: dict[str, tuple[Model, torch.Tensor, torch.Tensor]] = {
 }
 
 
+OTHERS: dict[str, tuple[Model, torch.Tensor, torch.Tensor, str]] = {
+    "queries": (
+        lambda x, w: F.scaled_dot_product_attention(w.expand(2, 2, 1, 16), x, x),
+        torch.randn(2, 2, 7, 16),
+        torch.randn(1, 2, 1, 16),
+        "attention of weights",
+    ),
+    "rows": (lambda x, w: F.layer_norm(w, (8,), x[0] * 2), ROWS, torch.randn(4, 8), "rows of a weight"),
+}
+
+
 class Weighed(nn.Module):
     def __init__(self, model: Model, w: torch.Tensor):
         super().__init__()
@@ -36,3 +47,11 @@ def test_a_weight(name: str) -> None:
     layer = Weighed(model, w)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 1, left()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_weight_where_specs_have_none_is_left(name: str) -> None:
+    model, x, w, reason = OTHERS[name]
+    layer = Weighed(model, w)
+    same(compiled(layer)(x), layer(x))
+    assert reason in left()

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
 
 from tilegen import __version__, config
 from tilegen.backend import masks, spelled, words
@@ -87,6 +88,8 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     for node in graph.nodes:
         if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
             reasons[node] = f"a cast of what is left: {why}"
+    if tangible:  # a region would be saved, where the model asked that its nodes are computed again
+        reasons.update({n: "of a checkpoint" for n in graph.nodes if "recompute" in n.meta})
     reasons.update(dict.fromkeys(tangible, "of a gradient"))
     reasons.update(dict.fromkeys(static, STATIC))
     found: dict[tuple[Node, ...], Candidate | str] = {}
@@ -173,7 +176,10 @@ def _trimmed(part: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, str]) -> Candidate | str:
     """As an operator; or why not: a node that no spec can say gets its reason."""
-    inside = set(part)
+    device, inside = _device(part[0]), set(part)
+    if elsewhere := [n for n in part if _device(n) != device]:
+        reasons.update({n: f"on {_device(n)}, beside {device}" for n in elsewhere})
+        return "of several devices"
     given: dict[Node, bool] = {}
     weights: list[Node] = []
 
@@ -191,7 +197,7 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
         for n in node.all_input_nodes:
             if n not in inside:
                 take(n)
-    views = {n for n in part if words.is_view(n) and words.leaves(n)}  # the graph has them of what is returned
+    views = {n for n in part if words.is_view(n) and words.leaves(n)}  # these stay the graph's
     own = inside - views
     results = tuple(n for n in part if n in own and _is_tensor(n) and not own.issuperset(n.users))
     nodes = (*weights, *part)
@@ -231,6 +237,12 @@ def _turned(region: Region, given: Mapping[Node, bool], results: Sequence[Node])
     after = [n for n, how in zip(results, region.spec.returned, strict=True) if len(how.shape) == 4]
     values = [n.meta["val"] for n in (*before, *after)]
     return [v.numel() * v.element_size() for v in values]
+
+
+def _device(node: Node) -> torch.device:
+    """Where a node's result is, or the first of several."""
+    values = pytree.tree_leaves(node.meta["val"])
+    return next(v.device for v in values if isinstance(v, torch.Tensor))
 
 
 def _is_tensor(node: Node) -> bool:

@@ -97,7 +97,8 @@ def _computed(node: Node) -> Any:
             args, kwargs = pytree.tree_map_only(Node, of, (n.args, dict(n.kwargs)))
             if "device" in kwargs:
                 kwargs["device"] = torch.device("cpu")
-            known[n] = n.target(*args, **kwargs)  # type: ignore[operator]
+            moved = n.target is torch.ops.prims.device_put.default
+            known[n] = args[0] if moved else n.target(*args, **kwargs)  # type: ignore[operator]
         return known[n]
 
     return of(node)

@@ -34,7 +34,7 @@ class Candidate:
 def replaced(
     graph: Graph, candidate: Candidate, table: Decompositions, became: Mapping[Node, Node]
 ) -> dict[Node, Node]:
-    """Nodes → one call of the operator, and views that give its results the shapes of theirs; which these are.
+    """Nodes → one call of the operator, and views that give its results the shapes of theirs: these.
     became: results of candidates before, some of which this one takes."""
     region = Region.of(candidate.text)
     names, found = [g.name for g in region.subgraph.given], dict[Node, Node]()

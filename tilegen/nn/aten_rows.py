@@ -226,6 +226,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> View:
+    if not all(isinstance(x, View) for x in (q, k, v)):
+        raise SpecError("attention of weights")
     if mask is not None or dropout:
         raise SpecError("attention with a mask or dropout; causal attention is known")
     if causal and q.shape[2] != k.shape[2]:

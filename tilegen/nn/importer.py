@@ -286,7 +286,10 @@ class _Spec:
         dropped = () if order or len(shape) != 4 or shape[1] != 1 else (0, 1) if shape[0] == 1 else (1,)
         shape = tuple(n for d, n in enumerate(shape) if d not in dropped)  # (B, 1, S, D): of all heads
         dtype = "int32" if val.dtype in IDS else self._dtype(val.dtype)
-        value = input(self._free(self.inputs.get(node.name, node.name)), shape, dtype)
+        try:
+            value = input(self._free(self.inputs.get(node.name, node.name)), shape, dtype)
+        except SpecError as error:  # what reads it has no word then; the rest of a region has
+            raise NodeError(f"from_torch: {error}", next(iter(node.users))) from None
         self.taken[node.name] = Layout(value.tensor, order, dropped)
         view = View.of(value, (0, 3, 1, 2) if order else None)
         for d in dropped:

@@ -48,6 +48,8 @@ def entry(*operators: Any, view: bool = False) -> Callable[[Entry], Entry]:
 
 def as_rows(t: Trace, x: View) -> View:
     """x, or a copy of it, whose last dimension is that of its tensor."""
+    if not isinstance(x, View):
+        raise SpecError(f"rows of a weight {tuple(x.shape)}")
     return x if x.rows() is not None else t.copied(x)
 
 
