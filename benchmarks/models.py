@@ -96,7 +96,9 @@ def _of_timm(name: str) -> Callable[[int], Made]:
     def make(batch: int) -> Made:
         import timm
 
-        return timm.create_model(name, pretrained=False), _images(batch)
+        made = timm.create_model(name, pretrained=False)
+        made.get_classifier().reset_parameters()  # which timm has as zeros
+        return made, _images(batch)
 
     return make
 

@@ -442,7 +442,7 @@ def test_the_text_of_a_region_is_read_again_in_another_process() -> None:
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr("tilegen.backend.joint_pass.text_of", kept)
         wanted = compiled(layer)(x)
-    given = [g["name"] for g in json.loads(texts[-1])["given"]]
+    given = [g["name"] for g in subgraph.unpacked(texts[-1])["given"]]
     code = (
         "import json, sys, torch; from tilegen.backend.region import Region\n"
         "r = Region.of(sys.stdin.read()); "

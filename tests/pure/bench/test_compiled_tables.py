@@ -1,0 +1,33 @@
+"""Tables of models under torch.compile and of decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.compiled_tables import of_generated, of_models
+
+
+def row(model: str, backend: str, us: list[float], **more: Any) -> dict[str, Any]:
+    both = {"error": 0.01, "seconds": 10.0, "regions": 1, "left": [], "calls": [2 * n for n in us]}
+    return {"model": model, "batch": 1, "backend": backend, "us": us, **both, **more}
+
+
+ROWS = [
+    row("fast", "inductor", [300.0, 330.0]),
+    row("fast", "tilegen", [200.0, 220.0], seconds=20.0),
+    row("slow", "inductor", [90.0, 90.0]),
+    row("slow", "tilegen", [100.0, 100.0], regions=0, seconds=5.0),
+]
+
+
+def test_a_line_a_model_and_how_they_stand_together() -> None:
+    text = of_models({"rows": ROWS, "notes": ["third: ended: for want of its package\nand more"]})
+    assert "2 models: geometric mean 1.16, least 0.90, 1 below 0.98; tilegen takes 1.00 times" in text
+    assert "| fast | 315 | 210 | 1.50 | 630 | 420 | 1.0e-02 | 1.0e-02 | 1 | 10 | 20 |" in text
+    assert "| slow | 90 | 100 | **0.90** |" in text
+    assert text.endswith("- third: ended: for want of its package")
+
+
+def test_a_line_a_side_of_decoding() -> None:
+    made = {"backend": "tilegen", "batch": 8, "seconds": 40.0, "alike": 0.5, "rate": [100.0, 300.0, 200.0]}
+    assert "| 8 | tilegen | 200 | 0.500 | 40 s |" in of_generated({"rows": [made]})
