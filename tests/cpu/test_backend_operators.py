@@ -48,6 +48,7 @@ def test_a_piece_may_begin_before_the_first_place() -> None:
 
     x = torch.randn(4, 8)
     same(compiled(model)(x), model(x))
+    assert counted()["regions"] == 1, left()
 
 
 def spelled(x: torch.Tensor, y: torch.Tensor, shape: tuple[int, ...], by: float = 4.0) -> torch.Tensor:
