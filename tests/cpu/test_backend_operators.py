@@ -40,6 +40,17 @@ def test_a_number_that_is_taken_out_of_a_tensor() -> None:
     same(compiled(model)(x), model(x))
 
 
+def test_a_piece_may_begin_before_the_first_place() -> None:
+    """As that of a window that is wider than its input."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x[:, -10:])
+
+    x = torch.randn(4, 8)
+    same(compiled(model)(x), model(x))
+    assert counted()["regions"] == 1, left()
+
+
 def spelled(x: torch.Tensor, y: torch.Tensor, shape: tuple[int, ...], by: float = 4.0) -> torch.Tensor:
     q, k = x.view(8, 7, 16), y.view(8, 7, 16)
     return torch.bmm((torch.bmm(q, k.transpose(1, 2)) / by).softmax(-1), k).view(shape)

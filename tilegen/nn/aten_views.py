@@ -114,8 +114,10 @@ def _slice(t: Trace, x: Seen, at: int = 0, lo: int = 0, hi: int | None = None, s
         if (lo, hi is None or hi > 1 << 60, step) == (0, True, 1):
             return x
         raise SpecError(f"a slice of the {size} places of a dimension that moves")
-    ends = [n + size if n < 0 else min(n, size) for n in (lo or 0, size if hi is None else hi)]
-    return seen(t, x, lambda v: v.sliced(at, *ends, step))
+    lo, hi = (max(n + size, 0) if n < 0 else min(n, size) for n in (lo or 0, size if hi is None else hi))
+    if lo >= hi:
+        raise SpecError(f"a slice of no places of {x.shape}")
+    return seen(t, x, lambda v: v.sliced(at, lo, hi, step))
 
 
 @entry(aten.select.int, view=True)
