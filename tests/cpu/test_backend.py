@@ -213,6 +213,23 @@ def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPat
             gc.collect()
 
 
+def test_weights_are_folded_in_and_out_of_inference_mode() -> None:
+    """What one call has made another writes; tensors that were made in it have no versions."""
+    layer, x = Block().eval(), torch.randn(1, 5, 32)
+    run = compiled(layer, options={"triton.cudagraphs": True})
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode():
+            same(run(x), layer(x))
+        with torch.no_grad():
+            layer.q.weight.mul_(1.5)
+    with torch.inference_mode():
+        layer = Block().eval()
+        run = compiled(layer, options={"triton.cudagraphs": True})
+        for _ in range(2):
+            same(run(x), layer(x))
+            layer.q.weight.mul_(1.5)
+
+
 def test_replays_read_weights_of_changed_tensors() -> None:
     """A CUDA graph holds addresses: what is there is brought up to date before it runs, and what new tensors
     are made into is there by then."""

@@ -81,7 +81,7 @@ class Fold:
         return _Made(weights, places, versions, storages, tuple(s.cdata for s in storages))
 
     def _weights(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # they may be written outside of it
             return tuple(w.to(self._device).contiguous() for w in self._module(*static))
 
 
@@ -97,12 +97,15 @@ def refolding(compiled: Callable[..., Any], static: Sequence[int]) -> Callable[.
     """
     before: tuple[tuple[int, ...], ...] = ()
     places: list[Place] = []
+    counted: list[int] | None = None  # those whose changes torch counts
 
     @functools.wraps(compiled)
     def run(*args: Any) -> Any:
-        nonlocal before, places
+        nonlocal before, places, counted
         given = args[0] if isinstance(args[0], list) else args  # a list, which is emptied, or one by one
-        tensors = tuple(map(given.__getitem__, static))
+        if counted is None:
+            counted = [n for n in static if not given[n].is_inference()]
+        tensors = tuple(map(given.__getitem__, counted))
         # what has the name of one before and other memory makes Inductor capture anew
         now = tuple(map(id, tensors)), tuple(map(_version, tensors))
         if now != before:
