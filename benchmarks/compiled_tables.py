@@ -60,8 +60,10 @@ def of_generated(data: Mapping[str, Any]) -> str:
 
 
 def _pair(sides: Mapping[str, Row], what: str, form: str) -> list[str]:
-    values = (sides[side][what] for side in (INDUCTOR, OURS))
-    return [form.format(statistics.median(v) if isinstance(v, list) else v) for v in values]
+    """Of both sides; a file of an earlier form may not have it."""
+    values = [sides[side].get(what) for side in (INDUCTOR, OURS)]
+    medians = [statistics.median(v) if isinstance(v, list) else v for v in values]
+    return ["–" if v is None or v != v else form.format(v) for v in medians]
 
 
 def _ratio(value: float) -> str:

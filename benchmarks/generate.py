@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.models import command
 from tilegen.backend.backend import tilegen
 from tilegen.bench.compare import heading
 from tilegen.bench.environment import environment
@@ -112,7 +112,7 @@ def main() -> None:
                     flush=True,
                 )
     if asked.out:
-        begun = heading(" ".join(["python -m benchmarks.generate", *sys.argv[1:]]), environment())
+        begun = {**heading(command("python -m benchmarks.generate", asked.out), environment()), "remarks": []}
         asked.out.write_text(json.dumps({**begun, "rows": rows}, indent=1) + "\n")
 
 

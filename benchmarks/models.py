@@ -33,6 +33,7 @@ import torch
 from tilegen.backend.backend import tilegen
 from tilegen.bench.compare import heading
 from tilegen.bench.environment import environment
+from tilegen.config import write_whole
 
 Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 SEQUENCE, IMAGE = 512, 224
@@ -289,6 +290,11 @@ class Worker:
         return f"{self.name}: ended: {self.errors.read_text().strip()[-300:]}"
 
 
+def command(name: str, out: Path | None) -> str:
+    """As it was given, without the folder of its result file."""
+    return " ".join([name, *(out.name if out and a == str(out) else a for a in sys.argv[1:])])
+
+
 def _say(row: dict[str, Any]) -> None:
     us, calls = (statistics.median(row[what]) for what in ("us", "calls"))
     print(f"{row['model']:13} {row['backend']:9} {us:9.1f} us, {calls:9.1f} called", end=", ")
@@ -322,6 +328,7 @@ def main() -> None:
     rows: list[Any] = []
     notes: list[str] = []
     gpus = torch.cuda.device_count()
+    begun = {**heading(command("python -m benchmarks.models", asked.out), environment()), "remarks": []}
     with tempfile.TemporaryDirectory() as folder:
         for k in range(0, len(names), asked.jobs):
             workers = [
@@ -338,10 +345,9 @@ def main() -> None:
                 rows += found
                 for row in found:
                     _say(row)
-            if asked.out:
-                begun = heading(" ".join(["python -m benchmarks.models", *sys.argv[1:]]), environment())
-                text = json.dumps({**begun, "notes": notes, "rows": rows}, indent=1)
-                asked.out.write_text(text + "\n")
+                if asked.out:  # after each: nothing is lost where time runs out
+                    text = json.dumps({**begun, "notes": notes, "rows": rows}, indent=1)
+                    write_whole(asked.out, text + "\n")
 
 
 if __name__ == "__main__":
