@@ -13,6 +13,15 @@ import torch.nn.functional as F
 from tests.compiled import compiled, counted, left, same
 
 ONES = torch.ones(8, 8)
+HALF_TOO = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def in_one_region(model: Callable[..., torch.Tensor], *given: torch.Tensor) -> None:
+    """A region holds all of a model, whose results are eager's."""
+    tolerance = 2e-5 if given[0].dtype is torch.float32 else 1e-2
+    same(compiled(model)(*given), model(*given), tolerance)
+    assert counted()["regions"] == 1 and not left(), left()
+
 
 LEFT: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "a division by zero": (lambda x: 1 / ((F.relu(x) + 1) / 0.0) + x, "a division by zero"),
@@ -82,3 +91,21 @@ def test_what_reads_an_input_that_no_spec_has_is_left_alone() -> None:
     given = torch.randn(4, 24), torch.randn(()), torch.randn(4, 3, 2, 2, 2)
     same(compiled(model)(*given), model(*given))
     assert counted()["regions"] == 2 and "given ()" in left() and "given (4, 3, 2, 2, 2)" not in left()
+
+
+CLAMPS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: F.silu(x).clamp(min=0.1) * 2,
+    lambda x: F.silu(x).clamp(max=0.1) * 2,
+    lambda x: torch.clamp_min(F.silu(x), 0) * 2,
+    lambda x: torch.clamp_max(F.silu(x), 0) + 1,
+]
+
+
+@HALF_TOO
+@pytest.mark.parametrize("model", CLAMPS, ids=["min", "max", "clamp_min", "clamp_max"])
+def test_a_clamp_of_one_end(model: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
+    """A NaN stays."""
+    x = torch.randn(5, 17, dtype=dtype)
+    in_one_region(model, x)
+    x[1, 2] = torch.nan
+    assert compiled(model)(x).isnan().sum() == 1

@@ -15,7 +15,7 @@ from tilegen.nn.aten_views import seen
 from tilegen.nn.strided import Strided
 from tilegen.nn.table import TABLE, Entry, Trace, entry
 from tilegen.nn.views import View
-from tilegen.ops.maths import clamp, gelu, leaky_relu, softplus
+from tilegen.ops.maths import clamp, gelu, leaky_relu, maximum, minimum, softplus
 from tilegen.ops.pointwise import pointwise
 
 aten = torch.ops.aten
@@ -70,9 +70,21 @@ def _hardtanh(t: Trace, x: View, low: float = -1.0, high: float = 1.0) -> View:
 
 @entry(aten.clamp.default)
 def _clamp(t: Trace, x: View, low: float | None = None, high: float | None = None) -> View:
-    if low is None or high is None:
-        raise SpecError("clamp with one end; expected both")
-    return View(clamp(x.value, low, high), x.dims)
+    if low is not None and high is not None:
+        return View(clamp(x.value, low, high), x.dims)
+    if low is None and high is None:
+        raise SpecError("clamp with no end")
+    return View(maximum(x.value, low) if high is None else minimum(x.value, high), x.dims)
+
+
+@entry(aten.clamp_min.default)
+def _clamp_min(t: Trace, x: View, low: float) -> View:
+    return _clamp(t, x, low)
+
+
+@entry(aten.clamp_max.default)
+def _clamp_max(t: Trace, x: View, high: float) -> View:
+    return _clamp(t, x, None, high)
 
 
 @entry(aten.maximum.default)
