@@ -3,6 +3,7 @@ what they are, and their results are eager's."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -109,3 +110,28 @@ def test_a_clamp_of_one_end(model: Callable[[torch.Tensor], torch.Tensor], dtype
     in_one_region(model, x)
     x[1, 2] = torch.nan
     assert compiled(model)(x).isnan().sum() == 1
+
+
+GELUS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    lambda x: (1 + torch.erf(math.sqrt(0.5) * x)) * (0.5 * x),
+]
+
+
+@HALF_TOO
+@pytest.mark.parametrize("gelu", GELUS, ids=["divided", "times"])
+def test_gelu_is_known_where_it_is_spelled_out(
+    gelu: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
+) -> None:
+    in_one_region(lambda x: gelu(F.silu(x)) * 2, torch.randn(5, 17, dtype=dtype))
+
+
+def test_erf_of_other_things_is_left() -> None:
+    """By another factor it is no gelu; what another reads stays too."""
+    x = torch.randn(5, 17)
+    for model in (
+        lambda x: x * 0.5 * (1.0 + torch.erf(x / 1.5)),
+        lambda x: (e := torch.erf(x / math.sqrt(2.0))) + x * 0.5 * (1.0 + e),
+    ):
+        same(compiled(model)(x), model(x))
+        assert "aten.erf.default has no word" in left()
