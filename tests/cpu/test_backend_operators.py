@@ -135,3 +135,45 @@ def test_erf_of_other_things_is_left() -> None:
     ):
         same(compiled(model)(x), model(x))
         assert "aten.erf.default has no word" in left()
+
+
+CHOICES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "greater": lambda x, y: torch.where(F.silu(x) > 0.1, x, 0),
+    "less": lambda x, y: (x + y).masked_fill(x < 0, -1e9),
+    "at most": lambda x, y: torch.where(x <= y, F.silu(x), y),
+    "at least": lambda x, y: torch.where(x >= y, 1.0, F.silu(y)),
+    "equal": lambda x, y: torch.where(F.relu(x) == 0, y, x),
+    "not equal": lambda x, y: torch.where(F.relu(x) != F.relu(y), x, y),
+    "between two numbers": lambda x, y: torch.where(x + y > 0.0, x.new_ones(()), x.new_zeros(())),
+    "a number of another type": lambda x, y: torch.where(x > torch.full((), 0.1), F.silu(x), y),
+    "by a column": lambda x, y: torch.where(y[:, :1] > 0, F.silu(x), y),
+    "of what is turned": lambda x, y: torch.where(x.view(17, 5).T > 0, F.silu(x), y),
+}
+
+
+@HALF_TOO
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_a_comparison_chooses(name: str, dtype: torch.dtype) -> None:
+    x, y = torch.randn(5, 17, dtype=dtype), torch.randn(5, 17, dtype=dtype)
+    x[1, 2], x[3, 4], y[0, 1], y[3, 4] = y[1, 2], torch.nan, torch.nan, torch.nan
+    x[0, 3] = 0.1  # as it is rounded, not more than 0.1
+    model = CHOICES[name]
+    found, wanted = compiled(model)(x, y), model(x, y)
+    assert counted()["regions"] == 1 and not left(), left()
+    least = 1e-5 if dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(found, wanted, rtol=least, atol=least, equal_nan=True)
+
+
+def test_a_comparison_that_is_read_otherwise_is_left() -> None:
+    """So is one of whole numbers, and one in float32 of two bytes."""
+    models: dict[str, Callable[[torch.Tensor], Any]] = {
+        "a tensor of torch.bool": lambda x: (y := F.silu(x) > 0, torch.where(y, x, 1.0)),
+        "aten.lt.Scalar of whole numbers": lambda x: torch.where((x * 8).long() < 3, F.silu(x), 0.0),
+        "aten.gt.Scalar computes in float32": lambda x: torch.where(x.float() > 0.1, F.silu(x), 0.0),
+        "aten.where.self computes in float32": lambda x: (torch.where(F.silu(x) > 0, 0.1, 0.3) * 3).to(x.dtype),
+    }
+    x = torch.randn(5, 17, dtype=torch.bfloat16)
+    x[0, 3] = 0.1
+    for reason, model in models.items():
+        same(compiled(model)(x), model(x), 1e-2)
+        assert reason in left()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from typing import Any
 
@@ -82,6 +83,24 @@ class Moved(nn.Module):
 def test_what_no_map_says_is_copied(what: str) -> None:
     torch.manual_seed(0)
     block, x = Moved(MOVED[what]).eval(), torch.randn(2, 5, 16)
+    layer = tg.module.from_torch(block, torch.randn(2, 5, 16))
+    with torch.no_grad():
+        close(layer(x), block(x))
+
+
+ELEMENT_BY_ELEMENT = {
+    "clamps": lambda x: x.clamp(min=-0.5).clamp_max(0.5),
+    "gelu spelled out": lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    "a number chosen": lambda x: torch.where(x > 0.1, x, 0.2),
+    "of two numbers": lambda x: torch.where(x <= 0.1, 0.1, 0.2),
+    "columns chosen": lambda x: torch.where(x >= x[..., :1], torch.arange(16.0), x),
+}
+
+
+@pytest.mark.parametrize("what", ELEMENT_BY_ELEMENT)
+def test_operators_element_by_element(what: str) -> None:
+    torch.manual_seed(0)
+    block, x = Moved(ELEMENT_BY_ELEMENT[what]).eval(), torch.randn(2, 5, 16)
     layer = tg.module.from_torch(block, torch.randn(2, 5, 16))
     with torch.no_grad():
         close(layer(x), block(x))

@@ -35,6 +35,7 @@ from tilegen.frontend.spec import (
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Layout, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS
+from tilegen.nn.aten_choices import COMPARISONS, chooses
 from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
 from tilegen.nn.strided import Strided
@@ -325,6 +326,8 @@ class _Spec:
                 return [args[0]]
             if node.target not in TABLE:
                 raise SpecError("no word for it in a spec")
+            if node.target in COMPARISONS and not chooses(node):
+                raise SpecError("a comparison that not torch.where alone reads")
             return TABLE[node.target](self, *args, **kwargs)
         except SpecError as error:
             stands = ".".join(self._where) or self.title
