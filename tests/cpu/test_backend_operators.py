@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from tests.compiled import compiled, counted, left, same
 
@@ -170,10 +171,41 @@ def test_a_comparison_that_is_read_otherwise_is_left() -> None:
         "a tensor of torch.bool": lambda x: (y := F.silu(x) > 0, torch.where(y, x, 1.0)),
         "aten.lt.Scalar of whole numbers": lambda x: torch.where((x * 8).long() < 3, F.silu(x), 0.0),
         "aten.gt.Scalar computes in float32": lambda x: torch.where(x.float() > 0.1, F.silu(x), 0.0),
-        "aten.where.self computes in float32": lambda x: (torch.where(F.silu(x) > 0, 0.1, 0.3) * 3).to(x.dtype),
+        "aten.where.self computes in float32": lambda x: (torch.where(F.silu(x) > 0, 0.1, 0.3) * 3).bfloat16(),
     }
     x = torch.randn(5, 17, dtype=torch.bfloat16)
     x[0, 3] = 0.1
     for reason, model in models.items():
         same(compiled(model)(x), model(x), 1e-2)
         assert reason in left()
+
+
+@HALF_TOO
+@pytest.mark.parametrize(
+    ("c", "n", "how"),
+    [
+        (16, 24, {"kernel_size": 10, "stride": 5, "bias": False}),
+        (16, 24, {"kernel_size": 3, "padding": 1, "dilation": 2}),
+        (16, 16, {"kernel_size": 8, "padding": 4, "groups": 4}),
+        (3, 5, {"kernel_size": 1}),
+        (1, 7, {"kernel_size": 4, "stride": 2}),
+    ],
+)
+def test_convolutions_over_one_dimension(c: int, n: int, how: dict[str, Any], dtype: torch.dtype) -> None:
+    """Before it and behind it what lies otherwise: rows of tokens, and a convolution again."""
+    first, norm = nn.Conv1d(c, n, **how).to(dtype), nn.LayerNorm(n).to(dtype)
+    second = nn.Conv1d(n, 8, 3, padding=1).to(dtype)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(first(x.transpose(1, 2)))
+        return second(norm(h.transpose(1, 2)).transpose(1, 2) + h)
+
+    with torch.no_grad():
+        in_one_region(model, torch.randn(2, 37, c, dtype=dtype))
+
+
+def test_a_norm_of_batches_goes_into_a_convolution_over_one_dimension() -> None:
+    model = nn.Sequential(nn.Conv1d(8, 16, 3, bias=False), nn.BatchNorm1d(16), nn.ReLU()).eval()
+    nn.init.uniform_(model[1].running_mean)
+    with torch.no_grad():
+        in_one_region(model, torch.randn(2, 8, 19))

@@ -71,9 +71,9 @@ MOVED = {
 class Moved(nn.Module):
     """A linear, and what lies otherwise behind it."""
 
-    def __init__(self, function: Any):
+    def __init__(self, function: Any, width: int = 16):
         super().__init__()
-        self.function, self.inner = function, nn.Linear(16, 16)
+        self.function, self.inner = function, nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.function(self.inner(x))
@@ -102,6 +102,17 @@ def test_operators_element_by_element(what: str) -> None:
     torch.manual_seed(0)
     block, x = Moved(ELEMENT_BY_ELEMENT[what]).eval(), torch.randn(2, 5, 16)
     layer = tg.module.from_torch(block, torch.randn(2, 5, 16))
+    with torch.no_grad():
+        close(layer(x), block(x))
+
+
+def test_a_sound_is_an_image_one_pixel_high() -> None:
+    """Convolutions over one dimension, their norms of batches; behind them rows."""
+    torch.manual_seed(0)
+    convolutions = nn.Conv1d(8, 16, 3, stride=2), nn.BatchNorm1d(16), nn.GELU(), nn.Conv1d(16, 16, 4, groups=4)
+    block = nn.Sequential(*convolutions, Moved(lambda x: x * 2, 26)).eval()
+    nn.init.uniform_(block[1].running_mean)
+    layer, x = tg.module.from_torch(block, torch.randn(2, 8, 60)), torch.randn(2, 8, 60)
     with torch.no_grad():
         close(layer(x), block(x))
 

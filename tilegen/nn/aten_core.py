@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import SpecError
-from tilegen.nn.aten_images import convolved, transposed
+from tilegen.nn.aten_images import convolved, convolved_along, transposed
 from tilegen.nn.table import TABLE, Entry, Trace, entry
 from tilegen.nn.views import View
 
@@ -52,6 +52,8 @@ def _convolution(
     groups: int,
     norm: Any = None,
 ) -> View:
+    if len(stride) == 1 and not turned:
+        return convolved_along(t, x, w, bias, stride, padding, dilation, groups, norm)
     if len(stride) != 2:
         raise SpecError(f"a convolution over {len(stride)} dimensions; expected images")
     if turned:

@@ -72,6 +72,24 @@ def convolved(
     return View.of(made, (0, 3, 1, 2))
 
 
+def convolved_along(
+    t: Trace,
+    x: View,
+    w: Any,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+    norm: Norm | None = None,
+) -> View:
+    """A convolution over one dimension, (B, C, T): one of images that are one pixel high."""
+    if len(x.dims) != 3 or not isinstance(w, torch.Tensor):
+        raise SpecError(f"a convolution of {x.shape}; expected (B, C, T), by a weight")
+    across = ((1, *stride), (0, *padding), (1, *dilation))
+    return convolved(t, x.unsqueezed(2), w.unsqueeze(2), bias, *across, groups, norm).squeezed([2])
+
+
 def transposed(
     t: Trace,
     x: View,
@@ -101,6 +119,7 @@ def transposed(
     return View.of(made, (0, 3, 1, 2))
 
 
+TABLE[aten.conv1d.default] = convolved_along
 TABLE[aten.conv2d.default] = convolved
 TABLE[aten.conv_transpose2d.input] = transposed
 

@@ -49,6 +49,7 @@ OF_WEIGHTS = {**DTYPES, torch.int8: "int8"}
 CONVERSIONS = (aten.to.dtype, aten._to_copy.default)
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
 CONVOLUTIONS = (
+    aten.conv1d.default,
     aten.conv2d.default,
     aten.conv_transpose2d.input,
     aten.convolution.default,
@@ -152,7 +153,7 @@ def written(
     Raises:
         NodeError: a call has no word in a spec.
     """
-    images = any(n.target in IMAGES for n in graph.nodes)
+    images = any(n.target in IMAGES and n.args[0].meta["val"].dim() == 4 for n in graph.nodes)
     spec = _Spec(title, known, dim, images, inputs or {}, parameters or {})
     with building(title) as b, torch.enable_grad():
         returned = spec.run(graph)
