@@ -209,3 +209,12 @@ def test_a_norm_of_batches_goes_into_a_convolution_over_one_dimension() -> None:
     nn.init.uniform_(model[1].running_mean)
     with torch.no_grad():
         in_one_region(model, torch.randn(2, 8, 19))
+
+
+@HALF_TOO
+@pytest.mark.parametrize("groups", [4, 16])
+def test_a_norm_of_groups_over_one_dimension(groups: int, dtype: torch.dtype) -> None:
+    """As behind the first convolution of a model of sounds."""
+    model = nn.Sequential(nn.Conv1d(1, 16, 10, stride=5, bias=False), nn.GroupNorm(groups, 16), nn.GELU())
+    with torch.no_grad():
+        in_one_region(model.to(dtype), torch.randn(2, 1, 99, dtype=dtype))

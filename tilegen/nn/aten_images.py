@@ -191,6 +191,8 @@ def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> Vi
 def _group_norm(
     t: Trace, x: View, groups: int, w: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True
 ) -> View:
+    if len(x.dims) == 3:  # (B, C, T), one pixel high
+        return _group_norm(t, x.unsqueezed(2), groups, w, bias, eps).squeezed([2])
     value = image_of(as_image(t, x))
     ones = torch.ones(value.shape[3], dtype=getattr(torch, value.dtype))
     given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)
