@@ -109,8 +109,8 @@ def test_operators_element_by_element(what: str) -> None:
 def test_a_sound_is_an_image_one_pixel_high() -> None:
     """Convolutions over one dimension, their norms of batches; behind them rows."""
     torch.manual_seed(0)
-    convolutions = nn.Conv1d(8, 16, 3, stride=2), nn.BatchNorm1d(16), nn.GELU(), nn.Conv1d(16, 16, 4, groups=4)
-    block = nn.Sequential(*convolutions, Moved(lambda x: x * 2, 26)).eval()
+    first, then = nn.Conv1d(8, 16, 3, stride=2), nn.Conv1d(16, 16, 4, groups=4)
+    block = nn.Sequential(first, nn.BatchNorm1d(16), nn.GELU(), then, Moved(lambda x: x * 2, 26)).eval()
     nn.init.uniform_(block[1].running_mean)
     layer, x = tg.module.from_torch(block, torch.randn(2, 8, 60)), torch.randn(2, 8, 60)
     with torch.no_grad():

@@ -1,6 +1,8 @@
 """Comparisons, and what is chosen by them.
 
     where(x > 0, x, y)   →   where(less(0, x), x, y), where a comparison is a tensor of 1 and 0
+
+A comparison that anything else reads has no word: to torch it is of torch.bool.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What torch's dispatcher makes of operators below autograd, as a joint graph has them.
 
-    native_layer_norm → layer_norm     convolution → conv2d, conv_transpose2d
+    native_layer_norm → layer_norm     convolution → conv1d, conv2d, conv_transpose2d
     _scaled_dot_product_flash_attention → attention
 
 Of operators with several results the first alone is known.
