@@ -3,16 +3,27 @@ what they are, and their results are eager's."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from tests.compiled import compiled, counted, left, same
 
 ONES = torch.ones(8, 8)
+HALF_TOO = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def in_one_region(model: Callable[..., torch.Tensor], *given: torch.Tensor) -> None:
+    """A region holds all of a model, whose results are eager's."""
+    tolerance = 2e-5 if given[0].dtype is torch.float32 else 1e-2
+    same(compiled(model)(*given), model(*given), tolerance)
+    assert counted()["regions"] == 1 and not left(), left()
+
 
 LEFT: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "a division by zero": (lambda x: 1 / ((F.relu(x) + 1) / 0.0) + x, "a division by zero"),
@@ -82,3 +93,128 @@ def test_what_reads_an_input_that_no_spec_has_is_left_alone() -> None:
     given = torch.randn(4, 24), torch.randn(()), torch.randn(4, 3, 2, 2, 2)
     same(compiled(model)(*given), model(*given))
     assert counted()["regions"] == 2 and "given ()" in left() and "given (4, 3, 2, 2, 2)" not in left()
+
+
+CLAMPS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: F.silu(x).clamp(min=0.1) * 2,
+    lambda x: F.silu(x).clamp(max=0.1) * 2,
+    lambda x: torch.clamp_min(F.silu(x), 0) * 2,
+    lambda x: torch.clamp_max(F.silu(x), 0) + 1,
+]
+
+
+@HALF_TOO
+@pytest.mark.parametrize("model", CLAMPS, ids=["min", "max", "clamp_min", "clamp_max"])
+def test_a_clamp_of_one_end(model: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
+    """A NaN stays."""
+    x = torch.randn(5, 17, dtype=dtype)
+    in_one_region(model, x)
+    x[1, 2] = torch.nan
+    assert compiled(model)(x).isnan().sum() == 1
+
+
+GELUS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    lambda x: (1 + torch.erf(math.sqrt(0.5) * x)) * (0.5 * x),
+]
+
+
+@HALF_TOO
+@pytest.mark.parametrize("gelu", GELUS, ids=["divided", "times"])
+def test_gelu_is_known_where_it_is_spelled_out(
+    gelu: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
+) -> None:
+    in_one_region(lambda x: gelu(F.silu(x)) * 2, torch.randn(5, 17, dtype=dtype))
+
+
+def test_erf_of_other_things_is_left() -> None:
+    """By another factor it is no gelu; what another reads stays too."""
+    x = torch.randn(5, 17)
+    for model in (
+        lambda x: x * 0.5 * (1.0 + torch.erf(x / 1.5)),
+        lambda x: (e := torch.erf(x / math.sqrt(2.0))) + x * 0.5 * (1.0 + e),
+    ):
+        same(compiled(model)(x), model(x))
+        assert "aten.erf.default has no word" in left()
+
+
+CHOICES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "greater": lambda x, y: torch.where(F.silu(x) > 0.1, x, 0),
+    "less": lambda x, y: (x + y).masked_fill(x < 0, -1e9),
+    "at most": lambda x, y: torch.where(x <= y, F.silu(x), y),
+    "at least": lambda x, y: torch.where(x >= y, 1.0, F.silu(y)),
+    "equal": lambda x, y: torch.where(F.relu(x) == 0, y, x),
+    "not equal": lambda x, y: torch.where(F.relu(x) != F.relu(y), x, y),
+    "between two numbers": lambda x, y: torch.where(x + y > 0.0, x.new_ones(()), x.new_zeros(())),
+    "a number of another type": lambda x, y: torch.where(x > torch.full((), 0.1), F.silu(x), y),
+    "by a column": lambda x, y: torch.where(y[:, :1] > 0, F.silu(x), y),
+    "of what is turned": lambda x, y: torch.where(x.view(17, 5).T > 0, F.silu(x), y),
+}
+
+
+@HALF_TOO
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_a_comparison_chooses(name: str, dtype: torch.dtype) -> None:
+    x, y = torch.randn(5, 17, dtype=dtype), torch.randn(5, 17, dtype=dtype)
+    x[1, 2], x[3, 4], y[0, 1], y[3, 4] = y[1, 2], torch.nan, torch.nan, torch.nan
+    x[0, 3] = 0.1  # as it is rounded, not more than 0.1
+    model = CHOICES[name]
+    found, wanted = compiled(model)(x, y), model(x, y)
+    assert counted()["regions"] == 1 and not left(), left()
+    least = 1e-5 if dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(found, wanted, rtol=least, atol=least, equal_nan=True)
+
+
+def test_a_comparison_that_is_read_otherwise_is_left() -> None:
+    """So is one of whole numbers, and one in float32 of two bytes."""
+    models: dict[str, Callable[[torch.Tensor], Any]] = {
+        "a tensor of torch.bool": lambda x: (y := F.silu(x) > 0, torch.where(y, x, 1.0)),
+        "aten.lt.Scalar of whole numbers": lambda x: torch.where((x * 8).long() < 3, F.silu(x), 0.0),
+        "aten.gt.Scalar computes in float32": lambda x: torch.where(x.float() > 0.1, F.silu(x), 0.0),
+        "aten.where.self computes in float32": lambda x: (torch.where(x > 0, 0.1, 0.3) * 3).bfloat16(),
+    }
+    x = torch.randn(5, 17, dtype=torch.bfloat16)
+    x[0, 3] = 0.1
+    for reason, model in models.items():
+        same(compiled(model)(x), model(x), 1e-2)
+        assert reason in left()
+
+
+@HALF_TOO
+@pytest.mark.parametrize(
+    ("c", "n", "how"),
+    [
+        (16, 24, {"kernel_size": 10, "stride": 5, "bias": False}),
+        (16, 24, {"kernel_size": 3, "padding": 1, "dilation": 2}),
+        (16, 16, {"kernel_size": 8, "padding": 4, "groups": 4}),
+        (3, 5, {"kernel_size": 1}),
+        (1, 7, {"kernel_size": 4, "stride": 2}),
+    ],
+)
+def test_convolutions_over_one_dimension(c: int, n: int, how: dict[str, Any], dtype: torch.dtype) -> None:
+    """Before it and behind it what lies otherwise: rows of tokens, and a convolution again."""
+    first, norm = nn.Conv1d(c, n, **how).to(dtype), nn.LayerNorm(n).to(dtype)
+    second = nn.Conv1d(n, 8, 3, padding=1).to(dtype)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(first(x.transpose(1, 2)))
+        return second(norm(h.transpose(1, 2)).transpose(1, 2) + h)
+
+    with torch.no_grad():
+        in_one_region(model, torch.randn(2, 37, c, dtype=dtype))
+
+
+def test_a_norm_of_batches_goes_into_a_convolution_over_one_dimension() -> None:
+    model = nn.Sequential(nn.Conv1d(8, 16, 3, bias=False), nn.BatchNorm1d(16), nn.ReLU()).eval()
+    nn.init.uniform_(model[1].running_mean)
+    with torch.no_grad():
+        in_one_region(model, torch.randn(2, 8, 19))
+
+
+@HALF_TOO
+@pytest.mark.parametrize("groups", [4, 16])
+def test_a_norm_of_groups_over_one_dimension(groups: int, dtype: torch.dtype) -> None:
+    """As behind the first convolution of a model of sounds."""
+    model = nn.Sequential(nn.Conv1d(1, 16, 10, stride=5, bias=False), nn.GroupNorm(groups, 16), nn.GELU())
+    with torch.no_grad():
+        in_one_region(model.to(dtype), torch.randn(2, 1, 99, dtype=dtype))

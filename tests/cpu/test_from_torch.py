@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from typing import Any
 
@@ -70,9 +71,9 @@ MOVED = {
 class Moved(nn.Module):
     """A linear, and what lies otherwise behind it."""
 
-    def __init__(self, function: Any):
+    def __init__(self, function: Any, width: int = 16):
         super().__init__()
-        self.function, self.inner = function, nn.Linear(16, 16)
+        self.function, self.inner = function, nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.function(self.inner(x))
@@ -83,6 +84,35 @@ def test_what_no_map_says_is_copied(what: str) -> None:
     torch.manual_seed(0)
     block, x = Moved(MOVED[what]).eval(), torch.randn(2, 5, 16)
     layer = tg.module.from_torch(block, torch.randn(2, 5, 16))
+    with torch.no_grad():
+        close(layer(x), block(x))
+
+
+ELEMENT_BY_ELEMENT = {
+    "clamps": lambda x: x.clamp(min=-0.5).clamp_max(0.5),
+    "gelu spelled out": lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    "a number chosen": lambda x: torch.where(x > 0.1, x, 0.2),
+    "of two numbers": lambda x: torch.where(x <= 0.1, 0.1, 0.2),
+    "columns chosen": lambda x: torch.where(x >= x[..., :1], torch.arange(16.0), x),
+}
+
+
+@pytest.mark.parametrize("what", ELEMENT_BY_ELEMENT)
+def test_operators_element_by_element(what: str) -> None:
+    torch.manual_seed(0)
+    block, x = Moved(ELEMENT_BY_ELEMENT[what]).eval(), torch.randn(2, 5, 16)
+    layer = tg.module.from_torch(block, torch.randn(2, 5, 16))
+    with torch.no_grad():
+        close(layer(x), block(x))
+
+
+def test_a_sound_is_an_image_one_pixel_high() -> None:
+    """Convolutions over one dimension, their norms of batches; behind them rows."""
+    torch.manual_seed(0)
+    first, then = nn.Conv1d(8, 16, 3, stride=2), nn.Conv1d(16, 16, 4, groups=4)
+    block = nn.Sequential(first, nn.BatchNorm1d(16), nn.GELU(), then, Moved(lambda x: x * 2, 26)).eval()
+    nn.init.uniform_(block[1].running_mean)
+    layer, x = tg.module.from_torch(block, torch.randn(2, 8, 60)), torch.randn(2, 8, 60)
     with torch.no_grad():
         close(layer(x), block(x))
 

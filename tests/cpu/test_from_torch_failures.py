@@ -39,6 +39,8 @@ X = torch.zeros(2, 5, 16)
         (lambda x, _: x.gather(1, x.argmax(1, keepdim=True)), ["no columns of the same rows"]),
         (lambda x, _: x.gather(1, x.topk(2)[1]), ["gather along dimension 1", "expected the last one"]),
         (lambda x, _: x.topk(4)[1][..., :2], ["some columns of whole numbers"]),
+        (lambda x, _: (x > 0) + (x > 1), ["aten.gt.Scalar", "a comparison that not torch.where alone reads"]),
+        (lambda x, _: torch.where(x[:, :1] > 0, x, 1.0), ["aten.where", "a choice of a tensor (2, 5, 16)"]),
         (lambda x, _: x.double(), ["torch.float64", "float32"]),
         (lambda x, _: nn.functional.dropout(x, 0.2, True), ["dropout of 0.2", ".eval()"]),
         (

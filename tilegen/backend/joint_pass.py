@@ -37,6 +37,7 @@ from tilegen.nn.importer import NodeError
 
 log = logging.getLogger("tilegen")
 Pass = Callable[[Graph], None]
+IN_PATTERNS = ("computes in float32", "has no word")  # no reasons inside of a pattern
 STATIC = "of weights or constants alone"  # what a region computes once, if it reads it
 
 
@@ -82,9 +83,10 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     """Those of a graph that pay."""
     static, tangible = _static(graph, inputs), _of_tangents(graph)
     reasons = {n: words.reason(n) for n in graph.nodes}
-    for node in graph.nodes:  # what a pattern stands for computes in float32 as it did
-        if inside := patterns.within(node):
-            reasons.update(dict.fromkeys((n for n in inside if "computes in float32" in reasons[n]), ""))
+    for node in graph.nodes:  # what a pattern stands for is one word, and computes in float32 as it did
+        inside = patterns.within(node)
+        if all(not reasons[n] or any(why in reasons[n] for why in IN_PATTERNS) for n in inside):
+            reasons.update(dict.fromkeys(inside, ""))
     for node in graph.nodes:
         if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
             reasons[node] = f"a cast of what is left: {why}"

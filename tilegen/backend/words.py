@@ -8,6 +8,7 @@ tensors of a spec all is float32, but tensors are of the type of those around th
 from __future__ import annotations
 
 import operator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from tilegen.nn import patterns
 from tilegen.nn.aten import TABLE, VIEWS
+from tilegen.nn.aten_choices import COMPARISONS, chooses
 
 aten = torch.ops.aten
 # operators that Inductor would take apart before a region could know them
@@ -64,7 +66,7 @@ def reason(node: Node) -> str:
     if node.target in FIRST_ALONE and any(_number(user) != 0 for user in node.users):
         return f"a result of {node.target} besides the first is used"
     for n in (node, *node.all_input_nodes):
-        if told := _of_value(n.meta.get("val")):
+        if not chooses(n) and (told := _of_value(n.meta.get("val"))):
             return told
     if node.target is operator.getitem:
         return ""
@@ -133,9 +135,11 @@ def _of_value(value: Any) -> str:
 
 def _of_islands(node: Node) -> str:
     """Why a node that computes in float32 may not be rounded to two bytes before and after it."""
-    if not computes(node) or _dtype(node) is not torch.float32:
+    compared = node.target in COMPARISONS
+    if not computes(node) or _dtype(node.all_input_nodes[0] if compared else node) is not torch.float32:
         return ""
-    given = [n for n in map(patterns.through, node.all_input_nodes) if isinstance(n, Node)]
+    read = (n.all_input_nodes if n.target in COMPARISONS else [n] for n in node.all_input_nodes)
+    given = [n for n in map(patterns.through, chain.from_iterable(read)) if isinstance(n, Node)]
     narrow = [n for n in given if _dtype(n) in HALF]
     if narrow and (len(narrow) < len([n for n in given if _dtype(n) is not None]) or not _narrowed(node)):
         return f"{node.target} computes in float32 between tensors of two bytes"

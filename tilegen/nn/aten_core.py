@@ -1,6 +1,6 @@
 """What torch's dispatcher makes of operators below autograd, as a joint graph has them.
 
-    native_layer_norm → layer_norm     convolution → conv2d, conv_transpose2d
+    native_layer_norm → layer_norm     convolution → conv1d, conv2d, conv_transpose2d
     _scaled_dot_product_flash_attention → attention
 
 Of operators with several results the first alone is known.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import SpecError
-from tilegen.nn.aten_images import convolved, transposed
+from tilegen.nn.aten_images import convolved, convolved_along, transposed
 from tilegen.nn.table import TABLE, Entry, Trace, entry
 from tilegen.nn.views import View
 
@@ -52,6 +52,8 @@ def _convolution(
     groups: int,
     norm: Any = None,
 ) -> View:
+    if len(stride) == 1 and not turned:
+        return convolved_along(t, x, w, bias, stride, padding, dilation, groups, norm)
     if len(stride) != 2:
         raise SpecError(f"a convolution over {len(stride)} dimensions; expected images")
     if turned:

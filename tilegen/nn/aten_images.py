@@ -72,6 +72,24 @@ def convolved(
     return View.of(made, (0, 3, 1, 2))
 
 
+def convolved_along(
+    t: Trace,
+    x: View,
+    w: Any,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+    norm: Norm | None = None,
+) -> View:
+    """A convolution over one dimension, (B, C, T): one of images that are one pixel high."""
+    if len(x.dims) != 3 or not isinstance(w, torch.Tensor):
+        raise SpecError(f"a convolution of {x.shape}; expected (B, C, T), by a weight")
+    across = ((1, *stride), (0, *padding), (1, *dilation))
+    return convolved(t, x.unsqueezed(2), w.unsqueeze(2), bias, *across, groups, norm).squeezed([2])
+
+
 def transposed(
     t: Trace,
     x: View,
@@ -101,6 +119,7 @@ def transposed(
     return View.of(made, (0, 3, 1, 2))
 
 
+TABLE[aten.conv1d.default] = convolved_along
 TABLE[aten.conv2d.default] = convolved
 TABLE[aten.conv_transpose2d.input] = transposed
 
@@ -172,6 +191,8 @@ def _upsample(t: Trace, x: View, size: Sequence[int] | None, *scales: Any) -> Vi
 def _group_norm(
     t: Trace, x: View, groups: int, w: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True
 ) -> View:
+    if len(x.dims) == 3:  # (B, C, T), one pixel high
+        return _group_norm(t, x.unsqueezed(2), groups, w, bias, eps).squeezed([2])
     value = image_of(as_image(t, x))
     ones = torch.ones(value.shape[3], dtype=getattr(torch, value.dtype))
     given = (ones if w is None else w, torch.zeros_like(ones) if bias is None else bias)

@@ -15,7 +15,7 @@ from tilegen.nn.aten_views import seen
 from tilegen.nn.strided import Strided
 from tilegen.nn.table import TABLE, Entry, Trace, entry
 from tilegen.nn.views import View
-from tilegen.ops.maths import clamp, gelu, leaky_relu, softplus
+from tilegen.ops.maths import clamp, gelu, leaky_relu, maximum, minimum, softplus
 from tilegen.ops.pointwise import pointwise
 
 aten = torch.ops.aten
@@ -70,19 +70,33 @@ def _hardtanh(t: Trace, x: View, low: float = -1.0, high: float = 1.0) -> View:
 
 @entry(aten.clamp.default)
 def _clamp(t: Trace, x: View, low: float | None = None, high: float | None = None) -> View:
-    if low is None or high is None:
-        raise SpecError("clamp with one end; expected both")
-    return View(clamp(x.value, low, high), x.dims)
+    if low is not None and high is not None:
+        return View(clamp(x.value, low, high), x.dims)
+    if low is not None:
+        return View(maximum(x.value, low), x.dims)
+    if high is not None:
+        return View(minimum(x.value, high), x.dims)
+    raise SpecError("clamp with no end")
+
+
+@entry(aten.clamp_min.default)
+def _clamp_min(t: Trace, x: View, low: float) -> View:
+    return _clamp(t, x, low)
+
+
+@entry(aten.clamp_max.default)
+def _clamp_max(t: Trace, x: View, high: float) -> View:
+    return _clamp(t, x, None, high)
 
 
 @entry(aten.maximum.default)
 def _maximum(t: Trace, a: Any, b: Any) -> View:
-    return _each(t, "maximum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "maximum(e0, e1)", b, a)
+    return each(t, "maximum(e0, e1)", a, b) if isinstance(a, View) else each(t, "maximum(e0, e1)", b, a)
 
 
 @entry(aten.minimum.default)
 def _minimum(t: Trace, a: Any, b: Any) -> View:
-    return _each(t, "minimum(e0, e1)", a, b) if isinstance(a, View) else _each(t, "minimum(e0, e1)", b, a)
+    return each(t, "minimum(e0, e1)", a, b) if isinstance(a, View) else each(t, "minimum(e0, e1)", b, a)
 
 
 @entry(aten.pow.Tensor_Scalar)
@@ -92,7 +106,7 @@ def _pow(t: Trace, x: View, n: float) -> View:
     return View(pointwise(" * ".join(["e0"] * int(n)), x.value), x.dims)
 
 
-def _each(t: Trace, expression: str, a: View, b: Any) -> View:
+def each(t: Trace, expression: str, a: View, b: Any) -> View:
     """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
     like a, or one column of one of them, or a number for each channel of an image."""
     if isinstance(b, torch.Tensor):
@@ -103,7 +117,7 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
     if isinstance(b, (int, float)):
         return View(pointwise(expression.replace("e1", repr(float(b))), a.value), a.dims)
     if isinstance(b, torch.Tensor):
-        if (columns := _of_columns(a, b)) is not None:
+        if (columns := of_columns(a, b)) is not None:
             return View(pointwise(expression, a.value, t.weight(columns)), a.dims)
         frozen = all(isinstance(n, int) for n in a.shape)
         if not frozen or torch.broadcast_shapes(b.shape, a.shape) != a.shape:  # type: ignore[no-untyped-call]
@@ -120,11 +134,11 @@ def _each(t: Trace, expression: str, a: View, b: Any) -> View:
         if pixels is not None and each is not None and (pixels.shape[0], pixels.shape[3]) == each.shape:
             return View(pointwise(renumber(expression, names), pixels, each), images.dims)
     if not a.is_(b):
-        a, b = _alike(t, a, b)
+        a, b = alike(t, a, b)
     return View(pointwise(expression, a.value, b.value), a.dims)
 
 
-def _of_columns(a: View, b: torch.Tensor) -> torch.Tensor | None:
+def of_columns(a: View, b: torch.Tensor) -> torch.Tensor | None:
     """A weight as a number for each column of a's tensor: one of (C, 1, 1) beside images (B, C, H, W)."""
     if b.numel() == 1:
         return b.reshape(1).expand(a.width)
@@ -135,7 +149,7 @@ def _of_columns(a: View, b: torch.Tensor) -> torch.Tensor | None:
     return b.reshape(a.width) if sizes[at] == a.width else None
 
 
-def _alike(t: Trace, a: View, b: View) -> tuple[View, View]:
+def alike(t: Trace, a: View, b: View) -> tuple[View, View]:
     """Both as tensors that lie alike: b as a does where that is of their shape, else copies of both."""
     pairs = itertools.zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
     shape = tuple(m if n == 1 else n for m, n in pairs)[::-1]
@@ -154,14 +168,14 @@ def _alike(t: Trace, a: View, b: View) -> tuple[View, View]:
 def _add(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
     if alpha != 1:
         raise SpecError(f"a sum with alpha = {alpha}")
-    return _each(t, "e0 + e1", a, b) if isinstance(a, View) else _each(t, "e0 + e1", b, a)
+    return each(t, "e0 + e1", a, b) if isinstance(a, View) else each(t, "e0 + e1", b, a)
 
 
 @entry(aten.sub.Tensor)
 def _sub(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
     if alpha != 1:
         raise SpecError(f"a difference with alpha = {alpha}")
-    return _each(t, "e0 - e1", a, b) if isinstance(a, View) else _each(t, "e1 - e0", b, a)
+    return each(t, "e0 - e1", a, b) if isinstance(a, View) else each(t, "e1 - e0", b, a)
 
 
 @entry(aten.rsub.Scalar)
@@ -171,13 +185,13 @@ def _rsub(t: Trace, a: View, b: float, alpha: float = 1) -> View:
 
 @entry(aten.mul.Tensor)
 def _mul(t: Trace, a: Any, b: Any) -> View:
-    return _each(t, "e0 * e1", a, b) if isinstance(a, View) else _each(t, "e0 * e1", b, a)
+    return each(t, "e0 * e1", a, b) if isinstance(a, View) else each(t, "e0 * e1", b, a)
 
 
 @entry(aten.div.Tensor)
 def _div(t: Trace, a: Any, b: Any) -> View:
     if isinstance(a, View) and isinstance(b, View):
-        return _each(t, "e0 / e1", a, b)
+        return each(t, "e0 / e1", a, b)
     if isinstance(b, (int, float)) and not b:
         raise SpecError("a division by zero")
-    return _each(t, "e0 * e1", a, 1 / b) if isinstance(a, View) else _each(t, "e1 / e0", b, a)
+    return each(t, "e0 * e1", a, 1 / b) if isinstance(a, View) else each(t, "e1 / e0", b, a)

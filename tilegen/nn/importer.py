@@ -35,6 +35,7 @@ from tilegen.frontend.spec import (
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Layout, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS
+from tilegen.nn.aten_choices import COMPARISONS, chooses
 from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
 from tilegen.nn.strided import Strided
@@ -48,6 +49,7 @@ OF_WEIGHTS = {**DTYPES, torch.int8: "int8"}
 CONVERSIONS = (aten.to.dtype, aten._to_copy.default)
 IDS = (torch.int32, torch.int64)  # of rows of tables: as int32 to a kernel
 CONVOLUTIONS = (
+    aten.conv1d.default,
     aten.conv2d.default,
     aten.conv_transpose2d.input,
     aten.convolution.default,
@@ -151,7 +153,7 @@ def written(
     Raises:
         NodeError: a call has no word in a spec.
     """
-    images = any(n.target in IMAGES for n in graph.nodes)
+    images = any(n.target in IMAGES and n.args[0].meta["val"].dim() == 4 for n in graph.nodes)
     spec = _Spec(title, known, dim, images, inputs or {}, parameters or {})
     with building(title) as b, torch.enable_grad():
         returned = spec.run(graph)
@@ -325,6 +327,8 @@ class _Spec:
                 return [args[0]]
             if node.target not in TABLE:
                 raise SpecError("no word for it in a spec")
+            if node.target in COMPARISONS and not chooses(node):
+                raise SpecError("a comparison that not torch.where alone reads")
             return TABLE[node.target](self, *args, **kwargs)
         except SpecError as error:
             stands = ".".join(self._where) or self.title

@@ -3,6 +3,8 @@
     w · (x · rsqrt(mean(x², -1) + eps))                          → rms_norm(x, w, eps)
     x · cos + cat(-x[…, D/2:], x[…, :D/2]) · sin                 → rotary(x, cos, sin)
     ½x · (1 + tanh(√(2/π)(x + 0.044715 x³)))                     → gelu(x, approximate="tanh")
+    ½x · (1 + erf(x / √2))                                       → gelu(x)
+    ½x · (1 + erf(x / √2))                                       → gelu(x)
 
 Casts and copies in between are looked through: what a spec computes between two tensors it does in float32.
 """
@@ -82,6 +84,12 @@ _TURNED = Pattern(
 )
 _CUBE = Pattern(aten.pow.Tensor_Scalar, (_X, 3.0))
 _TANH = Pattern(aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), Hole("root")),))
+_BY = Hole("by")
+
+
+def _erf(x: Pattern) -> Pattern:
+    return _mul(_mul(_X, 0.5), _add(Pattern(aten.erf.default, (x,)), 1.0))
+
 
 PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...] = (
     (
@@ -95,6 +103,14 @@ PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, 
     (
         _mul(_mul(_X, 0.5), _add(_TANH, 1.0)),
         lambda m: (gelu_tanh, (m["x"],)) if _is_gelu(m) else None,
+    ),
+    (
+        _erf(Pattern(aten.div.Tensor, (_X, _BY))),
+        lambda m: (aten.gelu.default, (m["x"],)) if _close(m["by"], math.sqrt(2)) else None,
+    ),
+    (
+        _erf(_mul(_X, _BY)),
+        lambda m: (aten.gelu.default, (m["x"],)) if _close(m["by"], math.sqrt(0.5)) else None,
     ),
 )
 
@@ -111,8 +127,12 @@ def _halves(m: dict[str, Any]) -> bool:
 
 
 def _is_gelu(m: dict[str, Any]) -> bool:
-    constants = ((m["cubic"], 0.044715), (m["root"], math.sqrt(2 / math.pi)))
-    return all(isinstance(c, float) and math.isclose(c, known, rel_tol=1e-4) for c, known in constants)
+    return _close(m["cubic"], 0.044715) and _close(m["root"], math.sqrt(2 / math.pi))
+
+
+def _close(given: Any, known: float) -> bool:
+    """Whether it is a constant, as models round it."""
+    return isinstance(given, float) and math.isclose(given, known, rel_tol=1e-4)
 
 
 def composed(graph: Graph) -> None:
