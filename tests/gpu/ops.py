@@ -45,9 +45,9 @@ def rotated(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
 
 
 @tg.spec
-def by_tables(B=2, S=37, heads=3, D=64, dtype="bfloat16", of_tables="bfloat16"):
+def by_tables(B=2, S=37, heads=3, D=64, dtype="bfloat16", of_tables=None):
     x = tg.input("x", (B, S, heads * D), dtype)
-    tables = [tg.input(n, (S, D), of_tables) for n in ("cos", "sin")]
+    tables = [tg.input(n, (S, D), of_tables or dtype) for n in ("cos", "sin")]
     return tg.rotary(tg.relu(x, name="h"), *tables, heads=heads, name="y")
 
 
