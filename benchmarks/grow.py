@@ -17,15 +17,7 @@ from sklearn.ensemble import GradientBoostingRegressor
 from benchmarks.fit import RESULTS, SWEEPS, Pair, conv_pairs, nearest, pairs
 from tilegen.arch.machine import H200
 from tilegen.graph.cost_model import product_time
-from tilegen.graph.residual import (
-    DATA,
-    ConvTraits,
-    LinearTraits,
-    Residual,
-    Traits,
-    Tree,
-    names_of,
-)
+from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Traits, Tree, names_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TREES, RATE, LEAST_PAIRS = 200, 0.12, 15

@@ -14,13 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests.oracles.dependences import by_isl, derived, disagreement
-from tests.oracles.programs import (
-    planned,
-    wrong_in,
-    wrong_in_json,
-    wrong_in_lattice,
-    wrong_in_numbers,
-)
+from tests.oracles.programs import planned, wrong_in, wrong_in_json, wrong_in_lattice, wrong_in_numbers
 from tests.random_pairs import Pair, draw_pair
 from tests.random_programs import draw_case
 from tilegen.targets.interpret.interpreter import STRATEGIES

@@ -23,15 +23,7 @@ from tests.mutant_code import (
     outcomes,
     switches_of,
 )
-from tests.mutant_layers import (
-    RULES,
-    harmless,
-    interpreted,
-    ordered,
-    proof_objects,
-    remembered_work,
-    sample,
-)
+from tests.mutant_layers import RULES, harmless, interpreted, ordered, proof_objects, remembered_work, sample
 from tests.mutant_plans import Subject, subjects
 from tests.mutants import Mutant, mutants
 from tilegen.targets.cpu.library import TSAN_FLAGS

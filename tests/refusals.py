@@ -57,18 +57,7 @@ def _width(most: int = 2048) -> st.SearchStrategy[int]:
 def cases() -> st.SearchStrategy[tuple[str, Callable[..., Any], dict[str, Any]]]:
     """(name, what makes the program, sizes)"""
     from tests.gpu import families as f
-    from tests.gpu.ops import (
-        alone,
-        attended,
-        blocks,
-        cached,
-        norms,
-        pair,
-        pools,
-        products,
-        rotated,
-        soft,
-    )
+    from tests.gpu.ops import alone, attended, blocks, cached, norms, pair, pools, products, rotated, soft
 
     dtype = st.sampled_from(("bfloat16", "float16", "bfloat16", "float16", "float32"))
     heads, size = (

@@ -488,14 +488,7 @@ def _check_races(kernel: Any, program: Any, runs: int, progress: Progress) -> No
 
 
 def compare(o: argparse.Namespace) -> int:
-    from tilegen.bench.compare import (
-        INDUCTOR,
-        failed,
-        own_variants,
-        result_file,
-        save,
-        table,
-    )
+    from tilegen.bench.compare import INDUCTOR, failed, own_variants, result_file, save, table
     from tilegen.bench.contest import contest
     from tilegen.errors import SpecError
     from tilegen.frontend.dims import dims_of

@@ -16,18 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import (
-    BOUND,
-    EXAMPLES,
-    MIXED_MLP,
-    MLP,
-    Case,
-    compiled,
-    expected,
-    given,
-    planned,
-    run,
-)
+from cases import BOUND, EXAMPLES, MIXED_MLP, MLP, Case, compiled, expected, given, planned, run
 
 import tilegen as tg
 from tilegen.kernels.kernel import Kernel

@@ -10,22 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mutant_code import CodeMutant, code_mutants, edited
-from tests.mutant_layers import (
-    harmless,
-    interpreter_objects,
-    ordered,
-    remembered_work,
-    sample,
-)
+from tests.mutant_layers import harmless, interpreter_objects, ordered, remembered_work, sample
 from tests.mutant_plans import Subject, subjects
-from tests.mutant_table import (
-    Row,
-    Rows,
-    table,
-    through_code,
-    through_plan,
-    through_weakened,
-)
+from tests.mutant_table import Row, Rows, table, through_code, through_plan, through_weakened
 from tests.mutants import mutants, waits_of
 from tests.oracles import elements
 from tests.shares import share

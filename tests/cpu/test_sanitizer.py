@@ -8,18 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import (
-    ATTENTION,
-    MIXED_MLP,
-    MLP,
-    Case,
-    check,
-    execute,
-    given,
-    planned,
-    states_of,
-    stored,
-)
+from cases import ATTENTION, MIXED_MLP, MLP, Case, check, execute, given, planned, states_of, stored
 
 from tilegen.errors import RaceError
 from tilegen.kernels.kernel import Kernel

@@ -34,16 +34,7 @@ import torch
 
 from tests.emulated.examples import HEADS, program_of
 from tests.emulated.kernels import Runs, library_of
-from tests.emulated.test_faults import (
-    BESIDE,
-    BULK,
-    FIRST,
-    LAST,
-    OTHERS,
-    ROWS,
-    STEPS,
-    TURNS,
-)
+from tests.emulated.test_faults import BESIDE, BULK, FIRST, LAST, OTHERS, ROWS, STEPS, TURNS
 from tests.emulated.test_kernels import PORTABLE
 from tests.gpu.gemms import Case, gemm, mlp
 from tests.gpu.ops import attended, pair

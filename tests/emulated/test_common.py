@@ -11,16 +11,7 @@ import tilegen as tg
 from tests.emulated.kernels import emulated
 from tests.gpu.gemms import Case, biased
 from tests.gpu.language import multiplied
-from tests.gpu.ops import (
-    alone,
-    heads_alone,
-    masked,
-    patches,
-    pools,
-    rotated,
-    soft,
-    unaligned,
-)
+from tests.gpu.ops import alone, heads_alone, masked, patches, pools, rotated, soft, unaligned
 from tests.shares import share
 
 

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.emulated.kernels import (
-    Adversary,
-    Runs,
-    emulated,
-    library_of,
-    replaced,
-    text_of,
-)
+from tests.emulated.kernels import Adversary, Runs, emulated, library_of, replaced, text_of
 from tests.emulated.test_kernels import PORTABLE
 from tests.gpu.gemms import HOPPER, Case, added, block, both, fan, gemm, mlp
 from tests.gpu.ops import OPS, norms

@@ -9,17 +9,7 @@ import pytest
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.language import reduced
-from tests.gpu.portable import (
-    ATTENTIONS,
-    CASES,
-    CAUSAL,
-    LAYERS,
-    PANELS,
-    PIXELS,
-    SHARED,
-    STEEP,
-    TWICE,
-)
+from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, PANELS, PIXELS, SHARED, STEEP, TWICE
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})

@@ -19,17 +19,7 @@ import torch
 from tilegen.arch.machine import H200
 from tilegen.bench import contenders
 from tilegen.bench.accuracy import Accuracy, accuracy, tensors
-from tilegen.bench.compare import (
-    Cell,
-    Note,
-    Progress,
-    Row,
-    note,
-    refuse_none,
-    refuse_open,
-    row,
-    work,
-)
+from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
 from tilegen.bench.contenders import Sets, builders, knobs
 from tilegen.frontend.program import Program
 from tilegen.ops.append import AppendAttributes

@@ -13,12 +13,7 @@ from dataclasses import replace
 from tilegen.errors import PlanError
 from tilegen.frontend.program import Operand, Tensor
 from tilegen.graph.graph import Graph, refuse_taken
-from tilegen.ops.attention import (
-    STATE,
-    AttentionAttributes,
-    CombineAttributes,
-    over_caches,
-)
+from tilegen.ops.attention import STATE, AttentionAttributes, CombineAttributes, over_caches
 from tilegen.ops.base import ceil_div
 
 

@@ -22,16 +22,7 @@ from torch.utils import _pytree as pytree
 from tilegen.errors import SpecError
 from tilegen.frontend.dims import Dim
 from tilegen.frontend.program import Program, Size
-from tilegen.frontend.spec import (
-    RESERVED,
-    Value,
-    builder,
-    building,
-    caller,
-    finish,
-    input,
-    weight,
-)
+from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Layout, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS

@@ -28,13 +28,7 @@ from tilegen.ops.block_mask import KeyBlocks, Rows, checked_mask, fitting, key_b
 from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
 from tilegen.ops.listed import Numbers, entry
-from tilegen.ops.masks import (
-    ahead,
-    check_prefix,
-    hidden,
-    lengths_operand,
-    slopes_operand,
-)
+from tilegen.ops.masks import ahead, check_prefix, hidden, lengths_operand, slopes_operand
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
 

@@ -10,16 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, register, whole
 from tilegen.ops.conv2d import GroupedConvAttributes, window_rows
 from tilegen.ops.spatial import spatial_tiles
 

@@ -10,17 +10,7 @@ from typing import Any
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Operand
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.pointwise import shared_form
 from tilegen.ops.softmax import row_tiles
 

@@ -18,16 +18,7 @@ from typing import Any
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.spec import Value, builder, call, caller, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-)
+from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles
 

@@ -11,18 +11,7 @@ import sympy as sp
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Size
 from tilegen.frontend.spec import Value, call, caller, number, tensors
-from tilegen.ops.base import (
-    Access,
-    Box,
-    Interval,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.heads import head_operand, position, rotated
 from tilegen.ops.softmax import row_tiles
 

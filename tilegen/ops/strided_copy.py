@@ -13,27 +13,8 @@ import sympy as sp
 from tilegen.errors import SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import ONE_BYTE, Operand, Size
-from tilegen.frontend.spec import (
-    OPERATORS,
-    Value,
-    call,
-    caller,
-    check_shape,
-    is_size,
-    tensors,
-)
-from tilegen.ops.base import (
-    Access,
-    Box,
-    Interval,
-    OpDef,
-    OpInstance,
-    blocks,
-    ceil_div,
-    need,
-    register,
-    whole,
-)
+from tilegen.frontend.spec import OPERATORS, Value, call, caller, check_shape, is_size, tensors
+from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.spatial import spatial_tiles
 
 MOST_ELEMENTS = 1 << 15  # of a tile that is worth trying

@@ -17,15 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilegen.analysis.dependence import Edge, relation
-from tilegen.analysis.regions import (
-    Array,
-    Blocking,
-    Tiles,
-    full,
-    pretty,
-    pretty_box,
-    tiles_of,
-)
+from tilegen.analysis.regions import Array, Blocking, Tiles, full, pretty, pretty_box, tiles_of
 from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
@@ -34,14 +26,7 @@ from tilegen.frontend.program import DTYPES, Call, Operand, Size, Tensor, listed
 from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
-from tilegen.ops.base import (
-    CLUSTER_SHAPES,
-    CLUSTER_SPLITS,
-    Epilogue,
-    OpInstance,
-    TileOp,
-    kind,
-)
+from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
 from tilegen.ops.gemm import cluster_problem
 from tilegen.ops.pointwise import check_expression
 from tilegen.schedule.order import Order, Segment

@@ -23,25 +23,11 @@ from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import names_of_splits, split_kv
 from tilegen.ops.attention import AttentionAttributes, halved
-from tilegen.ops.base import (
-    CLUSTER_SHAPES,
-    CLUSTER_SPLITS,
-    ClusterShape,
-    OpInstance,
-    TileOp,
-    ceil_div,
-)
+from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape, OpInstance, TileOp, ceil_div
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, cluster_problem
 from tilegen.options import Options
-from tilegen.schedule.order import (
-    SUPER_TILE,
-    Order,
-    banded,
-    by_name,
-    candidates,
-    op_major,
-)
+from tilegen.schedule.order import SUPER_TILE, Order, banded, by_name, candidates, op_major
 from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.policy import Lattice, Point, lattice
 from tilegen.schedule.simulate import simulate

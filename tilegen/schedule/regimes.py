@@ -23,15 +23,7 @@ from tilegen.graph.forms import Place
 from tilegen.options import Options
 from tilegen.schedule.linear_regimes import few_linears, narrow, wide
 from tilegen.schedule.planner import Progress, plan
-from tilegen.schedule.sized import (
-    FEW_ROWS,
-    SOME_ROWS,
-    Lower,
-    Regime,
-    Settle,
-    Sized,
-    tiles_of,
-)
+from tilegen.schedule.sized import FEW_ROWS, SOME_ROWS, Lower, Regime, Settle, Sized, tiles_of
 
 FEWER = (4, 8, 16, 32)  # where regimes end if all sizes are few rows
 MANY = (1024, 4096)  # and if the least is many

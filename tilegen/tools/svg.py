@@ -8,15 +8,7 @@ from dataclasses import dataclass
 
 from tilegen.codegen.environment import render
 from tilegen.schedule.plan import Plan
-from tilegen.tools.drawing import (
-    LINE,
-    Swatch,
-    legend,
-    palette,
-    text_width,
-    ticks,
-    wrapped,
-)
+from tilegen.tools.drawing import LINE, Swatch, legend, palette, text_width, ticks, wrapped
 from tilegen.tools.trace import Trace
 from tilegen.tools.trace_export import awaited
 

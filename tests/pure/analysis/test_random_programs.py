@@ -8,13 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.everywhere import DTYPES, WORDS, drawn_programs
-from tests.oracles.programs import (
-    planned,
-    wrong_in,
-    wrong_in_json,
-    wrong_in_lattice,
-    wrong_in_numbers,
-)
+from tests.oracles.programs import planned, wrong_in, wrong_in_json, wrong_in_lattice, wrong_in_numbers
 from tests.random_programs import draw_case
 from tilegen.targets.interpret.interpreter import STRATEGIES
 

@@ -11,16 +11,7 @@ import pytest
 import sympy as sp
 
 from tilegen.analysis import regions
-from tilegen.analysis.regions import (
-    Blocking,
-    compiled,
-    divide,
-    evaluate,
-    modulo,
-    pretty,
-    to_c,
-    to_python,
-)
+from tilegen.analysis.regions import Blocking, compiled, divide, evaluate, modulo, pretty, to_c, to_python
 from tilegen.errors import AnalysisError
 from tilegen.ops.base import coord
 

@@ -9,13 +9,7 @@ import pytest
 import torch
 
 import tilegen as tg
-from tilegen.bench.accuracy import (
-    ROUNDING,
-    Accuracy,
-    accuracy,
-    tolerance,
-    worst_element,
-)
+from tilegen.bench.accuracy import ROUNDING, Accuracy, accuracy, tolerance, worst_element
 from tilegen.bench.baselines import eager
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program

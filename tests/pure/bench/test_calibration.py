@@ -11,16 +11,7 @@ import pytest
 
 import tilegen as tg
 from benchmarks import fit, lowerings
-from benchmarks.calibrate import (
-    CHOICES,
-    FAMILIES,
-    HELD_OUT,
-    OTHER_OPS,
-    PATCHES,
-    SEED,
-    candidates,
-    programs,
-)
+from benchmarks.calibrate import CHOICES, FAMILIES, HELD_OUT, OTHER_OPS, PATCHES, SEED, candidates, programs
 from benchmarks.fit import (
     NEAR,
     SWEEPS,

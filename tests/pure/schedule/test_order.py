@@ -10,15 +10,7 @@ from hypothesis.strategies import integers
 import tilegen as tg
 from tilegen.analysis.regions import tiles_of
 from tilegen.graph.fuse_epilogues import fuse
-from tilegen.schedule.order import (
-    Order,
-    Segment,
-    banded,
-    by_name,
-    candidates,
-    depths,
-    op_major,
-)
+from tilegen.schedule.order import Order, Segment, banded, by_name, candidates, depths, op_major
 
 F = "float32"
 

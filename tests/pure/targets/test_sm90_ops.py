@@ -11,15 +11,7 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import Case
-from tests.gpu.ops import (
-    ATTENTIONS,
-    CONVOLUTIONS,
-    EXAMPLES,
-    OPS,
-    PATCHES,
-    patches,
-    pixels,
-)
+from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, EXAMPLES, OPS, PATCHES, patches, pixels
 from tests.oracles.sass import Sass
 from tests.shares import share
 from tilegen.frontend.loader import load_program

@@ -7,15 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilegen.tools.drawing import (
-    SAFE,
-    Swatch,
-    legend,
-    palette,
-    text_width,
-    ticks,
-    wrapped,
-)
+from tilegen.tools.drawing import SAFE, Swatch, legend, palette, text_width, ticks, wrapped
 
 
 @given(st.floats(1e-3, 1e7))

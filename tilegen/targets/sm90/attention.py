@@ -14,14 +14,7 @@ from tilegen.frontend.dims import most
 from tilegen.frontend.program import Operand, Size
 from tilegen.graph.forms import Proxies
 from tilegen.graph.product_time import ROW_BYTES
-from tilegen.ops.attention import (
-    FEW,
-    AttentionAttributes,
-    counted,
-    halved,
-    over_caches,
-    queries,
-)
+from tilegen.ops.attention import FEW, AttentionAttributes, counted, halved, over_caches, queries
 from tilegen.ops.base import K, spread
 from tilegen.ops.extrema import smallest
 from tilegen.targets.sm90.code import Needs

@@ -22,12 +22,7 @@ from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
-from tilegen.targets.sm90.product import (
-    Product,
-    types_problem,
-    waits_for_activations,
-    waits_for_weights,
-)
+from tilegen.targets.sm90.product import Product, types_problem, waits_for_activations, waits_for_weights
 from tilegen.targets.sm90.stage import BoxMap, Copy, Load, Loads
 from tilegen.targets.sm90.store import PixelStore
 from tilegen.targets.sm90.tile import BOX, Stage, Tile

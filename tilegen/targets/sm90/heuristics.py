@@ -32,13 +32,7 @@ from tilegen.ops.block_mask import fitting
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
-from tilegen.targets.sm90.linear_cuts import (
-    SHAPES,
-    SHARED,
-    by_least_time,
-    config_of,
-    linear_configs,
-)
+from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
 
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes

@@ -27,13 +27,7 @@ from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
-from tilegen.targets.sm90.tile import (
-    BOX,
-    HEIGHTS,
-    HEIGHTS_IN_TURN,
-    SUMS,
-    SWAPPED_COLUMNS,
-)
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 # sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer

@@ -25,17 +25,7 @@ from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.ops.patches import Patches
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.product import waits_for_activations, waits_for_weights
-from tilegen.targets.sm90.stage import (
-    ALONE,
-    Copy,
-    Load,
-    Loads,
-    Map,
-    Other,
-    PatchMap,
-    Share,
-    Wait,
-)
+from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, PatchMap, Share, Wait
 from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
 
 MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
