@@ -73,9 +73,9 @@ def one_launch_us(made: Plan, ops: int) -> float:
 
 
 def _streams(made: Plan) -> bool:
-    """Whether all products are linears of few rows."""
-    products = [b for b in made.bounds if on_wgmma(b, made.machine)]
-    return all(math.prod(int(n) for n in b.out[:-1]) <= FEW_ROWS for b in products)
+    """Whether it has products, all of few rows."""
+    rows = [math.prod(map(int, b.out[:-1])) for b in made.bounds if on_wgmma(b, made.machine)]
+    return bool(rows) and max(rows) <= FEW_ROWS
 
 
 def alone_us(launch: Plan) -> float:

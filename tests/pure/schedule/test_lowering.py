@@ -11,6 +11,7 @@ from benchmarks.families import head, lora
 from benchmarks.workloads import conv_pair, example
 from tests.gpu.gemms import chain, gemm, mlp
 from tests.gpu.language import any_width, low_rank
+from tests.gpu.test_many_linears import net
 from tilegen.errors import LaunchLimitError
 from tilegen.frontend.program import Program
 from tilegen.graph.cost_model import product_time, tile_times
@@ -107,6 +108,13 @@ def test_how_many_launches_there_are_does_not_matter(ops: int) -> None:
     """The host starts them as one graph. The six layers of DistilBERT, 512 rows, took 299 µs in one launch on
     an H200, and a layer alone, launch by launch, 40."""
     assert modelled_lowering(many(M=1819, H=2048, ops=ops), H200).name == "multi_launch"
+
+
+@pytest.mark.parametrize(("rows", "lowering"), [(1, "persistent"), (64, "persistent"), (200, "multi_launch")])
+def test_a_deep_net_of_few_rows_is_one_launch(rows: int, lowering: str) -> None:
+    """Its weights are loaded ahead: forty linears took 99 µs in one launch and 124 in launches, of 200 rows
+    162 and 147 (an H200)."""
+    assert modelled_lowering(net(M=rows), H200).name == lowering
 
 
 def test_ops_of_which_there_is_no_one_launch_are_launched_alone() -> None:
