@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.tables import table
+from benchmarks.tables import shown, table
 from tilegen.runtime.timing import paired
 
 Row = Mapping[str, Any]
@@ -37,7 +37,7 @@ def of_models(data: Mapping[str, Any]) -> str:
         ratio = paired(sides[INDUCTOR]["us"], sides[OURS]["us"])
         ratios.append(ratio)
         built.append(sides[OURS]["seconds"] / sides[INDUCTOR]["seconds"])
-        lines.append([model, *_pair(sides, "us", "{:.0f}"), _ratio(ratio), *_pair(sides, "calls", "{:.0f}"),
+        lines.append([model, *_pair(sides, "us", "{:.0f}"), shown(ratio), *_pair(sides, "calls", "{:.0f}"),
                       *_pair(sides, "error", "{:.1e}"), str(sides[OURS]["regions"]),
                       *_pair(sides, "seconds", "{:.0f}")])  # fmt: skip
     head = ("", "graph: Inductor", "tilegen", "ratio", "calls: Inductor", "tilegen", "error: Inductor",
@@ -64,8 +64,4 @@ def _pair(sides: Mapping[str, Row], what: str, form: str) -> list[str]:
     values = [sides[side].get(what) for side in (INDUCTOR, OURS)]
     medians = [statistics.median(v) if isinstance(v, list) else v for v in values]
     return ["–" if v is None or v != v else form.format(v) for v in medians]
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value >= 1 else f"**{value:.2f}**"
 

@@ -11,7 +11,6 @@ seconds to compile; and how many of the tokens are those of eager torch, whose s
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import torch
 
 from benchmarks.models import command
 from tilegen.backend.backend import tilegen
-from tilegen.bench.compare import heading
+from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
 
 PROMPT, LAYERS = 64, 4
@@ -99,6 +98,7 @@ def main() -> None:
     p.add_argument("--tokens", type=int, default=128)
     p.add_argument("--rounds", type=int, default=5)
     asked = p.parse_args()
+    begun = {**heading(command("python -m benchmarks.generate", asked.out), environment()), "remarks": []}
     torch.manual_seed(0)
     model, rows = llama(), list[dict[str, Any]]()
     with torch.no_grad():
@@ -111,9 +111,8 @@ def main() -> None:
                     f"batch {batch} {row['backend']:9} {rate:9.1f} tokens/s, {row['alike']:.3f} as eager",
                     flush=True,
                 )
-    if asked.out:
-        begun = {**heading(command("python -m benchmarks.generate", asked.out), environment()), "remarks": []}
-        asked.out.write_text(json.dumps({**begun, "rows": rows}, indent=1) + "\n")
+            if asked.out:
+                save({**begun, "rows": rows}, asked.out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compiled_tables, fit, lowerings
-from benchmarks.tables import table
+from benchmarks.tables import shown, table
 from tilegen.runtime.timing import paired
 from tilegen.runtime.verify import load_json
 
@@ -150,7 +150,7 @@ def _line(cell: Mapping[str, Any]) -> list[str]:
         cell["model"],
         str(cell["batch"]),
         *(f"{statistics.median(us[v]):.0f}" for v in VARIANTS),
-        f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**",
+        shown(ratio),
         f"{low:.2f} to {high:.2f}",
         *(f"{errors[v]:.1e}" for v in ("torch.compile", "tilegen")),
         *(f"{seconds[v]:.0f} s" for v in ("torch.compile", "tilegen")),

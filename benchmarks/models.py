@@ -31,9 +31,8 @@ from typing import Any
 import torch
 
 from tilegen.backend.backend import tilegen
-from tilegen.bench.compare import heading
+from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
-from tilegen.config import write_whole
 
 Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 SEQUENCE, IMAGE = 512, 224
@@ -346,8 +345,7 @@ def main() -> None:
                 for row in found:
                     _say(row)
                 if asked.out:  # after each: nothing is lost where time runs out
-                    text = json.dumps({**begun, "notes": notes, "rows": rows}, indent=1)
-                    write_whole(asked.out, text + "\n")
+                    save({**begun, "notes": notes, "rows": rows}, asked.out)
 
 
 if __name__ == "__main__":

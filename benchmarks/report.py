@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import model_tables
 from benchmarks.histogram import histogram
-from benchmarks.tables import table
+from benchmarks.tables import shown, table
 from benchmarks.workloads import GROUPS, tasks
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
@@ -347,7 +347,7 @@ def _workload(g: Group, kind: str) -> str:
         )
         label = f"{g.names[k].label}{' †' if any(r.in_l2 for r in cell) else ''}"
         lines.append(
-            (label, *times, *other, _ratio(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell))
+            (label, *times, *other, shown(over_peers(cell)), _span(cell), *_sync(cell), _over_floor(cell))
         )
     return table(head, lines)
 
@@ -403,7 +403,7 @@ def worst_cells(found: Sequence[Group]) -> str:
         lines.append(
             (
                 g.label(k),
-                _ratio(ratio),
+                shown(ratio),
                 peer.variant,
                 f"{it.us:.1f}",
                 floor,
@@ -461,7 +461,7 @@ def _sync(cell: Sequence[Row]) -> Iterator[str]:
     it = best_us(cell, [one_launch(cell)])
     for name in ("tilegen-pdl", "tilegen-barrier"):
         other = best_us(cell, [name])
-        yield _ratio(other / it if other and it else None)
+        yield shown(other / it if other and it else None)
 
 
 def _span(cell: Sequence[Row]) -> str:
@@ -483,10 +483,6 @@ def _over_floor(cell: Sequence[Row]) -> str:
 
 # --- text
 # ------------------------------------------------------------------------------------------------------------
-
-
-def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"**{value:.2f}**" if value < 1 else f"{value:.2f}"
 
 
 def _number(value: float | None) -> str:

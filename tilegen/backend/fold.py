@@ -8,7 +8,7 @@ weights of its own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -20,24 +20,23 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tilegen.runtime.kept import kept
 
 _gone: Any = torch.UntypedStorage._expired
-_version = attrgetter("_version")
+_address, _version = attrgetter("cdata"), attrgetter("_version")
 Place = tuple[int, torch.Size]  # an address, and the shape of a tensor there
 
 
 @dataclass(frozen=True)
 class _Made:
     """Weights. made_of: the tensors that they are made of. versions: how often each was changed before.
-    storages: its memory, which this does not keep. addresses: by which torch knows that."""
+    storages: its memory, which this does not keep."""
 
     weights: tuple[torch.Tensor, ...]
     made_of: tuple[Place, ...]
     versions: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]
-    addresses: tuple[int, ...]
 
     @property
     def gone(self) -> bool:
-        return any(map(_gone, self.addresses))
+        return any(map(_gone, map(_address, self.storages)))
 
 
 class Fold:
@@ -63,9 +62,9 @@ class Fold:
             made = self._made[where] = self._anew(static, versions, self._made.get(where))
         return made.weights
 
-    def of(self, places: set[Place]) -> Iterator[tuple[Place, ...]]:
+    def of(self, places: set[Place]) -> list[tuple[Place, ...]]:
         """Of what its weights are made, where that is all among these."""
-        return (made.made_of for made in self._made.values() if places.issuperset(made.made_of))
+        return [made.made_of for made in self._made.values() if places.issuperset(made.made_of)]
 
     def _anew(self, static: Sequence[torch.Tensor], versions: tuple[int, ...], before: _Made | None) -> _Made:
         """before: weights of the same tensors. They are written: a CUDA graph may read them."""
@@ -78,7 +77,7 @@ class Fold:
         weak: Any = StorageWeakRef
         storages = tuple(weak(a.untyped_storage()) for a in static)
         places = tuple((a.data_ptr(), a.shape) for a in static)
-        return _Made(weights, places, versions, storages, tuple(s.cdata for s in storages))
+        return _Made(weights, places, versions, storages)
 
     def _weights(self, static: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.inference_mode(False), torch.no_grad():  # they may be written outside of it
@@ -112,7 +111,7 @@ def refolding(compiled: Callable[..., Any], static: Sequence[int]) -> Callable[.
             at = {place: n for n, place in enumerate(places)}
             known = set(at)
             for fold in Fold.alive:
-                for made_of in [*fold.of(known)]:
+                for made_of in fold.of(known):
                     fold([tensors[at[place]] for place in made_of])
             before, places = now, [(a.data_ptr(), a.shape) for a in tensors]
         return compiled(*args)

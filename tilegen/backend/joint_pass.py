@@ -37,7 +37,6 @@ from tilegen.nn.importer import NodeError
 
 log = logging.getLogger("tilegen")
 Pass = Callable[[Graph], None]
-IN_PATTERNS = ("computes in float32", "has no word")  # no reasons inside of a pattern
 STATIC = "of weights or constants alone"  # what a region computes once, if it reads it
 
 
@@ -85,7 +84,7 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     reasons = {n: words.reason(n) for n in graph.nodes}
     for node in graph.nodes:  # what a pattern stands for is one word, and computes in float32 as it did
         inside = patterns.within(node)
-        if all(not reasons[n] or any(why in reasons[n] for why in IN_PATTERNS) for n in inside):
+        if not any(words.reason(n, composed=True) for n in inside):
             reasons.update(dict.fromkeys(inside, ""))
     for node in graph.nodes:
         if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):

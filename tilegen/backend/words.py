@@ -57,11 +57,12 @@ HALF = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32, torch.int64)
 
 
-def reason(node: Node) -> str:
-    """Why no region may hold a node; empty where one may."""
+def reason(node: Node, composed: bool = False) -> str:
+    """Why no region may hold a node; empty where one may. composed: as a part of what a pattern stands for,
+    which is one word."""
     if node.op != "call_function":
         return node.op
-    if node.target not in TABLE:
+    if node.target not in TABLE and not composed:
         return f"{node.target} has no word in a spec"
     if node.target in FIRST_ALONE and any(_number(user) != 0 for user in node.users):
         return f"a result of {node.target} besides the first is used"
@@ -70,7 +71,7 @@ def reason(node: Node) -> str:
             return told
     if node.target is operator.getitem:
         return ""
-    return _of_whole_numbers(node) or _of_islands(node)
+    return _of_whole_numbers(node) or ("" if composed else _of_islands(node))
 
 
 def computes(node: Node) -> bool:

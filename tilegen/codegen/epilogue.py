@@ -99,9 +99,9 @@ class EpilogueText:
         found = []
         for n, (index, how) in enumerate(self._read):
             tensor = self.bound.tensors[self.bound.op.operands[index].tensor]
-            where, constant = self._first_and_pitch(index), tensor.role in ("input", "weight")
+            where = self._first_and_pitch(index)
             pixels = math.prod(map(int, self.bound.out[1:3])) if how == "images" else 1
-            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how, constant, pixels)
+            read = EpilogueOperand(f"e{n}", tensor.name, tensor.dtype, *where, how, tensor.constant, pixels)
             found.append(read)
         return found
 

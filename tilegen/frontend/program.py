@@ -50,6 +50,11 @@ class Tensor:
     form: str = ""
 
     @property
+    def constant(self) -> bool:
+        """Whether no op writes it."""
+        return self.role in ("input", "weight")
+
+    @property
     def plan_shape(self) -> tuple[Size, ...]:
         """rows: (product of leading, last); heads: (B·S, H·D); spatial, filter: as they are; filter rows: (N,
         R·S·C); vector: (n,); list: (product of all,). Where numbers come in pairs, the last is half of it."""

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -65,9 +66,8 @@ class Memory:
 
     def __call__(self, stream: int, tensors: Sequence[Tensor], on: torch.device) -> dict[str, torch.Tensor]:
         """These tensors, one after the other."""
-        whole = self._made(
-            stream, lambda: kept(lambda: torch.empty(self.bytes, dtype=torch.uint8, device=on), on)
-        )
+        empty = partial(torch.empty, self.bytes, dtype=torch.uint8, device=on)
+        whole = self._made(stream, lambda: kept(empty, on))
         made, at = dict[str, torch.Tensor](), 0
         for t in tensors:
             size = math.prod(t.shape) * DTYPES[t.dtype]

@@ -3,8 +3,7 @@
     w · (x · rsqrt(mean(x², -1) + eps))                          → rms_norm(x, w, eps)
     x · cos + cat(-x[…, D/2:], x[…, :D/2]) · sin                 → rotary(x, cos, sin)
     ½x · (1 + tanh(√(2/π)(x + 0.044715 x³)))                     → gelu(x, approximate="tanh")
-    ½x · (1 + erf(x / √2))                                       → gelu(x)
-    ½x · (1 + erf(x / √2))                                       → gelu(x)
+    ½x · (1 + erf(x / √2)), ½x · (1 + erf(x · √½))               → gelu(x)
 
 Casts and copies in between are looked through: what a spec computes between two tensors it does in float32.
 """

@@ -113,7 +113,7 @@ def head_dim(b: OpInstance) -> Any:
 
 def constant_tables(b: OpInstance) -> bool:
     """A rotary: whether no op writes its tables."""
-    return all(b.tensors[b.operand(name).tensor].role in ("input", "weight") for name in ("cos", "sin"))
+    return all(b.tensors[b.operand(name).tensor].constant for name in ("cos", "sin"))
 
 
 class _Turning(OpDef):

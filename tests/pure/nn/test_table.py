@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
 
 from tilegen.nn.aten import TABLE
+from tilegen.nn.table import Entry
 
 OPERATORS = [op for op in TABLE if isinstance(op, torch._ops.OpOverload)]
+
+
+def takes(entry: Entry, *given: Any, **named: Any) -> bool:
+    try:
+        inspect.signature(entry).bind(None, *given, **named)
+    except TypeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
@@ -18,6 +28,5 @@ def test_an_entry_takes_what_its_operator_takes(operator: torch._ops.OpOverload)
     arguments = operator._schema.arguments
     plain = [a for a in arguments if not a.kwarg_only]
     named = {a.name: a for a in arguments if a.kwarg_only}
-    signature = inspect.signature(TABLE[operator])
-    signature.bind(None, *plain, **named)
-    signature.bind(None, *(a for a in plain if not a.has_default_value()))
+    assert takes(TABLE[operator], *plain, **named)
+    assert takes(TABLE[operator], *(a for a in plain if not a.has_default_value()))

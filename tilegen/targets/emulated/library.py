@@ -274,7 +274,7 @@ class EmulatedLibrary:
     @cached_property
     def _written(self) -> frozenset[str]:
         tensors = self.plan.graph.tensors
-        return frozenset(name for name, t in tensors.items() if t.role not in ("input", "weight"))
+        return frozenset(name for name, t in tensors.items() if not t.constant)
 
     # --- what went wrong ------------------------------------------------------------------------------------
 
