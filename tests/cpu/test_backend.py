@@ -300,17 +300,6 @@ def test_what_is_written_in_place_is_eagers() -> None:
     assert counted()["regions"] >= 1, left()
 
 
-def test_a_batch_that_moves_needs_no_other_graph() -> None:
-    layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    run = compiled(layer)
-    for n in (2, 5, 9):
-        x = torch.randn(n, 8)
-        torch._dynamo.mark_dynamic(x, 0)
-        same(run(x), layer(x))
-    assert torch._dynamo.utils.counters["frames"]["ok"] == 1
-    assert "a size of a tensor moves" in left()
-
-
 def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilegen.backend import gain, joint_pass
 

@@ -26,12 +26,14 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 
 from tilegen import __version__, config
-from tilegen.backend import masks, spelled, words
+from tilegen.backend import masks, sizes, spelled, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
 from tilegen.backend.rewrite import Candidate, decomposed, replaced, unstrided
 from tilegen.backend.subgraph import text_of
 from tilegen.errors import TilegenError
+from tilegen.frontend.dims import filled
+from tilegen.frontend.program import Program
 from tilegen.nn import patterns
 from tilegen.nn.importer import NodeError
 
@@ -80,7 +82,7 @@ class JointPass(CustomGraphPass):
 
 def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     """Those of a graph that pay."""
-    static, tangible = _static(graph, inputs), _of_tangents(graph)
+    static, tangible, moves = _static(graph, inputs), _of_tangents(graph), sizes.moving(graph)
     reasons = {n: words.reason(n) for n in graph.nodes}
     for node in graph.nodes:  # what a pattern stands for is one word, and computes in float32 as it did
         inside = patterns.within(node)
@@ -91,6 +93,7 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
             reasons[node] = f"a cast of what is left: {why}"
     if tangible:  # a region would be saved, where the model asked that its nodes are computed again
         reasons.update({n: "of a checkpoint" for n in graph.nodes if "recompute" in n.meta})
+    reasons.update({n: why for n in graph.nodes if (why := sizes.reason(n, moves))})
     reasons.update(dict.fromkeys(tangible, "of a gradient"))
     reasons.update(dict.fromkeys(static, STATIC))
     found: dict[tuple[Node, ...], Candidate | str] = {}
@@ -99,7 +102,7 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
         parts = [_trimmed(part) for part in _partition(graph, allowed)]
         for part in parts:
             if part and part not in found:
-                found[part] = _candidate(part, static, reasons)
+                found[part] = _candidate(part, static, moves, reasons)
         if all(reasons[n] == "" for part in parts for n in part):
             break
     taken = [c for part in parts if part and isinstance(c := found[part], Candidate)]
@@ -175,7 +178,12 @@ def _trimmed(part: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(n for n in part if n in inside) if any(map(words.computes, inside)) else ()
 
 
-def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, str]) -> Candidate | str:
+def _candidate(
+    part: tuple[Node, ...],
+    static: set[Node],
+    moves: sizes.Moving | None,
+    reasons: dict[Node, str],
+) -> Candidate | str:
     """As an operator; or why not: a node that no spec can say gets its reason."""
     device, inside = _device(part[0]), set(part)
     if elsewhere := [n for n in part if _device(n) != device]:
@@ -191,7 +199,7 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
                 take(n)
             if node not in weights:
                 weights.append(node)
-        else:
+        elif not sizes.is_size(node):
             given.setdefault(node, node in static)
 
     for node in part:
@@ -202,12 +210,12 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
     own = inside - views
     results = tuple(n for n in part if n in own and _is_tensor(n) and not own.issuperset(n.users))
     nodes = (*weights, *part)
-    text = text_of(nodes, given, results)
+    text = text_of(nodes, given, results, moves)
     names = {f"v{k}": n for k, n in enumerate((*given, *nodes))}
     try:
         region = Region.of(text)
-        turned = _turned(region, given, results)
-        paid = gain(region.program, region.subgraph.device, config.min_gain, turned)
+        turned = _turned(region, given, results, moves)
+        paid = gain(_as_traced(region, moves), region.subgraph.device, config.min_gain, turned)
         if config.min_gain and (losers := _losers(region, paid, names)):
             reasons.update(losers)
             return str(paid)
@@ -231,13 +239,24 @@ def _losers(region: Region, paid: Gain, names: Mapping[str, Node]) -> dict[Node,
     return {node: f"{node.target}: {paid.losers[op]}" for op, node in nodes.items()}
 
 
-def _turned(region: Region, given: Mapping[Node, bool], results: Sequence[Node]) -> list[int]:
+def _as_traced(region: Region, moves: sizes.Moving | None) -> Program:
+    """Its program with what moves as large as it was while torch traced."""
+    dim = region.subgraph.dim
+    if dim is None or moves is None:
+        return region.program
+    program: Program = filled(region.program, dim, moves.hint)
+    return program
+
+
+def _turned(
+    region: Region, given: Mapping[Node, bool], results: Sequence[Node], moves: sizes.Moving | None
+) -> list[int]:
     """Bytes of images that are laid out anew before a region or after it."""
     taken = [region.spec.taken.get(g.name) for g in region.subgraph.given]
     before = [node for node, how in zip(given, taken, strict=True) if how is not None and how.order]
     after = [n for n, how in zip(results, region.spec.returned, strict=True) if len(how.shape) == 4]
     values = [n.meta["val"] for n in (*before, *after)]
-    return [v.numel() * v.element_size() for v in values]
+    return [moves.bytes(v) if moves else v.numel() * v.element_size() for v in values]
 
 
 def _device(node: Node) -> torch.device:
@@ -262,7 +281,8 @@ def _count(taken: Sequence[Candidate], reasons: Mapping[Node, str], dropped: Seq
     said = counters["tilegen"]
     said["regions"] += len(taken)
     said["ops"] += sum(words.computes(n) for c in taken for n in c.nodes)
-    left = Counter([*(r for n, r in reasons.items() if r and r != STATIC and words.computes(n)), *dropped])
+    asked = {n: r for n, r in reasons.items() if r != STATIC and words.computes(n) and not sizes.is_size(n)}
+    left = Counter([*filter(None, asked.values()), *dropped])
     for reason, times in sorted(left.items()):
         said[f"left: {reason}"] += times
         log.info("left to Inductor, %d times: %s", times, reason)

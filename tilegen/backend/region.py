@@ -3,31 +3,37 @@
     torch.ops.tilegen.region(text, given) → results      text: the region's graph (tilegen.backend.subgraph)
 
 What the program's weights are made of those given that are static is computed once (tilegen.backend.fold).
+Where a size moves its kernel is one for all sizes up to a largest, and compiled anew for one above that.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.library import Library, register_fake
 
 from tilegen.api import compile as compile_program
 from tilegen.backend.fold import Fold
+from tilegen.backend.sizes import asked
 from tilegen.backend.subgraph import Subgraph, read
+from tilegen.errors import SpecError
+from tilegen.frontend.dims import limited
 from tilegen.frontend.program import Program, Tensor
 from tilegen.kernels.empty import EmptyKernel
 from tilegen.kernels.kernel import Kernel
-from tilegen.kernels.moving import MovingKernel
+from tilegen.kernels.moving import FoundAt, MovingKernel, extent
 from tilegen.nn import patterns
 from tilegen.nn.importer import Written, written
 from tilegen.runtime.arguments import TORCH_DTYPES
 
+log = logging.getLogger("tilegen")
 TITLE = "region"
 _operators: Any = Library("tilegen", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -49,25 +55,28 @@ class Region:
 
         Raises:
             NodeError: a node is what no spec can say; error.node.meta["at"] is its name in the text.
+            SpecError: what the region computes depends on the size that moves.
         """
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
             return Region._of(text)
 
     @staticmethod
     def _of(text: str) -> Region:
-        mode = FakeTensorMode()
-        subgraph = read(text, mode)
+        subgraph = read(text)
         patterns.composed(subgraph.graph)
         static = [g for g in subgraph.given if g.static]
 
         def spec(*given: torch.Tensor) -> Written:
             known = dict(zip((g.name for g in static), given, strict=True))
-            return written(TITLE, subgraph.graph, known)
+            return written(TITLE, subgraph.graph, known, dim=subgraph.dim)
 
-        with mode:
+        with subgraph.mode:
             values = [g.empty(subgraph.device) for g in static]
             fold = make_fx(lambda *given: tuple(w.detach() for w in spec(*given).weights.values()))(*values)
-            return Region(subgraph, spec(*values), Fold(fold, subgraph.device))
+            region = Region(subgraph, spec(*values), Fold(fold, subgraph.device))
+        if asked(subgraph.mode):
+            raise SpecError("what is computed depends on the size that moves")
+        return region
 
     @property
     def program(self) -> Program:
@@ -84,9 +93,37 @@ class Region:
             PlanError, TargetError, CompileError: as tg.compile.
         """
         if self._kernel is None:
-            with unset_fake_temporarily(), disable_proxy_modes_tracing():
-                self._kernel = compile_program(self.program, self.subgraph.device.type)
+            self._kernel = self._compiled(self.program)
         return self._kernel
+
+    def _compiled(self, program: Program) -> Kernel | MovingKernel | EmptyKernel:
+        with unset_fake_temporarily(), disable_proxy_modes_tracing():
+            return compile_program(program, self.subgraph.device.type)
+
+    def _grown(self, kernel: MovingKernel, size: int) -> MovingKernel:
+        """One for larger sizes, too; twice as large, so that few follow."""
+        log.info("a region for sizes up to %d is compiled anew for %d", kernel.dim.most, size)
+        assert self.subgraph.dim is not None
+        made = self._compiled(limited(self.program, self.subgraph.dim, 1 << size.bit_length()))
+        assert isinstance(made, MovingKernel)
+        self._kernel = made
+        return made
+
+    def shapes(self, given: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+        """Of its results, whose sizes may be torch's symbols."""
+        dim = self.subgraph.dim
+        if dim is None:
+            return [t.shape for t in self.outputs]
+        size = self._found_at.size(given)
+        return [tuple(extent(n, dim, size) for n in t.shape) for t in self.outputs]
+
+    @cached_property
+    def _found_at(self) -> FoundAt:
+        """Where what moves is read off the tensors given."""
+        assert self.subgraph.dim is not None
+        taken = [self.program.tensor(self.spec.taken[self.subgraph.given[n].name].name) for n in self._taken]
+        found = FoundAt.of(taken, self.subgraph.dim)
+        return replace(found, argument=self._taken[found.argument])
 
     @cached_property
     def _static(self) -> list[int]:
@@ -108,7 +145,10 @@ class Region:
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         taken = [given[n].contiguous() for n in self._taken]
         arguments = [*taken, *self.fold(list(map(given.__getitem__, self._static)))]
-        made = self.kernel()(*map(arguments.__getitem__, self._order))
+        kernel = self.kernel()
+        if isinstance(kernel, MovingKernel) and (size := self._found_at.size(given)) > kernel.dim.most:
+            kernel = self._grown(kernel, size)
+        made = kernel(*map(arguments.__getitem__, self._order))
         return list(made) if isinstance(made, tuple) else [made]
 
 
@@ -118,8 +158,11 @@ def _run(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _fake(text: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
     region = Region.of(text)
-    device = region.subgraph.device
-    return [torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype], device=device) for t in region.outputs]
+    device, shapes = region.subgraph.device, region.shapes(given)
+    return [
+        torch.empty(shape, dtype=TORCH_DTYPES[t.dtype], device=device)
+        for t, shape in zip(region.outputs, shapes, strict=True)
+    ]
 
 
 _operators.define(

@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from tilegen.backend import words
+from tilegen.backend import sizes, words
 from tilegen.backend.region import Region
 
 aten = torch.ops.aten
@@ -49,7 +49,8 @@ def replaced(
         call = _called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
         made = [_called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
         for node, returned in zip(candidate.results, region.spec.returned, strict=True):
-            new = _laid_out(graph, _inlined(graph, lambda *given, r=returned: r.of(given), made, table), node)
+            new = _inlined(graph, lambda *given, r=returned: r.of(given), made, table)
+            new = _laid_out(graph, new, node, table)
             new.meta = {**node.meta, "val": new.meta["val"]}
             node.replace_all_uses_with(new, delete_user_cb=lambda user: user not in candidate.nodes)
             found[node] = new
@@ -60,12 +61,16 @@ def replaced(
     return found
 
 
-def _laid_out(graph: Graph, new: Node, node: Node) -> Node:
+def _laid_out(graph: Graph, new: Node, node: Node, table: Decompositions) -> Node:
     """A result that the model returns, in the order of dimensions that it has there."""
     wanted = node.meta["val"].stride()
-    if new.meta["val"].stride() == wanted or not words.leaves(node):
+    if sizes.alike(new.meta["val"].stride(), wanted) or not words.leaves(node):
         return new
-    return _called(graph, force_stride_order, (new, wanted))
+    if all(isinstance(n, int) for n in wanted):
+        return _called(graph, force_stride_order, (new, wanted))
+    order = sorted(range(len(wanted)), key=lambda d: -sizes.hint(wanted[d]))
+    back = [order.index(d) for d in range(len(order))]
+    return _inlined(graph, lambda a: a.permute(order).contiguous().permute(back), [new], table)
 
 
 def _called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> Node:

@@ -124,13 +124,12 @@ def _of_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return next((told for v in value[:1] if (told := _of_value(v))), "")
     if not isinstance(value, torch.Tensor):
-        return "" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+        plain = value is None or isinstance(value, (int, float, torch.SymInt))
+        return "" if plain else f"a {type(value).__name__}"
     if value.layout is not torch.strided:
         return f"a tensor of layout {value.layout}"
     if value.dtype not in (*HALF, *WHOLE, torch.float32):
         return f"a tensor of {value.dtype}"
-    if any(not isinstance(n, int) for n in value.shape):
-        return "a size of a tensor moves"
     return ""
 
 

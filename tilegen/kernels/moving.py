@@ -77,7 +77,7 @@ class MovingKernel(Called):
         self.given = tuple(declared[t.name] for t in self._largest.given)
         self.outputs = tuple(self.plan.open.graph.tensors[name] for name in self.plan.open.outputs)
         self.differentiable = self._largest.differentiable
-        self._found_at = _found_at(self.given, self.dim)
+        self._found_at = FoundAt.of(self.given, self.dim)
         self.key = key_of(self)
 
     # --- what it is ------------------------------------------------------------
@@ -178,7 +178,7 @@ class MovingKernel(Called):
 
     def _remember(self, arguments: Sequence[torch.Tensor], fast: Callable[..., Any]) -> None:
         """From now on `fast` makes calls of this size."""
-        n, axis, _, _ = self._found_at
+        n, axis = self._found_at.argument, self._found_at.axis
         self._fast_calls[arguments[n].shape[axis]] = fast
         if self.fast is None:
             self.fast = fast_call.by_size(fast_call.host(), n, axis, self._fast_calls)
@@ -191,9 +191,8 @@ class MovingKernel(Called):
 
     def shapes(self, given: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Of its results on these arguments, whose sizes may be torch's symbols."""
-        n, axis, slope, rest = self._found_at
-        size = (given[n].shape[axis] - rest) // slope
-        return [tuple(_extent(e, self.dim, size) for e in t.shape) for t in self.outputs]
+        size = self._found_at.size(given)
+        return [tuple(extent(e, self.dim, size) for e in t.shape) for t in self.outputs]
 
     def program_of(self, given: Sequence[torch.Tensor]) -> Program:
         """What it computes on these arguments."""
@@ -259,13 +258,12 @@ class MovingKernel(Called):
         Raises:
             ArgumentError: it is not one of 0 … largest.
         """
-        n, axis, slope, rest = self._found_at
-        a, t = arguments[n], self.given[n]
+        at = self._found_at
+        a, t = arguments[at.argument], self.given[at.argument]
         if not isinstance(a, torch.Tensor) or a.dim() != len(t.shape):
             given = tuple(a.shape) if isinstance(a, torch.Tensor) else type(a).__name__
             raise ArgumentError(f"{t.name!r}: expected a tensor {t.shape}, given {given}")
-        extent = int(a.shape[axis])
-        size, left = divmod(extent - rest, slope)
+        size, left = divmod(int(a.shape[at.axis]) - at.rest, at.slope)
         if left or not 0 <= size <= self.dim.most:
             raise ArgumentError(
                 f"{t.name!r}: expected shape {t.shape} with 0 ≤ {self.dim.name} ≤ {self.dim.most}, given"
@@ -284,23 +282,36 @@ class MovingKernel(Called):
         return made[0] if len(made) == 1 else made or None
 
 
-def _extent(extent: Size, dim: Dim, size: Any) -> Any:
+def extent(of: Size, dim: Dim, size: Any) -> Any:
     """slope·size + rest: an extent where what moves is `size`, which may be a symbol of torch's."""
-    if not dims_of(extent):
-        return extent
-    rest = filled(extent, dim, 0)
-    return (filled(extent, dim, 1) - rest) * size + rest
+    if not dims_of(of):
+        return of
+    rest = filled(of, dim, 0)
+    return (filled(of, dim, 1) - rest) * size + rest
 
 
-def _found_at(given: tuple[Tensor, ...], dim: Dim) -> tuple[int, int, int, int]:
-    """Where the size is read off: (argument, axis, slope, rest) with extent = slope·size + rest."""
-    for n, t in enumerate(given):
-        for axis, extent in enumerate(t.shape):
-            if dims_of(extent):
-                rest = filled(extent, dim, 0)
-                return n, axis, filled(extent, dim, 1) - rest, rest
-    names = ", ".join(t.name for t in given)
-    raise ArgumentError(f"no argument has {dim.name} in its shape; they are {names}")
+@dataclass(frozen=True)
+class FoundAt:
+    """Where the size is read off: an axis of an argument, whose extent is slope·size + rest."""
+
+    argument: int
+    axis: int
+    slope: int
+    rest: int
+
+    @staticmethod
+    def of(given: Sequence[Tensor], dim: Dim) -> FoundAt:
+        for n, t in enumerate(given):
+            for axis, extent in enumerate(t.shape):
+                if dims_of(extent):
+                    rest = filled(extent, dim, 0)
+                    return FoundAt(n, axis, filled(extent, dim, 1) - rest, rest)
+        names = ", ".join(t.name for t in given)
+        raise ArgumentError(f"no argument has {dim.name} in its shape; they are {names}")
+
+    def size(self, given: Sequence[Any]) -> Any:
+        """Of what moves, in these arguments; it may be a symbol of torch's."""
+        return (given[self.argument].shape[self.axis] - self.rest) // self.slope
 
 
 # --- compiled ---------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from tilegen.errors import SpecError
-from tilegen.frontend.dims import Dim
+from tilegen.frontend.dims import Dim, dims_of
 from tilegen.frontend.program import Program, Size
 from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
 from tilegen.nn import patterns
@@ -278,8 +278,10 @@ class _Spec:
             shape = tuple(shape[d] for d in order)
         dropped = () if order or len(shape) != 4 or shape[1] != 1 else (0, 1) if shape[0] == 1 else (1,)
         shape = tuple(n for d, n in enumerate(shape) if d not in dropped)  # (B, 1, S, D): of all heads
-        dtype = "int32" if val.dtype in IDS else self._dtype(val.dtype)
         try:
+            dtype = "int32" if val.dtype in IDS else self._dtype(val.dtype)
+            if order and dims_of(shape[1:]):
+                raise SpecError(f"images {shape}: their batch alone may move")
             value = input(self._free(self.inputs.get(node.name, node.name)), shape, dtype)
         except SpecError as error:  # what reads it has no word then; the rest of a region has
             raise NodeError(f"from_torch: {error}", next(iter(node.users))) from None
@@ -304,7 +306,10 @@ class _Spec:
         args, kwargs = (
             pytree.tree_map_only(Node, self.values.__getitem__, a) for a in (node.args, node.kwargs)
         )
-        if not any(isinstance(a, (View, Strided)) for a in pytree.tree_leaves((args, kwargs))):
+        leaves = pytree.tree_leaves((args, kwargs))
+        if not any(isinstance(a, (View, Strided)) for a in leaves):
+            if isinstance(node.meta.get("val"), torch.Tensor) and any(isinstance(a, sp.Expr) for a in leaves):
+                raise NodeError(f"from_torch: {node.target} of no input, but of a size that moves", node)
             compute: Any = node.target  # of weights or sizes alone
             return args[0] if self._stays_int8(node) else compute(*args, **kwargs)
         if node.target is aten.sym_size.int:

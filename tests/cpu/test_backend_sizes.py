@@ -1,0 +1,190 @@
+"""torch.compile(backend="tilegen") where a size moves: one graph and one region for all its values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+
+from tests.compiled import Block, Net, compiled, counted, left, same
+from tilegen.backend import sizes
+from tilegen.backend.region import Region
+from tilegen.backend.subgraph import read, text_of
+
+
+@pytest.fixture(autouse=True)
+def one_seed() -> None:
+    torch.manual_seed(0)
+
+
+def called(
+    model: nn.Module,
+    shapes: Sequence[tuple[int, ...]],
+    moves: int,
+    tolerance: float = 2e-5,
+    **bounds: int,
+) -> None:
+    """A model compiled once, called with tensors of these shapes, a dimension of which moves."""
+    model = model.eval().requires_grad_(False)
+    run = compiled(model)
+    for shape in shapes:
+        x = torch.randn(shape)
+        torch._dynamo.mark_dynamic(x, moves, **bounds)
+        same(run(x), model(x), tolerance)
+    assert counters["frames"]["ok"] == 1
+
+
+def test_a_batch_that_moves_needs_no_other_graph_and_no_other_region() -> None:
+    called(Block(), [(3, 7, 32), (2, 7, 32), (6, 7, 32)], 0)
+    assert counted()["regions"] == 1 and not left(), left()
+
+
+def test_a_sequence_that_moves_needs_no_other_graph_and_no_other_region() -> None:
+    called(Block(causal=False), [(2, 7, 32), (2, 9, 32), (2, 2, 32)], 1)
+    assert counted()["regions"] == 1 and not left(), left()
+
+
+def test_images_whose_number_moves_need_no_other_graph() -> None:
+    called(Net(), [(3, 3, 12, 12), (5, 3, 12, 12), (2, 3, 12, 12)], 0, 1e-4)
+    assert counted()["regions"] >= 1, left()
+
+
+def test_images_of_another_height_are_inductors() -> None:
+    called(Net(), [(2, 3, 12, 12), (2, 3, 16, 12)], 2, 1e-4)
+    assert "their batch alone may move" in left()
+
+
+def test_a_size_above_the_largest_known_compiles_the_region_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Not the graph: that one has no largest size."""
+    with caplog.at_level(logging.INFO, logger="tilegen"):
+        called(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), [(3, 8), (9, 8), (70, 8), (9, 8)], 0)
+    grown = [r.getMessage() for r in caplog.records if "compiled anew" in r.getMessage()]
+    assert grown == [
+        "a region for sizes up to 8 is compiled anew for 9",
+        "a region for sizes up to 16 is compiled anew for 70",
+    ]
+
+
+def test_a_bound_of_the_size_is_the_regions(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="tilegen"):
+        called(nn.Linear(8, 8), [(3, 8), (33, 8)], 0, min=2, max=33)
+    assert not any("compiled anew" in r.getMessage() for r in caplog.records)
+
+
+def test_a_second_shape_makes_the_size_move_and_the_region_stays() -> None:
+    """As torch.compile does by itself; one graph of one size, one of all."""
+    model = Block(causal=False).eval().requires_grad_(False)
+    run = compiled(model)
+    for batch in (2, 3, 5, 9):
+        x = torch.randn(batch, 7, 32)
+        same(run(x), model(x))
+    assert counters["frames"]["ok"] == 2 and counted()["regions"] == 2, left()
+
+
+def test_where_two_sizes_move_results_are_eagers() -> None:
+    model = Block(causal=False).eval().requires_grad_(False)
+    run = compiled(model, dynamic=True)
+    for shape in ((2, 7, 32), (3, 9, 32)):
+        x = torch.randn(shape)
+        same(run(x), model(x))
+    assert "of a tensor moves, beside" in left()
+
+
+def test_gradients_of_a_size_that_moves_are_eagers() -> None:
+    model = Block(causal=False)
+    run = compiled(model)
+    for batch in (3, 5):
+        x = torch.randn(batch, 7, 32)
+        torch._dynamo.mark_dynamic(x, 0)
+        mine, theirs = (torch.autograd.grad(f(x).square().sum(), [*model.parameters()]) for f in (run, model))
+        for a, b in zip(mine, theirs, strict=True):
+            assert (a - b).norm() < 1e-4 * b.norm().clamp_min(0.1)  # that of a key's bias is 0
+    assert counters["frames"]["ok"] == 1 and counted()["regions"] >= 1, left()
+
+
+class Placed(nn.Module):
+    """Rows of a table as long as the input is: no weight that stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.layer = nn.Parameter(torch.randn(20, 8)), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = F.silu(self.layer(x + self.places[: x.shape[0]]))
+        return y, torch.cat((y, y[:1])).T
+
+
+def test_rows_of_a_table_as_many_as_there_are_stay_right() -> None:
+    called(Placed(), [(5, 8), (9, 8)], 0)
+    assert counted()["regions"] >= 1, left()
+
+
+# --- its words ----------------------------------------------------------------------------------------------
+
+
+def moving(model: nn.Module, x: torch.Tensor, axis: int) -> torch.fx.Graph:
+    """The graph of a model, whose size along an axis of its input moves."""
+    shape = {axis: torch.export.Dim("n", min=3)}
+    return torch.export.export(model, (x,), dynamic_shapes=(shape,)).run_decompositions({}).graph
+
+
+class Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(torch.cat((x.flatten(0, 1), x[0])))
+
+
+def test_a_text_says_sizes_by_what_moves() -> None:
+    """What is read has the same sizes, in the words of another symbol."""
+    graph = moving(Twice(), torch.randn(3, 4, 8), 0)
+    found = sizes.moving(graph)
+    assert found is not None and found.hint == 3 and found.most == 8
+    nodes = [n for n in graph.nodes if n.op == "call_function" and not sizes.is_size(n)]
+    inputs = {n: False for n in graph.nodes if n.op == "placeholder"}
+    back = read(text_of(nodes, inputs, nodes[-1:], found))
+    assert back.dim is not None and back.dim.most == 8 and back.dim.name == sizes.NAME
+    (result,) = next(n for n in back.graph.nodes if n.op == "output").args[0]
+    rows, columns = result.meta["val"].shape
+    (moves,) = rows.node.expr.free_symbols
+    assert rows.node.expr == 4 * moves + 4 and columns == 8
+
+
+def test_what_depends_on_the_value_of_the_size_is_refused() -> None:
+    """A comparison that one value answers for all."""
+    mode, size = sizes.read_anew(64)
+    assert not sizes.asked(mode)
+    assert size >= 2 and not sizes.asked(mode)  # which is so for all
+    assert size == 64 and sizes.asked(mode)
+
+
+def test_no_region_holds_a_size_that_is_not_linear() -> None:
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x[::2])
+
+    class Halved(nn.Module):
+        forward = staticmethod(halved)
+
+    graph = moving(Halved(), torch.randn(7, 8), 0)
+    found = sizes.moving(graph)
+    told = [sizes.reason(n, found) for n in graph.nodes if n.op == "call_function"]
+    assert any("of a tensor moves" in why for why in told)
+    called(Halved(), [(7, 8), (12, 8), (3, 8)], 0)
+
+
+def test_results_of_a_region_have_sizes_of_what_it_is_given() -> None:
+    layer: Any = nn.Linear(8, 6)
+    graph = moving(layer, torch.randn(3, 4, 8), 0)
+    found = sizes.moving(graph)
+    nodes = [n for n in graph.nodes if n.op == "call_function" and not sizes.is_size(n)]
+    weights = {n: True for n in graph.nodes if n.op == "placeholder" and n.meta["val"].dim() < 3}
+    given = {**weights, **{n: False for n in graph.nodes if n.op == "placeholder" and n not in weights}}
+    text = text_of(nodes, given, nodes[-1:], found)
+    values = [*layer.parameters(), torch.randn(5, 4, 8)]
+    made = torch.ops.tilegen.region(text, [v.detach() for v in values])
+    same(made[0].reshape(5, 4, 6), layer(values[-1]))
+    assert Region.of(text).shapes(values) == [tuple(made[0].shape)]
