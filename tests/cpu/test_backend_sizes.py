@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor.decomposition import select_decomp_table
 
 from tests.compiled import Block, Net, compiled, counted, left, same
 from tilegen.backend import sizes
+from tilegen.backend.masks import hides_later
 from tilegen.backend.region import Region
 from tilegen.backend.subgraph import read, text_of
+from tilegen.backend.words import KEPT
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +52,42 @@ def test_a_batch_that_moves_needs_no_other_graph_and_no_other_region() -> None:
 def test_a_sequence_that_moves_needs_no_other_graph_and_no_other_region() -> None:
     called(Block(causal=False), [(2, 7, 32), (2, 9, 32), (2, 2, 32)], 1)
     assert counted()["regions"] == 1 and not left(), left()
+
+
+def test_a_causal_mask_of_a_sequence_that_moves_is_a_flag() -> None:
+    """As models write it, of places alone."""
+    called(Block(), [(2, 7, 32), (2, 9, 32), (2, 2, 32)], 1)
+    assert counted()["regions"] == 1, left()
+
+
+Places = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+MASKS: dict[str, tuple[Places, bool | None]] = {
+    "causal": (lambda q, k: k <= q, True),
+    "strictly, one ahead": (lambda q, k: k < q + 1, True),
+    "of one sequence of all": (lambda q, k: (k <= q) & ((q != q).cumsum(0) == (k != k).cumsum(1)), True),
+    "nothing hidden": (lambda q, k: (k <= q) | (k > q), False),
+    "a window": (lambda q, k: (k <= q) & (q - k < 7), None),
+    "a window in floats": (lambda q, k: (k <= q) & ((q - k).float() < 99.0), None),
+    "a window by a tensor": (lambda q, k: (k <= q) & (q - k < torch.full((), 99)), None),
+    "a product of places": (lambda q, k: (k <= q) & (k * q < k + 99), None),
+    "only its first keys": (lambda q, k: (k <= q) & (k < 40), None),
+    "keys beyond, which few places do not show": (lambda q, k: k <= q + torch.arange(30, 31), None),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_a_size_that_moves_are_known_by_places_alone(name: str) -> None:
+    """None: what few places show is not so of all, or not looked at."""
+    places, causal = MASKS[name]
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            at = torch.arange(x.shape[0])
+            return torch.where(places(at[:, None], at[None]), 0.0, -math.inf)
+
+    graph = moving(Masked(), torch.randn(9, 2), 0)
+    (mask,) = next(n for n in graph.nodes if n.op == "output").args[0]
+    assert hides_later(mask) is causal
 
 
 def test_images_whose_number_moves_need_no_other_graph() -> None:
@@ -131,7 +171,9 @@ def test_rows_of_a_table_as_many_as_there_are_stay_right() -> None:
 def moving(model: nn.Module, x: torch.Tensor, axis: int) -> torch.fx.Graph:
     """The graph of a model, whose size along an axis of its input moves."""
     shape = {axis: torch.export.Dim("n", min=3)}
-    return torch.export.export(model, (x,), dynamic_shapes=(shape,)).run_decompositions({}).graph
+    exported = torch.export.export(model, (x,), dynamic_shapes=(shape,))
+    kept = {op: how for op, how in select_decomp_table().items() if op not in KEPT}
+    return exported.run_decompositions(kept).graph
 
 
 class Twice(nn.Module):

@@ -40,6 +40,35 @@ def test_a_layer_is_as_right_as_torchs(dtype: torch.dtype, mode: str | None) -> 
     assert counted()["regions"] >= 1, left()
 
 
+@pytest.mark.parametrize("moves", [0, 1])
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_a_layer_whose_size_moves_is_as_right_as_torchs(moves: int, mode: str | None) -> None:
+    """One graph, one region; above the largest size known it is compiled anew."""
+    layer = Block(128, 2).eval().cuda().bfloat16()
+    exact, run = copy.deepcopy(layer).float(), compiled(layer, mode=mode)
+    with torch.no_grad():
+        for size in (33, 5, 2, 65, 33, 200):
+            shape = (size, 3, 128) if moves == 0 else (2, size, 128)
+            for _ in range(3):
+                x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+                torch._dynamo.mark_dynamic(x, moves)
+                _as_right(run(x).clone(), layer(x), exact(x.float()))
+    assert counted()["regions"] == 1 and torch._dynamo.utils.counters["frames"]["ok"] == 1, left()
+
+
+def test_images_whose_number_moves_are_as_right_as_torchs() -> None:
+    net = Net().eval().cuda().half()
+    exact, run = copy.deepcopy(net).float(), compiled(net)
+    with torch.no_grad():
+        for batch in (3, 2, 9, 20):
+            x = torch.randn(batch, 3, 20, 20, device="cuda").half()
+            torch._dynamo.mark_dynamic(x, 0)
+            for found, eager, true in zip(run(x), net(x), exact(x.float()), strict=True):
+                _as_right(found, eager, true)
+                assert found.stride() == eager.stride()
+    assert counted()["regions"] >= 1, left()
+
+
 def test_images_are_as_right_as_torchs() -> None:
     net = Net().eval().cuda().half()
     exact, x = copy.deepcopy(net).float(), torch.randn(3, 3, 20, 20, device="cuda").half()

@@ -2,20 +2,27 @@
 
 mask = where(arange(S)[None] <= arange(S)[:, None], 0, -inf)   attention(q, k, v, mask) → attention(…, causal)
 mask = zeros(S, T)                                              attention(q, k, v, mask) → attention(q, k, v)
+
+Where a size moves, a mask is looked at if it compares places with each other and with 0 and 1 alone: then it
+says the same of the first few places as of all.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import sympy as sp
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import _pytree as pytree
 
-from tilegen.backend import words
+from tilegen.backend import sizes, words
 
 aten = torch.ops.aten
 MOST = 1 << 24  # elements of a mask that is looked at
@@ -28,6 +35,18 @@ DROPOUT: dict[Any, int] = {
 MASK_BY_NAME = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
 # what is added to the scores of no key, or less: models write it for -inf
 HIDDEN = torch.finfo(torch.float16).min
+FEW = range(2, 7)  # values of a size that moves, at which a mask is looked at
+# what a mask may be computed by whose sizes move: places, their order, and choices by it
+VIEWS = "index slice view reshape expand permute unsqueeze squeeze clone cat"
+ORDER = "eq ne lt le gt ge bitwise_and bitwise_or bitwise_not logical_and logical_or logical_not any all"
+WITH_VALUES = {
+    getattr(aten, n) for n in "full full_like scalar_tensor where masked_fill constant_pad_nd".split()
+}
+OF_FIRST_PLACES = {
+    *(getattr(torch.ops.prims, name) for name in ("iota", "convert_element_type", "device_put")),
+    *(getattr(aten, name) for name in f"_to_copy ones zeros add sub cumsum {VIEWS} {ORDER}".split()),
+    *WITH_VALUES,
+}
 
 
 def as_flags(graph: Graph) -> None:
@@ -59,14 +78,25 @@ def _flagged(node: Node, causal: bool) -> None:
 def hides_later(mask: Node) -> bool | None:
     """Whether a mask is that of causal attention; False: it hides nothing; None where neither is known."""
     shape = mask.meta["val"].shape
-    fixed = all(isinstance(n, int) for n in shape)
-    if not fixed or len(shape) < 2 or mask.meta["val"].numel() > MOST or not _of_constants(mask):
+    if len(shape) < 2 or not (cone := _of_constants(mask)):
         return None
+    symbols = sorted({s for n in cone for s in sizes.symbols(n)}, key=str)
+    if not symbols:
+        return _hides_later(mask, {}) if mask.meta["val"].numel() <= MOST else None
+    if not all(map(_of_first_places, cone)):
+        return None
+    each = (dict(zip(symbols, of, strict=True)) for of in itertools.product(FEW, repeat=len(symbols)))
+    first, *others = (_hides_later(mask, at) for at in each)
+    return first if all(other is first for other in others) else None
+
+
+def _hides_later(mask: Node, at: Mapping[sp.Symbol, int]) -> bool | None:
+    """at: what moves."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
-        hidden = _computed(mask)
+        hidden = _computed(mask, at)
         hidden = ~hidden if hidden.dtype is torch.bool else hidden
-        rows, columns = shape[-2:]
-        later = torch.ones(rows, columns, dtype=torch.bool).triu(1).expand(shape)
+        rows, columns = hidden.shape[-2:]
+        later = torch.ones(rows, columns, dtype=torch.bool).triu(1).expand(hidden.shape)
         if hidden.dtype is not torch.bool:
             if not bool(((hidden == 0) | (hidden <= HIDDEN)).all()):
                 return None
@@ -76,23 +106,47 @@ def hides_later(mask: Node) -> bool | None:
         return True if rows == columns and torch.equal(hidden, later) else None
 
 
-def _of_constants(node: Node) -> bool:
+def _of_constants(node: Node) -> set[Node]:
+    """All that a node is computed of, itself too; none where that is not constants alone."""
     left, seen = [node], {node}
     while left:
         n = left.pop()
-        if not words.repeats(n):
-            return False
+        if sizes.is_size(n):
+            continue
+        if not words.is_constant(n):
+            return set()
         new = set(n.all_input_nodes) - seen
         seen |= new
         left += new
-    return True
+    return seen
 
 
-def _computed(node: Node) -> Any:
-    """What a node of constants is, on the CPU."""
+def _of_first_places(node: Node) -> bool:
+    """Whether a node knows no number but 0, 1 and places."""
+    if sizes.is_size(node) or node.target is operator.getitem:
+        return True
+    packet = getattr(node.target, "overloadpacket", None)
+    return packet in OF_FIRST_PLACES and all(n in (-1, 0, 1) for n in _numbers(node, packet))
+
+
+def _numbers(node: Node, packet: Any) -> Iterator[Any]:
+    """Those that a node computes with: no dimensions, no ends of slices, and no values of the mask."""
+    if packet in WITH_VALUES and node.meta["val"].dtype not in words.WHOLE:
+        return
+    for n, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        given = node.args[n] if n < len(node.args) else node.kwargs.get(argument.name)
+        computes = str(argument.type) in ("number", "Tensor") or argument.name in ("start", "step")
+        if computes and isinstance(given, (bool, int, float)):
+            yield given
+
+
+def _computed(node: Node, at: Mapping[sp.Symbol, int]) -> Any:
+    """What a node of constants is, on the CPU. at: what moves."""
     known: dict[Node, Any] = {}
 
     def of(n: Node) -> Any:
+        if sizes.is_size(n):
+            return int(n.meta["val"].node.expr.subs(at))
         if n not in known:
             args, kwargs = pytree.tree_map_only(Node, of, (n.args, dict(n.kwargs)))
             if "device" in kwargs:

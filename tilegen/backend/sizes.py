@@ -108,13 +108,18 @@ def moving(graph: Graph) -> Moving | None:
     alone, known = Counter[sp.Symbol](), dict[sp.Symbol, torch.SymInt]()
     for node in graph.nodes:
         sizes = [n for n in _sizes(node) if isinstance(n, torch.SymInt)]
-        symbols = {s for n in sizes for s in n.node.expr.free_symbols}
+        found = symbols(node)
         known |= {n.node.expr: n for n in sizes if n.node.expr.is_Symbol}
-        alone.update(symbols if len(symbols) == 1 else ())
+        alone.update(found if len(found) == 1 else ())
     for symbol, _ in alone.most_common():
         if symbol in known and (hint := known[symbol].node.hint) is not None:
             return Moving(symbol, int(hint), _most(known[symbol], int(hint)))
     return None
+
+
+def symbols(node: Node) -> set[sp.Symbol]:
+    """What moves in a node."""
+    return {s for n in _sizes(node) if not isinstance(n, int) for s in n.node.expr.free_symbols}
 
 
 def _most(size: torch.SymInt, hint: int) -> int:

@@ -92,14 +92,19 @@ def leaves(node: Node) -> bool:
 
 def repeats(node: Node) -> bool:
     """Whether a node gives the same tensors each time, of the same inputs."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
+    return is_constant(node) and all(isinstance(n, int) for n in sizes)
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node gives the same numbers each time, of the same inputs and sizes."""
     target = node.target
     if target is operator.getitem:
         return True
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return False
-    values = pytree.tree_leaves(node.meta.get("val"))
-    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
-    return torch.Tag.nondeterministic_seeded not in target.tags and all(isinstance(n, int) for n in sizes)
+    return torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def narrows(node: Node) -> bool:
