@@ -156,7 +156,7 @@ def _sizes(node: Node) -> Iterator[Any]:
 def read_anew(most: int) -> tuple[FakeTensorMode, torch.SymInt]:
     """Where the text of a region is read, and what moves in it."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    moves = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+    moves: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
     like = torch.empty(min(HINT, most), device="meta")
     line: Any = mode.from_tensor(like, source=ConstantSource(NAME), symbolic_context=moves)
     return mode, line.shape[0]
